@@ -1,0 +1,31 @@
+// Why and when to stop: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags only; poll() is
+// called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/options.hpp"
+
+namespace sestina {
+
+class Stop {
+ public:
+  // Installs handlers for the deck's stop signals, INT and HUP. walltime counts from process start; when 0,
+  // SLURM_JOB_END_TIME is used where present.
+  Stop(const RunOptions&, const std::string& run_dir);
+  ~Stop();
+  // What to do now. reserve: seconds to keep for a save and a step.
+  enum class Wish { go_on, save, stop };
+  Wish poll(double reserve);
+  std::string reason() const;                          // "signal TERM", "wall time", "STOP file"
+  double seconds_left() const;                         // infinity when there is no limit
+
+ private:
+  std::string run_dir_, reason_;
+  double deadline_ = 0;
+};
+// Blocks all signals in the calling thread: helper threads call it first.
+void block_signals();
+
+}  // namespace sestina

@@ -1,0 +1,111 @@
+// What a deck says, section by section, as plain structs. Each reads its own section and leaves its resolved values
+// (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
+// Keys, defaults and units: inputs/README.md. No Kokkos here.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/model_config.hpp"
+
+namespace sestina {
+
+class Deck;
+
+struct RunOptions {
+  std::string name = "run", dir;                       // dir empty: runs/<name>
+  std::uint64_t seed = 1;
+  std::int64_t steps = 0;                              // total updates; required for train
+  bool deterministic = false;
+  double walltime = 0;                                 // seconds, 0 = none (deck: "hh:mm:ss" or seconds)
+  std::vector<std::string> stop_signals = {"TERM", "USR1", "USR2"};
+  double abort_timeout = 60;                           // seconds
+  enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
+  enum class Space { device, host } space = Space::device;
+  int threads = 0;                                     // 0: all cores of the process
+  static RunOptions read(Deck&);
+};
+
+struct MachineOptions {                                // for plan's estimate and MFU; null = not known
+  std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
+  static MachineOptions read(Deck&);
+};
+
+struct DataSource {
+  enum class Format { megatron, llmc, npy, text } format = Format::text;
+  std::string path;                                    // absolute after reading (relative ones: to the deck's folder)
+  double weight = 1;
+};
+struct DataOptions {
+  int sequence_length = 0;                             // default: max_position_embeddings of the model, at most 1024
+  std::string tokenizer;                               // empty: text is read as bytes (vocabulary 256)
+  bool shuffle = true, mask_documents = false;
+  double validation_fraction = 0;                      // held out from the end of each source when no validation source is given
+  std::vector<DataSource> source, validation;
+  static DataOptions read(Deck&, const ModelConfig&);
+};
+
+struct TrainOptions {
+  int global_batch = 8, micro_batch = 0;               // sequences; micro_batch 0 = global_batch
+  enum class Precision { fp32, bf16 } precision = Precision::fp32;
+  double clip_norm = 1.0;                              // 0 = no clipping
+  bool recompute = false;
+  static TrainOptions read(Deck&);
+};
+
+struct ScheduleOptions {
+  enum class Kind { cosine, linear, wsd, constant } kind = Kind::cosine;
+  double lr = 1e-3;
+  std::int64_t warmup_steps = 0, steps = 0, decay_steps = 0;  // steps 0 = run.steps
+  double min_lr_ratio = 0.1;
+  static ScheduleOptions read(Deck&, const RunOptions&);
+};
+
+// One set of AdamW numbers; also [optimizer.scalar] and the per-pattern groups are resolved to these.
+struct AdamWOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
+};
+struct OptimizerGroup {                                // [[optimizer.group]]: later groups win
+  std::string match;                                   // glob on HF names
+  std::optional<double> lr_multiplier, weight_decay;
+};
+struct OptimizerOptions {
+  std::string kind = "adamw";
+  bool reset_missing = false;                          // on_missing = "reset"
+  AdamWOptions adamw;
+  std::vector<OptimizerGroup> group;
+  static OptimizerOptions read(Deck&, const ScheduleOptions&);
+};
+
+struct CheckpointOptions {
+  std::int64_t every = 0;                              // steps, 0 = only the final one
+  int keep = 3;                                        // newest to keep, 0 = all
+  bool async = true;
+  std::string staging_dir;                             // empty: none
+  bool verify_full = false;                            // verify = "full"
+  static CheckpointOptions read(Deck&);
+};
+
+struct MetricsOptions {
+  std::int64_t every = 10, eval_every = 0, tensors_every = 0;  // steps, 0 = off
+  int eval_batches = 16;                               // micro-batches an evaluation reads
+  bool tensorboard = false;
+  static MetricsOptions read(Deck&);
+};
+
+// Everything, read in order; call deck.finish() afterwards to have all errors thrown at once.
+struct Options {
+  RunOptions run;
+  MachineOptions machine;
+  ModelConfig model;
+  DataOptions data;
+  TrainOptions train;
+  ScheduleOptions schedule;
+  OptimizerOptions optimizer;
+  CheckpointOptions checkpoint;
+  MetricsOptions metrics;
+  static Options read(Deck&);
+};
+
+}  // namespace sestina

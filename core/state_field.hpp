@@ -1,0 +1,27 @@
+// State as a list of named fields: what checkpointing, tiering and memory planning read. They know no optimizer by name.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+enum class DType { f32, f64, bf16, i32, i64, u8, u16, u32 };
+std::size_t size_of(DType);
+const char* name(DType);
+
+// A tensor or a slab of rows of it, in memory that somebody else owns. `path` is its place in a checkpoint:
+// "/model/<HF name>" or "/optimizer/<HF name>/<field>".
+struct StateField {
+  std::string path;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;              // global shape
+  std::int64_t row_begin = 0, row_end = 0;      // rows held here (dim 0)
+  void* data = nullptr;                         // row-major; device memory when on_device
+  bool on_device = false;
+  std::uint64_t version = 0;                    // raised whenever the field is published anew
+  std::int64_t row_elements() const;            // product of shape[1:]
+  std::size_t bytes() const { return static_cast<std::size_t>((row_end - row_begin) * row_elements()) * size_of(dtype); }
+};
+
+}  // namespace sestina

@@ -1,0 +1,80 @@
+// Checkpoints: one serial HDF5 file per rank, global.h5 with virtual datasets, manifest.json last; nothing is used that
+// its digest does not cover. Order of writing and deleting: inputs/README.md, "Checkpoints". No Kokkos.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/options.hpp"
+#include "core/state_field.hpp"
+
+namespace sestina {
+
+// What a checkpoint holds besides tensors.
+struct RunState {
+  std::int64_t step = 0;               // completed updates
+  std::uint64_t sample = 0, tokens = 0;  // data cursor; tokens seen
+  std::uint64_t seed = 0;
+  std::string deck;                    // resolved deck, TOML
+  std::string tokenizer_digest;        // xxh3-128 of tokenizer.json, "" none
+  std::string instruction_set;         // bits are promised for one only
+  double loss = 0;                     // last train loss
+  std::string extra;                   // JSON object of further counters, "" none
+};
+
+// Host copy of all state, made at once at a step boundary; the writer reads it while training goes on.
+struct Snapshot {
+  RunState run;
+  std::vector<StateField> fields;      // data points into `storage`
+  std::vector<std::byte> storage;
+};
+// Copies the fields (device memory through `copy_from_device`) into a snapshot, reusing its storage.
+void take_snapshot(const std::vector<StateField>&, const RunState&, const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
+
+struct CheckpointInfo { std::string path; std::int64_t step = 0; std::uint64_t bytes = 0; std::string problem; };  // problem "" = complete
+
+// Writes on its own I/O thread when async (signals blocked; HDF5 is called there only).
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::string& run_dir, const CheckpointOptions&);
+  ~CheckpointWriter();                 // waits for a save under way
+  Snapshot& slot();                    // waits until the previous save has ended; fill it, then
+  void save();                         // starts (or does) the save of the slot; then keep-k
+  void wait();                         // until the save under way is durable; rethrows nothing
+  struct Event { std::int64_t step; std::string path, error; double seconds; std::uint64_t bytes; };  // error "" = saved
+  std::vector<Event> take_events();    // finished saves since the last call
+  int failures_in_a_row() const;       // two: the trainer stops with io_error
+  double longest_save_seconds() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// All step_* folders of a run directory, newest first; incomplete ones carry their problem. Reads manifests only.
+std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir);
+// Size and digest of every file; with full also every dataset. "" or the first problem (file, what).
+std::string verify_checkpoint(const std::string& checkpoint, bool full);
+// Newest checkpoint that verifies; `warn` gets a line for each newer one that does not. "" when there is none.
+std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn);
+
+class CheckpointReader {
+ public:
+  // Verifies size and digest of every file before HDF5 opens it; Error(bad_data) names file and defect.
+  CheckpointReader(const std::string& checkpoint, bool full);
+  ~CheckpointReader();
+  const RunState& run() const;
+  struct Entry { std::string path; DType dtype; std::vector<std::int64_t> shape; std::uint64_t version; };
+  const std::vector<Entry>& entries() const;
+  bool has(const std::string& path) const;
+  // Reads rows [row_begin, row_end) of the field's global tensor into host memory of field.dtype; shape and dtype must agree.
+  void read(const StateField& field, void* host) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

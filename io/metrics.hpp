@@ -1,0 +1,54 @@
+// metrics.jsonl (one flushed object per line; numbers round-trip), TensorBoard events, and reading both back. Buffers are
+// reused: a train line allocates nothing after the first. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+struct TrainLine {
+  std::int64_t step = 0;
+  std::uint64_t tokens = 0;
+  double loss = 0, grad_norm = 0, lr = 0, step_s = 0, tokens_per_s = 0, data_s = 0, forward_backward_s = 0, reduce_s = 0,
+         optimizer_s = 0, refresh_wait_s = 0, gather_s = 0;
+  std::int64_t preconditioner_age_max = 0, skipped_steps = 0;
+  std::uint64_t memory_peak_bytes = 0;
+  double tflops = 0;
+  std::optional<double> mfu, energy_j;
+};
+
+class Metrics {
+ public:
+  // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* beside it.
+  Metrics(const std::string& run_dir, bool tensorboard);
+  ~Metrics();
+  void train(const TrainLine&);
+  void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds);
+  void checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes, const std::string& error);
+  void event(std::int64_t step, const std::string& what, const std::string& detail);
+  void rewind(std::int64_t step, std::int64_t to_step);
+  // Per-tensor diagnostics: update and weight RMS, spectral norm.
+  struct TensorLine { std::string name; double weight_rms, update_rms, spectral_norm; };
+  void tensors(std::int64_t step, const std::vector<TensorLine>&);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// metrics.jsonl read back with rewinds applied; lines that do not parse (a cut last line) are skipped and counted.
+struct RunHistory {
+  std::string name;                                    // folder name
+  std::vector<TrainLine> train;
+  struct Validation { std::int64_t step; double loss; std::optional<double> bits_per_byte; };
+  std::vector<Validation> validation;
+  struct Note { std::int64_t step; std::string kind, text; };
+  std::vector<Note> notes;                             // checkpoints, events, rewinds
+  std::size_t bad_lines = 0;
+};
+RunHistory read_history(const std::string& run_dir);
+
+}  // namespace sestina

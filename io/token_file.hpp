@@ -1,0 +1,43 @@
+// Token sources on disk, memory-mapped and fully validated when opened: Megatron .bin/.idx, llm.c .bin, .npy (raw or with
+// a NumPy header), plain text. Formats: inputs/README.md. Every defect is Error(bad_data) or Error(input_missing). No Kokkos.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/options.hpp"
+
+namespace sestina {
+
+class Tokenizer;
+
+// A stream of tokens with document boundaries.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::uint64_t size() const = 0;                                            // tokens
+  virtual void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const = 0;  // thread-safe
+  // Document starts in [begin, end), ascending token offsets (offset 0 is always a start).
+  virtual void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const = 0;
+  virtual std::string description() const = 0;
+};
+
+// Opens and validates; every token id must lie in [0, vocab_size). tokenizer: for text; null reads bytes.
+std::unique_ptr<TokenSource> open_source(const DataSource&, const Tokenizer* tokenizer, std::int64_t vocab_size);
+
+// Writes a Megatron pair prefix.bin, prefix.idx (u16 below 65500 entries, else i32), document by document;
+// temporary names until finish().
+class MegatronWriter {
+ public:
+  MegatronWriter(const std::string& prefix, std::int64_t vocab_size);
+  ~MegatronWriter();
+  void add_document(const std::int32_t* tokens, std::size_t count);
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,36 @@
+// Execution spaces and view aliases. Everything in kernels/ is a free function whose first argument is an
+// instance of one of these spaces; results follow inputs; workspace is passed in; nothing fences but what says so.
+//
+// Shape letters: N rows (tokens = B*T), B batch, T sequence, D hidden, F intermediate, V vocabulary,
+// H query heads, K key/value heads, h head dim.
+#pragma once
+#include <Kokkos_Core.hpp>
+#include <cstdint>
+
+#include "kernels/bf16.hpp"
+
+namespace sestina {
+
+using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
+using Device = Kokkos::DefaultExecutionSpace;    // CUDA, or Host in a CPU build
+
+// Row-major, non-owning views. Rows may be padded: a column range of a wider matrix is a Matrix too (stride(0) > extent(1)).
+template <class T, class Exec>
+using Matrix = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class T, class Exec>
+using Vector = Kokkos::View<T*, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+// The type in which a stored type T is summed, and in which gradients, norm weights and master weights are kept.
+template <class T> struct AccumulatorOf { using type = T; };
+template <> struct AccumulatorOf<bf16> { using type = float; };
+template <class T> using Acc = typename AccumulatorOf<std::remove_const_t<T>>::type;
+
+}  // namespace sestina
+
+// Explicit instantiation of a macro M(Exec, T) for every space of this build and every compute type.
+#define SESTINA_FOR_TYPES(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16) M(Exec, double)
+#ifdef KOKKOS_ENABLE_CUDA
+#define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host) SESTINA_FOR_TYPES(M, ::sestina::Device)
+#else
+#define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host)
+#endif

@@ -1,0 +1,39 @@
+// Dense matrix products through the vendor library of the space: oneDNN on the host (gemm_host.cpp), cuBLAS on the
+// device (gemm_cuda.cpp). gemm_plain.hpp keeps the obvious triple loop beside them.
+#pragma once
+#include <memory>
+
+#include "kernels/exec.hpp"
+
+namespace sestina {
+
+enum class Op { none, transpose };
+
+// Caches what a vendor library needs per shape (oneDNN primitives and their scratchpad, a cuBLAS handle), so that a
+// product of a shape seen before allocates nothing. One object per execution-space instance; not thread-safe.
+// deterministic: fixed output tiles, each a single-threaded call, so the bits do not depend on the thread count.
+template <class Exec>
+class Gemm {
+ public:
+  explicit Gemm(const Exec& exec, bool deterministic = false);
+  ~Gemm();
+  Gemm(Gemm&&) noexcept;
+
+  // C (m, n) = alpha * op_a(A) op_b(B) + beta * C, summed in Acc<TA>. Rows of A, B, C may be padded.
+  // (TA, TC) is one of (float, float), (double, double), (bf16, bf16), (bf16, float). beta is 0 or 1. Does not fence.
+  // Throws Error(internal) when the shapes do not fit; zero sizes are allowed.
+  template <class TA, class TC>
+  void operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
+                  Matrix<TC, Exec> c);
+
+  // Seconds spent inside products and operations done (2 m n k) since the last reset; fences only when timing is on.
+  struct Count { double seconds = 0, flops = 0; };
+  void time_products(bool on);
+  Count take_count();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,22 @@
+// Sums whose bits depend on neither thread count nor layout: fixed chunks of `reduce_chunk` elements, each summed in
+// double in one thread's fixed order, chunk sums added in order. These functions fence: they return a value.
+#pragma once
+#include "kernels/exec.hpp"
+#include "kernels/workspace.hpp"
+
+namespace sestina {
+
+inline constexpr std::size_t reduce_chunk = 4096;
+template <class Exec> std::size_t reduce_workspace_bytes(std::size_t n);
+
+// Sum of squares of x (n), T float or double. NaN and infinity propagate.
+template <class Exec, class T>
+double sum_of_squares(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
+// Sum of x (n).
+template <class Exec, class T>
+double sum(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
+// y (n) = T(x): rounding copy between float, double and bf16.
+template <class Exec, class From, class To>
+void convert(const Exec&, Vector<const From, Exec> x, Vector<To, Exec> y);
+
+}  // namespace sestina
