@@ -14,6 +14,12 @@
 
 namespace sestina {
 
+// What a number may be; open ends exclude the limit itself.
+struct DeckRange {
+  std::optional<double> min = {}, max = {};
+  bool open_min = false, open_max = false;
+};
+
 class Deck {
  public:
   Deck();
@@ -26,14 +32,13 @@ class Deck {
   void add_override(const std::string& assignment);                        // "section.key=value" or "section/key=value"
 
   // Typed access to "section.key" ("optimizer.scalar.lr"). The default is recorded when the key is absent.
-  struct Range { std::optional<double> min, max; bool open_min = false, open_max = false; };
-  std::int64_t integer(std::string_view key, std::int64_t fallback, Range = {});
-  double number(std::string_view key, double fallback, Range = {});         // NaN and infinity are errors
+  std::int64_t integer(std::string_view key, std::int64_t fallback, DeckRange = {});
+  double number(std::string_view key, double fallback, DeckRange = {});         // NaN and infinity are errors
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key, const std::string& fallback);
   std::string choice(std::string_view key, const std::string& fallback, const std::vector<std::string>& allowed);
   std::vector<std::string> texts(std::string_view key, const std::vector<std::string>& fallback);
-  std::optional<double> maybe_number(std::string_view key, Range = {});     // absent: empty
+  std::optional<double> maybe_number(std::string_view key, DeckRange = {});     // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;
   void require(std::string_view key, const std::string& why);               // collects "required" if absent
