@@ -1,0 +1,21 @@
+// Kokkos from here to the end of the scope. Started by verbs after their deck is validated, never before.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+class KokkosSession {
+ public:
+  // threads: run.threads (0 = all cores this process may use); flags: --kokkos-* of the command line, which win.
+  // Error(unavailable) when Kokkos cannot start (no device or driver).
+  KokkosSession(int threads, const std::vector<std::string>& flags);
+  ~KokkosSession();
+  KokkosSession(const KokkosSession&) = delete;
+  KokkosSession& operator=(const KokkosSession&) = delete;
+};
+
+// Cores this process may run on (its affinity mask), at least 1. No Kokkos needed.
+int available_cores();
+
+}  // namespace sestina
