@@ -1,0 +1,120 @@
+#include "core/optimizer/adamw.hpp"
+
+#include <cmath>
+
+#include "kernels/adamw.hpp"
+#include "kernels/reduce.hpp"
+
+namespace sestina {
+
+bool glob_match(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (star != std::string_view::npos) {  // let the last star take one character more
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
+  TensorRates rates{1.0, spec.is_vector() ? 0.0 : options.adamw.weight_decay};
+  for (const OptimizerGroup& group : options.group) {
+    if (!glob_match(group.match, spec.name)) continue;
+    if (group.lr_multiplier) rates.lr_multiplier = *group.lr_multiplier;
+    if (group.weight_decay) rates.weight_decay = *group.weight_decay;
+  }
+  return rates;
+}
+
+template <class Exec, class T>
+AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options)
+    : options_(options.adamw), tensors_(std::move(tensors)) {
+  std::size_t total = 0;
+  for (const auto& tensor : tensors_) {
+    const TensorRates rates = rates_of(tensor.spec, options);
+    const std::size_t n = tensor.gradient.size();
+    if (!runs_.empty()) {
+      Run& last = runs_.back();
+      OwnedTensor<Exec, T>& t = last.tensor;
+      const std::size_t m = t.gradient.size();
+      const bool adjacent = t.gradient.data() + m == tensor.gradient.data() && t.master.data() + m == tensor.master.data() &&
+                            (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
+                            (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
+      if (adjacent && last.rates.lr_multiplier == rates.lr_multiplier && last.rates.weight_decay == rates.weight_decay) {
+        t.gradient = {t.gradient.data(), m + n};
+        t.master = {t.master.data(), m + n};
+        if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
+        total += n;
+        continue;
+      }
+    }
+    runs_.push_back({tensor, total, rates});
+    total += n;
+  }
+  momentum_ = Storage(Kokkos::view_alloc(exec, "sestina::momentum"), total);
+  second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), total);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+  AdamWStep step;
+  step.beta1 = options_.beta1;
+  step.beta2 = options_.beta2;
+  step.eps = options_.eps;
+  step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(t));
+  step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(t));
+  step.gradient_scale = gradient_scale;
+  for (const Run& run : runs_) {
+    step.lr = options_.lr * factor * run.rates.lr_multiplier;
+    step.weight_decay = run.rates.weight_decay;
+    const std::size_t n = run.tensor.gradient.size();
+    adamw<Exec, T>(exec, step, run.tensor.gradient, run.tensor.master, {momentum_.data() + run.offset, n},
+                   {second_moment_.data() + run.offset, n}, run.tensor.weight);
+  }
+}
+
+template <class Exec, class T>
+std::vector<StateField> AdamW<Exec, T>::state() const {
+  std::vector<StateField> fields;
+  std::size_t offset = 0;
+  for (const auto& tensor : tensors_) {
+    StateField field;
+    field.dtype = sizeof(Acc<T>) == 8 ? DType::f64 : DType::f32;
+    field.shape = tensor.spec.is_vector() ? std::vector<std::int64_t>{tensor.spec.rows}
+                                          : std::vector<std::int64_t>{tensor.spec.rows, tensor.spec.cols};
+    field.row_end = tensor.spec.rows;
+    field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
+    for (const auto& [name, storage] : {std::pair{"momentum", momentum_}, std::pair{"second_moment", second_moment_}}) {
+      field.path = "/optimizer/" + tensor.spec.name + "/" + name;
+      field.data = storage.data() + offset;
+      fields.push_back(field);
+    }
+    offset += tensor.gradient.size();
+  }
+  return fields;
+}
+
+template <class Exec, class T>
+double gradient_norm(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors, Workspace<Exec>& workspace) {
+  double squares = 0;
+  for (const auto& tensor : tensors) squares += sum_of_squares<Exec, Acc<T>>(exec, tensor.gradient, workspace);
+  return std::sqrt(squares);
+}
+
+#define SESTINA_ADAMW(Exec, T)   \
+  template class AdamW<Exec, T>; \
+  template double gradient_norm<Exec, T>(const Exec&, const std::vector<OwnedTensor<Exec, T>>&, Workspace<Exec>&);
+SESTINA_INSTANTIATE(SESTINA_ADAMW)
+
+}  // namespace sestina
