@@ -21,6 +21,7 @@ enum class Family { llama, olmo2, qwen3, gpt };
 struct ModelConfig {
   Family family = Family::llama;
   std::string preset;                         // name, when it came from one
+  std::string from_hf;                        // folder with config.json and weights, when it came from one
   std::int64_t hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0, num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0;       // default: num_attention_heads
   std::int64_t head_dim = 0;                  // default: hidden_size / num_attention_heads
