@@ -27,33 +27,35 @@ class Deck {
   Deck(Deck&&) noexcept;
 
   // Layers, in rising precedence. `where` names the source in messages. Syntax errors are collected too (bad_deck).
-  void add_file(const std::string& path);                                  // input_missing if it cannot be opened
+  void add_file(const std::string& path);  // input_missing if it cannot be opened
   void add_text(const std::string& toml, const std::string& where, const std::string& folder);
-  void add_override(const std::string& assignment);                        // "section.key=value" or "section/key=value"
+  void add_override(const std::string& assignment);  // "section.key=value" or "section/key=value"
 
   // Typed access to "section.key" ("optimizer.scalar.lr"). The default is recorded when the key is absent.
   std::int64_t integer(std::string_view key, std::int64_t fallback, DeckRange = {});
-  double number(std::string_view key, double fallback, DeckRange = {});         // NaN and infinity are errors
+  double number(std::string_view key, double fallback, DeckRange = {});  // NaN and infinity are errors
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key, const std::string& fallback);
   std::string choice(std::string_view key, const std::string& fallback, const std::vector<std::string>& allowed);
   std::vector<std::string> texts(std::string_view key, const std::vector<std::string>& fallback);
-  std::optional<double> maybe_number(std::string_view key, DeckRange = {});     // absent: empty
+  std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;
-  void require(std::string_view key, const std::string& why);               // collects "required" if absent
-  double duration(std::string_view key, double fallback);                   // seconds, or "hh:mm:ss"
-  std::string path(std::string_view key, const std::string& fallback);      // relative to the folder of the layer that set it
-  std::size_t table_count(std::string_view key) const;                      // [[data.source]]: address entries as "data.source.0.path"
+  void require(std::string_view key, const std::string& why);  // collects "required" if absent
+  double duration(std::string_view key, double fallback);      // seconds, or "hh:mm:ss"
+  std::string path(std::string_view key,
+                   const std::string& fallback);        // relative to the folder of the layer that set it
+  std::size_t table_count(std::string_view key) const;  // [[data.source]]: address entries as "data.source.0.path"
 
   // Collects an error about a key: got is what the deck says, allowed is what may be said.
   void error(std::string_view key, const std::string& what, const std::string& allowed);
 
-  // Throws Error(bad_deck) with every collected error, one per line: "file:line:column: section.key: what, got X, allowed Y".
-  // Also reports every key that nobody read ("did you mean").
+  // Throws Error(bad_deck) with every collected error, one per line: "file:line:column: section.key: what, got X,
+  // allowed Y". After a syntax error, errors about absent keys are left out. Also reports every key that nobody read
+  // ("did you mean").
   void finish();
 
-  std::string dump() const;          // resolved deck as TOML, round-trips through add_text to the same deck
+  std::string dump() const;  // resolved deck as TOML, round-trips through add_text to the same deck
   std::string resolved(std::string_view key) const;  // one resolved value as TOML text, "" when unknown
   std::vector<std::string> resolved_keys() const;    // all dotted keys that were read
 
@@ -62,9 +64,14 @@ class Deck {
   std::unique_ptr<State> state_;
 };
 
+// Seconds of "hh:mm:ss" (any number of hours); empty when the text is not of that form.
+std::optional<double> parse_duration(std::string_view text);
+
 // Keys whose resolved values differ between two decks and that a resume may not change (error 65 in the trainer).
 // Which keys may change is listed in inputs/README.md.
-struct DeckDifference { std::string key, stored, now; };
+struct DeckDifference {
+  std::string key, stored, now;
+};
 std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& now);
 
 }  // namespace sestina

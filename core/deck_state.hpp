@@ -1,0 +1,83 @@
+// Inside of the deck: values as flat dotted keys ("data.source.0.path"), each with the place it came from. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/deck.hpp"
+
+namespace sestina {
+
+struct DeckPlace {
+  std::string where, folder;           // file or "command line"; folder that relative paths start from
+  std::uint32_t line = 0, column = 0;  // from 1; 0 = none
+};
+
+struct DeckValue {
+  enum class Kind { boolean, integer, number, text, time, array, other } kind = Kind::other;
+  bool boolean = false;
+  std::int64_t integer = 0;
+  double number = 0;
+  std::string text;              // text; for time and other: as written
+  std::vector<DeckValue> items;  // array
+  std::string raw;               // command line: the bare text, for keys that are strings
+  bool from_command_line = false;
+  DeckPlace place;
+};
+
+struct DeckProblem {
+  DeckPlace place;
+  std::string message;
+};
+
+// One layer, read. broken: the syntax is wrong somewhere, so that absent keys mean nothing.
+struct DeckLayer {
+  std::vector<std::pair<std::string, DeckValue>> values;
+  std::vector<std::pair<std::string, std::size_t>> arrays;  // arrays of tables and their lengths, in the order met
+  std::vector<std::pair<std::string, DeckPlace>> tables;    // every table that is written out
+  std::vector<DeckProblem> errors;
+  bool broken = false;
+};
+DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const std::string& folder);
+DeckLayer parse_deck_override(const std::string& assignment);
+
+// TOML text of one value; numbers round-trip.
+std::string toml_text(const DeckValue&);
+std::string toml_text(bool);
+std::string toml_text(std::int64_t);
+std::string toml_text(double);
+std::string toml_text(const std::string&);
+std::string toml_text(const std::vector<std::string>&);
+
+std::string to_text(const DeckPlace&);                              // "file:line:column"
+std::size_t edit_distance(std::string_view a, std::string_view b);  // with swaps of neighbours
+// The candidate nearest to the word, "" when none is near enough to be meant.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+struct Deck::State {
+  std::map<std::string, DeckValue> values;
+  std::map<std::string, std::size_t> arrays;
+  std::map<std::string, DeckPlace> tables;
+  std::string main_where = "deck";              // the newest file, for errors about absent keys
+  std::vector<std::string> order;               // keys in the order they were first read
+  std::map<std::string, std::string> resolved;  // key -> TOML text; "" = read, but not set
+  std::vector<DeckProblem> errors, absent;      // `absent`: about keys that are not there; dropped when broken
+  std::set<std::string> sections;               // arrays of tables that were asked for
+  std::set<std::string> complained;             // keys with an error: nothing beneath is reported again
+  bool broken = false;
+
+  void merge(DeckLayer&&);
+  void erase_below(const std::string& key);    // every value, table and array beneath the key
+  bool any_below(std::string_view key) const;  // a value, table or array beneath the key
+  const DeckValue* find(std::string_view key) const;
+  void record(std::string_view key, std::string toml);
+  void complain(std::string_view key, const std::string& what, const std::string& allowed);
+  void wrong_type(std::string_view key, const DeckValue&, const std::string& expected);
+  void complain_about_unread();
+};
+
+}  // namespace sestina
