@@ -20,6 +20,8 @@ struct GroupOps {
   virtual int size() const { return 1; }
   virtual int rank() const { return 0; }
   virtual void sum(const Exec&, Vector<float, Exec>) {}
+  virtual void sum(const Exec&, Vector<bf16, Exec>) {}
+  virtual void sum(const Exec&, Vector<double, Exec>) {}
   virtual void max(const Exec&, Vector<float, Exec>) {}
 };
 

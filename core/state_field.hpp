@@ -1,5 +1,6 @@
 // State as a list of named fields: what checkpointing, tiering and memory planning read. They know no optimizer by name.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -11,22 +11,37 @@ namespace sestina {
 enum class Role { matrix, embedding, head, vector };  // a tied embedding is an embedding
 
 struct TensorSpec {
-  std::string name;             // "model.layers.0.self_attn.q_proj.weight"
-  std::int64_t rows = 0;        // out; length of a vector
-  std::int64_t cols = 1;        // in; 1 for a vector
+  std::string name;       // "model.layers.0.self_attn.q_proj.weight"
+  std::int64_t rows = 0;  // out; length of a vector
+  std::int64_t cols = 1;  // in; 1 for a vector
   Role role = Role::matrix;
-  int layer = -1;               // -1: embedding, final norm, head
-  int block = 0;                // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
+  int layer = -1;        // -1: embedding, final norm, head
+  int block = 0;         // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
+  bool follows = false;  // lies right behind its predecessor: one product serves both (fusion by adjacency)
   bool is_vector() const { return role == Role::vector; }
   std::int64_t elements() const { return rows * cols; }
 };
 
-struct LayerRange { int begin = 0, end = 0; };  // layers of one pipeline stage
+struct LayerRange {
+  int begin = 0, end = 0;
+};  // layers of one pipeline stage
 
 // Specs of the layers in range (embedding with layer 0; final norm and head with the last), in layer order:
-// q, k, v adjacent, gate, up adjacent. gpt uses the same names plus biases where attention_bias, LayerNorm biases and
-// model.embed_positions.weight when positions are learned.
+// q, k, v adjacent, gate, up adjacent. gpt uses the same names plus LayerNorm biases, biases of all its products where
+// attention_bias, and model.embed_positions.weight when positions are learned.
 std::vector<TensorSpec> tensor_specs(const ModelConfig&, LayerRange);
 std::vector<TensorSpec> tensor_specs(const ModelConfig&);
+inline LayerRange all_layers(const ModelConfig& config) { return {0, static_cast<int>(config.num_hidden_layers)}; }
+
+// Where each tensor lies in a flat buffer, in elements: in the order of the specs, each run of tensors that follow one
+// another begun on a multiple of `arena_alignment`.
+inline constexpr std::size_t arena_alignment = 32;  // elements: 64 bytes of bf16
+struct ArenaLayout {
+  std::vector<std::size_t> offset;  // by spec
+  std::size_t elements = 0;         // whole buffer, gaps included
+};
+ArenaLayout arena_layout(const std::vector<TensorSpec>&);  // every tensor: master weights, gradients, optimizer state
+ArenaLayout matrix_arena_layout(
+    const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
 
 }  // namespace sestina
