@@ -108,4 +108,7 @@ struct Options {
   static Options read(Deck&);
 };
 
+// Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
+void require_training_keys(Deck&);
+
 }  // namespace sestina
