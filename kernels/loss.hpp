@@ -21,6 +21,9 @@ template <class Exec, class T>
 void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
                     Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&);
 template <class Exec>
-std::size_t embed_workspace_bytes(std::size_t n, std::size_t vocabulary);
+std::size_t embed_workspace_bytes(std::size_t n, std::size_t vocabulary) {
+  using W = Workspace<Exec>;
+  return W::template bytes<std::int32_t>(n) + W::template bytes<std::int32_t>(vocabulary + 2);
+}
 
 }  // namespace sestina

@@ -1,0 +1,39 @@
+#include "kernels/attention.hpp"
+
+#include "kernels/attention_plain.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+void attention(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
+               Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
+               Vector<Acc<T>, Exec> lse, Workspace<Exec>&) {
+  attention_plain::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse);
+}
+
+template <class Exec, class T>
+void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout,
+                        Matrix<const T, Exec> q, Matrix<const T, Exec> k, Matrix<const T, Exec> v,
+                        Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> out,
+                        Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq, Matrix<T, Exec> dk, Matrix<T, Exec> dv,
+                        Workspace<Exec>& workspace) {
+  attention_plain::backward<Exec, T>(exec, shape, dout, q, k, v, first_key, out, lse, dq, dk, dv, workspace);
+}
+
+template <class Exec, class T>
+std::size_t attention_workspace_bytes(const Exec&, const AttentionShape& shape) {
+  return Workspace<Exec>::template bytes<Acc<T>>(static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence);
+}
+
+#define SESTINA_ATTENTION(Exec, T)                                                                                   \
+  template void attention<Exec, T>(const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, \
+                                   Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<T, Exec>,         \
+                                   Vector<Acc<T>, Exec>, Workspace<Exec>&);                                          \
+  template void attention_backward<Exec, T>(                                                                         \
+      const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,       \
+      Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,    \
+      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                                          \
+  template std::size_t attention_workspace_bytes<Exec, T>(const Exec&, const AttentionShape&);
+SESTINA_INSTANTIATE(SESTINA_ATTENTION)
+
+}  // namespace sestina
