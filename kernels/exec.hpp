@@ -6,6 +6,7 @@
 #pragma once
 #include <Kokkos_Core.hpp>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/bf16.hpp"
 
@@ -13,6 +14,10 @@ namespace sestina {
 
 using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
 using Device = Kokkos::DefaultExecutionSpace;    // CUDA, or Host in a CPU build
+
+// Host loops run long per thread and vectorise inside; device loops give each thread one element.
+template <class Exec>
+inline constexpr bool is_host = std::is_same_v<typename Exec::memory_space, Kokkos::HostSpace>;
 
 // Row-major, non-owning views. Rows may be padded: a column range of a wider matrix is a Matrix too (stride(0) > extent(1)).
 template <class T, class Exec>

@@ -7,9 +7,12 @@
 namespace sestina {
 
 inline constexpr std::size_t reduce_chunk = 4096;
-template <class Exec> std::size_t reduce_workspace_bytes(std::size_t n);
+template <class Exec>
+constexpr std::size_t reduce_workspace_bytes(std::size_t n) {
+  return Workspace<Exec>::template bytes<double>((n + reduce_chunk - 1) / reduce_chunk);
+}
 
-// Sum of squares of x (n), T float or double. NaN and infinity propagate.
+// Sum of squares of x (n). NaN and infinity propagate.
 template <class Exec, class T>
 double sum_of_squares(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
 // Sum of x (n).

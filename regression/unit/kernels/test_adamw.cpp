@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/adamw.hpp"
+#include "kernels/error.hpp"
+
+namespace sestina {
+namespace {
+
+// The state of one parameter vector; `view` of each part starts one element in, so that nothing is aligned by chance.
+template <class T>
+struct Problem {
+  using S = Acc<T>;
+  std::size_t n;
+  std::vector<S> gradient, master, m, v;
+  std::vector<T> weight;
+
+  explicit Problem(std::size_t n) : n(n), gradient(n + 2), master(n + 2), m(n + 2), v(n + 2), weight(n + 2) {
+    for (std::size_t i = 0; i < n + 2; ++i) {
+      gradient[i] = S(std::sin(0.7 * double(i)) * std::exp2(double(i % 23) - 16));
+      master[i] = S(std::cos(1.3 * double(i)));
+      m[i] = S(0.01 * std::sin(2.1 * double(i)));
+      v[i] = S(0.001 * double(i % 7));
+      weight[i] = T(7.0f);
+    }
+  }
+  template <class U>
+  auto view(auto& x) {
+    return Vector<U, Host>(x.data() + 1, n);
+  }
+
+  void run(const AdamWStep& step, bool with_weight) {
+    adamw<Host, T>(Host(), step, view<const S>(gradient), view<S>(master), view<S>(m), view<S>(v),
+                   with_weight ? view<T>(weight) : Vector<T, Host>());
+  }
+};
+
+// The published update, in double.
+void plain(const AdamWStep& s, double gradient, double& w, double& m, double& v) {
+  const double g = gradient * s.gradient_scale;
+  w *= 1 - s.lr * s.weight_decay;
+  m = s.beta1 * m + (1 - s.beta1) * g;
+  v = s.beta2 * v + (1 - s.beta2) * g * g;
+  w -= s.lr * (m / s.bias_correction1) / (std::sqrt(v / s.bias_correction2) + s.eps);
+}
+
+template <class T>
+class AdamWTest : public testing::Test {};
+using AllTypes = testing::Types<float, double, bf16>;
+TYPED_TEST_SUITE(AdamWTest, AllTypes);
+
+TYPED_TEST(AdamWTest, MatchesPlainUpdate) {
+  using S = Acc<TypeParam>;
+  // A dozen roundings, relative to the value or to 1.
+  const double eps = 16 * std::numeric_limits<S>::epsilon();
+  const AdamWStep step{0.02, 0.9, 0.95, 1e-8, 0.1, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 0.5};
+  for (const bool with_weight : {true, false})
+    for (const std::size_t n : {1, 15, 8192, 20001}) {
+      Problem<TypeParam> got(n);
+      const Problem<TypeParam> start = got;
+      got.run(step, with_weight);
+      for (std::size_t i = 0; i < n + 2; ++i) {
+        double w = start.master[i], m = start.m[i], v = start.v[i];
+        const bool inside = i > 0 && i <= n;
+        if (inside) plain(step, start.gradient[i], w, m, v);
+        ASSERT_NEAR(got.master[i], w, inside ? eps * (1 + std::abs(w)) : 0) << i;
+        ASSERT_NEAR(got.m[i], m, inside ? eps * (1 + std::abs(m)) : 0) << i;
+        ASSERT_NEAR(got.v[i], v, inside ? eps * (1 + std::abs(v)) : 0) << i;
+        const float rounded = inside && with_weight ? float(TypeParam(got.master[i])) : 7.0f;
+        ASSERT_EQ(float(got.weight[i]), rounded) << i;
+      }
+    }
+}
+
+TYPED_TEST(AdamWTest, EmptyAndMisfit) {
+  Problem<TypeParam> nothing(0);
+  EXPECT_NO_THROW(nothing.run(AdamWStep{}, true));
+  Problem<TypeParam> some(4);
+  using S = Acc<TypeParam>;
+  EXPECT_THROW((adamw<Host, TypeParam>(Host(), AdamWStep{}, some.template view<const S>(some.gradient),
+                                       some.template view<S>(some.master), some.template view<S>(some.m),
+                                       Vector<S, Host>(some.v.data(), 3), Vector<TypeParam, Host>())),
+               Error);
+}
+
+TYPED_TEST(AdamWTest, NanReachesTheWeight) {
+  Problem<TypeParam> x(5);
+  using S = Acc<TypeParam>;
+  x.gradient[3] = std::numeric_limits<S>::quiet_NaN();
+  x.run(AdamWStep{0.1}, true);
+  EXPECT_TRUE(std::isnan(x.master[3]));
+  EXPECT_TRUE(std::isnan(float(x.weight[3])));
+  EXPECT_FALSE(std::isnan(x.master[2]));
+}
+
+}  // namespace
+}  // namespace sestina

@@ -1,0 +1,165 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/error.hpp"
+#include "kernels/gemm_plain.hpp"
+
+namespace sestina {
+namespace {
+
+// A row-major matrix in host memory with padded rows, filled with values in [-1, 1) that bf16 holds exactly.
+template <class T>
+struct Padded {
+  std::size_t rows, cols, stride;
+  std::vector<T> data;
+
+  Padded(std::size_t rows, std::size_t cols, std::size_t pad, unsigned seed)
+      : rows(rows), cols(cols), stride(cols + pad), data(rows * stride + 1) {
+    unsigned state = seed * 2654435761u + 12345u;
+    for (T& x : data) {
+      state = state * 1664525u + 1013904223u;
+      x = T((static_cast<float>(state >> 24) - 128.0f) / 128.0f);
+    }
+  }
+  template <class U>
+  Matrix<U, Host> view() {
+    using Strided = Kokkos::View<U**, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+    const Strided whole(data.data(), rows, stride);
+    return Kokkos::subview(whole, Kokkos::ALL, std::pair<std::size_t, std::size_t>(0, cols));
+  }
+};
+
+template <class TA_, class TC_>
+struct Types {
+  using TA = TA_;
+  using TC = TC_;
+};
+
+template <class P>
+class GemmTest : public testing::Test {};
+using AllTypes = testing::Types<Types<float, float>, Types<double, double>, Types<bf16, bf16>, Types<bf16, float>>;
+TYPED_TEST_SUITE(GemmTest, AllTypes);
+
+struct Case {
+  Op op_a, op_b;
+  GemmShape shape;
+  std::size_t pad;
+  double alpha, beta;
+};
+
+// Inputs are below 1 in size: a sum of k terms, in any order, errs by at most k * eps * k (usually sqrt(k)); the result
+// is then rounded to TC. Twice each allows for alpha, and for C being read at beta 1.
+template <class TA, class TC>
+double tolerance(std::size_t k) {
+  const double sum = std::numeric_limits<Acc<TA>>::epsilon();
+  const double result = std::is_same_v<TC, bf16> ? 1.0 / 256 : std::numeric_limits<Acc<TC>>::epsilon();
+  return 2 * (double(k) * double(k) * sum + (double(k) + 1) * result);
+}
+
+template <class TA, class TC>
+void check(Gemm<Host>& gemm, const Case& c) {
+  const bool plain_a = c.op_a == Op::none, plain_b = c.op_b == Op::none;
+  const auto [m, n, k] = c.shape;
+  Padded<TA> a(plain_a ? m : k, plain_a ? k : m, c.pad, 1), b(plain_b ? k : n, plain_b ? n : k, 2 * c.pad, 2);
+  Padded<TC> got(m, n, 3 * c.pad, 3);
+  Padded<TC> want = got;
+  if (c.beta == 0 && n > 0) got.data[0] = TC(std::numeric_limits<float>::quiet_NaN());  // what beta 0 must not read
+  gemm.operator()<TA, TC>(c.op_a, c.op_b, Acc<TA>(c.alpha), a.template view<const TA>(), b.template view<const TA>(),
+                          Acc<TA>(c.beta), got.template view<TC>());
+  gemm_plain(c.op_a, c.op_b, c.shape, c.alpha, a.data.data(), a.stride, b.data.data(), b.stride, c.beta,
+             want.data.data(), want.stride);
+  const double allowed = tolerance<TA, TC>(k);
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < got.stride; ++j) {
+      const std::size_t at = i * got.stride + j;
+      const double error = std::abs(double(got.data[at]) - double(want.data[at]));
+      ASSERT_LE(error, j < n ? allowed : 0) << "row " << i << " col " << j << " of " << m << " x " << n << ", k " << k
+                                            << ", ops " << int(c.op_a) << int(c.op_b) << ", pad " << c.pad;
+    }
+}
+
+template <class TA, class TC>
+void check_all(Gemm<Host>& gemm, GemmShape shape) {
+  for (const Op op_a : {Op::none, Op::transpose})
+    for (const Op op_b : {Op::none, Op::transpose})
+      for (const std::size_t pad : {0, 5})
+        for (const double beta : {0.0, 1.0}) {
+          check<TA, TC>(gemm, {op_a, op_b, shape, pad, 1.0, beta});
+          check<TA, TC>(gemm, {op_a, op_b, shape, pad, -0.375, beta});
+        }
+}
+
+TYPED_TEST(GemmTest, MatchesPlainProduct) {
+  Gemm<Host> gemm{Host()};
+  for (const GemmShape shape : {GemmShape{1, 1, 1}, {1, 17, 5}, {19, 1, 3}, {33, 47, 1}, {37, 29, 53}, {64, 32, 128}})
+    check_all<typename TypeParam::TA, typename TypeParam::TC>(gemm, shape);
+}
+
+TYPED_TEST(GemmTest, DeterministicTilesMatchPlainProduct) {
+  Gemm<Host> gemm(Host(), true);
+  for (const GemmShape shape : {GemmShape{1, 1, 1}, {37, 29, 53}, {259, 515, 7}})
+    check_all<typename TypeParam::TA, typename TypeParam::TC>(gemm, shape);
+}
+
+TYPED_TEST(GemmTest, ZeroSizes) {
+  using TA = typename TypeParam::TA;
+  using TC = typename TypeParam::TC;
+  for (const bool deterministic : {false, true}) {
+    Gemm<Host> gemm(Host(), deterministic);
+    for (const GemmShape shape : {GemmShape{0, 3, 2}, {3, 0, 2}, {3, 2, 0}, {0, 0, 0}})
+      for (const double beta : {0.0, 1.0}) check<TA, TC>(gemm, {Op::none, Op::transpose, shape, 2, 1.0, beta});
+  }
+}
+
+// A weight gradient dy^T x in deterministic mode on so many threads of the host's.
+template <class TA, class TC>
+std::vector<TC> weight_gradient(int threads, GemmShape shape) {
+  const Host exec(threads);
+  Gemm<Host> gemm(exec, true);
+  Padded<TA> dy(shape.k, shape.m, 0, 7), x(shape.k, shape.n, 0, 8);
+  for (TA& v : dy.data) v = TA(float(v) * 1.2345f);  // so that sums are not exact
+  Padded<TC> dw(shape.m, shape.n, 0, 9);
+  gemm.operator()<TA, TC>(Op::transpose, Op::none, Acc<TA>(1), dy.template view<const TA>(),
+                          x.template view<const TA>(), Acc<TA>(1), dw.template view<TC>());
+  return dw.data;
+}
+
+TYPED_TEST(GemmTest, DeterministicBitsDoNotDependOnThreads) {
+  using TA = typename TypeParam::TA;
+  using TC = typename TypeParam::TC;
+  for (const GemmShape shape : {GemmShape{700, 300, 2048}, {256, 256, 1000}, {77, 1025, 515}}) {
+    const auto one = weight_gradient<TA, TC>(1, shape), all = weight_gradient<TA, TC>(Host().concurrency(), shape);
+    EXPECT_EQ(std::memcmp(one.data(), all.data(), one.size() * sizeof(TC)), 0);
+  }
+}
+
+TEST(Gemm, CountsOperations) {
+  Gemm<Host> gemm{Host()};
+  gemm.time_products(true);
+  check<float, float>(gemm, {Op::none, Op::none, {10, 20, 30}, 0, 1.0, 0.0});
+  const auto count = gemm.take_count();
+  EXPECT_EQ(count.flops, 2.0 * 10 * 20 * 30);
+  EXPECT_GT(count.seconds, 0);
+  EXPECT_EQ(gemm.take_count().flops, 0);
+}
+
+TEST(Gemm, RejectsWhatDoesNotFit) {
+  Gemm<Host> gemm{Host()};
+  Padded<float> a(3, 4, 0, 1), b(5, 6, 0, 2), c(3, 6, 0, 3);
+  const auto multiply = [&](Op op_b, float beta) {
+    gemm.operator()<float, float>(Op::none, op_b, 1, a.view<const float>(), b.view<const float>(), beta,
+                                  c.view<float>());
+  };
+  EXPECT_THROW(multiply(Op::none, 0), Error);
+  EXPECT_THROW(multiply(Op::transpose, 0), Error);
+  b = Padded<float>(4, 6, 0, 2);
+  EXPECT_NO_THROW(multiply(Op::none, 0));
+  EXPECT_THROW(multiply(Op::none, 0.5f), Error);
+}
+
+}  // namespace
+}  // namespace sestina

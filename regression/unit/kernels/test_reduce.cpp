@@ -1,0 +1,92 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/error.hpp"
+#include "kernels/reduce.hpp"
+
+namespace sestina {
+namespace {
+
+template <class T>
+std::vector<T> wave(std::size_t n) {
+  std::vector<T> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = T(float(std::sin(0.37 * double(i)) * std::exp2(double(i % 11) - 5)));
+  return x;
+}
+
+template <class T>
+class ReduceTest : public testing::Test {
+ protected:
+  static constexpr std::size_t largest = 100003;
+  Workspace<Host> workspace{reduce_workspace_bytes<Host>(largest)};
+
+  double squares(const std::vector<T>& x, const Host& exec = Host()) {
+    return sum_of_squares<Host, T>(exec, Vector<const T, Host>(x.data(), x.size()), workspace);
+  }
+  double total(const std::vector<T>& x, const Host& exec = Host()) {
+    return sum<Host, T>(exec, Vector<const T, Host>(x.data(), x.size()), workspace);
+  }
+};
+using AllTypes = testing::Types<float, double, bf16>;
+TYPED_TEST_SUITE(ReduceTest, AllTypes);
+
+TYPED_TEST(ReduceTest, MatchesPlainSum) {
+  for (const std::size_t n : {0, 1, 15, 16, 17, 4095, 4096, 4097, 100003}) {
+    const auto x = wave<TypeParam>(n);
+    long double squares = 0, total = 0, size = 0;
+    for (const TypeParam v : x) {
+      const long double value = double(v);
+      squares += value * value;
+      total += value;
+      size += std::abs(value);
+    }
+    // n roundings in double at most, each relative to the sum of absolute terms.
+    const double eps = double(n) * std::numeric_limits<double>::epsilon();
+    EXPECT_NEAR(this->squares(x), double(squares), eps * double(squares));
+    EXPECT_NEAR(this->total(x), double(total), eps * double(size));
+  }
+}
+
+TYPED_TEST(ReduceTest, BitsDoNotDependOnThreads) {
+  const auto x = wave<TypeParam>(this->largest);
+  EXPECT_EQ(this->squares(x, Host(1)), this->squares(x));
+  EXPECT_EQ(this->total(x, Host(1)), this->total(x));
+}
+
+TYPED_TEST(ReduceTest, NanAndInfinityPropagate) {
+  auto x = wave<TypeParam>(5000);
+  x[4999] = TypeParam(std::numeric_limits<float>::infinity());
+  EXPECT_EQ(this->squares(x), std::numeric_limits<double>::infinity());
+  x[17] = TypeParam(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(std::isnan(this->squares(x)));
+  EXPECT_TRUE(std::isnan(this->total(x)));
+}
+
+template <class From, class To>
+void check_convert() {
+  for (const std::size_t n : {0, 1, 4097, 9999}) {
+    const auto x = wave<From>(n);
+    std::vector<To> y(n);
+    convert<Host, From, To>(Host(), Vector<const From, Host>(x.data(), n), Vector<To, Host>(y.data(), n));
+    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(double(y[i]), double(To(x[i])));
+  }
+}
+
+TYPED_TEST(ReduceTest, Converts) {
+  check_convert<TypeParam, float>();
+  check_convert<TypeParam, double>();
+  check_convert<TypeParam, bf16>();
+}
+
+TEST(Convert, RejectsMisfit) {
+  std::vector<float> x(3), y(2);
+  EXPECT_THROW(
+      (convert<Host, float, float>(Host(), Vector<const float, Host>(x.data(), 3), Vector<float, Host>(y.data(), 2))),
+      Error);
+}
+
+}  // namespace
+}  // namespace sestina
