@@ -1,0 +1,125 @@
+// Sections of the deck as structs: defaults, rules between keys, what this version refuses.
+#include <gtest/gtest.h>
+
+#include "core/deck.hpp"
+#include "core/options.hpp"
+
+namespace sestina {
+namespace {
+
+const std::string model = "[model]\npreset = \"llama-8m\"\n";
+
+Options read(const std::string& toml) {
+  Deck deck;
+  deck.add_text(model + toml, "a.toml", "/folder");
+  Options options = Options::read(deck);
+  deck.finish();
+  return options;
+}
+
+std::string error_of(const std::string& toml) {
+  try {
+    read(toml);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_deck);
+    return error.what();
+  }
+  return "";
+}
+
+void expect_error(const std::string& toml, const std::string& part) {
+  const std::string error = error_of(toml);
+  EXPECT_NE(error.find(part), std::string::npos) << toml << "\n\"" << part << "\" is not in:\n" << error;
+}
+
+TEST(Options, DefaultsWork) {
+  const Options o = read("");
+  EXPECT_EQ(o.run.name, "run");
+  EXPECT_EQ(o.train.micro_batch, o.train.global_batch);
+  EXPECT_EQ(o.data.sequence_length, std::min<std::int64_t>(1024, o.model.max_position_embeddings));
+  EXPECT_EQ(o.optimizer.adamw.lr, o.schedule.lr);
+  EXPECT_FALSE(o.machine.peak_tflops);
+  EXPECT_EQ(o.checkpoint.keep, 3);
+}
+
+TEST(Options, EveryDefaultSurvivesTheDump) {
+  Deck deck;
+  deck.add_text(model +
+                    "[run]\nsteps = 7\n[schedule]\nlr = 2e-3\n[[data.source]]\npath = "
+                    "\"x.txt\"\n[[optimizer.group]]\nmatch = \"*norm*\"\nweight_decay = 0\n",
+                "a.toml", "/folder");
+  Options::read(deck);
+  deck.finish();
+  Deck again;
+  again.add_text(deck.dump(), "dump", "/elsewhere");
+  again.add_override("schedule.lr=3e-3");
+  const Options o = Options::read(again);
+  again.finish();
+  EXPECT_EQ(o.optimizer.adamw.lr, 3e-3);  // follows schedule.lr still: a derived default is not frozen by the dump
+  EXPECT_EQ(o.data.source.at(0).path, "/folder/x.txt");
+  EXPECT_EQ(o.optimizer.group.at(0).weight_decay, 0.0);
+  EXPECT_FALSE(o.optimizer.group.at(0).lr_multiplier);
+  EXPECT_EQ(o.schedule.steps, 7);
+}
+
+TEST(Options, ReadsWhatIsThere) {
+  const Options o = read(
+      "[run]\nsteps = 100\nwalltime = \"01:00:00\"\non_nonfinite = \"skip\"\nspace = \"host\"\nseed = 9\n"
+      "[train]\nglobal_batch = 12\nmicro_batch = 4\nprecision = \"bf16\"\nclip_norm = 0\n"
+      "[schedule]\nkind = \"wsd\"\nwarmup_steps = 10\n[optimizer]\nlr = 5e-4\n[checkpoint]\nverify = \"full\"\n"
+      "[[data.source]]\nformat = \"megatron\"\npath = \"/d/x\"\nweight = 0.5\n[[data.validation]]\npath = \"v.txt\"\n"
+      "[parallel]\ndp = 1\ntp = 1\npp = 1\n");
+  EXPECT_EQ(o.run.walltime, 3600);
+  EXPECT_EQ(o.run.on_nonfinite, RunOptions::OnNonfinite::skip);
+  EXPECT_EQ(o.run.space, RunOptions::Space::host);
+  EXPECT_EQ(o.train.micro_batch, 4);
+  EXPECT_EQ(o.train.precision, TrainOptions::Precision::bf16);
+  EXPECT_EQ(o.schedule.decay_steps, 20);  // a fifth of the steps
+  EXPECT_EQ(o.optimizer.adamw.lr, 5e-4);
+  EXPECT_TRUE(o.checkpoint.verify_full);
+  EXPECT_EQ(o.data.source.at(0).format, DataSource::Format::megatron);
+  EXPECT_EQ(o.data.validation.at(0).path, "/folder/v.txt");
+}
+
+TEST(Options, RefusesWhatThisVersionLacks) {
+  expect_error("[parallel]\ndp = 2\n", "a.toml:4:6: parallel.dp: this version runs on one rank, got 2, allowed 1");
+  expect_error("[parallel]\npartition = \"optimal\"\n", "parallel.partition: unknown key");
+  expect_error("[optimizer]\nkind = \"muon\"\n", "optimizer.kind: unknown value, got \"muon\", allowed \"adamw\"");
+  expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: stands beside matrix optimizers only");
+  expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
+  expect_error("[model.linear]\nform = \"lora\"\n",
+               "model.linear.form: unknown value, got \"lora\", allowed \"dense\"");
+}
+
+TEST(Options, RulesBetweenKeys) {
+  expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
+               "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");
+  expect_error("[run]\nsteps = 5\n[schedule]\nwarmup_steps = 6\n",
+               "schedule.warmup_steps: beyond the end of the schedule");
+  expect_error("[run]\nsteps = 10\n[schedule]\nkind = \"wsd\"\nwarmup_steps = 6\ndecay_steps = 5\n",
+               "schedule.decay_steps: warm-up and decay do not fit");
+  expect_error("[data]\nsequence_length = 100000\n", "data.sequence_length: longer than model.max_position_embeddings");
+  expect_error("[run]\nstop_signals = [\"KILL\"]\n", "run.stop_signals: unknown signal \"KILL\"");
+  expect_error("[run]\nname = \"a/b\"\n", "run.name: not the name of a folder");
+  expect_error("[[data.source]]\nformat = \"text\"\n", "data.source.0.path: required");
+  expect_error("[[optimizer.group]]\nlr_multiplier = 2\n", "optimizer.group.0.match: required");
+  expect_error("[optimizer]\nbeta2 = 1.0\n", "optimizer.beta2: out of range, got 1.0, allowed >= 0 and < 1");
+}
+
+TEST(Options, TrainingNeedsStepsAndData) {
+  Deck deck;
+  deck.add_text(model, "a.toml", "");
+  Options::read(deck);
+  require_training_keys(deck);
+  try {
+    deck.finish();
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("run.steps: required"), std::string::npos) << what;
+    EXPECT_NE(what.find("data.source: required"), std::string::npos) << what;
+  }
+}
+
+}  // namespace
+}  // namespace sestina

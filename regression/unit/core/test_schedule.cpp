@@ -1,0 +1,71 @@
+// The learning-rate shapes against their formulas, at the ends and in between.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "core/schedule.hpp"
+
+namespace sestina {
+namespace {
+
+ScheduleOptions options(ScheduleOptions::Kind kind) {
+  ScheduleOptions o;
+  o.kind = kind;
+  o.warmup_steps = 5;
+  o.steps = 30;
+  o.decay_steps = 10;
+  o.min_lr_ratio = 0.1;
+  return o;
+}
+constexpr double rounding = 1e-15;
+
+TEST(Schedule, WarmsUpLinearlyFromTheFirstStep) {
+  using Kind = ScheduleOptions::Kind;
+  for (const Kind kind : {Kind::cosine, Kind::linear, Kind::wsd, Kind::constant})
+    for (int step = 1; step <= 5; ++step) EXPECT_DOUBLE_EQ(Schedule(options(kind)).factor(step), step / 5.0);
+}
+
+TEST(Schedule, CosineFollowsTheGoldenRates) {
+  const Schedule schedule(options(ScheduleOptions::Kind::cosine));
+  for (int step = 6; step <= 30; ++step) {
+    const double low = 0.1, expected = low + 0.5 * (1 + std::cos(std::numbers::pi * (step - 5) / 25.0)) * (1 - low);
+    EXPECT_NEAR(schedule.factor(step), expected, rounding) << step;
+  }
+  EXPECT_NEAR(schedule.factor(6), 0.996452, 1e-6);  // printed rates of the reference runs
+  EXPECT_NEAR(schedule.factor(30), 0.1, rounding);
+  EXPECT_EQ(schedule.factor(1000), schedule.factor(30));
+}
+
+TEST(Schedule, LinearGoesStraightDown) {
+  const Schedule schedule(options(ScheduleOptions::Kind::linear));
+  EXPECT_NEAR(schedule.factor(5 + 10), 1 - 0.9 * 10 / 25, rounding);
+  EXPECT_NEAR(schedule.factor(30), 0.1, rounding);
+  EXPECT_EQ(schedule.factor(31), schedule.factor(30));
+}
+
+TEST(Schedule, WsdIsFlatThenDecaysOverTheLastSteps) {
+  const Schedule schedule(options(ScheduleOptions::Kind::wsd));
+  for (int step = 5; step <= 20; ++step) EXPECT_EQ(schedule.factor(step), 1.0);
+  EXPECT_NEAR(schedule.factor(25), 1 - 0.9 * 0.5, rounding);
+  EXPECT_NEAR(schedule.factor(30), 0.1, rounding);
+}
+
+TEST(Schedule, ConstantStaysAndNoWarmUpStartsAtThePeak) {
+  auto o = options(ScheduleOptions::Kind::constant);
+  EXPECT_EQ(Schedule(o).factor(1000000), 1.0);
+  o.warmup_steps = 0;
+  EXPECT_EQ(Schedule(o).factor(1), 1.0);
+}
+
+TEST(Schedule, EmptyHorizonsAreHarmless) {
+  auto o = options(ScheduleOptions::Kind::cosine);
+  o.steps = 5;  // warm-up alone
+  EXPECT_EQ(Schedule(o).factor(7), 1.0);
+  o.steps = 0;
+  o.warmup_steps = 0;
+  EXPECT_EQ(Schedule(o).factor(1), 1.0);
+}
+
+}  // namespace
+}  // namespace sestina
