@@ -1,0 +1,18 @@
+// Whether a checkpoint folder may be believed. Sizes and digests first, without HDF5; only then HDF5. No Kokkos.
+#pragma once
+#include <string>
+
+#include "io/manifest.hpp"
+
+namespace sestina {
+
+// Reads and checks manifest.json. Error(bad_data); Error(input_missing) if the folder is not there at all.
+Manifest load_manifest(const std::string& checkpoint);
+// Every file is there, no shard is there that is not listed, sizes agree. Error(bad_data).
+void check_sizes(const std::string& checkpoint, const Manifest&);
+// check_sizes, then the digest of every file; a wrong one is traced to the tensor it hits. Error(bad_data).
+void check_digests(const std::string& checkpoint, const Manifest&);
+// Reads every dataset through HDF5 and compares type, shape and bytes; call after check_digests. Error(bad_data).
+void check_datasets(const std::string& checkpoint, const Manifest&);
+
+}  // namespace sestina

@@ -1,0 +1,120 @@
+// The manifest parser: round trip, and refusal of what is damaged, hostile or of another version.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "io/manifest.hpp"
+#include "kernels/error.hpp"
+
+namespace sestina {
+namespace {
+
+Manifest example() {
+  Manifest manifest;
+  manifest.serial = 4;
+  manifest.run.step = 12;
+  manifest.run.loss = std::numeric_limits<double>::quiet_NaN();
+  manifest.run.deck = "a = \"\xe2\x82\xac\"\n";
+  manifest.files = {{"shard_00000.h5", 10000, std::string(32, 'a')}, {"global.h5", 5000, std::string(32, '0')}};
+  manifest.tensors = {{"/model/w", DType::f32, {4, 3}, 7, {{0, 0, 4, 4096, 48, std::string(16, 'f')}}}};
+  return manifest;
+}
+
+// The example with one piece of its text replaced and the digest made anew.
+std::string changed(const std::string& from, const std::string& to) {
+  std::string text = manifest_text(example());
+  text = text.substr(0, text.rfind(",\n\"digest\"")) + "}";
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return seal_manifest(text.replace(at, from.size(), to));
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_manifest(text, "m");
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    return error.what();
+  }
+}
+
+TEST(Manifest, RoundTrip) {
+  const Manifest back = parse_manifest(manifest_text(example()), "m");
+  EXPECT_EQ(manifest_text(back), manifest_text(example()));
+  EXPECT_TRUE(std::isnan(back.run.loss));
+  EXPECT_EQ(back.tensors[0].pieces[0].offset, 4096u);
+  EXPECT_EQ(refusal(changed("\"serial\": 4", "\"serial\": 5")), "");
+}
+
+TEST(Manifest, RefusesEachDefectByName) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"\"version\": 1", "\"version\": 2", "schema version 2"},
+      {"\"version\": 1", "\"version\": -1", "version"},
+      {"\"version\": 1", "\"version\": 1e0", "version"},
+      {"sestina-checkpoint", "other", "schema"},
+      {"\"size\": 10000", "\"size\": -1", "size"},
+      {"\"size\": 10000", "\"size\": 18446744073709551615", "size"},
+      {"\"size\": 10000", "\"size\": 99999999999999999999999999", "size"},
+      {"\"size\": 10000", "\"size\": 100", "beyond the end"},
+      {"\"size\": 10000", "\"size\": \"10000\"", "size"},
+      {"\"step\": 12", "\"step\": -12", "step"},
+      {"\"step\": 12,", "", "step"},
+      {"\"step\": 12", "\"step\": 12, \"step\": 13", "twice"},
+      {"\"step\": 12", "\"step\": 12, \"extra\": 0", "members"},
+      {"\"ranks\": 1", "\"ranks\": 2", "shard"},
+      {"\"ranks\": 1", "\"ranks\": 4000000000", "ranks"},
+      {"\"shard_00000.h5\"", "\"../../../etc/passwd\"", "passwd"},
+      {"\"shard_00000.h5\"", "\"global.h5\"", "twice"},
+      {"\"/model/w\"", "\"/model/../w\"", "path"},
+      {"\"/model/w\"", "\"/etc/w\"", "path"},
+      {"\"/model/w\"", "\"/model/\"", "path"},
+      {"\"f32\"", "\"f33\"", "dtype"},
+      {"\"row_end\": 4", "\"row_end\": 3", "bytes"},
+      {"\"row_end\": 4", "\"row_end\": 5", "rows"},
+      {"\"row_begin\": 0", "\"row_begin\": 1", "rows"},
+      {"\"bytes\": 48", "\"bytes\": 47", "bytes"},
+      {"\"offset\": 4096", "\"offset\": 9007199254740991", "beyond"},
+      {std::string(16, 'f'), std::string(15, 'f'), "digest"},
+      {std::string(32, 'a'), std::string(32, 'x'), "digest"},
+  };
+  for (const auto& [from, to, part] : cases) {
+    const std::string message = refusal(changed(from, to));
+    EXPECT_NE(message.find(part), std::string::npos) << to << ": " << message;
+  }
+}
+
+TEST(Manifest, HugeShapesDoNotOverflow) {
+  const std::string text = manifest_text(example());
+  const std::size_t at = text.find("\"shape\": ["), end = text.find(']', at);
+  const std::string shape = text.substr(at, end + 1 - at);
+  for (const char* dims : {"[9007199254740991, 9007199254740991]", "[4, 9007199254740991, 2]", "[]", "[4, -3]",
+                           "[4, 3.0]", "[1,1,1,1,1,1,1,1,12]", "[4294967296, 4294967296, 4294967296]"})
+    EXPECT_NE(refusal(changed(shape, std::string("\"shape\": ") + dims)), "") << dims;
+}
+
+TEST(Manifest, NotJsonOrNestedDeep) {
+  EXPECT_NE(refusal(""), "");
+  EXPECT_NE(refusal("{}"), "");
+  EXPECT_NE(refusal(std::string(1000, ' ')), "");
+  EXPECT_NE(refusal(seal_manifest("{\"a\": [1, 2}")), "");
+  EXPECT_NE(refusal(seal_manifest("{}")), "");
+  EXPECT_NE(refusal(seal_manifest(std::string("{\"a\": \"\xff\xfe\"}"))), "");
+  EXPECT_NE(refusal(seal_manifest("{\"a\": " + std::string(1000000, '['))).find("deeper"), std::string::npos);
+  EXPECT_NE(refusal(seal_manifest("{\"a\": null}")), "");
+}
+
+TEST(Manifest, AnyChangedByteBreaksTheSeal) {
+  const std::string text = manifest_text(example());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::string other = text;
+    other[i] = static_cast<char>(other[i] ^ 1);
+    ASSERT_NE(refusal(other), "") << i;
+  }
+  for (std::size_t size = 0; size < text.size(); ++size) ASSERT_NE(refusal(text.substr(0, size)), "") << size;
+  EXPECT_NE(refusal(text + " "), "");
+}
+
+}  // namespace
+}  // namespace sestina
