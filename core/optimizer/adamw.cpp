@@ -89,17 +89,9 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
   std::vector<StateField> fields;
   std::size_t offset = 0;
   for (const auto& tensor : tensors_) {
-    StateField field;
-    field.dtype = sizeof(Acc<T>) == 8 ? DType::f64 : DType::f32;
-    field.shape = tensor.spec.is_vector() ? std::vector<std::int64_t>{tensor.spec.rows}
-                                          : std::vector<std::int64_t>{tensor.spec.rows, tensor.spec.cols};
-    field.row_end = tensor.spec.rows;
-    field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
-    for (const auto& [name, storage] : {std::pair{"momentum", momentum_}, std::pair{"second_moment", second_moment_}}) {
-      field.path = "/optimizer/" + tensor.spec.name + "/" + name;
-      field.data = storage.data() + offset;
-      fields.push_back(field);
-    }
+    const std::string path = "/optimizer/" + tensor.spec.name;
+    fields.push_back(field_of<Exec>(tensor.spec, path + "/momentum", momentum_.data() + offset));
+    fields.push_back(field_of<Exec>(tensor.spec, path + "/second_moment", second_moment_.data() + offset));
     offset += tensor.gradient.size();
   }
   return fields;
