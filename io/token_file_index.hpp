@@ -1,0 +1,28 @@
+// The Megatron .idx file: where sequences and documents begin in the .bin beside it. Every rule is checked with
+// overflow-safe sizes. Layout: inputs/README.md, "Formats". No Kokkos, no files.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sestina {
+
+enum class TokenType { u8, i8, u16, i16, u32, i32, i64 };
+std::size_t width(TokenType);
+const char* name(TokenType);
+
+struct MegatronIndex {
+  TokenType type = TokenType::u16;
+  std::uint64_t sequences = 0, documents = 0, tokens = 0;
+  const char* pointers = nullptr;          // i64 [sequences], bytes; not aligned
+  const char* document_indices = nullptr;  // i64 [documents + 1], sequence numbers; not aligned
+
+  std::uint64_t document_start(std::uint64_t document) const;  // token offset; documents gives tokens
+  void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const;
+};
+
+// Checks a whole .idx image against the size of its .bin; the image must outlive the result. Error(bad_data) names `where`.
+MegatronIndex parse_megatron_index(std::string_view image, std::uint64_t bin_bytes, const std::string& where);
+
+}  // namespace sestina
