@@ -185,7 +185,9 @@ ModelConfig ModelConfig::from_hf_folder(const std::string& folder) {
   if (!file) fail(ExitCode::input_missing, "{}: cannot be opened", path);
   std::ostringstream text;
   text << file.rdbuf();
-  return from_hf_json(text.str(), path);
+  ModelConfig c = from_hf_json(text.str(), path);
+  c.from_hf = folder;
+  return c;
 }
 
 std::string ModelConfig::to_hf_json() const {

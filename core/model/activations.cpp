@@ -1,0 +1,88 @@
+#include "core/model/activations.hpp"
+
+namespace sestina {
+namespace {
+
+// Hands out the storage of a slot from front to back.
+template <class Exec>
+class Cutter {
+ public:
+  Cutter(std::byte* begin, std::size_t bytes) : begin_(begin), bytes_(bytes) {}
+  template <class T>
+  Vector<T, Exec> vector(std::size_t n) {
+    if (n == 0) return {};
+    auto* data = reinterpret_cast<T*>(begin_ + used_);
+    used_ += (n * sizeof(T) + slot_alignment - 1) / slot_alignment * slot_alignment;
+    SESTINA_REQUIRE(used_ <= bytes_, "{} of {} bytes of the slot are cut", used_, bytes_);
+    return Vector<T, Exec>(data, n);
+  }
+  template <class T>
+  Matrix<T, Exec> matrix(std::size_t elements, std::size_t rows) {
+    if (elements == 0) return {};
+    return Matrix<T, Exec>(vector<T>(elements).data(), rows, elements / rows);
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* begin_;
+  std::size_t bytes_, used_ = 0;
+};
+
+// Everything of a layer but its input.
+template <class Exec, class T>
+LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n) {
+  using A = Acc<T>;
+  LayerActivations<Exec, T> layer;
+  layer.h = cut.template matrix<T>(s.h, n);
+  layer.qkv = cut.template matrix<T>(s.qkv, n);
+  layer.qk = cut.template matrix<T>(s.qk, n);
+  layer.attended = cut.template matrix<T>(s.attended, n);
+  layer.projected = cut.template matrix<T>(s.projected, n);
+  layer.x2 = cut.template matrix<T>(s.x2, n);
+  layer.h2 = cut.template matrix<T>(s.h2, n);
+  layer.up = cut.template matrix<T>(s.up, n);
+  layer.down = cut.template matrix<T>(s.down, n);
+  layer.lse = cut.template vector<A>(s.lse);
+  layer.attention_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
+  layer.mlp_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
+  layer.inverse_q = cut.template vector<A>(s.inverse_q);
+  layer.inverse_k = cut.template vector<A>(s.inverse_k);
+  return layer;
+}
+
+}  // namespace
+
+template <class Exec, class T>
+Activations<Exec, T>::Activations(const ModelConfig& c, LayerRange range, int micro_batch, int sequence,
+                                  bool recompute) {
+  const StorageWidth width{sizeof(T), sizeof(Acc<T>)};
+  const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
+  storage_ = decltype(storage_)(Kokkos::view_alloc("sestina::activations", Kokkos::WithoutInitializing),
+                                slot_bytes(c, range, micro_batch, sequence, width, recompute));
+  Cutter<Exec> cut(storage_.data(), storage_.size());
+  const LayerSizes sizes = layer_sizes(c, micro_batch, sequence);
+  const std::pair<std::int64_t, std::int64_t> turned(0, c.query_width() + c.key_value_width());
+  LayerActivations<Exec, T> layer;
+  for (int l = range.begin; l < range.end; ++l) {
+    if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, sizes, n);
+    layer.x = cut.template matrix<T>(sizes.x, n);
+    layers.push_back(layer);
+    LayerActivations<Exec, T>& last = layers.back();
+    if (sizes.h == 0) last.h = last.x;
+    if (sizes.h2 == 0) last.h2 = last.x2;
+    if (sizes.qk == 0) last.qk = Kokkos::subview(last.qkv, Kokkos::ALL, turned);
+  }
+  output = cut.template matrix<T>(sizes.x, n);
+  gradient = cut.template matrix<T>(sizes.x, n);
+  if (range.end == c.num_hidden_layers) {
+    h = cut.template matrix<T>(sizes.x, n);
+    norm = {cut.template vector<Acc<T>>(sizes.inverse), cut.template vector<Acc<T>>(sizes.mean)};
+    token_loss = cut.template vector<Acc<T>>(n);
+  }
+  SESTINA_REQUIRE(cut.used() == storage_.size(), "{} of {} bytes of the slot are cut", cut.used(), storage_.size());
+}
+
+#define SESTINA_ACTIVATIONS(Exec, T) template class Activations<Exec, T>;
+SESTINA_INSTANTIATE(SESTINA_ACTIVATIONS)
+
+}  // namespace sestina

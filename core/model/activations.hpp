@@ -1,0 +1,45 @@
+// An activation slot: everything a forward pass leaves for its backward pass, in one allocation. What is kept, and how
+// large it is, is said in core/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
+#pragma once
+#include <vector>
+
+#include "core/model_size.hpp"
+#include "kernels/exec.hpp"
+#include "kernels/workspace.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+struct NormStatistics {
+  Vector<Acc<T>, Exec> inverse, mean;  // mean is empty for RMSNorm
+};
+
+// Names as in LayerSizes. Where a normalised input is not kept on its own, h is x and h2 is x2; where q and k have no
+// norm, qk is a range of columns of qkv.
+template <class Exec, class T>
+struct LayerActivations {
+  Matrix<T, Exec> x, h, qkv, qk, attended, projected, x2, h2, up, down;
+  Vector<Acc<T>, Exec> lse, inverse_q, inverse_k;
+  NormStatistics<Exec, T> attention_norm, mlp_norm;
+};
+
+template <class Exec, class T>
+class Activations {
+ public:
+  Activations(const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute);
+
+  std::vector<LayerActivations<Exec, T>> layers;  // layers[0].x is the stage's input
+  Matrix<T, Exec> output;                         // (N, D) residual stream behind the last layer
+  Matrix<T, Exec> h;                              // (N, D) behind the final norm; last stage
+  NormStatistics<Exec, T> norm;
+  Vector<Acc<T>, Exec> token_loss;  // (N); last stage
+  Matrix<T, Exec> gradient;         // (N, D) of output before, of the stage's input after a backward pass
+  Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
+
+  std::size_t bytes() const { return storage_.size(); }
+
+ private:
+  Kokkos::View<std::byte*, typename Exec::memory_space> storage_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,118 @@
+#include "core/model/attention_layer.hpp"
+
+#include <cmath>
+
+#include "core/model/linear.hpp"
+#include "core/model/norm_layer.hpp"
+#include "kernels/rope.hpp"
+
+namespace sestina {
+namespace {
+
+// q, k or v as a range of columns of a wider matrix.
+template <class View>
+struct Parts {
+  View q, k, v;
+};
+
+template <class T, class Exec>
+Parts<Matrix<T, Exec>> split(const ModelConfig& c, Matrix<T, Exec> qk, Matrix<T, Exec> qkv) {
+  const std::int64_t q = c.query_width(), kv = c.key_value_width();
+  return {columns(qk, 0, q), columns(qk, q, q + kv), columns(qkv, q + kv, q + 2 * kv)};
+}
+
+template <class Exec, class T>
+void rotate(Context<Exec>& context, int direction, Matrix<T, Exec> qk) {
+  if (context.cosine.size() > 0)
+    rope<Exec, T>(context.exec, context.cosine, context.sine, context.sequence, direction, qk);
+}
+
+}  // namespace
+
+AttentionShape attention_shape(const ModelConfig& c, int batch, int sequence) {
+  return {.batch = batch,
+          .sequence = sequence,
+          .heads = static_cast<int>(c.num_attention_heads),
+          .kv_heads = static_cast<int>(c.num_key_value_heads),
+          .head_dim = static_cast<int>(c.head_dim),
+          .scale = 1 / std::sqrt(static_cast<double>(c.head_dim))};
+}
+
+template <class Exec, class T>
+void attention_forward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                       Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> branch) {
+  const ModelConfig& c = context.config;
+  linear_forward<Exec, T>(context, w.qkv, a.h, a.qkv);
+  const auto out = split<T, Exec>(c, a.qk, a.qkv);
+  if (w.q_norm.size() > 0) {
+    const auto raw = split<T, Exec>(c, a.qkv, a.qkv);
+    rms_norm<Exec, T>(context.exec, raw.q, w.q_norm, c.rms_norm_eps, out.q, a.inverse_q);
+    rms_norm<Exec, T>(context.exec, raw.k, w.k_norm, c.rms_norm_eps, out.k, a.inverse_k);
+  }
+  rotate<Exec, T>(context, 1, a.qk);
+  attention<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), out.q, out.k, out.v, first_key,
+                     a.attended, a.lse, context.workspace);
+  const Matrix<T, Exec> projected = context.post_norm() ? a.projected : branch;
+  linear_forward<Exec, T>(context, w.o, a.attended, projected);
+  sum_over_group<T, Exec>(context, projected);
+  if (context.post_norm())
+    norm_forward<Exec, T>(context, w.attention_norm, projected, {}, {}, branch, a.attention_norm);
+}
+
+template <class Exec, class T>
+void attention_backward_input(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                              const LayerActivations<Exec, T>& a, Vector<const std::int32_t, Exec> first_key,
+                              Matrix<T, Exec> d_out, Matrix<T, Exec> d_in, AttentionGradients<Exec, T>& d,
+                              bool accumulate, const typename Gradients<Exec, T>::Layer& g) {
+  const ModelConfig& c = context.config;
+  if (context.post_norm())
+    norm_backward<Exec, T>(context, w.attention_norm, d_out, a.projected, a.attention_norm, {}, d.projected, accumulate,
+                           g.attention_norm);
+  else
+    d.projected = d_out;
+  linear_backward_input<Exec, T>(context, w.o, d.projected, d.attended);
+
+  const auto in = split<T, Exec>(c, a.qk, a.qkv), out = split<T, Exec>(c, d.qkv, d.qkv);
+  attention_backward<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), d.attended, in.q, in.k,
+                              in.v, first_key, a.attended, a.lse, out.q, out.k, out.v, context.workspace);
+  rotate<Exec, T>(context, -1, columns(d.qkv, 0, c.query_width() + c.key_value_width()));
+  if (w.q_norm.size() > 0) {
+    const auto raw = split<T, Exec>(c, a.qkv, a.qkv);
+    start_sum(context.exec, g.q_norm, accumulate);
+    start_sum(context.exec, g.k_norm, accumulate);
+    rms_norm_backward<Exec, T>(context.exec, out.q, raw.q, w.q_norm, a.inverse_q, {}, out.q, g.q_norm,
+                               context.workspace);
+    rms_norm_backward<Exec, T>(context.exec, out.k, raw.k, w.k_norm, a.inverse_k, {}, out.k, g.k_norm,
+                               context.workspace);
+  }
+  linear_backward_input<Exec, T>(context, w.qkv, d.qkv, d_in);
+  sum_over_group<T, Exec>(context, d_in);
+  if (context.post_norm())
+    add<Exec, T>(context.exec, d_in, d_out, d_in);
+  else
+    norm_backward<Exec, T>(context, w.attention_norm, d_in, a.x, a.attention_norm, d_out, d_in, accumulate,
+                           g.attention_norm);
+}
+
+template <class Exec, class T>
+void attention_backward_weight(Context<Exec>& context, const LayerActivations<Exec, T>& a,
+                               const AttentionGradients<Exec, T>& d, bool accumulate,
+                               const typename Gradients<Exec, T>::Layer& g) {
+  linear_backward_weight<Exec, T>(context, d.projected, a.attended, accumulate, g.o);
+  linear_backward_weight<Exec, T>(context, d.qkv, a.h, accumulate, g.qkv);
+}
+
+#define SESTINA_ATTENTION_LAYER(Exec, T)                                                                              \
+  template void attention_forward<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                   \
+                                           LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>,              \
+                                           Matrix<T, Exec>);                                                          \
+  template void attention_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,            \
+                                                  const LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>, \
+                                                  Matrix<T, Exec>, Matrix<T, Exec>, AttentionGradients<Exec, T>&,     \
+                                                  bool, const typename Gradients<Exec, T>::Layer&);                   \
+  template void attention_backward_weight<Exec, T>(Context<Exec>&, const LayerActivations<Exec, T>&,                  \
+                                                   const AttentionGradients<Exec, T>&, bool,                          \
+                                                   const typename Gradients<Exec, T>::Layer&);
+SESTINA_INSTANTIATE(SESTINA_ATTENTION_LAYER)
+
+}  // namespace sestina

@@ -1,0 +1,36 @@
+// The attention half of a block: q, k, v in one product, their norms (qwen3 per head, olmo2 over the whole projection),
+// rotary positions, attention, output product.
+#pragma once
+#include "core/model/context.hpp"
+#include "kernels/attention.hpp"
+
+namespace sestina {
+
+AttentionShape attention_shape(const ModelConfig&, int batch, int sequence);
+
+// branch (N, D) from activations.h; fills qkv, qk, attended, lse (and projected: olmo2).
+template <class Exec, class T>
+void attention_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
+                       Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> branch);
+
+// Output gradients of the two products, for the weight part.
+template <class Exec, class T>
+struct AttentionGradients {
+  Matrix<T, Exec> projected;  // (N, D); the gradient of the branch itself but for olmo2, whose norm lies between
+  Matrix<T, Exec> attended;   // (N, Q)
+  Matrix<T, Exec> qkv;        // (N, Q + 2K)
+};
+
+// d_in (N, D): gradient of the stream ahead of the attention half, from d_out behind it. Also the norms' own gradients.
+// d_in must not be d_out. scratch.projected is set to d_out where no norm lies between.
+template <class Exec, class T>
+void attention_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
+                              Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> d_out, Matrix<T, Exec> d_in,
+                              AttentionGradients<Exec, T>& scratch, bool accumulate,
+                              const typename Gradients<Exec, T>::Layer&);
+
+template <class Exec, class T>
+void attention_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const AttentionGradients<Exec, T>&,
+                               bool accumulate, const typename Gradients<Exec, T>::Layer&);
+
+}  // namespace sestina

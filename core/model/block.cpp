@@ -1,0 +1,78 @@
+#include "core/model/block.hpp"
+
+#include "core/model/attention_layer.hpp"
+#include "core/model/mlp_layer.hpp"
+#include "core/model/norm_layer.hpp"
+
+namespace sestina {
+namespace {
+
+// Everything up to activations.up; branch is scratch.
+template <class Exec, class T>
+void forward_to_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                   Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> stream,
+                   Matrix<const T, Exec> pending, Matrix<T, Exec> branch) {
+  const Matrix<const T, Exec> x = pending.size() > 0 ? stream : Matrix<const T, Exec>(a.x);
+  if (!context.post_norm())
+    norm_forward<Exec, T>(context, w.attention_norm, x, pending, a.x, a.h, a.attention_norm);
+  else if (pending.size() > 0)
+    add<Exec, T>(context.exec, x, pending, a.x);
+  attention_forward<Exec, T>(context, w, a, first_key, branch);
+  if (context.post_norm())
+    add<Exec, T>(context.exec, a.x, branch, a.x2);
+  else
+    norm_forward<Exec, T>(context, w.mlp_norm, a.x, branch, a.x2, a.h2, a.mlp_norm);
+  mlp_forward_up<Exec, T>(context, w, a);
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void block_forward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                   Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> stream,
+                   Matrix<const T, Exec> pending, Matrix<T, Exec> branch) {
+  forward_to_up<Exec, T>(context, w, a, first_key, stream, pending, branch);
+  mlp_forward_down<Exec, T>(context, w, a, branch);
+}
+
+template <class Exec, class T>
+void block_recompute(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                     Vector<const std::int32_t, Exec> first_key) {
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> branch = take_rows<T>(context, context.config.hidden_size);
+  forward_to_up<Exec, T>(context, w, a, first_key, {}, {}, branch);
+  if (context.post_norm()) mlp_forward_down<Exec, T>(context, w, a, branch);
+}
+
+template <class Exec, class T>
+void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                    Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,
+                    const typename Gradients<Exec, T>::Layer& g) {
+  const ModelConfig& c = context.config;
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> between = take_rows<T>(context, c.hidden_size);  // gradient of x2
+  const Matrix<T, Exec> unnormed = context.post_norm() ? take_rows<T>(context, c.hidden_size) : Matrix<T, Exec>();
+  {
+    auto inner_frame = context.workspace.frame();
+    MlpGradients<Exec, T> d{unnormed, take_rows<T>(context, c.intermediate_size)};
+    mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
+    mlp_backward_weight<Exec, T>(context, a, d, accumulate, g);
+  }
+  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()),
+                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width())};
+  attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
+  attention_backward_weight<Exec, T>(context, a, d, accumulate, g);
+}
+
+#define SESTINA_BLOCK(Exec, T)                                                                                         \
+  template void block_forward<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                        \
+                                       LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>,                   \
+                                       Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>);                 \
+  template void block_recompute<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                      \
+                                         LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>);                \
+  template void block_backward<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                       \
+                                        LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>, Matrix<T, Exec>, \
+                                        bool, const typename Gradients<Exec, T>::Layer&);
+SESTINA_INSTANTIATE(SESTINA_BLOCK)
+
+}  // namespace sestina

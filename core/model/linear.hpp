@@ -1,0 +1,38 @@
+// The dense form of a linear layer, y = x W^T + b: forward, and the two parts of its backward pass.
+#pragma once
+#include "core/model/context.hpp"
+#include "kernels/activation.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+using LinearWeights = typename Weights<Exec, T>::Linear;
+template <class Exec, class T>
+using LinearGradients = typename Gradients<Exec, T>::Linear;
+
+// y (N, out) from x (N, in).
+template <class Exec, class T>
+void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
+                    Matrix<T, Exec> y) {
+  context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, w.weight, 0, y);
+  if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
+}
+
+// dx (N, in) = dy W.
+template <class Exec, class T>
+void linear_backward_input(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
+                           Matrix<T, Exec> dx) {
+  context.gemm.template operator()<T, T>(Op::none, Op::none, 1, dy, w.weight, 0, dx);
+}
+
+// dW (out, in) = or += dy^T x, db = or += column sums of dy.
+template <class Exec, class T>
+void linear_backward_weight(Context<Exec>& context, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, bool accumulate,
+                            const LinearGradients<Exec, T>& g) {
+  context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, dy, x, accumulate ? 1 : 0, g.weight);
+  if (g.bias.size() == 0) return;
+  start_sum(context.exec, g.bias, accumulate);
+  bias_backward<Exec, T>(context.exec, dy, g.bias, context.workspace);
+}
+
+}  // namespace sestina

@@ -1,0 +1,33 @@
+// The MLP half of a block: SwiGLU with gate and up in one product, or GELU (gpt).
+#pragma once
+#include "core/model/context.hpp"
+
+namespace sestina {
+
+// activations.up from activations.h2: all that the backward pass needs of the pre-norm families.
+template <class Exec, class T>
+void mlp_forward_up(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&);
+// branch (N, D) from activations.up; fills down and its norm (olmo2).
+template <class Exec, class T>
+void mlp_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
+                      Matrix<T, Exec> branch);
+
+// What the weight part needs. The gradient of up lies in the activations' own up, which the input part uses up.
+template <class Exec, class T>
+struct MlpGradients {
+  Matrix<T, Exec> down;   // (N, D) gradient of down_proj's output; that of the branch but for olmo2
+  Matrix<T, Exec> inner;  // (N, F) input of down_proj, made again
+};
+
+// d_in (N, D): gradient of the stream ahead of the MLP half, from d_out behind it. Also the norm's own gradients.
+// d_in must not be d_out. scratch.down is set to d_out where no norm lies between.
+template <class Exec, class T>
+void mlp_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
+                        Matrix<T, Exec> d_out, Matrix<T, Exec> d_in, MlpGradients<Exec, T>& scratch, bool accumulate,
+                        const typename Gradients<Exec, T>::Layer&);
+
+template <class Exec, class T>
+void mlp_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const MlpGradients<Exec, T>&,
+                         bool accumulate, const typename Gradients<Exec, T>::Layer&);
+
+}  // namespace sestina

@@ -1,0 +1,19 @@
+// Cosines and sines of the rotary embedding (Su et al. 2021), with Llama 3's scaling of the frequencies.
+#pragma once
+#include <vector>
+
+#include "core/model_config.hpp"
+
+namespace sestina {
+
+// theta^(-2i/h), i < h/2. Llama 3 (Dubey et al. 2024): waves longer than the old context / low_freq_factor are
+// stretched by factor, those shorter than the old context / high_freq_factor are left, between them the frequency is
+// blended.
+std::vector<double> rope_frequencies(const ModelConfig&);
+
+struct RopeTable {
+  std::vector<float> cosine, sine;  // (sequence, h/2)
+};
+RopeTable rope_table(const ModelConfig&, int sequence);
+
+}  // namespace sestina

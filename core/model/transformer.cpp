@@ -1,0 +1,162 @@
+#include "core/model/transformer.hpp"
+
+#include <algorithm>
+
+#include "core/model/attention_layer.hpp"
+#include "core/model/block.hpp"
+#include "core/model/head.hpp"
+#include "core/model/norm_layer.hpp"
+#include "core/model/rope_table.hpp"
+#include "kernels/loss.hpp"
+#include "kernels/reduce.hpp"
+
+namespace sestina {
+
+static_assert(Workspace<Host>::alignment == scratch_alignment);
+
+template <class Exec, class T>
+Transformer<Exec, T>::Transformer(const Exec& exec, const ModelConfig& config, LayerRange range, int micro_batch,
+                                  int sequence, bool recompute, bool deterministic, GroupOps<Exec>* group)
+    : range_(range),
+      recompute_(recompute),
+      specs_(tensor_specs(config, range)),
+      gemm_(exec, deterministic),
+      context_{exec, config, micro_batch, sequence, gemm_, workspace_, group ? *group : alone_, {}, {}} {
+  SESTINA_REQUIRE(micro_batch > 0 && sequence > 0 && range.begin < range.end, "{} sequences of {}, layers {} to {}",
+                  micro_batch, sequence, range.begin, range.end);
+  const bool learned = config.position == ModelConfig::Position::learned;
+  SESTINA_REQUIRE(!learned || sequence <= config.max_position_embeddings, "sequences of {}, {} learned positions",
+                  sequence, config.max_position_embeddings);
+  if (!learned) make_rope_tables(exec);
+  workspace_ = Workspace<Exec>(scratch_bytes(config, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}) +
+                               kernel_workspace_bytes(exec));
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::make_rope_tables(const Exec& exec) {
+  const RopeTable table = rope_table(config(), context_.sequence);
+  const auto rows = static_cast<std::size_t>(context_.sequence), half = static_cast<std::size_t>(config().head_dim / 2);
+  using HostTable =
+      Kokkos::View<const float**, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  cosine_ = Table("sestina::cosine", rows, half);
+  sine_ = Table("sestina::sine", rows, half);
+  Kokkos::deep_copy(exec, cosine_, HostTable(table.cosine.data(), rows, half));
+  Kokkos::deep_copy(exec, sine_, HostTable(table.sine.data(), rows, half));
+  exec.fence("rope tables");  // the host copies end here
+  context_.cosine = cosine_;
+  context_.sine = sine_;
+}
+
+// The most that one kernel takes; kernels run one after another.
+template <class Exec, class T>
+std::size_t Transformer<Exec, T>::kernel_workspace_bytes(const Exec& exec) const {
+  const ModelConfig& c = config();
+  const auto n = static_cast<std::size_t>(context_.rows());
+  const auto widest = static_cast<std::size_t>(
+      std::max({c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.gated() ? 0 : c.intermediate_size}));
+  return std::max({attention_workspace_bytes<Exec, T>(exec, attention_shape(c, context_.batch, context_.sequence)),
+                   norm_workspace_bytes<Exec, T>(n, widest),
+                   embed_workspace_bytes<Exec>(n, static_cast<std::size_t>(c.vocab_size)),
+                   reduce_workspace_bytes<Exec>(n)});
+}
+
+template <class Exec, class T>
+Activations<Exec, T> Transformer<Exec, T>::make_slot() const {
+  return Activations<Exec, T>(config(), range_, context_.batch, context_.sequence, recompute_);
+}
+
+template <class Exec, class T>
+std::size_t Transformer<Exec, T>::activation_bytes() const {
+  return slot_bytes(config(), range_, context_.batch, context_.sequence, {sizeof(T), sizeof(Acc<T>)}, recompute_);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
+                                   Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
+                                   BlockHooks& hooks) {
+  auto frame = workspace_.frame();
+  const Matrix<T, Exec> branch = take_rows<T>(context_, config().hidden_size);
+  slot.tokens = tokens;
+  slot.first_key = first_key;
+  if (first_stage()) {
+    hooks.before_forward(0);
+    embed<Exec, T>(context_.exec, tokens, w.embedding, w.position, context_.sequence, slot.layers[0].x);
+  }
+  Matrix<const T, Exec> stream, pending;
+  for (std::size_t i = 0; i < slot.layers.size(); ++i) {
+    hooks.before_forward(1 + range_.begin + static_cast<int>(i));
+    block_forward<Exec, T>(context_, w.layers[i], slot.layers[i], first_key, stream, pending, branch);
+    stream = slot.layers[i].x2;
+    pending = branch;
+  }
+  if (last_stage()) {
+    hooks.before_forward(last_block());
+    norm_forward<Exec, T>(context_, w.norm, stream, pending, slot.output, slot.h, slot.norm);
+  } else {
+    add<Exec, T>(context_.exec, stream, pending, slot.output);
+  }
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::loss_only(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
+                                     Vector<const std::int32_t, Exec> targets) {
+  head_loss<Exec, T>(context_, w.head, slot.h, targets, slot.token_loss);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::loss_and_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
+                                             Vector<const std::int32_t, Exec> targets, double gradient_scale,
+                                             bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  hooks.before_backward(last_block());
+  head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale), accumulate,
+                              slot.token_loss, slot.gradient, g.head);
+  norm_backward<Exec, T>(context_, w.norm, slot.gradient, slot.output, slot.norm, {}, slot.gradient, accumulate,
+                         g.norm);
+  hooks.after_backward(last_block());
+  backward(w, slot, accumulate, g, hooks);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot, bool accumulate,
+                                    const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  for (std::size_t i = slot.layers.size(); i-- > 0;) {
+    const int block = 1 + range_.begin + static_cast<int>(i);
+    hooks.before_backward(block);
+    if (recompute_) block_recompute<Exec, T>(context_, w.layers[i], slot.layers[i], slot.first_key);
+    block_backward<Exec, T>(context_, w.layers[i], slot.layers[i], slot.first_key, slot.gradient, accumulate,
+                            g.layers[i]);
+    hooks.after_backward(block);
+  }
+  if (!first_stage()) return;
+  hooks.before_backward(0);
+  embedding_backward(slot, accumulate, g);
+  hooks.after_backward(0);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool accumulate,
+                                              const Gradients<Exec, T>& g) {
+  const bool begun_by_head = config().tie_word_embeddings && last_stage();
+  start_sum(context_.exec, g.embedding, accumulate || begun_by_head);
+  start_sum(context_.exec, g.position, accumulate);
+  embed_backward<Exec, T>(context_.exec, slot.tokens, slot.gradient, context_.sequence, g.embedding, g.position,
+                          workspace_);
+}
+
+template <class Exec, class T>
+double Transformer<Exec, T>::loss_sum(const Activations<Exec, T>& slot) {
+  return sum<Exec, Acc<T>>(context_.exec, slot.token_loss, workspace_);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::logits(const Weights<Exec, T>& w, const Activations<Exec, T>& slot, int begin,
+                                  Matrix<T, Exec> out) {
+  const Matrix<const T, Exec> h = slot.h;
+  gemm_.template operator()<T, T>(Op::none, Op::transpose, 1,
+                                  row_range(h, begin, begin + static_cast<int>(out.extent(0))), w.head, 0, out);
+}
+
+#define SESTINA_TRANSFORMER(Exec, T) template class Transformer<Exec, T>;
+SESTINA_INSTANTIATE(SESTINA_TRANSFORMER)
+
+}  // namespace sestina

@@ -1,0 +1,75 @@
+// A transformer language model, or the layers of one pipeline stage of it, as functions of (weights, activation slot,
+// gradients). It owns no tensor: only rotary tables, the products' caches, and scratch in which nothing outlives a
+// call. After the first forward and backward pass no call allocates. Nothing fences but loss_sum.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/model/activations.hpp"
+#include "core/model/context.hpp"
+#include "core/model/weights.hpp"
+#include "core/seams.hpp"
+#include "kernels/gemm.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class Transformer {
+ public:
+  // micro_batch B sequences of length T; N = B * T. deterministic: bits do not depend on the thread count. The group
+  // must outlive the model; null: the group of one rank.
+  Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
+              bool deterministic, GroupOps<Exec>* = nullptr);
+
+  const ModelConfig& config() const { return context_.config; }
+  LayerRange range() const { return range_; }
+  const std::vector<TensorSpec>& specs() const { return specs_; }
+  Activations<Exec, T> make_slot() const;
+  std::size_t activation_bytes() const;  // of one slot
+  std::size_t workspace_bytes() const { return workspace_.capacity(); }
+  Workspace<Exec>& workspace() { return workspace_; }
+  Gemm<Exec>& gemm() { return gemm_; }
+
+  // tokens (N), first_key (N) or empty: both must stay until the slot's backward pass. The first stage embeds tokens,
+  // later ones start from slot.layers[0].x; the last leaves the normalised output in slot.h, all leave the stream in
+  // slot.output.
+  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
+               Vector<const std::int32_t, Exec> first_key, BlockHooks&);
+
+  // Last stage, after forward: slot.token_loss (N) from targets (N); a target below 0 does not count.
+  void loss_only(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets);
+  // The same with the gradient of gradient_scale * (sum of token losses) through head and blocks. Gradients are
+  // assigned, or added to where accumulate. gradient_scale: 1 / (tokens of the global batch). Leaves the stage's input
+  // gradient in slot.gradient. Uses up the slot.
+  void loss_and_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
+                         double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
+  // Other stages: from the gradient of slot.output, given in slot.gradient.
+  void backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
+                BlockHooks&);
+
+  // Sum of slot.token_loss in double; fences.
+  double loss_sum(const Activations<Exec, T>&);
+  // Rows [begin, begin + logits.extent(0)) of the logits, after forward. Not rounded to a slice: logits (rows, V).
+  void logits(const Weights<Exec, T>&, const Activations<Exec, T>&, int begin, Matrix<T, Exec> logits);
+
+ private:
+  using Table = Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space>;
+
+  void make_rope_tables(const Exec&);
+  std::size_t kernel_workspace_bytes(const Exec&) const;
+  bool first_stage() const { return range_.begin == 0; }
+  bool last_stage() const { return range_.end == static_cast<int>(config().num_hidden_layers); }
+  int last_block() const { return 1 + static_cast<int>(config().num_hidden_layers); }
+  void embedding_backward(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&);
+
+  LayerRange range_;
+  bool recompute_;
+  std::vector<TensorSpec> specs_;
+  GroupOps<Exec> alone_;
+  Gemm<Exec> gemm_;
+  Workspace<Exec> workspace_;
+  Table cosine_, sine_;
+  Context<Exec> context_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,100 @@
+#include "core/model/weights.hpp"
+
+#include <unordered_map>
+
+namespace sestina {
+namespace {
+
+// Builds views from HF names; matrix(i) and vector(i) give the first element of tensor i.
+template <class Exec, class M, class V, class MatrixOf, class VectorOf>
+class Builder {
+ public:
+  using Views = ModelViews<Exec, M, V>;
+
+  Builder(const ModelConfig& config, const std::vector<TensorSpec>& specs, MatrixOf matrix, VectorOf vector)
+      : c_(config), specs_(specs), matrix_(matrix), vector_(vector) {
+    for (std::size_t i = 0; i < specs.size(); ++i) index_[specs[i].name] = i;
+  }
+
+  Views build(LayerRange range) const {
+    Views views;
+    views.embedding = matrix("model.embed_tokens.weight", c_.vocab_size, c_.hidden_size);
+    views.position = matrix("model.embed_positions.weight", c_.max_position_embeddings, c_.hidden_size);
+    for (int l = range.begin; l < range.end; ++l) views.layers.push_back(layer(fmt::format("model.layers.{}.", l)));
+    views.norm = norm("model.norm");
+    views.head = c_.tie_word_embeddings ? views.embedding : matrix("lm_head.weight", c_.vocab_size, c_.hidden_size);
+    return views;
+  }
+
+ private:
+  typename Views::Layer layer(const std::string& at) const {
+    const std::int64_t d = c_.hidden_size, f = c_.intermediate_size, q = c_.query_width(), kv = c_.key_value_width();
+    const bool post = c_.family == Family::olmo2;
+    typename Views::Layer result;
+    result.attention_norm = norm(at + (post ? "post_attention_layernorm" : "input_layernorm"));
+    result.qkv = linear(at + "self_attn.q_proj", q + 2 * kv, d);
+    result.q_norm = vector(at + "self_attn.q_norm.weight", c_.family == Family::qwen3 ? c_.head_dim : q);
+    result.k_norm = vector(at + "self_attn.k_norm.weight", c_.family == Family::qwen3 ? c_.head_dim : kv);
+    result.o = linear(at + "self_attn.o_proj", d, q);
+    result.mlp_norm = norm(at + (post ? "post_feedforward_layernorm" : "post_attention_layernorm"));
+    result.up = c_.gated() ? linear(at + "mlp.gate_proj", 2 * f, d) : linear(at + "mlp.up_proj", f, d);
+    result.down = linear(at + "mlp.down_proj", d, f);
+    return result;
+  }
+  typename Views::Linear linear(const std::string& at, std::int64_t rows, std::int64_t cols) const {
+    return {matrix(at + ".weight", rows, cols), vector(at + ".bias", rows)};
+  }
+  typename Views::Norm norm(const std::string& at) const {
+    return {vector(at + ".weight", c_.hidden_size), vector(at + ".bias", c_.hidden_size)};
+  }
+  // Empty where this stage or family has no such tensor; rows may run on into the tensors that follow it.
+  Matrix<M, Exec> matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+    const auto it = index_.find(name);
+    if (it == index_.end()) return {};
+    require_rows(it->second, rows, cols);
+    return Matrix<M, Exec>(matrix_(it->second), rows, cols);
+  }
+  Vector<V, Exec> vector(const std::string& name, std::int64_t rows) const {
+    const auto it = index_.find(name);
+    if (it == index_.end()) return {};
+    require_rows(it->second, rows, 1);
+    return Vector<V, Exec>(vector_(it->second), rows);
+  }
+  void require_rows(std::size_t i, std::int64_t rows, std::int64_t cols) const {
+    std::int64_t found = specs_[i].rows;
+    for (std::size_t j = i + 1; j < specs_.size() && specs_[j].follows; ++j) found += specs_[j].rows;
+    SESTINA_REQUIRE(found == rows && specs_[i].cols == cols, "{}: {} x {} in the arena, {} x {} in the model",
+                    specs_[i].name, found, specs_[i].cols, rows, cols);
+  }
+
+  const ModelConfig& c_;
+  const std::vector<TensorSpec>& specs_;
+  MatrixOf matrix_;
+  VectorOf vector_;
+  std::unordered_map<std::string, std::size_t> index_;
+};
+
+}  // namespace
+
+template <class Exec, class T>
+Weights<Exec, T> weights_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
+  const auto matrix = [&](std::size_t i) { return arena.matrix(i); };
+  const auto vector = [&](std::size_t i) { return arena.master(i).data(); };
+  return Builder<Exec, const T, const Acc<T>, decltype(matrix), decltype(vector)>(config, arena.specs(), matrix, vector)
+      .build(range);
+}
+
+template <class Exec, class T>
+Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
+  const auto gradient = [&](std::size_t i) { return arena.gradient(i).data(); };
+  return Builder<Exec, Acc<T>, Acc<T>, decltype(gradient), decltype(gradient)>(config, arena.specs(), gradient,
+                                                                               gradient)
+      .build(range);
+}
+
+#define SESTINA_WEIGHTS(Exec, T)                                                                        \
+  template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&); \
+  template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&);
+SESTINA_INSTANTIATE(SESTINA_WEIGHTS)
+
+}  // namespace sestina
