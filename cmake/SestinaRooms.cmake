@@ -1,10 +1,11 @@
 # A room is a folder and a library: Sestina::<room>, made of every .cpp in it. Vendor twins (*_host.cpp, *_cuda.cpp, ...)
 # are chosen by suffix.
 include(GNUInstallDirs)
+include(SestinaHostSources)
 
 function(sestina_room room)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$|/spack_repo/")
   if(NOT Kokkos_ENABLE_CUDA)
     list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   endif()
@@ -21,4 +22,8 @@ function(sestina_room room)
   target_include_directories(sestina_${room} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/sestina>)
   target_link_libraries(sestina_${room} PUBLIC ${ARGN})
   target_compile_options(sestina_${room} PRIVATE -Wall -Wextra)
+  sestina_host_sources(${sources})
+
+  install(TARGETS sestina_${room} EXPORT SestinaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina FILES_MATCHING PATTERN "*.hpp")
 endfunction()

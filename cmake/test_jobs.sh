@@ -1,0 +1,86 @@
+# Functions for setup.sh: the jobs of the test suite. Every job runs, whatever failed before it; the last line of the
+# output counts over all of them.
+passed=0 failed=0 skipped=0
+
+test_jobs() {
+  trap summary EXIT
+  host_tests
+  sanitizer_tests
+  cuda_tests
+  say "done"
+}
+
+summary() {
+  local code=$?
+  ((code == 0 || failed)) || failed=1
+  ((failed == 0)) || code=1
+  echo "$passed passed, $failed failed, $skipped skipped"
+  exit "$code"
+}
+
+host_tests() {
+  prepare host
+  say "building Sestina and its tests"
+  compile ci "$build" all || { build_failed "$build"; return 0; }
+  say "host tests"
+  run_ctest "$build"
+}
+
+# The unit tests and the kept fuzz inputs once more, with checks of every memory access and every undefined operation.
+sanitizer_tests() {
+  prepare host
+  say "building the unit tests with sanitizers"
+  compile cpu-asan "$build/asan" unit_tests fuzz_replays || { build_failed "$build/asan"; return 0; }
+  say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+  export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
+  export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
+  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz'
+  unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
+}
+
+# Without a GPU the CUDA programs cannot start (they need the driver's library): there, that all of it compiles and
+# links is the test.
+cuda_tests() {
+  if ! find_nvcc; then
+    say "no nvcc: the CUDA build is skipped"
+    skipped=$((skipped + 1))
+    return 0
+  fi
+  prepare cuda
+  say "building Sestina and its tests for CUDA"
+  compile cuda "$build/cuda" all || { build_failed "$build/cuda"; return 0; }
+  passed=$((passed + 1))
+  if nvidia-smi --list-gpus >/dev/null 2>&1; then
+    say "unit tests on the GPU"
+    run_ctest "$build/cuda" --label-regex unit
+  else
+    say "no GPU here: the CUDA programs are built, not run"
+    skipped=$((skipped + 1))
+  fi
+}
+
+build_failed() {
+  tail -n 60 "$1/build.log" >&2
+  say "FAILED: the build in $1 (log: $1/build.log)"
+  failed=$((failed + 1))
+}
+
+# run_ctest DIR OPTIONS...: runs the tests there and adds to the counts what CTest's own record says.
+run_ctest() {
+  local dir=$1 record="$1/tests.xml" tests failures not_run
+  shift
+  rm -f "$record"
+  ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure --no-tests=error --output-junit "$record" "$@" || true
+  if [ ! -f "$record" ]; then
+    say "FAILED: no test ran in $dir"
+    failed=$((failed + 1))
+    return 0
+  fi
+  tests=$(suite_count "$record" tests)
+  failures=$(suite_count "$record" failures)
+  not_run=$(($(suite_count "$record" skipped) + $(suite_count "$record" disabled)))
+  failed=$((failed + failures))
+  skipped=$((skipped + not_run))
+  passed=$((passed + tests - failures - not_run))
+}
+suite_count() { grep -o -m1 "^[[:space:]]*$2=\"[0-9]*\"" "$1" | grep -o '[0-9]*'; }

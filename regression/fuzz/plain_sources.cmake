@@ -1,0 +1,27 @@
+# For fuzzing: the sources of core and io that include no Kokkos, in one library with the sanitizers' checks. What the
+# fuzz targets read (deck, tokenizer, safetensors, token index, manifest) needs no others.
+include(SestinaHostSources)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(PkgConfig REQUIRED)
+foreach(library tomlplusplus libpcre2-8 libutf8proc libxxhash)
+  pkg_check_modules(${library} REQUIRED IMPORTED_TARGET ${library})
+endforeach()
+set(HDF5_PREFER_PARALLEL OFF)
+find_package(HDF5 REQUIRED COMPONENTS C)
+
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/core/*.cpp ${PROJECT_SOURCE_DIR}/io/*.cpp)
+set(plain)
+foreach(source IN LISTS sources)
+  sestina_includes_kokkos(${source} kokkos)
+  if(NOT kokkos AND NOT source MATCHES "_(cuda|onednn|openblas)\\.cpp$")
+    list(APPEND plain ${source})
+  endif()
+endforeach()
+add_library(sestina_plain STATIC ${plain})
+target_include_directories(sestina_plain PUBLIC ${PROJECT_SOURCE_DIR})
+target_compile_options(sestina_plain PRIVATE -fsanitize=fuzzer-no-link)
+target_link_libraries(sestina_plain PUBLIC fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json hdf5::hdf5 Threads::Threads
+  PkgConfig::tomlplusplus PkgConfig::libpcre2-8 PkgConfig::libutf8proc PkgConfig::libxxhash)

@@ -1,0 +1,26 @@
+# Run by the install test with cmake -P.
+string(REPLACE "^" ";" libraries "${LIBRARIES_PATH}")
+set(prefix ${WORK_DIR}/prefix)
+file(REMOVE_RECURSE ${WORK_DIR})
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE error)
+  if(error)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "ended with ${error}: ${command}")
+  endif()
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+foreach(file bin/sestina lib/cmake/Sestina/SestinaConfig.cmake share/sestina/inputs)
+  file(GLOB_RECURSE found LIST_DIRECTORIES true RELATIVE ${prefix} ${prefix}/*)
+  string(REGEX REPLACE "lib/[a-z0-9_]+-linux-gnu/" "lib/" found "${found}")
+  if(NOT file IN_LIST found)
+    message(FATAL_ERROR "${file} was not installed")
+  endif()
+endforeach()
+run(${prefix}/bin/sestina --version)
+run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${WORK_DIR}/consumer
+  "-DCMAKE_PREFIX_PATH=${prefix};${libraries}" -DKokkos_DIR=${KOKKOS_DIR} -DSESTINA_VERSION=${VERSION})
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/consumer)
+run(${WORK_DIR}/consumer/consumer)
