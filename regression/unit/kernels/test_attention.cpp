@@ -1,0 +1,227 @@
+// Attention against its definition in double, its gradients against differences of that definition, the blocked form
+// against the plain one.
+#include <limits>
+
+#include "../reference.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/attention_plain.hpp"
+
+namespace sestina {
+namespace {
+
+using namespace reference;
+
+struct Problem {
+  AttentionShape shape;
+  Array q, k, v;
+  std::vector<int> first_key;
+  std::size_t rows() const { return static_cast<std::size_t>(shape.batch) * static_cast<std::size_t>(shape.sequence); }
+};
+
+// Rows see keys of their own document only, when documents > 0: each sequence is cut into documents of uneven lengths.
+template <class T>
+Problem make_problem(int batch, int sequence, int heads, int kv_heads, int head_dim, bool documents) {
+  Problem p{{batch, sequence, heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<double>(head_dim))}, {}, {}, {}, {}};
+  const auto h = static_cast<std::size_t>(head_dim);
+  p.q = rounded<T>(random_array(p.rows(), static_cast<std::size_t>(heads) * h, 1));
+  p.k = rounded<T>(random_array(p.rows(), static_cast<std::size_t>(kv_heads) * h, 2));
+  p.v = rounded<T>(random_array(p.rows(), static_cast<std::size_t>(kv_heads) * h, 3));
+  if (documents) {
+    std::mt19937 engine(5);
+    for (int b = 0; b < batch; ++b) {
+      int begin = 0;
+      for (int t = 0; t < sequence; ++t) {
+        if (engine() % 23 == 0) begin = t;
+        p.first_key.push_back(begin);
+      }
+    }
+  }
+  return p;
+}
+
+struct Result {
+  Array out, lse;
+};
+
+Result plain_attention(const Problem& p, const Array& q, const Array& k, const Array& v) {
+  const auto& s = p.shape;
+  const auto h = static_cast<std::size_t>(s.head_dim);
+  Result r{Array(q.rows, q.cols), Array(1, static_cast<std::size_t>(s.batch * s.heads * s.sequence))};
+  for (int b = 0; b < s.batch; ++b) {
+    for (int head = 0; head < s.heads; ++head) {
+      const auto qc = static_cast<std::size_t>(head) * h,
+                 kc = static_cast<std::size_t>(head / (s.heads / s.kv_heads)) * h;
+      for (int i = 0; i < s.sequence; ++i) {
+        const auto row = static_cast<std::size_t>(b * s.sequence + i);
+        const int first = p.first_key.empty() ? 0 : p.first_key[row];
+        std::vector<double> weight;
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (int j = first; j <= i; ++j) {
+          double score = 0;
+          for (std::size_t d = 0; d < h; ++d)
+            score += q(row, qc + d) * k(static_cast<std::size_t>(b * s.sequence + j), kc + d);
+          weight.push_back(score * s.scale);
+          largest = std::max(largest, weight.back());
+        }
+        for (double& w : weight) sum += w = std::exp(w - largest);
+        r.lse(0, static_cast<std::size_t>((b * s.heads + head) * s.sequence + i)) = largest + std::log(sum);
+        for (int j = first; j <= i; ++j) {
+          const double w = weight[static_cast<std::size_t>(j - first)] / sum;
+          for (std::size_t d = 0; d < h; ++d)
+            r.out(row, qc + d) += w * v(static_cast<std::size_t>(b * s.sequence + j), kc + d);
+        }
+      }
+    }
+  }
+  return r;
+}
+
+// One run of both passes; q, k, v are column ranges of one fused buffer, as in the model.
+template <class Exec, class T>
+struct BothPasses {
+  using A = Acc<T>;
+  Array out, lse, dq, dk, dv;
+  BothPasses(const Exec& exec, const Problem& p, const Array& gradient, bool plain) {
+    Array fused(p.q.rows, p.q.cols + p.k.cols + p.v.cols);
+    for (std::size_t i = 0; i < fused.rows; ++i) {
+      for (std::size_t j = 0; j < p.q.cols; ++j) fused(i, j) = p.q(i, j);
+      for (std::size_t j = 0; j < p.k.cols; ++j) fused(i, p.q.cols + j) = p.k(i, j);
+      for (std::size_t j = 0; j < p.v.cols; ++j) fused(i, p.q.cols + p.k.cols + j) = p.v(i, j);
+    }
+    Field<T, Exec> qkv(fused, 3), result(p.q.rows, p.q.cols, 1), grad(gradient, 2), to(fused.rows, fused.cols, 5);
+    Field<A, Exec> logs(1, static_cast<std::size_t>(p.shape.batch * p.shape.heads * p.shape.sequence));
+    const Indices<Exec> first(p.first_key);
+    auto part = [&](const Matrix<T, Exec>& m, std::size_t begin, std::size_t end) -> Matrix<T, Exec> {
+      return Kokkos::subview(m, Kokkos::ALL, std::make_pair(begin, end));
+    };
+    const std::size_t a = p.q.cols, b = a + p.k.cols, c = b + p.v.cols;
+    const Matrix<T, Exec> q = part(qkv.matrix(), 0, a), k = part(qkv.matrix(), a, b), v = part(qkv.matrix(), b, c);
+    const Matrix<T, Exec> to_q = part(to.matrix(), 0, a), to_k = part(to.matrix(), a, b),
+                          to_v = part(to.matrix(), b, c);
+    Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(exec, p.shape));
+    if (plain) {
+      attention_plain::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector());
+      attention_plain::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
+                                         logs.read_vector(), to_q, to_k, to_v, workspace);
+    } else {
+      attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace);
+      attention_backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
+                                  logs.read_vector(), to_q, to_k, to_v, workspace);
+    }
+    out = result.get();
+    lse = logs.get();
+    dq = Field<T, Exec>(to.get()).get();
+    split(dq, a, b, c);
+  }
+
+ private:
+  void split(Array all, std::size_t a, std::size_t b, std::size_t c) {
+    auto cut = [&](std::size_t begin, std::size_t end) {
+      Array part(all.rows, end - begin);
+      for (std::size_t i = 0; i < all.rows; ++i) {
+        for (std::size_t j = begin; j < end; ++j) part(i, j - begin) = all(i, j);
+      }
+      return part;
+    };
+    dq = cut(0, a), dk = cut(a, b), dv = cut(b, c);
+  }
+};
+
+// Scores are sums of head_dim products in Acc<T>; the weights of a row are rounded to T at most once, the results once.
+template <class T>
+constexpr double tolerance = 3 * epsilon<T> + 64 * epsilon<Acc<T>>;
+
+template <class C>
+class Attention : public testing::Test {
+ protected:
+  using Exec = typename C::Exec;
+  using T = typename C::T;
+  Exec exec_;
+};
+TYPED_TEST_SUITE(Attention, AllCases);
+
+TYPED_TEST(Attention, ForwardIsItsDefinition) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  struct Size {
+    int batch, sequence, heads, kv_heads, head_dim;
+    bool documents;
+  };
+  for (const Size s : {Size{2, 64, 2, 2, 32, false}, Size{1, 257, 3, 3, 16, false}, Size{2, 133, 4, 2, 64, true},
+                       Size{1, 70, 6, 1, 8, true}, Size{1, 65, 2, 1, 128, false}, Size{1, 1, 1, 1, 8, false},
+                       Size{2, 150, 2, 2, 20, true}, Size{0, 64, 2, 2, 32, false}, Size{1, 31, 2, 2, 42, false}}) {
+    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const Result want = plain_attention(p, p.q, p.k, p.v);
+    for (const bool plain : {false, true}) {
+      const BothPasses<Exec, T> got(this->exec_, p, p.q, plain);
+      expect_close(got.out, want.out, tolerance<T>, "attention");
+      expect_close(got.lse, want.lse, 16 * epsilon<Acc<T>>, "log-sum-exp");
+    }
+  }
+}
+
+// The double instantiation is checked by differences; the others against it, which also sees the rounded `out`.
+TYPED_TEST(Attention, BackwardIsTheGradient) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  struct Size {
+    int batch, sequence, heads, kv_heads, head_dim;
+    bool documents;
+  };
+  for (const Size s : {Size{1, 37, 2, 1, 8, true}, Size{2, 9, 2, 2, 6, false}, Size{1, 19, 3, 1, 10, false}}) {
+    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const Array dout = rounded<T>(random_array(p.q.rows, p.q.cols, 4));
+    const Array dq = differences(p.q, [&](const Array& z) { return inner(plain_attention(p, z, p.k, p.v).out, dout); });
+    const Array dk = differences(p.k, [&](const Array& z) { return inner(plain_attention(p, p.q, z, p.v).out, dout); });
+    const Array dv = differences(p.v, [&](const Array& z) { return inner(plain_attention(p, p.q, p.k, z).out, dout); });
+    for (const bool plain : {false, true}) {
+      const BothPasses<Exec, T> got(this->exec_, p, dout, plain);
+      expect_close(got.dq, dq, tolerance<T> + difference_tolerance, "dq");
+      expect_close(got.dk, dk, tolerance<T> + difference_tolerance, "dk");
+      expect_close(got.dv, dv, tolerance<T> + difference_tolerance, "dv");
+    }
+  }
+}
+
+TYPED_TEST(Attention, BackwardOfLargerSizesAgreesWithThePlainFormInDouble) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  struct Size {
+    int batch, sequence, heads, kv_heads, head_dim;
+    bool documents;
+  };
+  for (const Size s : {Size{1, 257, 2, 2, 32, false}, Size{2, 133, 4, 2, 64, true}, Size{1, 200, 3, 1, 8, true},
+                       Size{1, 65, 2, 1, 128, false}, Size{2, 150, 2, 2, 20, true}, Size{0, 64, 2, 2, 32, false},
+                       Size{1, 128, 1, 1, 42, false}}) {
+    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const Array dout = rounded<T>(random_array(p.q.rows, p.q.cols, 4));
+    const BothPasses<Exec, T> got(this->exec_, p, dout, false);
+    const BothPasses<Host, double> want(Host(), p, dout, true);
+    expect_close(got.dq, want.dq, tolerance<T>, "dq");
+    expect_close(got.dk, want.dk, tolerance<T>, "dk");
+    expect_close(got.dv, want.dv, tolerance<T>, "dv");
+  }
+}
+
+TYPED_TEST(Attention, NonFiniteInputsSpoilTheRowsThatSeeThem) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  Problem p = make_problem<T>(1, 100, 1, 1, 16, false);
+  p.v(50, 3) = std::numeric_limits<double>::infinity();
+  p.k(20, 2) = std::numeric_limits<double>::quiet_NaN();
+  const BothPasses<Exec, T> got(this->exec_, p, p.q, false);
+  for (std::size_t i = 20; i < 100; ++i) EXPECT_FALSE(std::isfinite(got.out(i, 3))) << i;
+  EXPECT_FALSE(std::isfinite(got.dk(20, 3)));
+}
+
+TEST(AttentionOnHost, BitsDoNotDependOnTheThreadCount) {
+  const Problem p = make_problem<float>(2, 150, 6, 2, 32, true);
+  expect_same_for_any_thread_count([&](const Host& exec) {
+    const BothPasses<Host, float> run(exec, p, p.q, false);
+    const BothPasses<Host, bf16> short_run(exec, p, p.q, false);
+    return std::vector<Array>{run.out, run.dq, run.dk, run.dv, short_run.out, short_run.dq, short_run.dk, short_run.dv};
+  });
+}
+
+}  // namespace
+}  // namespace sestina

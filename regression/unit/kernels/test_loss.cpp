@@ -1,0 +1,136 @@
+// Cross-entropy and embedding against their definitions in double.
+#include <limits>
+
+#include "../reference.hpp"
+#include "kernels/loss.hpp"
+
+namespace sestina {
+namespace {
+
+using namespace reference;
+
+double plain_loss(const Array& logits, std::size_t row, int target) {
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (std::size_t j = 0; j < logits.cols; ++j) largest = std::max(largest, logits(row, j));
+  for (std::size_t j = 0; j < logits.cols; ++j) sum += std::exp(logits(row, j) - largest);
+  return largest + std::log(sum) - logits(row, static_cast<std::size_t>(target));
+}
+
+std::vector<int> random_tokens(std::size_t n, int vocabulary, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::vector<int> tokens(n);
+  for (int& token : tokens) token = static_cast<int>(engine() % static_cast<unsigned>(vocabulary));
+  return tokens;
+}
+
+template <class C>
+class Loss : public testing::Test {
+ protected:
+  using Exec = typename C::Exec;
+  using T = typename C::T;
+  Exec exec_;
+};
+TYPED_TEST_SUITE(Loss, AllCases);
+
+TYPED_TEST(Loss, CrossEntropyAndItsGradient) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  const A scale = A(0.125);
+  for (const auto& [n, v] : {std::array<std::size_t, 2>{5, 37}, {3, 5001}, {2, 1}, {0, 8}}) {
+    const Array x = rounded<T>(random_array(n, v, 1, 3, 4));
+    std::vector<int> target = random_tokens(n, static_cast<int>(v), 7);
+    if (n > 1) target[1] = -1;
+    Array want(1, n), slope(n, v);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (target[i] < 0) continue;
+      want(0, i) = plain_loss(x, i, target[i]);
+      for (std::size_t j = 0; j < v; ++j) {
+        const double p = std::exp(-plain_loss(x, i, static_cast<int>(j)));
+        slope(i, j) = scale * (p - (static_cast<int>(j) == target[i] ? 1 : 0));
+      }
+    }
+    Field<T, Exec> logits(x, 3);
+    Field<A, Exec> loss(1, n);
+    Indices<Exec> wanted(target);
+    softmax_cross_entropy<Exec, T>(this->exec_, wanted.vector(), scale, false, logits.matrix(), loss.vector());
+    // A sum of v positive terms and one logarithm.
+    expect_close(loss.get(), want, 16 * epsilon<A>, "loss");
+    expect_same(logits.get(), x, "logits without gradient");
+    softmax_cross_entropy<Exec, T>(this->exec_, wanted.vector(), scale, true, logits.matrix(), loss.vector());
+    expect_close(loss.get(), want, 16 * epsilon<A>, "loss");
+    expect_close(logits.get(), slope, epsilon<T> + 16 * epsilon<A>, "gradient");
+  }
+}
+
+TYPED_TEST(Loss, OneNonFiniteLogitSpoilsItsRow) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  const double bad[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+                        -std::numeric_limits<double>::infinity()};
+  const std::size_t v = 4100;
+  Array x = random_array(4, v, 1);
+  for (std::size_t i = 0; i < 3; ++i) x(i, 1500 * i) = bad[i];
+  Field<T, Exec> logits(x);
+  Field<Acc<T>, Exec> loss(1, 4);
+  softmax_cross_entropy<Exec, T>(this->exec_, Indices<Exec>({1, 2, 3, 4}).vector(), 1, true, logits.matrix(),
+                                 loss.vector());
+  const Array got = loss.get();
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(std::isfinite(got(0, i))) << i;
+  EXPECT_TRUE(std::isfinite(got(0, 3)));
+}
+
+TYPED_TEST(Loss, EmbeddingBothWays) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  struct Size {
+    std::size_t batch, sequence, vocabulary, d;
+  };
+  for (const Size s : {Size{3, 11, 9, 37}, Size{1, 5, 400, 8}, Size{0, 5, 4, 8}}) {
+    const std::size_t n = s.batch * s.sequence;
+    const std::vector<int> tokens = random_tokens(n, static_cast<int>(s.vocabulary), 3);
+    const Array t = rounded<T>(random_array(s.vocabulary, s.d, 1)),
+                p = rounded<T>(random_array(s.sequence + 2, s.d, 2));
+    const Array dy = rounded<T>(random_array(n, s.d, 4));
+    Array without(n, s.d), with(n, s.d), dt(s.vocabulary, s.d, 0.5), dp(s.sequence + 2, s.d, 0.5);
+    for (std::size_t r = 0; r < n; ++r) {
+      for (std::size_t j = 0; j < s.d; ++j) {
+        const auto token = static_cast<std::size_t>(tokens[r]);
+        without(r, j) = t(token, j);
+        with(r, j) = t(token, j) + p(r % s.sequence, j);
+        dt(token, j) += dy(r, j);
+        dp(r % s.sequence, j) += dy(r, j);
+      }
+    }
+    const Indices<Exec> token(tokens);
+    const int sequence = static_cast<int>(s.sequence);
+    Field<T, Exec> table(t, 1), position(p, 2), y(n, s.d, 3), grad(dy, 4);
+    Field<A, Exec> dtable(Array(s.vocabulary, s.d, 0.5), 1), dposition(Array(s.sequence + 2, s.d, 0.5), 2);
+    embed<Exec, T>(this->exec_, token.vector(), table.read(), {}, sequence, y.matrix());
+    expect_same(y.get(), without, "embedding");
+    embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), sequence, y.matrix());
+    expect_close(y.get(), with, epsilon<T>, "embedding with position");
+    Workspace<Exec> workspace(embed_workspace_bytes<Exec>(n, s.vocabulary));
+    embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), {}, workspace);
+    expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
+    embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), dposition.matrix(),
+                            workspace);
+    expect_close(dposition.get(), dp, 8 * epsilon<A>, "dposition");
+  }
+}
+
+TEST(LossOnHost, BitsDoNotDependOnTheThreadCount) {
+  const std::size_t n = 333, d = 24;
+  const Array dy = random_array(n, d, 1);
+  const Indices<Host> token(random_tokens(n, 20, 3));
+  expect_same_for_any_thread_count([&](const Host& exec) {
+    Field<float, Host> grad(dy), dtable(Array(20, d)), dposition(Array(9, d));
+    Workspace<Host> workspace(embed_workspace_bytes<Host>(n, 20));
+    embed_backward<Host, float>(exec, token.vector(), grad.read(), 9, dtable.matrix(), dposition.matrix(), workspace);
+    return std::vector<Array>{dtable.get(), dposition.get()};
+  });
+}
+
+}  // namespace
+}  // namespace sestina
