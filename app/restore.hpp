@@ -1,0 +1,28 @@
+// Weights and state from a checkpoint or an HF folder into a session.
+#pragma once
+#include <string>
+
+#include "core/session.hpp"
+#include "io/checkpoint.hpp"
+#include "io/hf_model.hpp"
+
+namespace sestina {
+
+// Where a verb takes its model from: a checkpoint (a run directory means its newest complete one) or an HF folder.
+struct Source {
+  std::string checkpoint, hf;  // one is set
+  std::string deck;            // of the checkpoint, TOML
+};
+Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
+
+// Reads fields of the session. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing stays as it
+// is, with one line in the log for all of them.
+template <class Exec, class T>
+void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing);
+
+template <class Exec, class T>
+void restore_weights(Session<Exec, T>&, const Source&);
+template <class Exec, class T>
+void restore_hf_weights(Session<Exec, T>&, const std::string& folder);
+
+}  // namespace sestina

@@ -1,0 +1,71 @@
+// The training run of one process: owns all, and shows the step. What a rank computes with lies in core/session.hpp.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "app/stop.hpp"
+#include "app/step_report.hpp"
+#include "core/diagnostics.hpp"
+#include "core/options.hpp"
+#include "core/schedule.hpp"
+#include "core/session.hpp"
+#include "io/checkpoint.hpp"
+#include "io/data_loader.hpp"
+
+namespace sestina {
+
+// What verb_train settled before Kokkos started.
+struct TrainSetup {
+  Options options;
+  std::string deck;              // resolved, TOML; stored in every checkpoint
+  std::string run_dir;
+  std::string checkpoint;        // to start from, "" = fresh
+  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
+  bool fork = false;             // the checkpoint belongs to another run directory
+  std::string tokenizer_digest;  // of data.tokenizer, "" none
+};
+
+template <class Exec, class T>
+class Trainer {
+ public:
+  // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
+  Trainer(const Exec&, const TrainSetup&, const SampleSet& training, const SampleSet* validation, Stop&, Metrics&);
+  // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
+  ExitCode run();
+  // One update; false when a stop was wished meanwhile and the open accumulation was dropped.
+  bool step();
+
+ private:
+  bool accumulate();                       // forward and backward of one global batch
+  bool finite(double loss, double norm);   // applies run.on_nonfinite
+  void evaluate();
+  void save();
+  void drain_events();
+  bool stop_wished();
+  void load();
+  void write_diagnostics();
+  RunState run_state() const;
+
+  const TrainSetup& setup_;
+  const Options& options_;
+  Stop& stop_;
+  Metrics& metrics_;
+  Exec exec_;
+  int micro_batch_, accumulation_;
+  Session<Exec, T> session_;
+  Schedule schedule_;
+  std::unique_ptr<DataLoader> loader_;
+  const SampleSet& training_;
+  const SampleSet* validation_;
+  std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every
+  CheckpointWriter checkpoints_;
+  StepReport report_;
+  PhaseClock clock_;
+  Batch batch_;
+  std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0;
+  std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
+  double loss_ = 0, longest_step_ = 0;
+  bool save_wished_ = false, stopped_ = false;
+};
+
+}  // namespace sestina

@@ -1,0 +1,149 @@
+#include "core/session.hpp"
+
+#include <algorithm>
+
+#include "core/model/initialise.hpp"
+#include "kernels/reduce.hpp"
+
+namespace sestina {
+
+SessionSetting session_setting(const Options& options) {
+  SessionSetting setting;
+  setting.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
+  setting.sequence = options.data.sequence_length;
+  setting.recompute = options.train.recompute;
+  setting.deterministic = options.run.deterministic;
+  setting.mask_documents = options.data.mask_documents;
+  return setting;
+}
+
+template <class Exec, class T>
+Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const SessionSetting& setting, const OptimizerOptions* optimizer)
+    : exec_(exec),
+      config_(config),
+      setting_(setting),
+      model_(exec, config, all_layers(), setting.micro_batch, setting.sequence, setting.recompute, setting.deterministic),
+      arena_(tensor_specs(config), optimizer != nullptr),
+      slot_(model_.make_slot()),
+      weights_(weights_of<Exec, T>(config, all_layers(), arena_)),
+      batch_("sestina::batch", 3, static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)),
+      host_batch_(Kokkos::create_mirror_view(batch_)) {
+  std::size_t largest = 0;
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    tensors_.push_back({arena_.specs()[i], optimizer ? Vector<const Acc<T>, Exec>(arena_.gradient(i)) : Vector<const Acc<T>, Exec>(), arena_.master(i), arena_.compute(i)});
+    largest = std::max(largest, arena_.master(i).size());
+  }
+  if (optimizer == nullptr) return;
+  gradients_ = gradients_of<Exec, T>(config, all_layers(), arena_);
+  optimizer_ = std::make_unique<AdamW<Exec, T>>(exec, tensors_, *optimizer);
+  workspace_ = Workspace<Exec>(reduce_workspace_bytes<Exec>(largest));
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::initialise(std::uint64_t seed) {
+  sestina::initialise<Exec, T>(exec_, arena_, config_, seed);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::load(const std::int32_t* tokens, const std::int32_t* first_key) {
+  const auto B = static_cast<std::size_t>(setting_.micro_batch), length = static_cast<std::size_t>(setting_.sequence);
+  for (std::size_t b = 0; b < B; ++b)
+    for (std::size_t t = 0; t < length; ++t) {
+      const std::int32_t* window = tokens + b * (length + 1) + t;
+      host_batch_(0, b * length + t) = std::max(window[0], 0);
+      host_batch_(1, b * length + t) = window[1];
+      if (first_key != nullptr) host_batch_(2, b * length + t) = first_key[b * length + t];
+    }
+  masked_ = first_key != nullptr;
+  Kokkos::deep_copy(exec_, batch_, host_batch_);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::forward() {
+  const std::size_t n = batch_.extent(1);
+  const Vector<const std::int32_t, Exec> tokens(&batch_(0, 0), n), first_key(masked_ ? &batch_(2, 0) : nullptr, masked_ ? n : 0);
+  model_.forward(weights_, slot_, tokens, first_key, hooks_);
+}
+
+template <class Exec, class T>
+double Session<Exec, T>::forward_backward(double gradient_scale, bool accumulate) {
+  forward();
+  const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
+  model_.loss_and_backward(weights_, slot_, targets, gradient_scale, accumulate, gradients_, hooks_);
+  return model_.loss_sum(slot_);
+}
+
+template <class Exec, class T>
+double Session<Exec, T>::loss() {
+  forward();
+  const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
+  model_.loss_only(weights_, slot_, targets);
+  return model_.loss_sum(slot_);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::logits(int row, float* host) {
+  const auto n = static_cast<std::size_t>(config_.vocab_size);
+  const Kokkos::View<T*, typename Exec::memory_space> row_logits("sestina::row_logits", n);
+  const Kokkos::View<float*, typename Exec::memory_space> wide("sestina::row_logits_f32", n);
+  model_.logits(weights_, slot_, row, Matrix<T, Exec>(row_logits.data(), 1, n));
+  convert<Exec, T, float>(exec_, row_logits, wide);
+  Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
+  exec_.fence();
+}
+
+template <class Exec, class T>
+double Session<Exec, T>::gradient_norm() {
+  return sestina::gradient_norm<Exec, T>(exec_, tensors_, workspace_);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
+  optimizer_->step(exec_, t, factor, gradient_scale);
+}
+
+template <class Exec, class T>
+std::vector<StateField> Session<Exec, T>::model_fields() const {
+  std::vector<StateField> fields;
+  for (const auto& tensor : tensors_) fields.push_back(field_of<Exec>(tensor.spec, "/model/" + tensor.spec.name, tensor.master.data()));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Session<Exec, T>::optimizer_fields() const {
+  return optimizer_ ? optimizer_->state() : std::vector<StateField>{};
+}
+
+template <class Exec, class T>
+std::vector<StateField> Session<Exec, T>::fields() const {
+  std::vector<StateField> all = model_fields();
+  const std::vector<StateField> state = optimizer_fields();
+  all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::copy_to_host(const StateField& field, void* host) const {
+  const std::size_t n = field.bytes();
+  const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
+  Kokkos::deep_copy(exec_, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
+  exec_.fence();
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::copy_from_host(const StateField& field, const void* host) const {
+  const std::size_t n = field.bytes();
+  const Vector<std::byte, Exec> to(static_cast<std::byte*>(field.data), n);
+  Kokkos::deep_copy(exec_, to, Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
+  exec_.fence();
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::weights_changed() {
+  arena_.round_weights(exec_);
+}
+
+#define SESTINA_SESSION(Exec, T) template class Session<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_SESSION)
+
+}  // namespace sestina
