@@ -2,6 +2,7 @@
 # says how: sestina_find(<package> ...). Where each library comes from: README.md.
 sestina_find(OpenMP COMPONENTS CXX)
 sestina_find(Threads)
+sestina_find(ZLIB)
 find_package(Kokkos 5 QUIET)
 if(NOT Kokkos_FOUND)
   sestina_find(Kokkos 4.7)

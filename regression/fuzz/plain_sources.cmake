@@ -2,6 +2,7 @@
 # fuzz targets read (deck, tokenizer, safetensors, token index, manifest) needs no others.
 include(SestinaHostSources)
 find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -23,5 +24,5 @@ endforeach()
 add_library(sestina_plain STATIC ${plain})
 target_include_directories(sestina_plain PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_options(sestina_plain PRIVATE -fsanitize=fuzzer-no-link)
-target_link_libraries(sestina_plain PUBLIC fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json hdf5::hdf5 Threads::Threads
+target_link_libraries(sestina_plain PUBLIC fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json hdf5::hdf5 Threads::Threads ZLIB::ZLIB
   PkgConfig::tomlplusplus PkgConfig::libpcre2-8 PkgConfig::libutf8proc PkgConfig::libxxhash)

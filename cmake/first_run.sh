@@ -1,0 +1,73 @@
+# Functions for setup.sh: train a small model on real text, from nothing to a report and a sample.
+
+first_run() {
+  local work="$build/first_run" run="$root/runs/first_run" sestina="$build/bin/sestina" text
+  mkdir -p "$work"
+  prepare_text "$work"
+  if [ ! -f "$work/tokenizer.json" ]; then
+    say "training a tokenizer of 4096 tokens"
+    "$sestina" data train-tokenizer "$text" --vocab-size 4096 -o "$work/tokenizer.json"
+  fi
+  if [ ! -f "$work/tokens.idx" ]; then
+    say "turning the text into tokens"
+    "$sestina" data tokenize "$text" --tokenizer "$work/tokenizer.json" -o "$work/tokens"
+  fi
+  say "training (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command goes on)"
+  local code=0
+  "$sestina" train -i "$root/inputs/first_run.toml" -d "$run" -r auto "train.precision=$(fast_precision)" || code=$?
+  ((code != 75)) || say "stopped early: ./setup.sh run goes on from here"
+  ((code == 0)) || exit "$code"
+  "$sestina" report "$run"
+  say "what the model writes after \"The kernel\":"
+  "$sestina" generate -r "$run" --prompt "The kernel" --tokens 120 --temperature 0.7
+  say "loss, learning rate and times as plots: $run/report.html"
+  say "the deck: inputs/first_run.toml; the run: ${run#"$root/"}; delete that folder to train anew"
+}
+
+# bf16 where the processor multiplies it, else fp32.
+fast_precision() {
+  if grep -qE -m1 'avx512_bf16|amx_bf16' /proc/cpuinfo; then echo bf16; else echo fp32; fi
+}
+
+# prepare_text WORK: sets `text` to the folder or file to train on.
+prepare_text() {
+  local source
+  text=${SESTINA_TEXT:-$1/text}
+  if [ -n "${SESTINA_TEXT:-}" ]; then
+    [ -e "$text" ] || fail 66 "SESTINA_TEXT=$text: no such file or folder"
+    # Another text than last time: its tokenizer and tokens are made anew.
+    [ "$(cat "$1/source" 2>/dev/null)" = "$text" ] || rm -f "$1/tokenizer.json" "$1/tokens.bin" "$1/tokens.idx"
+    echo "$text" >"$1/source"
+    return
+  fi
+  [ -f "$text/.complete" ] && return
+  say "fetching the Linux kernel's documentation (37 MB, Debian's linux-doc) as text to train on"
+  source=$(documentation_package)
+  rm -rf "$text" "$1"/tokenizer.json "$1"/tokens.*
+  mkdir -p "$text"
+  # The sources of the HTML pages, in English.
+  dpkg-deb --fsys-tarfile "$source" | tar x --directory "$text" --strip-components=7 --wildcards \
+    './usr/share/doc/*/html/_sources/*.txt' --exclude='*/_sources/translations/*'
+  touch "$text/.complete"
+  echo "linux-doc" >"$1/source"
+  say "$(find "$text" -name '*.txt' | wc -l) documents, $(du -sh --apparent-size "$text" | cut -f1)"
+}
+
+# Downloads Debian's package of the kernel's documentation into the cache and prints its path. Needs no root: nothing is
+# installed.
+documentation_package() {
+  local name
+  mkdir -p "$cache"
+  if ! ls "$cache"/linux-doc-[0-9]*.deb >/dev/null 2>&1; then
+    command -v apt-get >/dev/null || fail 66 "no apt-get here to fetch text with: give some with SESTINA_TEXT=PATH"
+    name=$(documentation_name)
+    if [ -z "$name" ] && ((EUID == 0)); then
+      apt-get update -qq >&2
+      name=$(documentation_name)
+    fi
+    [ -n "$name" ] || fail 66 "apt knows no linux-doc package: run apt-get update, or give text with SESTINA_TEXT=PATH"
+    (cd "$cache" && apt-get download -qq -o APT::Sandbox::User=root "$name" >&2) || fail 66 "cannot fetch $name: give text with SESTINA_TEXT=PATH"
+  fi
+  ls "$cache"/linux-doc-[0-9]*.deb | head -n 1
+}
+documentation_name() { apt-cache depends linux-doc 2>/dev/null | sed -n 's/^ *Depends: \(linux-doc-[0-9].*\)/\1/p' | head -n 1; }

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# From a bare Debian machine to a trained model (`run`) or a passed test suite (`test`). `./setup.sh help` tells more.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build="$root/build"
+cache="${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sestina"
+cuda_arch=${SESTINA_CUDA_ARCH:-90}
+jobs=$(nproc)
+started=$SECONDS
+export CMAKE_BUILD_PARALLEL_LEVEL=$jobs
+
+tools=(cmake ninja-build g++ pkg-config python3 git)
+libraries=(libdnnl-dev libopenblas-openmp-dev liblapacke-dev libhdf5-dev libopenmpi-dev liburing-dev libtomlplusplus-dev
+  libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
+  libgtest-dev libbenchmark-dev)
+
+usage() {
+  cat <<'END'
+./setup.sh run          build, prepare real text, train a small language model on it (minutes), make the report
+./setup.sh test         build and run the whole test suite; the last line counts passed, failed and skipped tests
+./setup.sh build [cuda] build the programs only, into build/bin (with cuda: into build/cuda/bin)
+
+As root on Debian each installs the packages it needs; otherwise it prints what is missing. An installed Kokkos
+(CMAKE_PREFIX_PATH, Kokkos_ROOT) is used when there is one; else it is built from source into build/deps.
+
+SESTINA_TEXT=PATH       text file or folder of .txt, .md and .rst files to train on (default: the Linux kernel's documentation)
+SESTINA_CUDA_ARCH=90    compute capability of the CUDA build
+SESTINA_PACKAGES=no     do not look for Debian packages: the libraries come from elsewhere (Spack, modules)
+END
+}
+
+source "$root/cmake/kokkos.sh"
+source "$root/cmake/first_run.sh"
+source "$root/cmake/test_jobs.sh"
+
+say() { printf '== %02d:%02d  %s\n' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$*"; }
+fail() {
+  local code=$1
+  shift
+  echo "setup.sh: $*" >&2
+  exit "$code"
+}
+log_failure() {
+  tail -n 60 "$1" >&2
+  fail 70 "failed; the whole log is $1"
+}
+
+# show_progress LOG COMMAND...: runs the command into the log and says every few seconds how far Ninja is.
+show_progress() {
+  local log=$1 child shown='' counter last=$SECONDS
+  shift
+  "$@" >>"$log" 2>&1 &
+  child=$!
+  while kill -0 $child 2>/dev/null; do
+    sleep 0.5
+    ((SECONDS - last >= 15)) || continue
+    last=$SECONDS
+    counter=$(grep -o '^\[[0-9]*/[0-9]*\]' "$log" | tail -n 1) || true
+    [ "$counter" = "$shown" ] || say "   $counter"
+    shown=$counter
+  done
+  wait $child
+}
+
+# What compiled code depends on beside its source: the processor (-march=native) and the compiler.
+machine_identity() {
+  { grep -m1 '^flags' /proc/cpuinfo || uname -m; c++ --version; } 2>/dev/null | sha256sum | cut -c1-16
+}
+
+install_packages() {
+  local -a missing=()
+  [ "${SESTINA_PACKAGES:-yes}" = no ] && return
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian system: CMake will name the libraries it does not find"
+    return
+  fi
+  local package
+  python3 -m pip --version >/dev/null 2>&1 || tools+=(python3-pip)
+  for package in "${tools[@]}" "${libraries[@]}"; do
+    case $(dpkg-query --show --showformat '${db:Status-Abbrev}' "$package" 2>/dev/null) in ii*) ;; *) missing+=("$package") ;; esac
+  done
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    fail 69 "missing packages: ${missing[*]}
+install them with
+  sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]}"
+  fi
+  say "installing ${#missing[@]} packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null || fail 69 "apt-get failed"
+}
+
+# installed_kokkos DEVICE: true when CMake finds a Kokkos that is new enough and has that device (OPENMP, CUDA).
+installed_kokkos() {
+  local probe
+  probe=$(mktemp -d)
+  cat >"$probe/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(probe LANGUAGES CXX)
+find_package(Kokkos 5 QUIET)
+find_package(Kokkos 4.7 REQUIRED)
+list(FIND Kokkos_DEVICES "${DEVICE}" has)
+list(FIND Kokkos_DEVICES CUDA cuda)
+if(has EQUAL -1 OR (DEVICE STREQUAL OPENMP AND NOT cuda EQUAL -1))
+  message(FATAL_ERROR "no such device")
+endif()
+END
+  local found=0
+  cmake -S "$probe" -B "$probe/build" -DDEVICE="$1" >/dev/null 2>&1 || found=1
+  rm -rf "$probe"
+  return $found
+}
+
+# prepare host|cuda: packages and libraries, then `options`, the CMake options for that build.
+prepare() {
+  local kind=$1
+  install_packages
+  machine_id=$(machine_identity)
+  export CCACHE_NAMESPACE="sestina-$machine_id"
+  # Objects made for another processor would stop with an illegal instruction.
+  if [ -f "$build/.machine" ] && [ "$(cat "$build/.machine")" != "$machine_id" ]; then
+    say "another processor or compiler than last time: building afresh"
+    rm -rf "$build"
+  fi
+  mkdir -p "$build"
+  echo "$machine_id" >"$build/.machine"
+  options=(-Wno-dev)
+  ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  if [ "$kind" = host ]; then
+    installed_kokkos OPENMP && return
+    build_kokkos host "$build/deps/host"
+    options+=("-DCMAKE_PREFIX_PATH=$build/deps/host${CMAKE_PREFIX_PATH:+;${CMAKE_PREFIX_PATH//:/;}}")
+  else
+    find_nvcc || fail 69 "no nvcc found (PATH, CUDA_HOME, /usr/local/cuda)"
+    if installed_kokkos CUDA; then
+      options+=(-DCMAKE_CXX_COMPILER=nvcc_wrapper)
+    else
+      build_kokkos cuda "$build/deps/cuda"
+      options+=("-DCMAKE_PREFIX_PATH=$build/deps/cuda${CMAKE_PREFIX_PATH:+;${CMAKE_PREFIX_PATH//:/;}}"
+        "-DCMAKE_CXX_COMPILER=$build/deps/cuda/bin/nvcc_wrapper")
+    fi
+  fi
+}
+
+find_nvcc() {
+  nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null) || return 1
+  export PATH="$PATH:$(dirname "$nvcc")"
+}
+
+# compile PRESET DIR TARGETS...: configures and builds; the log is DIR/build.log.
+compile() {
+  local preset=$1 dir=$2 log="$2/build.log"
+  shift 2
+  mkdir -p "$dir"
+  cmake -S "$root" --preset "$preset" -B "$dir" "${options[@]}" >"$log" 2>&1 &&
+    show_progress "$log" cmake --build "$dir" --target "$@"
+}
+
+build_programs() {
+  local kind=$1 preset=cpu dir="$build"
+  [ "$kind" = host ] || preset=cuda dir="$build/cuda"
+  prepare "$kind"
+  say "building Sestina ($kind)"
+  compile "$preset" "$dir" programs || log_failure "$dir/build.log"
+  say "ready: $dir/bin/sestina"
+}
+
+case ${1:-help} in
+  run)
+    build_programs host
+    first_run
+    ;;
+  test) test_jobs ;;
+  build)
+    case ${2:-cpu} in
+      cpu) build_programs host ;;
+      cuda) build_programs cuda ;;
+      *) fail 64 "build $2: there are cpu and cuda" ;;
+    esac
+    ;;
+  help | -h | --help) usage ;;
+  *)
+    usage >&2
+    fail 64 "no such command: $1"
+    ;;
+esac
