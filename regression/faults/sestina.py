@@ -1,0 +1,173 @@
+"""What the fault tests share: a tiny deck and text, the program as a child process, and a look into its run directory.
+Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FAULT_ROUNDS raises the number of kills."""
+
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+DONE, USAGE, BAD_DATA, INPUT_MISSING, UNAVAILABLE, INTERNAL = 0, 64, 65, 66, 69, 70
+CANNOT_CREATE, IO_ERROR, STOPPED_SAVED, STOPPED_UNSAVED, BAD_DECK, DIVERGED, INTERRUPTED = 73, 74, 75, 76, 78, 79, 130
+
+WORDS = ("the a of to and in is that it was for on are with as his they at be this from have or by one had not but what all "
+         "were when we there can an your which their said if do will each about how up out them then she many some").split()
+
+
+def text(bytes_wanted=60000, seed=7):
+    """Sentences of common words: the same on every machine, and easy enough to learn."""
+    choose, lines, size = random.Random(seed), [], 0
+    while size < bytes_wanted:
+        lines.append(" ".join(choose.choices(WORDS, k=9)) + ".")
+        size += len(lines[-1]) + 1
+    return "\n".join(lines) + "\n"
+
+
+DECK = """[run]
+seed = 3
+threads = 1
+deterministic = true
+space = "host"
+steps = 40
+[model]
+family = "llama"
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+vocab_size = 256
+max_position_embeddings = 64
+[data]
+sequence_length = 32
+[[data.source]]
+format = "text"
+path = "text.txt"
+[train]
+global_batch = 4
+[schedule]
+kind = "constant"
+lr = 3e-3
+warmup_steps = 5
+[metrics]
+every = 10
+"""
+
+
+class Case(unittest.TestCase):
+    """Each test gets an empty folder with deck.toml and text.txt."""
+
+    def setUp(self):
+        self.sestina = pathlib.Path(os.environ["SESTINA"]).resolve()
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="sestina-fault-"))
+        self.deck = self.work / "deck.toml"
+        self.deck.write_text(DECK)
+        (self.work / "text.txt").write_text(text())
+        self.children = []
+
+    def tearDown(self):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def start(self, *arguments, environment=None, limit=None, **options):
+        """The program as a child; limit: file size in bytes (RLIMIT_FSIZE)."""
+        surroundings = {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"} | dict(os.environ) | (environment or {})
+        surroundings = {key: value for key, value in surroundings.items() if value is not None}
+        before = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))) if limit else None
+        child = subprocess.Popen([self.sestina, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 errors="replace", cwd=self.work, env=surroundings, preexec_fn=before, **options)
+        self.children.append(child)
+        return child
+
+    def finish(self, child, expected=None, seconds=60):
+        """Waits; returns (exit code, all output)."""
+        output, _ = child.communicate(timeout=seconds)
+        if expected is not None:
+            codes = expected if isinstance(expected, (tuple, set)) else (expected,)
+            self.assertIn(child.returncode, codes, f"{child.args}\n{output[-3000:]}")
+        return child.returncode, output
+
+    def run_sestina(self, *arguments, expected=DONE, **options):
+        return self.finish(self.start(*arguments, **options), expected)[1]
+
+    def train_arguments(self, run, *more):
+        return ("train", "-i", self.deck, "-d", self.work / run, *more)
+
+    def train(self, run, *more, expected=DONE, **options):
+        return self.run_sestina(*self.train_arguments(run, *more), expected=expected, **options)
+
+    def wait_for(self, condition, child, seconds=30):
+        end = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), end, "waited too long")
+            if child.poll() is not None:
+                self.fail(f"ended too early with {child.returncode}:\n{child.communicate()[0][-3000:]}")
+            time.sleep(0.002)
+
+    def lines(self, run, kind):
+        """Lines of metrics.jsonl of one kind; a cut last line is left out."""
+        path = self.work / run / "metrics.jsonl"
+        found = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if entry["kind"] == kind:
+                found.append(entry)
+        return found
+
+    def steps_done(self, run):
+        lines = self.lines(run, "train")
+        return lines[-1]["step"] if lines else 0
+
+    def losses(self, run):
+        return {line["step"]: line["loss"] for line in self.lines(run, "train")}
+
+    def folder(self, run, step):
+        return self.work / run / "checkpoints" / f"step_{step:08d}"
+
+    def saved_steps(self, run):
+        return sorted(int(p.parent.name[5:]) for p in (self.work / run / "checkpoints").glob("step_*/manifest.json")
+                      if ".tmp-" not in p.parent.name)
+
+    def manifest(self, checkpoint):
+        return json.loads((pathlib.Path(checkpoint) / "manifest.json").read_text())
+
+    def tensors(self, checkpoint):
+        return {t["path"]: [p["xxh3_64"] for p in t["pieces"]] for t in self.manifest(checkpoint)["tensors"]}
+
+    def assert_same_run(self, first, second, step):
+        """Weights, optimizer state, data cursor and every loss of the two runs agree bit for bit."""
+        a, b = self.manifest(self.folder(first, step)), self.manifest(self.folder(second, step))
+        self.assertEqual(self.tensors(self.folder(first, step)), self.tensors(self.folder(second, step)))
+        for key in ("sample", "tokens", "seed", "loss"):
+            self.assertEqual(a["run"][key], b["run"][key], key)
+        self.assertEqual(self.losses(first), self.losses(second))
+
+    def assert_nothing_left(self, run):
+        left = [p.name for p in (self.work / run / "checkpoints").iterdir() if ".tmp-" in p.name]
+        self.assertEqual(left, [])
+
+
+def flip_bit(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
+def rounds(in_ci):
+    return int(os.environ.get("SESTINA_FAULT_ROUNDS", in_ci))
+
+
+TERM, INT, KILL, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP

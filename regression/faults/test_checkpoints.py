@@ -1,0 +1,166 @@
+"""Faults 6 and 9 to 12: full disks, and checkpoints that are damaged in every way we can think of."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import unittest
+
+from sestina import BAD_DATA, Case, DONE, INPUT_MISSING, IO_ERROR, STOPPED_SAVED, TERM, flip_bit
+
+LIMIT = 1 << 20  # bytes per file: room for metrics and log, none for a shard of WIDE
+WIDE = ("model.hidden_size=64", "model.intermediate_size=256")
+
+
+class Damage(Case):
+    """Two checkpoints, of update 20 and 40; the tests damage the newer."""
+
+    def setUp(self):
+        super().setUp()
+        self.train("run", "checkpoint.every=20")
+        self.old, self.new = self.folder("run", 20), self.folder("run", 40)
+        self.shard = self.new / "shard_00000.h5"
+
+    def assert_refused(self, *named):
+        """Every way in ends with 65 and names what is wrong; -r auto takes the older one and says so."""
+        for arguments in (("checkpoint", "verify", self.new), self.train_arguments("run", "-r", self.new)):
+            output = self.run_sestina(*arguments, expected=BAD_DATA)
+            for part in named:
+                self.assertIn(str(part), output)
+        output = self.train("run", "-r", "auto", "run.steps=41")
+        for part in named:
+            self.assertIn(str(part), output)
+        self.assertEqual(self.lines("run", "rewind")[-1]["step"], 20)
+        self.assertEqual(self.steps_done("run"), 41)
+
+    def test_09_flipped_bit_in_a_tensor(self):
+        tensor = self.manifest(self.new)["tensors"][3]
+        piece = tensor["pieces"][0]
+        flip_bit(self.shard, piece["offset"] + piece["bytes"] // 2)
+        self.assert_refused("shard_00000.h5", "digest", tensor["path"], f"[{piece['offset']}, {piece['offset'] + piece['bytes']})")
+
+    def test_09_flipped_bit_in_the_structure(self):
+        flip_bit(self.shard, 48)
+        self.assert_refused("shard_00000.h5", "digest")
+
+    def test_09_flipped_bit_in_the_whole_view(self):
+        flip_bit(self.new / "global.h5", 1000)
+        self.assert_refused("global.h5", "digest")
+
+    def test_10_cut(self):
+        os.truncate(self.shard, self.shard.stat().st_size - 4096)
+        self.assert_refused("shard_00000.h5", "bytes")
+
+    def test_10_missing(self):
+        self.shard.unlink()
+        self.assert_refused("shard_00000.h5", "missing")
+
+    def test_10_extra(self):
+        shutil.copy(self.shard, self.new / "shard_00001.h5")
+        self.assert_refused("shard_00001.h5", "not listed")
+
+    def test_10_of_another_step(self):
+        shutil.copy(self.old / "shard_00000.h5", self.shard)
+        self.assert_refused("shard_00000.h5", "digest")
+
+    def test_10_two_swapped(self):
+        self.shard.rename(self.new / "x")
+        (self.new / "global.h5").rename(self.shard)
+        (self.new / "x").rename(self.new / "global.h5")
+        self.assert_refused(".h5", "the manifest says")
+
+    def test_11_manifests(self):
+        path = self.new / "manifest.json"
+        good = path.read_text()
+        edits = {"empty": "", "cut": good[:len(good) // 2], "version": good.replace('"version": 1', '"version": 2', 1),
+                 "negative": good.replace('"size": ', '"size": -', 1), "huge": good.replace('"size": ', '"size": 99999999999999', 1),
+                 "no JSON": "{" + good, "deep": "[" * 100000, "another": json.dumps({"schema": "other"})}
+        for name, text in edits.items():
+            with self.subTest(name):
+                path.write_text(text)
+                for arguments in (("checkpoint", "verify", self.new), self.train_arguments("run", "-r", self.new)):
+                    self.assertIn("manifest.json", self.run_sestina(*arguments, expected=BAD_DATA))
+        path.write_text(good)
+        self.run_sestina("checkpoint", "verify", self.new, "--full")
+        path.unlink()
+        self.assert_refused("manifest.json")
+
+    def test_12_latest_points_to_nothing(self):
+        link = self.work / "run/checkpoints/latest"
+        self.assertEqual(os.readlink(link), "step_00000040")
+        link.unlink()
+        link.symlink_to("step_00000099")
+        self.train("run", "-r", link, expected=BAD_DATA)
+        output = self.train("run", "-r", "auto", "run.steps=41")
+        self.assertIn("step_00000099", output)
+        self.assertEqual(os.readlink(link), "step_00000041")
+
+    def test_12_latest_points_to_an_incomplete_one(self):
+        (self.new / "manifest.json").unlink()
+        self.train("run", "-r", self.work / "run/checkpoints/latest", expected=BAD_DATA)
+        self.assert_refused("manifest.json")
+
+    def test_12_all_damaged(self):
+        """Never a silent fresh start over checkpoints that cannot be read."""
+        for folder in (self.old, self.new):
+            (folder / "manifest.json").unlink()
+        for word in ("auto", "latest"):
+            self.train("run", "-r", word, expected=BAD_DATA)
+
+    def test_12_none_at_all(self):
+        self.train("other", "-r", "latest", expected=INPUT_MISSING)
+        self.train("other", "-r", "auto", "run.steps=1", expected=DONE)
+        self.run_sestina("checkpoint", "verify", self.work / "nowhere", expected=INPUT_MISSING)
+
+
+class FullDisk(Case):
+    def test_06_two_failures_in_a_row(self):
+        self.train("run", *WIDE, "run.steps=10")
+        before = self.tensors(self.folder("run", 10))
+        output = self.train("run", *WIDE, "-r", "auto", "run.steps=100", "checkpoint.every=20", limit=LIMIT, expected=IO_ERROR)
+        self.assertIn("File too large", output)
+        self.assert_nothing_left("run")
+        failed = [line for line in self.lines("run", "checkpoint") if line.get("error")]
+        self.assertGreaterEqual(len(failed), 2)
+        self.assertEqual(self.saved_steps("run"), [10])
+        self.assertEqual(self.tensors(self.folder("run", 10)), before)
+        self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
+        self.train("run", *WIDE, "-r", "auto", "run.steps=20")  # room again
+
+    def test_06_training_goes_on_after_one(self):
+        keys = (*WIDE, "run.steps=1000000", "checkpoint.every=100")
+        child = self.start(*self.train_arguments("run", *keys), limit=LIMIT)
+        self.wait_for(lambda: any(line.get("error") for line in self.lines("run", "checkpoint")), child)
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.wait_for(lambda: self.saved_steps("run"), child)
+        child.send_signal(TERM)
+        self.finish(child, STOPPED_SAVED)
+        self.assert_nothing_left("run")
+        self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
+
+    def test_06_a_disk_that_is_really_full(self):
+        """A small tmpfs in a mount namespace of its own, where the system allows that."""
+        script = ('mount -t tmpfs -o size=3m none full && "$0" train -i deck.toml -d full "$@"; echo code $?; '
+                  'ls full/checkpoints; "$0" checkpoint verify full --full; echo verified $?')
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina, *WIDE, "run.steps=200",
+                   "checkpoint.every=20", "checkpoint.keep=0"]
+        (self.work / "full").mkdir()
+        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True, timeout=60)
+        if "code" not in done.stdout:
+            self.skipTest(f"no mount namespace: {done.stderr.strip()}")
+        self.assertIn("No space left", done.stdout + done.stderr)
+        self.assertIn(f"code {IO_ERROR}", done.stdout)
+        self.assertIn("verified 0", done.stdout)
+        self.assertNotIn(".tmp-", done.stdout.split("code")[1])
+
+    def test_06_staging_disk_gone(self):
+        (self.work / "fast").write_text("not a folder")
+        self.train("run", "run.steps=3", f"checkpoint.staging_dir={self.work}/fast", expected=IO_ERROR)
+        (self.work / "fast").unlink()
+        self.train("run2", "run.steps=3", f"checkpoint.staging_dir={self.work}/fast")
+        self.assertEqual(list((self.work / "fast").iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,130 @@
+"""Faults 1 to 5: kills, signals and the wall time, at every moment of a run."""
+
+import random
+import time
+import unittest
+
+from sestina import (Case, DONE, HUP, INT, INTERRUPTED, KILL, STOPPED_SAVED, STOPPED_UNSAVED, TERM, rounds)
+
+STEPS = 400
+
+
+class Stops(Case):
+    def test_00_resume_is_bitwise(self):
+        """Train A + B equals train A, resume, B."""
+        self.train("whole", f"run.steps={STEPS}")
+        self.train("parts", f"run.steps={STEPS // 3}")
+        output = self.train("parts", "-r", "auto", f"run.steps={STEPS}")
+        self.assertIn("resumed", output)
+        self.assert_same_run("whole", "parts", STEPS)
+        # At its end already: nothing to do, exit 0.
+        self.train("parts", "-r", "latest", f"run.steps={STEPS}")
+        self.assert_same_run("whole", "parts", STEPS)
+
+    def test_01_killed_while_saving(self):
+        """SIGKILL at random moments of a run that saves all the time; it must still end like one that was never killed."""
+        keys = (f"run.steps={STEPS}", "checkpoint.every=7", "checkpoint.keep=2")
+        self.train("whole", *keys)
+        choose, kills = random.Random(), rounds(10)
+        for _ in range(kills):
+            child = self.start(*self.train_arguments("killed", "-r", "auto", *keys))
+            before = self.saved_steps("killed")
+            try:
+                self.wait_for(lambda: self.saved_steps("killed") != before or child.poll() is not None, child)
+            except self.failureException:
+                if child.returncode != DONE:
+                    raise
+            time.sleep(choose.uniform(0, 0.06))
+            child.send_signal(KILL)
+            code, _ = self.finish(child)
+            if code == DONE:
+                break
+            self.assertEqual(code, -KILL)
+            listed = self.run_sestina("checkpoint", "list", self.work / "killed")
+            self.assertNotIn("tmp", listed)
+        self.train("killed", "-r", "auto", *keys)
+        self.run_sestina("checkpoint", "verify", self.work / "killed", "--full")
+        self.assert_nothing_left("killed")
+        self.assert_same_run("whole", "killed", STEPS)
+
+    def test_02_term_in_training(self):
+        self.train("whole", f"run.steps={STEPS}")
+        child = self.start(*self.train_arguments("stopped", f"run.steps={STEPS}"))
+        self.wait_for(lambda: self.steps_done("stopped") > STEPS // 8, child)
+        child.send_signal(TERM)
+        _, output = self.finish(child, STOPPED_SAVED)
+        self.assertIn("TERM", output)
+        self.assertLess(self.steps_done("stopped"), STEPS)
+        self.assertEqual(self.saved_steps("stopped"), [self.steps_done("stopped")])
+        self.train("stopped", "-r", "auto", f"run.steps={STEPS}")
+        self.assert_same_run("whole", "stopped", STEPS)
+
+    def test_02_hup_saves_and_goes_on(self):
+        child = self.start(*self.train_arguments("run", "run.steps=100000"))
+        self.wait_for(lambda: self.steps_done("run") > 5, child)
+        child.send_signal(HUP)
+        self.wait_for(lambda: self.saved_steps("run"), child)
+        at = self.steps_done("run")
+        self.wait_for(lambda: self.steps_done("run") > at + 5, child)
+        child.send_signal(INT)
+        self.finish(child, STOPPED_SAVED)
+
+    def test_03_term_in_start_up(self):
+        for delay in (0, 0.01, 0.05):
+            child = self.start(*self.train_arguments(f"run{delay}", "run.steps=1000000"))
+            self.wait_for((self.work / f"run{delay}" / "metrics.jsonl").exists, child)
+            time.sleep(delay)
+            child.send_signal(TERM)
+            code, output = self.finish(child, (STOPPED_SAVED, STOPPED_UNSAVED))
+            saved = self.saved_steps(f"run{delay}")
+            self.assertEqual(code, STOPPED_SAVED if saved else STOPPED_UNSAVED, output)
+
+    def test_03_term_in_evaluation(self):
+        evaluate = ("run.steps=1000000", "metrics.eval_every=1", "metrics.eval_batches=100000", "data.validation_fraction=0.5",
+                    "train.micro_batch=1")
+        child = self.start(*self.train_arguments("run", *evaluate))
+        self.wait_for(lambda: self.steps_done("run") >= 1, child)
+        child.send_signal(TERM)
+        begin = time.monotonic()
+        self.finish(child, STOPPED_SAVED)
+        self.assertLess(time.monotonic() - begin, 20)
+
+    def test_03_term_while_flushing(self):
+        child = self.start(*self.train_arguments("run", "run.steps=1000000", "checkpoint.every=1", "checkpoint.keep=2"))
+        self.wait_for(lambda: len(self.saved_steps("run")) >= 2, child)
+        child.send_signal(TERM)
+        self.finish(child, STOPPED_SAVED)
+        self.assertEqual(max(self.saved_steps("run")), self.steps_done("run"))
+        self.assert_nothing_left("run")
+
+    def test_04_second_term_while_saving(self):
+        child = self.start(*self.train_arguments("run", "run.steps=1000000", "checkpoint.every=2"))
+        self.wait_for(lambda: self.saved_steps("run"), child)
+        child.send_signal(TERM)
+        child.send_signal(TERM)
+        self.finish(child, STOPPED_SAVED)
+        self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
+
+    def test_04_second_interrupt_leaves_at_once(self):
+        child = self.start(*self.train_arguments("run", "run.steps=1000000", "checkpoint.every=2"))
+        self.wait_for(lambda: len(self.saved_steps("run")) >= 1, child)
+        child.send_signal(INT)
+        child.send_signal(INT)
+        code, _ = self.finish(child, (INTERRUPTED, STOPPED_SAVED))  # the first may be done before the second arrives
+        self.run_sestina("checkpoint", "verify", self.work / "run")  # what is marked complete is complete
+
+    def test_05_wall_time(self):
+        begin = time.monotonic()
+        output = self.train("run", "-t", "00:00:02", "run.steps=10000000", expected=STOPPED_SAVED)
+        took = time.monotonic() - begin
+        self.assertIn("wall time", output)
+        self.assertLess(took, 4)  # two seconds and some start-up on a busy machine
+        self.assertEqual(self.saved_steps("run")[-1], self.steps_done("run"))
+
+    def test_05_end_time_of_the_batch_job(self):
+        end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3)}
+        self.train("run", "run.steps=10000000", expected=STOPPED_SAVED, environment=end)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
