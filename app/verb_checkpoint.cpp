@@ -7,6 +7,7 @@
 
 #include "app/verbs.hpp"
 #include "io/checkpoint.hpp"
+#include "io/checkpoint_verify.hpp"
 
 namespace fs = std::filesystem;
 
@@ -46,7 +47,11 @@ std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
     if (!fs::exists(fs::symlink_status(path)))
       fail(ExitCode::input_missing, "{}: there is no such checkpoint or run directory", path);
     list.push_back({path, 0, 0, verify_checkpoint(path, full)});
-    if (list[0].problem.empty()) list[0].step = CheckpointReader(path, false).run().step;
+    if (list[0].problem.empty()) {
+      const Manifest manifest = load_manifest(path);
+      list[0].step = manifest.run.step;
+      for (const ManifestFile& file : manifest.files) list[0].bytes += file.size;
+    }
     return list;
   }
   list = list_checkpoints(path);
