@@ -1,0 +1,54 @@
+// Reads golden HDF5 files in tests: whole datasets and the numbers among their attributes.
+#pragma once
+#include <hdf5.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/error.hpp"
+
+namespace sestina {
+
+class Hdf5Reader {
+ public:
+  explicit Hdf5Reader(const std::string& path)
+      : file_(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)), path_(path) {
+    if (file_ < 0) fail(ExitCode::input_missing, "{}: cannot be opened", path);
+  }
+  ~Hdf5Reader() { H5Fclose(file_); }
+  Hdf5Reader(const Hdf5Reader&) = delete;
+  Hdf5Reader& operator=(const Hdf5Reader&) = delete;
+
+  std::vector<double> numbers(const std::string& name) const { return read<double>(name, H5T_NATIVE_DOUBLE); }
+  std::vector<std::int32_t> integers(const std::string& name) const {
+    return read<std::int32_t>(name, H5T_NATIVE_INT32);
+  }
+  // Attribute of a group or dataset ("/" is the root).
+  double attribute(const std::string& object, const std::string& name) const {
+    double value = 0;
+    const hid_t id = H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
+    const bool ok = id >= 0 && H5Aread(id, H5T_NATIVE_DOUBLE, &value) >= 0;
+    if (id >= 0) H5Aclose(id);
+    if (!ok) fail(ExitCode::bad_data, "{}: no number {} of {}", path_, name, object);
+    return value;
+  }
+
+ private:
+  template <class Element>
+  std::vector<Element> read(const std::string& name, hid_t type) const {
+    const hid_t set = H5Dopen2(file_, name.c_str(), H5P_DEFAULT);
+    if (set < 0) fail(ExitCode::bad_data, "{}: no dataset {}", path_, name);
+    const hid_t space = H5Dget_space(set);
+    std::vector<Element> values(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
+    const bool ok = H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0;
+    H5Sclose(space);
+    H5Dclose(set);
+    if (!ok) fail(ExitCode::bad_data, "{}: {} cannot be read", path_, name);
+    return values;
+  }
+
+  hid_t file_;
+  std::string path_;
+};
+
+}  // namespace sestina
