@@ -7,11 +7,8 @@
 
 namespace sestina {
 
-// stored: resolved deck of a checkpoint, "" none; stored_where names it in messages. Throws Error(usage) without any layer
-// and Error(input_missing) when the file cannot be opened; other errors are collected in the deck.
+// stored: resolved deck of a checkpoint, "" none; stored_where names it in messages. Throws Error(usage) without any
+// layer and Error(input_missing) when the file cannot be opened; other errors are collected in the deck.
 Deck layered_deck(const DeckArguments&, const std::string& stored = "", const std::string& stored_where = "checkpoint");
-
-// `-n`: reads every section, throws all errors at once, and returns the resolved deck as TOML.
-std::string resolved_deck(Deck&);
 
 }  // namespace sestina

@@ -1,5 +1,5 @@
-// Why and when to stop: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags only; poll() is
-// called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
+// Why and when to stop: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags only; poll()
+// is called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,15 +15,19 @@ class Stop {
   // SLURM_JOB_END_TIME is used where present.
   Stop(const RunOptions&, const std::string& run_dir);
   ~Stop();
-  // What to do now. reserve: seconds to keep for a save and a step.
+  Stop(const Stop&) = delete;
+  Stop& operator=(const Stop&) = delete;
+  // What to do now. reserve: seconds to keep for a save and a step. Once stop, always stop; save is told once.
+  // Error(io_error) when a STOP or CHECKPOINT file cannot be removed.
   enum class Wish { go_on, save, stop };
   Wish poll(double reserve);
-  std::string reason() const;                          // "signal TERM", "wall time", "STOP file"
-  double seconds_left() const;                         // infinity when there is no limit
+  std::string reason() const;   // "signal TERM", "wall time", "STOP file"
+  double seconds_left() const;  // infinity when there is no limit
 
  private:
   std::string run_dir_, reason_;
-  double deadline_ = 0;
+  std::vector<int> signals_;
+  double deadline_ = 0, next_look_ = 0;  // seconds since boot
 };
 // Blocks all signals in the calling thread: helper threads call it first.
 void block_signals();

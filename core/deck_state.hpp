@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/deck.hpp"
+#include "core/deck_words.hpp"
 
 namespace sestina {
 
@@ -53,10 +54,7 @@ std::string toml_text(double);
 std::string toml_text(const std::string&);
 std::string toml_text(const std::vector<std::string>&);
 
-std::string to_text(const DeckPlace&);                              // "file:line:column"
-std::size_t edit_distance(std::string_view a, std::string_view b);  // with swaps of neighbours
-// The candidate nearest to the word, "" when none is near enough to be meant.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+std::string to_text(const DeckPlace&);  // "file:line:column"
 
 struct Deck::State {
   std::map<std::string, DeckValue> values;

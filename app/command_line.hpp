@@ -1,0 +1,25 @@
+// The command line as a verb with its arguments. Nothing is started and no file is read here. No Kokkos.
+#pragma once
+#include <string>
+#include <variant>
+
+#include "app/verbs.hpp"
+
+namespace sestina {
+
+struct ShowText {
+  std::string text;  // answer to -h and -V
+};
+struct BenchStepArguments : BenchArguments {};
+struct BenchKernelsArguments : BenchArguments {};
+
+using Command =
+    std::variant<ShowText, TrainArguments, PlanArguments, EvalArguments, GenerateArguments, DataTokenizeArguments,
+                 DataTrainTokenizerArguments, DataInspectArguments, DataVerifyArguments, CheckpointListArguments,
+                 CheckpointVerifyArguments, CheckpointExportArguments, CheckpointImportArguments, ReportArguments,
+                 BenchStepArguments, BenchKernelsArguments, InfoArguments>;
+
+// Throws Error(usage) with a suggestion.
+Command parse_command_line(int argc, const char* const* argv);
+
+}  // namespace sestina

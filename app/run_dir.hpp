@@ -1,0 +1,24 @@
+// The run directory: made when absent, locked against a second job for as long as this object lives. No Kokkos.
+#pragma once
+#include <string>
+
+namespace sestina {
+
+class RunDir {
+ public:
+  // Error(cannot_create) when it cannot be made or written, or when another process holds it: the message then says
+  // which process, host and job. The lock is the kernel's on <path>/lock and ends with the process, however it ends.
+  explicit RunDir(const std::string& path);
+  ~RunDir();
+  RunDir(const RunDir&) = delete;
+  RunDir& operator=(const RunDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write_deck(const std::string& toml) const;  // deck.resolved.toml, whole or not at all
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+}  // namespace sestina

@@ -1,0 +1,109 @@
+// The command line: each verb's words become its arguments; every wrong word is a usage error that says what is
+// allowed.
+#include <gtest/gtest.h>
+
+#include "app/command_line.hpp"
+
+namespace sestina {
+namespace {
+
+Command parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "sestina");
+  std::vector<const char*> argv;
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return parse_command_line(static_cast<int>(argv.size()), argv.data());
+}
+
+template <class Arguments>
+Arguments as(const std::vector<std::string>& words) {
+  return std::get<Arguments>(parse(words));
+}
+
+void expect_usage(const std::vector<std::string>& words, const std::string& part) {
+  try {
+    parse(words);
+    ADD_FAILURE() << "accepted: " << fmt::format("{}", fmt::join(words, " "));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+        << "\"" << part << "\" is not in: " << error.what();
+  }
+}
+
+TEST(CommandLine, Train) {
+  const auto a =
+      as<TrainArguments>({"train", "-i", "a.toml", "run.steps=3", "--kokkos-num-threads=2", "-t", "01:00:01", "-r",
+                          "auto", "-d", "out", "-n", "--weights-only", "data.source=[{path=\"a b\"}]"});
+  EXPECT_EQ(a.deck.deck, "a.toml");
+  EXPECT_EQ(a.deck.overrides, (std::vector<std::string>{"run.steps=3", "data.source=[{path=\"a b\"}]"}));
+  EXPECT_EQ(a.kokkos, std::vector<std::string>{"--kokkos-num-threads=2"});
+  EXPECT_EQ(a.walltime, 3601);
+  EXPECT_EQ(a.resume, "auto");
+  EXPECT_EQ(a.run_dir, "out");
+  EXPECT_TRUE(a.dry_run);
+  EXPECT_TRUE(a.weights_only);
+}
+
+TEST(CommandLine, EveryVerb) {
+  EXPECT_TRUE(as<PlanArguments>({"plan", "-i", "a", "--json"}).json);
+  EXPECT_EQ(as<EvalArguments>({"eval", "-r", "c", "-i", "a"}).checkpoint, "c");
+  const auto g = as<GenerateArguments>({"generate", "--hf", "h", "--prompt", "-x [a]", "--tokens", "5", "--temperature",
+                                        "0", "--top-k", "3", "--seed", "9"});
+  EXPECT_EQ(g.hf, "h");
+  EXPECT_EQ(g.prompt, "-x [a]");
+  EXPECT_EQ(g.tokens, 5);
+  EXPECT_EQ(g.temperature, 0);
+  EXPECT_EQ(g.top_k, 3);
+  EXPECT_EQ(g.seed, 9u);
+  const auto t = as<DataTokenizeArguments>({"data", "tokenize", "a", "b", "-o", "c", "--no-end"});
+  EXPECT_EQ(t.inputs, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(t.end_of_document);
+  EXPECT_EQ(as<DataTrainTokenizerArguments>({"data", "train-tokenizer", "a", "-o", "b"}).special,
+            std::vector<std::string>{"<|endoftext|>"});
+  const std::vector<std::string> special = {"[PAD]", "<s>"};
+  EXPECT_EQ(as<DataTrainTokenizerArguments>(
+                {"data", "train-tokenizer", "a", "-o", "b", "--special", "[PAD]", "--special", "<s>"})
+                .special,
+            special);
+  EXPECT_EQ(as<DataInspectArguments>({"data", "inspect", "x", "--format", "npy"}).format, "npy");
+  EXPECT_EQ(as<DataVerifyArguments>({"data", "verify", "x", "y", "--vocab-size", "300"}).paths.size(), 2u);
+  EXPECT_EQ(as<CheckpointListArguments>({"checkpoint", "list", "r"}).run_dir, "r");
+  EXPECT_TRUE(as<CheckpointVerifyArguments>({"checkpoint", "verify", "r", "--full"}).full);
+  EXPECT_EQ(as<CheckpointExportArguments>({"checkpoint", "export", "c", "-o", "h"}).output, "h");
+  EXPECT_EQ(as<CheckpointImportArguments>({"checkpoint", "import", "h", "-d", "r", "run.seed=3"}).deck.overrides.size(),
+            1u);
+  EXPECT_EQ(as<ReportArguments>({"report", "a", "b"}).run_dirs.size(), 2u);
+  EXPECT_EQ(as<BenchStepArguments>({"bench", "step", "-i", "a", "--steps", "7"}).steps, 7);
+  EXPECT_TRUE(as<BenchKernelsArguments>({"bench", "kernels", "-i", "a", "--json"}).json);
+  EXPECT_FALSE(as<InfoArguments>({"info"}).json);
+}
+
+TEST(CommandLine, HelpAndVersionAreText) {
+  EXPECT_NE(as<ShowText>({"-h"}).text.find("train"), std::string::npos);
+  EXPECT_NE(as<ShowText>({"train", "-h"}).text.find("--walltime"), std::string::npos);
+  EXPECT_NE(as<ShowText>({"data", "tokenize", "--help"}).text.find("--separator"), std::string::npos);
+  EXPECT_EQ(as<ShowText>({"-V"}).text.rfind("sestina ", 0), 0u);
+}
+
+TEST(CommandLine, MistakesAreNamed) {
+  expect_usage({}, "no verb given, allowed train");
+  expect_usage({"trian"}, "unknown verb, got trian, did you mean train?");
+  expect_usage({"-x"}, "unknown verb, got -x");
+  expect_usage({"data"}, "sestina data: no verb given, allowed tokenize");
+  expect_usage({"data", "tokenise"}, "did you mean tokenize?");
+  expect_usage({"plan", "--jsno"}, "unknown option, got --jsno, did you mean --json?");
+  expect_usage({"train", "a.toml"}, "a deck is given with -i a.toml");
+  expect_usage({"train", "-i"}, "--input");
+  expect_usage({"train", "-t", "soon"}, "-t: not a duration, got soon");
+  expect_usage({"train", "-t", "00:00:00"}, "-t: not a duration");
+  expect_usage({"eval", "-i", "a"}, "give -r CHECKPOINT or --hf DIR");
+  expect_usage({"eval", "-r", "c", "--hf", "h"}, "excludes");
+  expect_usage({"generate", "-r", "c"}, "--prompt is required");
+  expect_usage({"generate", "-r", "c", "--prompt", "x", "--tokens", "-1"}, "--tokens");
+  expect_usage({"checkpoint", "list", "a", "b"}, "unexpected argument, got b");
+  expect_usage({"data", "verify"}, "nothing to check");
+  expect_usage({"data", "inspect", "x", "--format", "csv"}, "--format");
+}
+
+}  // namespace
+}  // namespace sestina

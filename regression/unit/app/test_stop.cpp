@@ -1,0 +1,156 @@
+// When to stop: signals, files in the run directory, wall time, second Ctrl-C. Fault cases 3 to 5.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "app/stop.hpp"
+
+namespace sestina {
+namespace {
+
+using Wish = Stop::Wish;
+
+class StopTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("SLURM_JOB_END_TIME");
+    dir_ = testing::TempDir() + "sestina_stop_" + std::to_string(getpid());
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::string dir_;
+  RunOptions run_;
+};
+
+// Polls for longer than the interval between looks at the files.
+Wish poll_files(Stop& stop) {
+  Wish wish = Wish::go_on;
+  for (int i = 0; i < 40 && wish == Wish::go_on; ++i) {
+    wish = stop.poll(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return wish;
+}
+
+TEST_F(StopTest, NothingHappens) {
+  Stop stop(run_, dir_);
+  EXPECT_EQ(stop.poll(1e9), Wish::go_on);
+  EXPECT_TRUE(std::isinf(stop.seconds_left()));
+}
+
+TEST_F(StopTest, StopSignalsStayStopped) {
+  for (const auto& [signal, name] : {std::pair(SIGTERM, "signal TERM"),
+                                     {SIGUSR1, "signal USR1"},
+                                     {SIGUSR2, "signal USR2"},
+                                     {SIGINT, "signal INT"}}) {
+    Stop stop(run_, dir_);
+    raise(signal);
+    EXPECT_EQ(stop.poll(0), Wish::stop);
+    EXPECT_EQ(stop.reason(), name);
+    EXPECT_EQ(stop.poll(0), Wish::stop);
+  }
+}
+
+TEST_F(StopTest, SignalsAreChosenByTheDeck) {
+  run_.stop_signals = {"ALRM"};
+  Stop stop(run_, dir_);
+  raise(SIGALRM);
+  EXPECT_EQ(stop.poll(0), Wish::stop);
+  EXPECT_EQ(stop.reason(), "signal ALRM");
+}
+
+TEST_F(StopTest, HangUpSavesOnceAndGoesOn) {
+  Stop stop(run_, dir_);
+  raise(SIGHUP);
+  EXPECT_EQ(stop.poll(0), Wish::save);
+  EXPECT_EQ(stop.poll(0), Wish::go_on);
+}
+
+TEST_F(StopTest, FilesAreTakenAway) {
+  Stop stop(run_, dir_);
+  std::ofstream(dir_ + "/CHECKPOINT").put('\n');
+  EXPECT_EQ(poll_files(stop), Wish::save);
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/CHECKPOINT"));
+  EXPECT_EQ(stop.poll(0), Wish::go_on);
+  std::ofstream(dir_ + "/STOP").put('\n');
+  EXPECT_EQ(poll_files(stop), Wish::stop);
+  EXPECT_EQ(stop.reason(), "STOP file");
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/STOP"));
+}
+
+TEST_F(StopTest, FileThatCannotBeRemovedIsAnError) {
+  Stop stop(run_, dir_);
+  std::filesystem::create_directories(dir_ + "/STOP/inside");  // a folder that is not empty stands for any such file
+  try {
+    poll_files(stop);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_error);
+  }
+}
+
+TEST_F(StopTest, WallTimeKeepsTheReserve) {
+  run_.walltime = 1000;
+  Stop stop(run_, dir_);
+  EXPECT_GT(stop.seconds_left(), 0);
+  EXPECT_LE(stop.seconds_left(), 1000);
+  EXPECT_EQ(stop.poll(10), Wish::go_on);
+  EXPECT_EQ(stop.poll(1000), Wish::stop);
+  EXPECT_EQ(stop.reason(), "wall time");
+}
+
+TEST_F(StopTest, WallTimeCountsFromTheStartOfTheProcess) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  run_.walltime = 0.25;  // over before the object exists
+  Stop stop(run_, dir_);
+  EXPECT_EQ(stop.poll(0), Wish::stop);
+}
+
+TEST_F(StopTest, BatchSystemsEndIsUsedWithoutAWallTime) {
+  setenv("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 100).c_str(), 1);
+  {
+    Stop stop(run_, dir_);
+    EXPECT_NEAR(stop.seconds_left(), 100, 2);
+    EXPECT_EQ(stop.poll(90), Wish::go_on);
+    EXPECT_EQ(stop.poll(101), Wish::stop);
+  }
+  setenv("SLURM_JOB_END_TIME", "soon", 1);
+  EXPECT_TRUE(std::isinf(Stop(run_, dir_).seconds_left()));
+  unsetenv("SLURM_JOB_END_TIME");
+}
+
+TEST_F(StopTest, SecondInterruptLeavesAtOnce) {
+  EXPECT_EXIT(
+      {
+        Stop stop(run_, dir_);
+        raise(SIGINT);
+        if (stop.poll(0) != Wish::stop) _exit(1);
+        raise(SIGINT);
+        _exit(2);
+      },
+      testing::ExitedWithCode(130), "Ctrl-C again leaves at once");
+}
+
+TEST_F(StopTest, HelperThreadsLeaveSignalsToTheMainThread) {
+  Stop stop(run_, dir_);
+  bool blocked = false;
+  std::thread([&] {
+    block_signals();
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    blocked = sigismember(&mask, SIGTERM) && sigismember(&mask, SIGINT) && !sigismember(&mask, SIGSEGV);
+  }).join();
+  EXPECT_TRUE(blocked);
+}
+
+}  // namespace
+}  // namespace sestina
