@@ -13,6 +13,9 @@ case.toml
     run = "{work}/run"
     tolerance = {loss = 1e-5, grad_norm = 1e-4, val_loss = 1e-5}   relative, per value
     exact = false                      true: bit for bit where the reference was made with the same instruction set
+  [[close]]                            like [[metrics]], the second run being the reference
+    runs = ["{work}/a", "{work}/b"]
+    tolerance = {loss = 1e-6}
   [[same]]                             the tensors of two checkpoints, bit for bit (by the manifests' digests)
     checkpoints = ["{work}/a/checkpoints/latest", "{work}/b/checkpoints/latest"]
   [[same]]                             files, byte for byte
@@ -106,26 +109,33 @@ def difference(got, want):
     return abs(got - want) / max(abs(want), 1e-30)
 
 
+def compare_series(run, got, want, tolerances, exact):
+    for key, tolerance in tolerances.items():
+        if got[key].keys() != want[key].keys():
+            raise Failure(f"{run}: {key} at steps {sorted(got[key])}, reference has {sorted(want[key])}")
+        worst = max(want[key], key=lambda step: difference(got[key][step], want[key][step]), default=None)
+        if worst is None:
+            raise Failure(f"{run}: no {key} at all")
+        far = difference(got[key][worst], want[key][worst])
+        limit = 0.0 if exact else tolerance
+        print(f"  {run} {key}: largest relative difference {far:.2e} at step {worst}, allowed {limit:.0e}")
+        if not far <= limit:
+            raise Failure(f"{run}: {key} at step {worst} is {got[key][worst]!r}, reference {want[key][worst]!r}")
+
+
 def compare_metrics(table, names, reference):
     run = fill(table["run"], names)
-    key_of_run = table["run"]
-    stored = reference["metrics"].get(key_of_run)
+    stored = reference["metrics"].get(table["run"])
     if stored is None:
-        raise Failure(f"reference.json has no numbers for {key_of_run}: run with --update")
-    got = read_metrics(run)
+        raise Failure(f"reference.json has no numbers for {table['run']}: run with --update")
     exact = table.get("exact", False) and instruction_set(run) == stored["instruction_set"]
-    for key, tolerance in table["tolerance"].items():
-        want = {int(step): value for step, value in stored[key].items()}
-        if got[key].keys() != want.keys():
-            raise Failure(f"{key_of_run}: {key} at steps {sorted(got[key])}, reference has {sorted(want)}")
-        worst = max(want, key=lambda step: difference(got[key][step], want[step]), default=None)
-        if worst is None:
-            raise Failure(f"{key_of_run}: no {key} at all")
-        far = difference(got[key][worst], want[worst])
-        limit = 0.0 if exact else tolerance
-        print(f"  {key_of_run} {key}: largest relative difference {far:.2e} at step {worst}, allowed {limit:.0e}")
-        if not far <= limit:
-            raise Failure(f"{key_of_run}: {key} at step {worst} is {got[key][worst]!r}, reference {want[worst]!r}")
+    want = {key: {int(step): value for step, value in stored[key].items()} for key in table["tolerance"]}
+    compare_series(table["run"], read_metrics(run), want, table["tolerance"], exact)
+
+
+def compare_close(table, names):
+    first, second = (read_metrics(run) for run in fill(table["runs"], names))
+    compare_series(table["runs"][0], first, second, table["tolerance"], False)
 
 
 def compare_same(table, names):
@@ -160,6 +170,8 @@ def run_case(folder, sestina, work, update_reason):
         run_step(step, names, deadline)
     for table in case.get("same", []):
         compare_same(table, names)
+    for table in case.get("close", []):
+        compare_close(table, names)
     if update_reason:
         text = json.dumps(new_reference(case, names, update_reason), indent=1)
         (folder / "reference.json").write_text(text + "\n")
