@@ -1,0 +1,26 @@
+// Text before tokenization: UTF-8 made valid, canonical composition (NFC), character classes. No Kokkos.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace sestina {
+
+// The code point that begins at text[at], which must be valid UTF-8; *bytes gets its length, 1 to 4.
+char32_t code_point_at(std::string_view text, std::size_t at, int* bytes);
+void append_utf8(std::string& text, char32_t c);
+
+bool is_valid_utf8(std::string_view text);
+// Every maximal ill-formed subpart becomes one U+FFFD (Unicode 15.0, section 3.9, "U+FFFD Substitution of Maximal
+// Subparts"), which is what Python's bytes.decode(errors="replace") does.
+std::string repair_utf8(std::string_view text);
+
+// Normalization Form C of valid UTF-8 (Unicode Standard Annex 15) by Unicode 9.0, as in the `tokenizers` package; what
+// came later is left alone. n log n in the worst case.
+std::string nfc(std::string_view text);
+
+bool is_space(char32_t c);  // Unicode's White_Space
+// Letters, marks, decimal digits, connector punctuation, join controls: \w of Unicode Technical Standard 18, annex C.
+bool is_word(char32_t c);
+
+}  // namespace sestina
