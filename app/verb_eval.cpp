@@ -1,0 +1,50 @@
+// `sestina eval`: validation loss and bits per byte of a checkpoint or an HF folder.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "app/deck_layers.hpp"
+#include "app/dispatch.hpp"
+#include "app/evaluation.hpp"
+#include "app/kokkos_session.hpp"
+#include "app/restore.hpp"
+#include "app/verbs.hpp"
+#include "io/tokenizer.hpp"
+
+namespace sestina {
+
+int run_eval(const EvalArguments& arguments) {
+  const Source source = find_source(arguments.checkpoint, arguments.hf);
+  DeckArguments layers = arguments.deck;
+  if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
+  Deck deck = layered_deck(layers, source.deck, source.checkpoint);
+  const Options options = Options::read(deck);
+  deck.finish();
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!options.data.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(options.data.tokenizer));
+  const bool held_out = !options.data.validation.empty() || options.data.validation_fraction > 0;
+  const SampleSet set(options.data, held_out ? Split::validation : Split::train, options.model.vocab_size, options.run.seed, tokenizer.get());
+  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+  const auto result = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+    using Exec = std::decay_t<decltype(exec)>;
+    Session<Exec, typename decltype(tag)::type> session(exec, options.model, session_setting(options), nullptr);
+    restore_weights(session, source);
+    return *evaluate_loss(session, set, options.metrics.eval_batches, [] { return false; });
+  });
+
+  const std::string what = source.hf.empty() ? source.checkpoint : source.hf;
+  if (arguments.json) {
+    nlohmann::ordered_json json{{"model", what}, {"split", held_out ? "validation" : "train"}, {"tokens", result.tokens}, {"loss", result.loss}};
+    json["bits_per_byte"] = result.bits_per_byte ? nlohmann::ordered_json(*result.bits_per_byte) : nlohmann::ordered_json(nullptr);
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print("{}\n{} tokens of the {} split: loss {:.6f}", what, result.tokens, held_out ? "validation" : "training", result.loss);
+    if (result.bits_per_byte) fmt::print(", bits per byte {:.6f}", *result.bits_per_byte);
+    fmt::print("\n");
+  }
+  return 0;
+}
+
+}  // namespace sestina
