@@ -13,6 +13,7 @@ constexpr std::size_t chunk = 4096;  // elements that one thread fills at a time
 template <class A>
 void fill_normal(std::uint64_t stream, double scale, std::size_t first, std::size_t n, A* out) {
   const std::size_t chunks = (n + chunk - 1) / chunk;
+  if (chunks <= 1) return normals(stream, first, n, scale, out);  // not worth waking the threads
   Kokkos::parallel_for("initialise", Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>>(0, chunks),
                        [=](std::size_t c) {
                          const std::size_t begin = c * chunk;

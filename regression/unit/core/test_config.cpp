@@ -1,0 +1,226 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/deck.hpp"
+#include "core/model/rope_table.hpp"
+#include "core/tensor_spec.hpp"
+
+namespace sestina {
+namespace {
+
+TEST(Preset, HasThePublishedNumberOfParameters) {
+  const std::map<std::string, std::int64_t> published{
+      {"olmo2-1b", 1484916736}, {"olmo2-7b", 7298617344},   {"qwen3-1.7b", 1720574976}, {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360}, {"qwen3-14b", 14768307200}, {"qwen3-32b", 32762123264}};
+  for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(preset(name)), count) << name;
+  const std::map<std::string, double> about{{"llama-8m", 8.43e6},  {"llama-134m", 134.1e6}, {"llama-60m", 58e6},
+                                            {"llama-130m", 134e6}, {"llama-350m", 368e6},   {"llama-1b", 1.34e9}};
+  for (const auto& [name, count] : about) EXPECT_NEAR(parameter_count(preset(name)) / count, 1, 0.005) << name;
+}
+
+TEST(Preset, AllAreSound) {
+  for (const std::string& name : preset_names()) {
+    const ModelConfig c = preset(name);
+    EXPECT_TRUE(defects(c).empty()) << name;
+    EXPECT_EQ(c.preset, name);
+    EXPECT_GT(flops_per_token(c, 1024), 6.0 * 0.5 * parameter_count(c)) << name;
+  }
+  EXPECT_THROW(preset("llama-2b"), Error);
+}
+
+TEST(Flops, CountProductsAndAttention) {
+  ModelConfig c = preset("llama-8m");
+  const double matrices = 8 * (4 * 256 * 256 + 3 * 256 * 688) + 4096 * 256;
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 256), 6 * matrices + 12.0 * 8 * 256 * 256);
+  c.tie_word_embeddings = true;  // the head's product stays
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 256), 6 * matrices + 12.0 * 8 * 256 * 256);
+}
+
+TEST(TensorSpecs, NamesAndOrderOfTheFamilies) {
+  const auto names = [](Family family, auto change) {
+    ModelConfig c = family_defaults(family);
+    c.hidden_size = c.intermediate_size = c.vocab_size = 8;
+    c.num_hidden_layers = c.num_attention_heads = c.num_key_value_heads = 1;
+    c.head_dim = 8;
+    change(c);
+    std::vector<std::string> list;
+    for (const TensorSpec& spec : tensor_specs(c)) list.push_back(spec.name);
+    return list;
+  };
+  const std::string at = "model.layers.0.", attention = at + "self_attn.", mlp = at + "mlp.";
+  EXPECT_EQ(names(Family::llama, [](ModelConfig&) {}),
+            (std::vector<std::string>{
+                "model.embed_tokens.weight", at + "input_layernorm.weight", attention + "q_proj.weight",
+                attention + "k_proj.weight", attention + "v_proj.weight", attention + "o_proj.weight",
+                at + "post_attention_layernorm.weight", mlp + "gate_proj.weight", mlp + "up_proj.weight",
+                mlp + "down_proj.weight", "model.norm.weight", "lm_head.weight"}));
+  EXPECT_EQ(
+      names(Family::olmo2, [](ModelConfig& c) { c.tie_word_embeddings = true; }),
+      (std::vector<std::string>{"model.embed_tokens.weight", attention + "q_proj.weight", attention + "k_proj.weight",
+                                attention + "v_proj.weight", attention + "q_norm.weight", attention + "k_norm.weight",
+                                attention + "o_proj.weight", at + "post_attention_layernorm.weight",
+                                mlp + "gate_proj.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
+                                at + "post_feedforward_layernorm.weight", "model.norm.weight"}));
+  const auto gpt = names(Family::gpt, [](ModelConfig& c) {
+    c.position = ModelConfig::Position::learned;
+    c.attention_bias = true;
+  });
+  for (const char* name : {"model.embed_positions.weight", "model.layers.0.self_attn.o_proj.bias",
+                           "model.layers.0.mlp.up_proj.bias", "model.layers.0.input_layernorm.bias", "model.norm.bias"})
+    EXPECT_EQ(std::count(gpt.begin(), gpt.end(), name), 1) << name;
+}
+
+TEST(HfConfig, RoundTripsThroughItsOwnText) {
+  for (const std::string& name : preset_names()) {
+    ModelConfig c = preset(name);
+    c.rope_scaling = RopeScaling{4, 2, 8, 4096};
+    c.eos_token_id = 7;
+    c.attention_bias = true;
+    const ModelConfig back = ModelConfig::from_hf_json(c.to_hf_json(), "test");
+    EXPECT_EQ(back.to_hf_json(), c.to_hf_json()) << name;
+    EXPECT_EQ(parameter_count(back), parameter_count(c)) << name;
+    EXPECT_EQ(back.rms_norm_eps, c.rms_norm_eps) << name;
+  }
+}
+
+const std::string small_json =
+    R"("model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "vocab_size": 50)";
+
+TEST(HfConfig, ReadsOldAndNewKeys) {
+  const ModelConfig old = ModelConfig::from_hf_json(
+      "{" + small_json + R"(, "rope_theta": 500000.0, "eos_token_id": [3, 4], "torch_dtype": "bfloat16",
+      "rope_scaling": {"type": "llama3", "factor": 32.0, "low_freq_factor": 1, "high_freq_factor": 4,
+                       "original_max_position_embeddings": 8192}})",
+      "old");
+  EXPECT_EQ(old.rope_theta, 5e5);
+  ASSERT_TRUE(old.rope_scaling);
+  EXPECT_EQ(old.rope_scaling->factor, 32);
+  EXPECT_EQ(old.eos_token_id, 3);
+  EXPECT_EQ(old.head_dim, 16);
+  EXPECT_EQ(old.num_key_value_heads, 4);
+  EXPECT_EQ(old.rms_norm_eps, 1e-6);
+  const ModelConfig now = ModelConfig::from_hf_json(
+      "{" + small_json +
+          R"(, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}, "pad_token_id": null})",
+      "new");
+  EXPECT_EQ(now.rope_theta, 1e6);
+  EXPECT_FALSE(now.rope_scaling);
+  EXPECT_EQ(now.pad_token_id, -1);
+}
+
+TEST(HfConfig, RefusesWhatItCannotDo) {
+  const auto message = [](const std::string& text) {
+    try {
+      ModelConfig::from_hf_json(text, "file");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      return std::string(error.what());
+    }
+    ADD_FAILURE() << text;
+    return std::string();
+  };
+  const auto with = [](const std::string& more) { return "{" + small_json + ", " + more + "}"; };
+  EXPECT_NE(message("").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(message("[1]").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(message(R"({"model_type": "mamba"})").find("\"mamba\""), std::string::npos);
+  EXPECT_NE(message(R"({"model_type": "llama"})").find("hidden_size: missing"), std::string::npos);
+  EXPECT_NE(message(with(R"("num_key_value_heads": 3)")).find("num_key_value_heads"), std::string::npos);
+  EXPECT_NE(message(with(R"("hidden_size": -4)")).find("-4"), std::string::npos);
+  EXPECT_NE(message(with(R"("hidden_size": 1e99)")).find("hidden_size"), std::string::npos);
+  EXPECT_NE(message(with(R"("rope_theta": "big")")).find("rope_theta"), std::string::npos);
+  EXPECT_NE(message(with(R"("rope_scaling": {"rope_type": "yarn"})")).find("yarn"), std::string::npos);
+  EXPECT_NE(message(with(R"("mlp_bias": true)")).find("mlp_bias"), std::string::npos);
+  EXPECT_NE(message(with(R"("hidden_act": "relu")")).find("relu"), std::string::npos);
+  EXPECT_NE(message(with(R"("attention_dropout": 0.1)")).find("attention_dropout"), std::string::npos);
+}
+
+TEST(Rope, ScalesLowFrequenciesOnly) {
+  ModelConfig c = preset("llama-8b");
+  const auto plain = rope_frequencies(c);
+  c.rope_scaling = RopeScaling{};
+  const auto scaled = rope_frequencies(c);
+  EXPECT_EQ(scaled.front(), plain.front());
+  EXPECT_DOUBLE_EQ(scaled.back(), plain.back() / 8);
+  for (std::size_t i = 0; i + 1 < scaled.size(); ++i) {
+    EXPECT_LT(scaled[i + 1], scaled[i]);
+    EXPECT_LE(scaled[i], plain[i]);
+  }
+}
+
+ModelConfig read(const std::string& toml) {
+  Deck deck;
+  deck.add_text("[model]\n" + toml, "deck", ".");
+  const ModelConfig c = ModelConfig::read(deck);
+  deck.finish();
+  Deck again;
+  again.add_text(deck.dump(), "dump", ".");
+  const ModelConfig back = ModelConfig::read(again);
+  again.finish();
+  EXPECT_EQ(back.to_hf_json(), c.to_hf_json()) << deck.dump();
+  return c;
+}
+
+TEST(ModelDeck, PresetWithKeysBesideIt) {
+  const ModelConfig c = read("preset = \"llama-60m\"\nnum_attention_heads = 4\nvocab_size = 300");
+  EXPECT_EQ(c.hidden_size, 512);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.num_key_value_heads, 4);
+  EXPECT_EQ(c.vocab_size, 300);
+  EXPECT_EQ(c.preset, "llama-60m");
+  const ModelConfig q = read("preset = \"qwen3-0.6b\"\nhidden_size = 256\nrope_scaling = {factor = 4.0}");
+  EXPECT_EQ(q.head_dim, 128);
+  EXPECT_EQ(q.num_key_value_heads, 8);
+  ASSERT_TRUE(q.rope_scaling);
+  EXPECT_EQ(q.rope_scaling->factor, 4);
+}
+
+TEST(ModelDeck, FamilyWithSizes) {
+  const std::string sizes = "hidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 4\nvocab_size = 300\n";
+  const ModelConfig c = read("family = \"gpt\"\nposition = \"learned\"\n" + sizes);
+  EXPECT_EQ(c.intermediate_size, 256);
+  EXPECT_EQ(c.hidden_act, "gelu");
+  EXPECT_EQ(c.position, ModelConfig::Position::learned);
+  const ModelConfig o = read("family = \"olmo2\"\n" + sizes);
+  EXPECT_EQ(o.intermediate_size, 176);
+  EXPECT_EQ(o.rope_theta, 5e5);
+  EXPECT_EQ(read("family = \"qwen3\"\n" + sizes).head_dim, 128);
+}
+
+TEST(ModelDeck, FolderOfTransformers) {
+  const std::string folder = SESTINA_SOURCE_DIR "/regression/golden/models/qwen3-tied";
+  const ModelConfig c = read("from_hf = \"" + folder + "\"");
+  EXPECT_EQ(c.head_dim, 32);
+  EXPECT_EQ(c.from_hf, folder);
+  EXPECT_TRUE(c.tie_word_embeddings);
+}
+
+TEST(ModelDeck, SaysWhatIsWrong) {
+  const auto errors = [](const std::string& toml) {
+    try {
+      read(toml);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_deck);
+      return std::string(error.what());
+    }
+    ADD_FAILURE() << toml;
+    return std::string();
+  };
+  const auto says = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(says(errors(""), "no model is chosen"));
+  EXPECT_TRUE(says(errors("preset = \"llama-61m\""), "llama-60m"));
+  EXPECT_TRUE(says(errors("family = \"llama\""), "hidden_size"));
+  EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nnum_key_value_heads = 3"), "do not divide"));
+  EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nposition = \"learned\""), "learned"));
+  EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_act = \"gelu\""), "silu"));
+  EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_sise = 3"), "hidden_sise"));
+  EXPECT_TRUE(says(errors("from_hf = \"no/such/folder\""), "config.json"));
+  const std::string golden = SESTINA_SOURCE_DIR "/regression/golden/models/qwen3-tied";
+  EXPECT_TRUE(says(errors("from_hf = \"" + golden + "\"\nvocab_size = 3"), "beside model.from_hf"));
+}
+
+}  // namespace
+}  // namespace sestina
