@@ -36,6 +36,7 @@ class MegatronTokens : public TokenSource {
   std::string description() const override {
     return fmt::format("Megatron {}: {} tokens ({}) in {} documents", prefix_, part_.count, name(part_.type), index_.documents);
   }
+  const char* token_type() const override { return name(part_.type); }
   double bytes_per_token() const override {
     return counts_.tokens == part_.count ? static_cast<double>(counts_.bytes) / static_cast<double>(counts_.tokens) : 0;
   }

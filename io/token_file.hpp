@@ -21,6 +21,7 @@ class TokenSource {
   // out = document starts in [begin, end), ascending token offsets (offset 0 is always a start).
   virtual void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const = 0;
   virtual std::string description() const = 0;
+  virtual const char* token_type() const { return "i32"; }                           // as stored: "u8", "u16", ...
   virtual double bytes_per_token() const { return 0; }                               // of the text; 0 when not known
 };
 

@@ -33,6 +33,7 @@ class FlatTokens : public TokenSource {
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const override;
   void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const override;
   std::string description() const override;
+  const char* token_type() const override { return name(parts_.front().type); }
   double bytes_per_token() const override { return parts_.front().type == TokenType::u8 ? 1 : 0; }
 
  private:

@@ -1,0 +1,128 @@
+// `sestina data tokenize` and `sestina data train-tokenizer`: from text to what training reads.
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/step_report.hpp"
+#include "app/verbs.hpp"
+#include "io/output_file.hpp"
+#include "io/quiet_threads.hpp"
+#include "io/text_files.hpp"
+#include "io/token_file.hpp"
+#include "io/token_file_forms.hpp"
+#include "io/tokenizer.hpp"
+
+namespace sestina {
+namespace {
+
+// One line on the terminal that is written over; nothing where the output is no terminal. At most ten times a second.
+class ProgressLine {
+ public:
+  void show(double done, const std::string& text) {
+    if (!terminal_ || (done < 1 && now_seconds() < next_)) return;
+    next_ = now_seconds() + 0.1;
+    fmt::print(stderr, "\r\033[K{:3.0f} %  {}", 100 * done, text);
+    std::fflush(stderr);
+  }
+  ~ProgressLine() {
+    if (terminal_ && next_ > 0) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  double next_ = 0;
+};
+
+double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+struct Tokenized {
+  TextCounts counts;
+  std::uint64_t documents = 0;
+};
+
+Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                         MegatronWriter& writer) {
+  Tokenized result;
+  ProgressLine progress;
+  const double start = now_seconds();
+  const auto write = [&](const std::vector<std::int32_t>& tokens) {
+    writer.add_document(tokens.data(), tokens.size());
+    result.counts.tokens += tokens.size();
+    ++result.documents;
+  };
+  read_documents(files, arguments.separator, [&](const std::vector<std::string_view>& documents, std::uint64_t, std::size_t read) {
+    for (const auto document : documents) result.counts.bytes += document.size();
+    tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
+    progress.show(static_cast<double>(read) / static_cast<double>(files.size()),
+                  fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
+                              megabytes(result.counts.bytes) / (now_seconds() - start)));
+  });
+  return result;
+}
+
+}  // namespace
+
+int run_data_tokenize(const DataTokenizeArguments& arguments) {
+  const double start = now_seconds();
+  std::optional<Tokenizer> tokenizer;
+  if (!arguments.tokenizer.empty()) tokenizer.emplace(Tokenizer::load(arguments.tokenizer));
+  const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
+  const auto files = list_text_files(arguments.inputs, {});
+  MegatronWriter writer(arguments.output, chosen != nullptr ? chosen->vocab_size() : 256);
+  const auto [counts, documents] = tokenize_files(arguments, files, chosen, writer);
+  if (counts.tokens == 0) fail(ExitCode::bad_data, "data tokenize: the {} input files hold no text", files.size());
+  writer.finish();
+  write_text_counts(arguments.output, counts, arguments.tokenizer);
+
+  const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens), seconds = now_seconds() - start;
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {{"output", arguments.output}, {"files", files.size()},   {"documents", documents},
+                                         {"tokens", counts.tokens},    {"bytes", counts.bytes},   {"bytes_per_token", ratio},
+                                         {"seconds", seconds}};
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print("{}.bin: {} tokens in {} documents from {} files, {:.1f} MB of text, {:.3f} bytes per token, {:.1f} s ({:.1f} MB/s)\n",
+               arguments.output, counts.tokens, documents, files.size(), megabytes(counts.bytes), ratio, seconds,
+               megabytes(counts.bytes) / seconds);
+  }
+  return 0;
+}
+
+int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
+  const double start = now_seconds();
+  const auto paths = list_text_files(arguments.inputs, {});
+  std::vector<TextFile> files;
+  std::vector<std::string_view> documents;
+  std::uint64_t bytes = 0;
+  for (const auto& path : paths) files.emplace_back(path);
+  for (const TextFile& file : files) {
+    documents.push_back(file.view());
+    bytes += file.view().size();
+  }
+  if (bytes == 0) fail(ExitCode::bad_data, "data train-tokenizer: the {} input files hold no text", files.size());
+  ProgressLine progress;
+  TokenizerTraining training{.vocab_size = arguments.vocab_size,
+                             .pattern = arguments.pattern,
+                             .special = arguments.special,
+                             .threads = thread_count(arguments.threads),
+                             .progress = [&](double done) { progress.show(done, fmt::format("{:.1f} MB of text", megabytes(bytes))); }};
+  const std::string text = train_tokenizer(documents, training);
+  const std::int64_t size = Tokenizer::parse(text, arguments.output).vocab_size();
+  OutputFile file(arguments.output);
+  file.write(text);
+  file.commit();
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {{"output", arguments.output}, {"vocab_size", size},
+                                         {"files", files.size()},      {"bytes", bytes},
+                                         {"seconds", now_seconds() - start}};
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print("{}: {} tokens learnt from {:.1f} MB of text in {} files, {:.1f} s\n", arguments.output, size, megabytes(bytes),
+               files.size(), now_seconds() - start);
+  }
+  return 0;
+}
+
+}  // namespace sestina
