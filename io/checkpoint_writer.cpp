@@ -1,5 +1,3 @@
-#include <pthread.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include "io/checkpoint_files.hpp"
 #include "io/checkpoint_list.hpp"
 #include "io/checkpoint_shard.hpp"
+#include "io/quiet_threads.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -172,12 +171,8 @@ CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointO
   state_->options = options;
   remove_leftovers(run_dir + "/checkpoints", "");
   if (!options.staging_dir.empty()) remove_leftovers(options.staging_dir, staging_name(run_dir));
-  // The thread inherits a full signal mask: signals belong to the main thread, and a file-size limit becomes an errno.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  state_->thread = std::thread([state = state_.get()] { state->loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Quiet: signals belong to the main thread, and beyond a file-size limit a write gives an errno instead of a signal.
+  state_->thread = quiet_thread([state = state_.get()] { state->loop(); });
 }
 
 CheckpointWriter::~CheckpointWriter() {
