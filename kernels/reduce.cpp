@@ -48,7 +48,7 @@ void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, Vector<doub
   Kokkos::parallel_for(
       "sestina::reduce chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
         const std::size_t begin = team.league_rank() * reduce_chunk;
-        const std::size_t count = Kokkos::min(reduce_chunk, x.extent(0) - begin);
+        const std::size_t count = Kokkos::min(std::size_t{reduce_chunk}, x.extent(0) - begin);
         double total = 0;
         Kokkos::parallel_reduce(
             Kokkos::TeamThreadRange(team, count),
