@@ -1,0 +1,117 @@
+// The decks in inputs/ are valid, and inputs/README.md lists every key there is, and no other, with the right word on
+// whether a resume may change it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/deck.hpp"
+#include "core/options.hpp"
+
+namespace sestina {
+namespace {
+
+const std::string folder = std::string(SESTINA_SOURCE_DIR) + "/inputs";
+
+std::vector<std::string> decks() {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".toml") paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// "data.source.0.path" -> "data.source.path"
+std::string without_index(const std::string& key) {
+  std::string out, word;
+  std::istringstream words(key);
+  while (std::getline(words, word, '.'))
+    if (word.find_first_not_of("0123456789") != word.npos) out += (out.empty() ? "" : ".") + word;
+  return out;
+}
+
+// Keys of the README's tables: first column `key`, last column yes or no.
+std::map<std::string, bool> documented_keys() {
+  std::map<std::string, bool> keys;
+  std::ifstream file(folder + "/README.md");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| `", 0) != 0) continue;
+    const std::string key = line.substr(3, line.find('`', 3) - 3);
+    const bool yes = line.ends_with("| yes |"), no = line.ends_with("| no |");
+    EXPECT_TRUE(yes || no) << line;
+    EXPECT_TRUE(keys.emplace(key, yes).second) << key << " is listed twice";
+  }
+  return keys;
+}
+
+std::set<std::string> keys_of(Deck& deck) {
+  Options::read(deck);
+  deck.finish();
+  std::set<std::string> keys;
+  for (const auto& key : deck.resolved_keys()) keys.insert(without_index(key));
+  return keys;
+}
+
+TEST(Inputs, EveryDeckIsValidAndTrainable) {
+  ASSERT_FALSE(decks().empty());
+  for (const auto& path : decks()) {
+    Deck deck;
+    deck.add_file(path);
+    const Options options = Options::read(deck);
+    if (path.find("llama_134m") == path.npos) require_training_keys(deck);  // that one comes without text
+    EXPECT_NO_THROW(deck.finish()) << path;
+    EXPECT_EQ(options.run.name, std::filesystem::path(path).stem().string());
+    for (const auto& source : options.data.source)
+      if (path.find("/tiny_") != path.npos)
+        EXPECT_TRUE(std::filesystem::exists(source.path)) << path << ": " << source.path;
+  }
+}
+
+TEST(Inputs, TinyDecksAreTiny) {
+  for (const auto& path : decks()) {
+    if (path.find("/tiny_") == path.npos) continue;
+    Deck deck;
+    deck.add_file(path);
+    const auto parameters = parameter_count(Options::read(deck).model);
+    EXPECT_GT(parameters, 200'000) << path;
+    EXPECT_LT(parameters, 1'000'000) << path;
+  }
+}
+
+TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
+  std::set<std::string> known;
+  for (const auto& path : decks()) {
+    Deck deck;
+    deck.add_file(path);
+    known.merge(keys_of(deck));
+  }
+  Deck rare;  // keys that exist only when they are used
+  rare.add_text(
+      "[model]\npreset = \"llama-8m\"\nrope_scaling = {factor = 8.0}\n[[data.validation]]\npath = "
+      "\"x\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n",
+      "rare", "");
+  known.merge(keys_of(rare));
+  known.insert("model.from_hf");  // needs a folder with a model
+  std::set<std::string> documented;
+  for (const auto& [key, unused] : documented_keys()) documented.insert(key);
+  EXPECT_EQ(documented, known);
+}
+
+TEST(Inputs, ReadmeSaysWhatAResumeMayChange) {
+  for (const auto& [documented, may_change] : documented_keys()) {
+    std::string key = documented;
+    for (const std::string list : {"data.source", "data.validation", "optimizer.group"})
+      if (key.rfind(list + ".", 0) == 0) key = list + ".0" + key.substr(list.size());
+    Deck stored, now;
+    stored.text(key, "a");
+    now.text(key, "b");
+    EXPECT_EQ(forbidden_changes(stored, now).empty(), may_change) << documented;
+  }
+}
+
+}  // namespace
+}  // namespace sestina
