@@ -9,6 +9,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/attention_product.hpp"
 #include "kernels/math.hpp"
+#include "kernels/rows.hpp"
 
 namespace sestina::attention_blocked {
 
@@ -17,6 +18,56 @@ inline constexpr int strip = 16;  // rows that share one bound of the triangle i
 
 template <class T>
 using In = Matrix<const T, Host>;
+
+template <class V>
+auto* at(const V& view, std::int64_t row, int column) {
+  return view.data() + row * static_cast<std::int64_t>(view.stride(0)) + column;
+}
+
+// Rows [0, n) of a head, times factor, into (rows, width); padding is zero.
+template <class A, class T>
+void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int width, A factor, A* __restrict to) {
+  for (int i = 0; i < n; ++i) {
+    const T* row = from + i * stride;
+    A* packed = to + i * width;
+    for (int d = 0; d < h; ++d) packed[d] = factor * A(row[d]);
+    for (int d = h; d < width; ++d) packed[d] = 0;
+  }
+  std::fill(to + n * width, to + rows * width, A(0));
+}
+
+// The lanes x lanes block at `from` (rows `stride` apart), transposed: exchanges halves, quarters, ... of pairs of rows
+// (Eklundh 1972).
+template <class A>
+void transpose_tile(const A* from, int stride, A* __restrict to, int to_stride) {
+  using V = typename VectorOf<A>::type;
+  V rows[lanes<A>];
+  for (int i = 0; i < lanes<A>; ++i) rows[i] = *reinterpret_cast<const V*>(from + i * stride);
+#pragma GCC unroll 8
+  for (int step = lanes<A> / 2; step > 0; step /= 2) {
+    typename ShuffleOf<A>::type low, high;
+    for (int l = 0; l < lanes<A>; ++l) {
+      low[l] = (l & step) == 0 ? l : lanes<A> + l - step;
+      high[l] = (l & step) == 0 ? l + step : lanes<A> + l;
+    }
+    for (int i = 0; i < lanes<A>; ++i) {
+      if ((i & step) != 0) continue;
+      const V a = rows[i], b = rows[i + step];
+      rows[i] = __builtin_shuffle(a, b, low);
+      rows[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+  for (int i = 0; i < lanes<A>; ++i) *reinterpret_cast<V*>(to + i * to_stride) = rows[i];
+}
+
+// One packed block of keys (key_block, width) as (width, key_block): the right operand of queries times keys.
+template <class A>
+void transpose_block(const A* from, int width, A* to) {
+  for (int d = 0; d < width; d += lanes<A>) {
+    for (int j = 0; j < key_block; j += lanes<A>)
+      transpose_tile(from + j * width + d, width, to + d * key_block + j, key_block);
+  }
+}
 
 // What both passes know of the problem.
 template <class T>
@@ -30,33 +81,15 @@ struct Problem {
   int blocks() const { return (shape.sequence + key_block - 1) / key_block; }
   std::size_t panel() const { return static_cast<std::size_t>(blocks()) * key_block * width(); }  // elements
   int first(std::int64_t row) const { return first_key.size() > 0 ? first_key(row) : 0; }
+
+  // A head's rows of k or v into `rows` (sequence, width), and block by block transposed into `columns`.
+  void pack_columns(const In<T>& m, std::int64_t base, int kv_head, A* rows, A* columns) const {
+    const int padded = blocks() * key_block, h = shape.head_dim;
+    pack_rows(at(m, base, kv_head * h), m.stride(0), shape.sequence, padded, h, width(), A(1), rows);
+    for (int key = 0; key < padded; key += key_block)
+      transpose_block(rows + key * width(), width(), columns + key * width());
+  }
 };
-
-template <class V>
-auto* at(const V& view, std::int64_t row, int column) {
-  return view.data() + row * static_cast<std::int64_t>(view.stride(0)) + column;
-}
-
-// Rows [0, n) of a head, times factor, into (rows, width); padding is zero.
-template <class A, class T>
-void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int width, A factor, A* to) {
-  for (int i = 0; i < n; ++i) {
-    for (int d = 0; d < h; ++d) to[i * width + d] = factor * A(from[i * stride + d]);
-    for (int d = h; d < width; ++d) to[i * width + d] = 0;
-  }
-  std::fill(to + n * width, to + rows * width, A(0));
-}
-
-// Keys [0, n) of a head, block by block as (h, key_block): the right operand of queries times keys.
-template <class A, class T>
-void pack_columns(const T* from, std::int64_t stride, int n, int blocks, int h, int width, A* to) {
-  for (int block = 0; block < blocks; ++block, to += key_block * width) {
-    for (int j = 0; j < key_block; ++j) {
-      const int row = block * key_block + j;
-      for (int d = 0; d < h; ++d) to[d * key_block + j] = row < n ? A(from[row * stride + d]) : A(0);
-    }
-  }
-}
 
 template <class A, class T>
 void unpack_rows(const A* from, int n, int h, int width, A factor, T* to, std::int64_t stride) {
@@ -113,7 +146,8 @@ template <class A>
 void advance_row(RunningRows<A>& r, int i, int n, int width) {
   A* scores = r.scores + i * key_block;
   A top = r.largest[i];
-  for (int j = 0; j < n; ++j) top = top < scores[j] ? scores[j] : top;
+  const A found = max_over<A>(HostLane{}, n, [&](int j) { return scores[j]; });
+  top = top < found ? found : top;
   const A base = top == -Kokkos::Experimental::infinity_v<A> ? A(0) : top;
   A part = 0;
   for (int j = 0; j < n; ++j) part += scores[j] = exp_fast(scores[j] - base);
@@ -143,7 +177,7 @@ struct Forward {
     const int h = p.shape.head_dim, width = p.width(), sequence = p.shape.sequence;
     const std::int64_t base = static_cast<std::int64_t>(batch) * sequence;
     A *keys = memory, *values = keys + p.panel();
-    pack_columns(at(p.k, base, kv_head * h), p.k.stride(0), sequence, p.blocks(), h, width, keys);
+    p.pack_columns(p.k, base, kv_head, values, keys);  // `values` only lends its memory here
     pack_rows(at(p.v, base, kv_head * h), p.v.stride(0), sequence, p.blocks() * key_block, h, width, A(1), values);
     RunningRows<A> r;
     r.q = values + p.panel(), r.sum = r.q + query_block * width, r.scores = r.sum + query_block * width;
@@ -208,10 +242,8 @@ struct Backward {
     const int h = p.shape.head_dim, width = p.width(), sequence = p.shape.sequence;
     const std::int64_t base = static_cast<std::int64_t>(batch) * sequence;
     const Parts m = parts(memory);
-    const int padded = p.blocks() * key_block;
-    pack_columns(at(p.k, base, kv_head * h), p.k.stride(0), sequence, p.blocks(), h, width, m.key_columns);
-    pack_columns(at(p.v, base, kv_head * h), p.v.stride(0), sequence, p.blocks(), h, width, m.value_columns);
-    pack_rows(at(p.k, base, kv_head * h), p.k.stride(0), sequence, padded, h, width, A(1), m.key_rows);
+    p.pack_columns(p.v, base, kv_head, m.key_rows, m.value_columns);  // lends its memory
+    p.pack_columns(p.k, base, kv_head, m.key_rows, m.key_columns);
     std::fill(m.dk, m.dk + p.panel(), A(0));
     std::fill(m.dv, m.dv + p.panel(), A(0));
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -274,10 +306,7 @@ struct Backward {
                               m.ds + top * key_block, key_block, false);
     for (int i = top; i < end; ++i) {
       A *weight = m.p + i * key_block, *slope = m.ds + i * key_block;
-      for (int j = 0; j < seen; ++j) {
-        weight[j] = exp_fast(weight[j] - logs[i]);
-        slope[j] = weight[j] * (slope[j] - delta[i]);
-      }
+      finish_slopes(weight, slope, seen, logs[i], delta[i]);
       const int first = p.first(row + i) - key_begin, last = begin + i - key_begin;
       if (first > 0 || last < seen - 1) {
         hide(weight, seen, first, last, A(0));
@@ -286,6 +315,13 @@ struct Backward {
     }
     multiply<Left::row_major>(end - top, width, seen, m.ds + top * key_block, key_block, m.key_rows + panel, width,
                               m.dq + top * width, width, true);
+  }
+
+  static void finish_slopes(A* __restrict weight, A* __restrict slope, int n, A log, A delta) {
+    for (int j = 0; j < n; ++j) {
+      weight[j] = exp_fast(weight[j] - log);
+      slope[j] = weight[j] * (slope[j] - delta);
+    }
   }
 
   // dk and dv of one block of keys: sums over the n rows of the query block that see them.

@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 namespace sestina::attention_blocked {
 
@@ -12,6 +14,12 @@ inline constexpr int lanes = vector_bytes / static_cast<int>(sizeof(A));
 template <class A>
 struct VectorOf {
   typedef A type __attribute__((vector_size(vector_bytes)));
+};
+// Integers that name the lanes of two such vectors in __builtin_shuffle.
+template <class A>
+struct ShuffleOf {
+  using Index = std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;
+  typedef Index type __attribute__((vector_size(vector_bytes)));
 };
 // Rows of a tile: 2 vectors in each row, and room left for the operands in 32 (AVX-512) or 16 (AVX2) registers.
 inline constexpr int tile_rows = vector_bytes == 32 ? 4 : 8;

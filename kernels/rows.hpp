@@ -13,25 +13,25 @@ using Lane = std::conditional_t<std::is_same_v<Exec, Host>, HostLane, typename K
 
 // body(j) for j in [0, n), in any order; iterations must not depend on each other.
 template <class Body>
-KOKKOS_INLINE_FUNCTION void each(const HostLane&, int n, const Body& body) {
+KOKKOS_FORCEINLINE_FUNCTION void each(const HostLane&, int n, const Body& body) {
 #pragma omp simd
   for (int j = 0; j < n; ++j) body(j);
 }
 template <class Member, class Body>
-KOKKOS_INLINE_FUNCTION void each(const Member& team, int n, const Body& body) {
+KOKKOS_FORCEINLINE_FUNCTION void each(const Member& team, int n, const Body& body) {
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, n), body);
 }
 
 // Sum of term(j) over [0, n), known to the whole lane. Also a barrier of the lane.
 template <class A, class Term>
-KOKKOS_INLINE_FUNCTION A sum_over(const HostLane&, int n, const Term& term) {
+KOKKOS_FORCEINLINE_FUNCTION A sum_over(const HostLane&, int n, const Term& term) {
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int j = 0; j < n; ++j) sum += term(j);
   return sum;
 }
 template <class A, class Member, class Term>
-KOKKOS_INLINE_FUNCTION A sum_over(const Member& team, int n, const Term& term) {
+KOKKOS_FORCEINLINE_FUNCTION A sum_over(const Member& team, int n, const Term& term) {
   A sum = 0;
   Kokkos::parallel_reduce(
       Kokkos::TeamVectorRange(team, n), [&](int j, A& part) { part += term(j); }, sum);
@@ -40,7 +40,7 @@ KOKKOS_INLINE_FUNCTION A sum_over(const Member& team, int n, const Term& term) {
 
 // Largest of term(j), or -infinity for n = 0; a NaN may be passed over.
 template <class A, class Term>
-KOKKOS_INLINE_FUNCTION A max_over(const HostLane&, int n, const Term& term) {
+KOKKOS_FORCEINLINE_FUNCTION A max_over(const HostLane&, int n, const Term& term) {
   A largest = -Kokkos::Experimental::infinity_v<A>;
 #pragma omp simd reduction(max : largest)
   for (int j = 0; j < n; ++j) {
@@ -50,7 +50,7 @@ KOKKOS_INLINE_FUNCTION A max_over(const HostLane&, int n, const Term& term) {
   return largest;
 }
 template <class A, class Member, class Term>
-KOKKOS_INLINE_FUNCTION A max_over(const Member& team, int n, const Term& term) {
+KOKKOS_FORCEINLINE_FUNCTION A max_over(const Member& team, int n, const Term& term) {
   A largest = -Kokkos::Experimental::infinity_v<A>;
   Kokkos::parallel_reduce(
       Kokkos::TeamVectorRange(team, n),
@@ -63,16 +63,16 @@ KOKKOS_INLINE_FUNCTION A max_over(const Member& team, int n, const Term& term) {
 }
 
 // Writes a value that belongs to the row as a whole.
-KOKKOS_INLINE_FUNCTION bool is_first(const HostLane&) { return true; }
+KOKKOS_FORCEINLINE_FUNCTION bool is_first(const HostLane&) { return true; }
 template <class Member>
-KOKKOS_INLINE_FUNCTION bool is_first(const Member& team) {
+KOKKOS_FORCEINLINE_FUNCTION bool is_first(const Member& team) {
   return team.team_rank() == 0;
 }
 
 // Makes what the lane's threads wrote visible to all of them.
-KOKKOS_INLINE_FUNCTION void sync(const HostLane&) {}
+KOKKOS_FORCEINLINE_FUNCTION void sync(const HostLane&) {}
 template <class Member>
-KOKKOS_INLINE_FUNCTION void sync(const Member& team) {
+KOKKOS_FORCEINLINE_FUNCTION void sync(const Member& team) {
   team.team_barrier();
 }
 
@@ -105,7 +105,7 @@ void for_rows(const char* label, const Exec& exec, std::int64_t n, const Body& b
 
 // Pointer to the first element of a row; valid for zero-width rows too.
 template <class View>
-KOKKOS_INLINE_FUNCTION auto* row_of(const View& view, std::int64_t row) {
+KOKKOS_FORCEINLINE_FUNCTION auto* row_of(const View& view, std::int64_t row) {
   return view.data() + row * static_cast<std::int64_t>(view.stride(0));
 }
 
