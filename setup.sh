@@ -128,13 +128,16 @@ prepare() {
   options=(-Wno-dev)
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if [ "$kind" = host ]; then
-    installed_kokkos OPENMP && return
+    if installed_kokkos OPENMP; then
+      options+=(-DCMAKE_PREFIX_PATH=)
+      return
+    fi
     build_kokkos host "$build/deps/host"
     options+=("-DCMAKE_PREFIX_PATH=$build/deps/host${CMAKE_PREFIX_PATH:+;${CMAKE_PREFIX_PATH//:/;}}")
   else
     find_nvcc || fail 69 "no nvcc found (PATH, CUDA_HOME, /usr/local/cuda)"
     if installed_kokkos CUDA; then
-      options+=(-DCMAKE_CXX_COMPILER=nvcc_wrapper)
+      options+=(-DCMAKE_PREFIX_PATH= -DCMAKE_CXX_COMPILER=nvcc_wrapper)
     else
       build_kokkos cuda "$build/deps/cuda"
       options+=("-DCMAKE_PREFIX_PATH=$build/deps/cuda${CMAKE_PREFIX_PATH:+;${CMAKE_PREFIX_PATH//:/;}}"
