@@ -1,16 +1,13 @@
 #include "io/tokenizer.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <unordered_map>
 
 #include "io/bpe_bytes.hpp"
 #include "io/bpe_cache.hpp"
 #include "io/mapped_file.hpp"
+#include "io/quiet_threads.hpp"
 #include "io/tokenizer_json.hpp"
 #include "io/tokenizer_text.hpp"
 
@@ -162,27 +159,11 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode(const std::vector<std::
       rest.remove_prefix(cut);
     }
   }
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    try {
-      auto scratch = state_->borrow();
-      for (std::size_t p; (p = next++) < parts.size();) state_->encode(parts[p].bytes, *scratch, parts[p].ids);
-      state_->give_back(std::move(scratch));
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      error = std::current_exception();
-      next = parts.size();
-    }
-  };
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t wanted = threads > 0 ? threads : cores;
-  std::vector<std::thread> workers;
-  for (std::size_t w = 1; w < std::min(wanted, parts.size()); ++w) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  if (error) std::rethrow_exception(error);
+  parallel_chunks(parts.size(), 1, threads, [&](std::uint64_t p, std::uint64_t) {
+    auto scratch = state_->borrow();
+    state_->encode(parts[p].bytes, *scratch, parts[p].ids);
+    state_->give_back(std::move(scratch));
+  });
 
   std::vector<std::vector<std::int32_t>> result(texts.size());
   for (Part& part : parts) {

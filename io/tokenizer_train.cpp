@@ -2,15 +2,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
+#include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 
 #include "io/bpe_bytes.hpp"
 #include "io/bpe_train.hpp"
 #include "io/pretokenize.hpp"
+#include "io/quiet_threads.hpp"
 #include "io/tokenizer.hpp"
 #include "io/tokenizer_added.hpp"
 #include "io/tokenizer_text.hpp"
@@ -74,6 +73,11 @@ class Counter {
   PreTokenizer pattern_;
 };
 
+struct Worker {
+  Pattern::Match match;
+  Counts counts;
+};
+
 std::vector<std::string_view> cut(const std::vector<std::string_view>& documents, bool cuttable) {
   std::vector<std::string_view> parts;
   for (std::string_view rest : documents) {
@@ -92,36 +96,29 @@ std::vector<CountedPiece> count_pieces(const std::vector<std::string_view>& docu
   const bool cuttable = std::none_of(training.special.begin(), training.special.end(),
                                      [](const std::string& s) { return s.find('\n') != std::string::npos; });
   const std::vector<std::string_view> parts = cut(documents, cuttable);
-  std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::exception_ptr error;
-  Counts total;
-  const auto work = [&] {
-    try {
-      Counts mine;
-      Pattern::Match match;
-      for (std::size_t p; (p = next++) < parts.size();) {
-        counter.count(parts[p], match, mine);
-        if (training.progress && p % 8 == 0) {
-          const std::lock_guard lock(mutex);
-          training.progress(kCountingShare * static_cast<double>(p) / static_cast<double>(parts.size()));
-        }
-      }
+  std::vector<std::unique_ptr<Worker>> idle;
+  std::size_t done = 0;
+  parallel_chunks(parts.size(), 1, training.threads, [&](std::uint64_t p, std::uint64_t) {
+    std::unique_ptr<Worker> worker;
+    {
       const std::lock_guard lock(mutex);
-      if (total.empty()) return std::swap(total, mine);
-      for (const auto& [piece, count] : mine) total[piece] += count;
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      error = std::current_exception();
-      next = parts.size();
+      if (!idle.empty()) worker = std::move(idle.back()), idle.pop_back();
     }
-  };
-  const std::size_t wanted = training.threads > 0 ? training.threads : std::max(1U, std::thread::hardware_concurrency());
-  std::vector<std::thread> workers;
-  for (std::size_t w = 1; w < std::min(wanted, parts.size()); ++w) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  if (error) std::rethrow_exception(error);
+    if (!worker) worker = std::make_unique<Worker>();
+    counter.count(parts[p], worker->match, worker->counts);
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(worker));
+    if (training.progress) training.progress(kCountingShare * static_cast<double>(++done) / static_cast<double>(parts.size()));
+  });
+  Counts total;
+  for (const auto& worker : idle) {
+    if (total.empty()) {
+      std::swap(total, worker->counts);
+    } else {
+      for (const auto& [piece, count] : worker->counts) total[piece] += count;
+    }
+  }
 
   std::vector<CountedPiece> pieces;
   pieces.reserve(total.size());
