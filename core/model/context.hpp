@@ -1,5 +1,7 @@
 // What every layer needs beside its tensors: space, sizes, products, scratch, group and rotary tables.
 #pragma once
+#include <algorithm>
+
 #include "core/model/activations.hpp"
 #include "core/model/weights.hpp"
 #include "core/seams.hpp"
@@ -45,10 +47,21 @@ void sum_over_group(Context<Exec>& context, const Matrix<T, Exec>& m) {
   context.group.sum(context.exec, Vector<T, Exec>(m.data(), m.size()));
 }
 
-// Gradients that kernels add to start from zero in the first micro-step.
+// Gradients that kernels add to start from zero in the first micro-step. (Kokkos::deep_copy would allocate its labels.)
 template <class View, class Exec>
 void start_sum(const Exec& exec, const View& gradient, bool accumulate) {
-  if (!accumulate && gradient.size() > 0) Kokkos::deep_copy(exec, gradient, 0);
+  const auto n = static_cast<std::int64_t>(gradient.size());
+  if (accumulate || n == 0) return;
+  auto* begin = gradient.data();
+  if constexpr (std::is_same_v<Exec, Host>) {
+    if (n <= 16384) {  // not worth waking the threads
+      std::fill_n(begin, n, 0);
+      return;
+    }
+  }
+  Kokkos::parallel_for(
+      "start_sum", Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n, Kokkos::ChunkSize(4096)),
+      KOKKOS_LAMBDA(std::int64_t i) { begin[i] = 0; });
 }
 
 }  // namespace sestina
