@@ -1,5 +1,5 @@
-// Dense matrix products through the vendor library of the space: oneDNN on the host (gemm_host.cpp), cuBLAS on the
-// device (gemm_cuda.cpp). gemm_plain.hpp keeps the obvious triple loop beside them.
+// Dense matrix products through the vendor library of the space: on the host oneDNN, or CBLAS in a build without it
+// (gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp). gemm_plain.hpp keeps the obvious triple loop beside them.
 #pragma once
 #include <memory>
 
