@@ -13,13 +13,13 @@ struct Gate {
 };
 
 template <class A>
-KOKKOS_INLINE_FUNCTION Gate<A> gelu_exact(A x) {
-  const A open = A(0.5) * (A(1) + Kokkos::erf(x * A(0.70710678118654752440)));
-  return {open, open + x * A(0.39894228040143267794) * exp_fast(A(-0.5) * x * x)};
+KOKKOS_FORCEINLINE_FUNCTION Gate<A> gelu_exact(A x) {
+  const Normal<A> at = normal(x);
+  return {at.below, at.below + x * A(0.39894228040143267794) * at.density};
 }
 // With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = sigmoid(2u).
 template <class A>
-KOKKOS_INLINE_FUNCTION Gate<A> gelu_tanh(A x) {
+KOKKOS_FORCEINLINE_FUNCTION Gate<A> gelu_tanh(A x) {
   constexpr A twice = A(1.59576912160573071176), cubic = A(0.044715);
   const A open = sigmoid(twice * (x + cubic * x * x * x));
   return {open, open + x * open * (A(1) - open) * twice * (A(1) + A(3) * cubic * x * x)};

@@ -72,7 +72,7 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
           const T* at = row_of(position, row % sequence);
           each(lane, d, [&](int j) { out[j] = T(A(from[j]) + A(at[j])); });
         } else {
-          each(lane, d, [&](int j) { out[j] = from[j]; });
+          each(lane, d, [&](int j) { out[j] = T(A(from[j])); });  // a plain copy of bf16 would not vectorise
         }
       });
 }
