@@ -78,7 +78,8 @@ bool may_change(std::string_view key) {
   for (std::size_t begin = 0; begin <= key.size();) {
     const auto end = std::min(key.find('.', begin), key.size());
     const auto word = key.substr(begin, end - begin);
-    pattern_key += (begin == 0 ? "" : ".") + (is_index(word) ? "*" : std::string(word));
+    if (begin != 0) pattern_key += '.';
+    pattern_key += is_index(word) ? "*" : word;
     begin = end + 1;
   }
   return std::any_of(std::begin(changeable), std::end(changeable), [&](std::string_view pattern) {

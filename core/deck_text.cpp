@@ -32,13 +32,14 @@ std::string toml_text(const std::string& value) {
       text += c;
     }
   }
-  return text + "\"";
+  text += '"';
+  return text;
 }
 
 std::string toml_text(const std::vector<std::string>& values) {
   std::string text;
   for (const auto& value : values) text += (text.empty() ? "" : ", ") + toml_text(value);
-  return "[" + text + "]";
+  return fmt::format("[{}]", text);
 }
 
 std::string toml_text(const DeckValue& value) {
@@ -60,7 +61,7 @@ std::string toml_text(const DeckValue& value) {
   }
   std::string text;
   for (const auto& item : value.items) text += (text.empty() ? "" : ", ") + toml_text(item);
-  return "[" + text + "]";
+  return fmt::format("[{}]", text);
 }
 
 std::string to_text(const DeckPlace& place) {
