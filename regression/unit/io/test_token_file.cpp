@@ -378,7 +378,9 @@ TEST(TokenFile, MegatronAndLlmcFormsOfTheGoldenStreamAgree) {
     const std::string model = entry.path().string();
     const auto pair = open(Format::megatron, model + "/tokens", 211), stream = open(Format::llmc, model + "/tokens_llmc.bin", 211, 0);
     EXPECT_EQ(all(*pair), all(*stream)) << model;
-    EXPECT_EQ(starts(*pair, 0, pair->size()), starts(*stream, 0, stream->size())) << model;
+    const auto documents = starts(*pair, 0, pair->size()), cuts = starts(*stream, 0, stream->size());
+    EXPECT_GT(documents.size(), 10u);  // token 0 ends each, and a few lie inside documents too
+    EXPECT_TRUE(std::includes(cuts.begin(), cuts.end(), documents.begin(), documents.end())) << model;
   }
 }
 
