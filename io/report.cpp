@@ -27,8 +27,8 @@ struct Axis {
   const char* label;
   Unit unit;
 };
-constexpr Axis kAxes[] = {{Abscissa::step, "step", "step", Unit::plain},
-                          {Abscissa::tokens, "tokens", "tokens", Unit::plain},
+constexpr Axis kAxes[] = {{Abscissa::step, "step", "step", Unit::count},
+                          {Abscissa::tokens, "tokens", "tokens", Unit::count},
                           {Abscissa::time, "time", "training time", Unit::seconds}};
 
 std::vector<double> values(const RunHistory& run, const Value& value) {
@@ -37,7 +37,7 @@ std::vector<double> values(const RunHistory& run, const Value& value) {
   return result;
 }
 
-double smoothing_window(const RunHistory& run) { return std::max(1.0, static_cast<double>(run.train.size()) / 100); }
+std::size_t smoothing_reach(const RunHistory& run) { return run.train.size() / 150; }
 
 Series curve(std::vector<double> x, std::vector<double> y, int color, Series::Style style) {
   thin_out(x, y, kMostPoints);
@@ -78,7 +78,7 @@ void loss_figure(Out out, const Runs& runs) {
     legend.push_back({static_cast<int>(r), "line", prefix + "training"});
     if (!runs[r].validation.empty()) legend.push_back({static_cast<int>(r), "dot", prefix + "validation"});
   }
-  figure(out, "Loss", "nats per token; training: moving average over the values behind it", legend, [&](const Axis& axis) {
+  figure(out, "Loss", "nats per token; thick: mean over neighbouring steps", legend, [&](const Axis& axis) {
     Plot plot{axis.label, "loss", axis.unit, Unit::plain, false, true, {}};
     for (std::size_t r = 0; r < runs.size(); ++r) {
       const auto loss = values(runs[r], [](const TrainLine& line) { return line.loss; });
@@ -88,7 +88,7 @@ void loss_figure(Out out, const Runs& runs) {
     for (std::size_t r = 0; r < runs.size(); ++r) {
       const auto loss = values(runs[r], [](const TrainLine& line) { return line.loss; });
       const auto x = abscissa(runs[r], axis.kind);
-      plot.series.push_back(curve(x, smoothed(loss, smoothing_window(runs[r])), static_cast<int>(r), Series::Style::line));
+      plot.series.push_back(curve(x, smoothed(loss, smoothing_reach(runs[r])), static_cast<int>(r), Series::Style::line));
     }
     for (std::size_t r = 0; r < runs.size(); ++r) {
       std::vector<double> loss;
@@ -115,7 +115,7 @@ void curve_figure(Out out, const Runs& runs, const Curve& c) {
       const auto x = abscissa(runs[r], axis.kind);
       const auto y = values(runs[r], c.value);
       if (c.raw_too) plot.series.push_back(curve(x, y, static_cast<int>(r), Series::Style::faint));
-      plot.series.push_back(curve(x, c.raw_too ? smoothed(y, smoothing_window(runs[r])) : y, static_cast<int>(r), Series::Style::line));
+      plot.series.push_back(curve(x, c.raw_too ? smoothed(y, smoothing_reach(runs[r])) : y, static_cast<int>(r), Series::Style::line));
     }
     return plot;
   });
@@ -160,7 +160,7 @@ void summary_table(Out out, const Runs& runs) {
     const std::string speed = s.tokens_per_s ? scaled(*s.tokens_per_s, Unit::plain) : "–";
     const std::string mfu = s.mfu ? fmt::format("{:.1f} %", 100 * *s.mfu) : "–";
     fmt::format_to(out, "<tr><th><i class=\"line c{}\"></i>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>", r % 8,
-                   escape_html(runs[r].name), s.steps, scaled(static_cast<double>(s.tokens), Unit::plain), number(s.loss, 4),
+                   escape_html(runs[r].name), s.steps, scaled(static_cast<double>(s.tokens), Unit::count), number(s.loss, 4),
                    number(s.validation_loss, 4), number(s.best_validation_loss, 4), number(s.bits_per_byte, 4));
     fmt::format_to(out, "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", speed, number(s.tflops, 3), mfu,
                    scaled(static_cast<double>(s.memory_peak_bytes), Unit::bytes), scaled(s.seconds, Unit::seconds), s.skipped);

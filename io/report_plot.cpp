@@ -10,7 +10,7 @@ namespace sestina {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 260;
-constexpr double kLeft = 64, kRight = 14, kTop = 10, kBottom = 40;
+constexpr double kLeft = 82, kRight = 14, kTop = 10, kBottom = 40;
 
 bool finite(double x, double y) { return std::isfinite(x) && std::isfinite(y); }
 
@@ -27,18 +27,20 @@ Range span(const Plot& plot, bool of_x) {
   return range;
 }
 
-// Where a few points lie far above all others, the axis ends a little above the others.
-double without_spikes(const Plot& plot, double high) {
+// Where few points lie far above all others (the first losses, spikes), the axis ends a little above the others.
+double without_spikes(const Plot& plot, Range range) {
   std::vector<double> values;
   for (const Series& s : plot.series) {
     for (std::size_t i = 0; i < s.x.size(); ++i) {
       if (finite(s.x[i], s.y[i])) values.push_back(s.y[i]);
     }
   }
-  if (values.size() < 20) return high;
-  const auto rank = values.begin() + static_cast<std::ptrdiff_t>(0.98 * static_cast<double>(values.size() - 1));
+  if (values.size() < 20) return range.high;
+  const double low = plot.from_zero ? 0 : range.low;
+  const auto rank = values.begin() + static_cast<std::ptrdiff_t>((plot.from_zero ? 0.98 : 0.95) * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), rank, values.end());
-  return high > 2.5 * *rank ? 1.5 * *rank : high;
+  const double cut = low + (plot.from_zero ? 1.5 : 4) * (*rank - low);
+  return cut > low && range.high > 1.5 * (cut - low) + low ? cut : range.high;
 }
 
 Range padded(Range range, bool from_zero) {
@@ -84,7 +86,7 @@ void draw_line(Out out, const Series& s, const Frame& f) {
   std::string path, lonely;
   for_each_stretch(s, [&](std::size_t first, std::size_t last) {
     if (last - first == 1) {  // a line of one point would not show
-      fmt::format_to(std::back_inserter(lonely), "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.4\" class=\"dot c{}\"/>", f.at_x(s.x[first]),
+      fmt::format_to(std::back_inserter(lonely), "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" class=\"dot c{}\"/>", f.at_x(s.x[first]),
                      f.at_y(s.y[first]), s.color % 8);
       return;
     }
@@ -131,7 +133,7 @@ void draw_axes(Out out, const Plot& plot, const Frame& f) {
   }
   fmt::format_to(out, "<path d=\"M{} {}V{}H{}\" class=\"axis\"/>", kLeft, kTop, bottom, right);
   fmt::format_to(out, "<text x=\"{}\" y=\"{}\" class=\"label middle\">{}</text>", (kLeft + right) / 2, kHeight - 6, escape_html(plot.x_label));
-  fmt::format_to(out, "<text transform=\"translate(13 {}) rotate(-90)\" class=\"label middle\">{}</text>", (kTop + bottom) / 2,
+  fmt::format_to(out, "<text transform=\"translate(14 {}) rotate(-90)\" class=\"label middle\">{}</text>", (kTop + bottom) / 2,
                  escape_html(plot.y_label));
 }
 
@@ -196,6 +198,7 @@ std::vector<double> nice_ticks(Range range, int wanted, Unit unit) {
     step = power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
   }
   step *= scale.factor;
+  if (unit == Unit::count) step = std::max(1.0, step);
   std::vector<double> ticks;
   const double first = std::ceil(range.low / step - 1e-9), last = std::floor(range.high / step + 1e-9);
   for (double i = first; i <= last && ticks.size() < 50; ++i) ticks.push_back(i == 0 ? 0 : i * step);
@@ -237,9 +240,9 @@ std::string draw(const Plot& plot) {
     fmt::format_to(out, "<text x=\"{}\" y=\"{}\" class=\"label middle\">no data</text></svg>", kWidth / 2, kHeight / 2);
     return svg;
   }
-  if (plot.spikes_cut) frame.y.high = without_spikes(plot, frame.y.high);
+  if (plot.spikes_cut) frame.y.high = without_spikes(plot, frame.y);
   frame.y = padded(frame.y, plot.from_zero);
-  if (frame.x.low == frame.x.high) frame.x = padded(frame.x, false);
+  if (frame.x.low == frame.x.high) frame.x = plot.x_unit == Unit::count ? Range{frame.x.low - 1, frame.x.low + 1} : padded(frame.x, false);
   draw_axes(out, plot, frame);
   svg += "<g clip-path=\"url(#plot-area)\">";
   for (const Series& s : plot.series) {

@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-enum class Unit { plain, seconds, bytes };
+enum class Unit { plain, count, seconds, bytes };  // count: whole numbers
 
 struct Series {
   enum class Style { line, faint, points, area };  // area: from `base` up to y
@@ -28,7 +28,8 @@ struct Range {
   double low, high;
 };
 
-// 1, 2 or 5 times a power of ten (seconds: also minutes and hours, bytes: powers of two), about `wanted` of them inside.
+// 1, 2 or 5 times a power of ten (seconds: also 10, 15 and 30, bytes: powers of two, each of the unit the labels have),
+// about `wanted` of them inside.
 std::vector<double> nice_ticks(Range range, int wanted, Unit unit);
 // The ticks' labels: one factor for all ("1.5k", "30 min", "2 GiB", "3e-4"), as many digits as they need.
 std::vector<std::string> tick_labels(const std::vector<double>& ticks, Unit unit);

@@ -54,15 +54,18 @@ std::vector<double> validation_abscissa(const RunHistory& run, Abscissa kind) {
   return x;
 }
 
-std::vector<double> smoothed(const std::vector<double>& values, double window) {
-  const double keep = window > 1 ? 1 - 1 / window : 0;
-  std::vector<double> result(values.size(), std::nan(""));
-  double sum = 0, weight = 0;
+std::vector<double> smoothed(const std::vector<double>& values, std::size_t reach) {
+  std::vector<double> sum(values.size() + 1, 0);        // of the finite values before
+  std::vector<std::size_t> count(values.size() + 1, 0);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) continue;
-    sum = keep * sum + (1 - keep) * values[i];
-    weight = keep * weight + (1 - keep);
-    result[i] = sum / weight;
+    const bool finite = std::isfinite(values[i]);
+    sum[i + 1] = sum[i] + (finite ? values[i] : 0);
+    count[i + 1] = count[i] + finite;
+  }
+  std::vector<double> result(values.size(), std::nan(""));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t first = i - std::min(reach, i), last = std::min(i + std::min(reach, i) + 1, values.size());
+    if (std::isfinite(values[i])) result[i] = (sum[last] - sum[first]) / static_cast<double>(count[last] - count[first]);
   }
   return result;
 }
@@ -73,13 +76,13 @@ void thin_out(std::vector<double>& x, std::vector<double>& y, std::size_t most) 
   std::size_t kept = 0;
   for (std::size_t first = 0; first < x.size(); first += group, ++kept) {
     const std::size_t last = std::min(first + group, x.size());
-    double sum_x = 0, sum_y = 0;
+    double sum = 0;
     int count = 0;
     for (std::size_t i = first; i < last; ++i) {
-      if (std::isfinite(y[i])) sum_x += x[i], sum_y += y[i], ++count;
+      if (std::isfinite(y[i])) sum += y[i], ++count;
     }
-    x[kept] = count > 0 ? sum_x / count : x[first];
-    y[kept] = count > 0 ? sum_y / count : std::nan("");
+    x[kept] = first == 0 ? x[0] : x[last - 1];
+    y[kept] = count > 0 ? sum / count : std::nan("");
   }
   x.resize(kept);
   y.resize(kept);

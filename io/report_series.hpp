@@ -15,10 +15,12 @@ enum class Abscissa { step, tokens, time };  // time: the sum of step_s
 std::vector<double> abscissa(const RunHistory& run, Abscissa kind);
 std::vector<double> validation_abscissa(const RunHistory& run, Abscissa kind);
 
-// Exponential moving average without the bias of its start; a gap stays a gap and does not count.
-std::vector<double> smoothed(const std::vector<double>& values, double window);
+// Mean over `reach` values on either side; near the start fewer, as many on both sides, so that its slope is not flattened.
+// A gap stays a gap and does not count.
+std::vector<double> smoothed(const std::vector<double>& values, std::size_t reach);
 
-// At most `most` points, each the mean of neighbours; a group without a finite value stays a gap.
+// At most `most` points, each the mean of a group of neighbours at the last one's x (the first: at its first one's), so
+// that the ends stay; a group without a finite value stays a gap.
 void thin_out(std::vector<double>& x, std::vector<double>& y, std::size_t most);
 
 struct StepSplit {

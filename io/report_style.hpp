@@ -25,9 +25,10 @@ th:first-child { text-align: left; }
 .notes th { text-align: left; }
 .hint { color: var(--soft); font-size: .82rem; margin: .5rem 0 1rem; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1rem; margin-bottom: 1.4rem; }
-figure { margin: 0; padding: .8rem .9rem .4rem; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; min-width: 0; }
+figure { margin: 0; padding: .8rem .9rem .4rem; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; min-width: 0;
+  display: flex; flex-direction: column; }
 figcaption small { color: var(--soft); }
-.legend { min-height: 1.5rem; font-size: .82rem; color: var(--soft); }
+.legend { margin-bottom: auto; padding-bottom: .3rem; font-size: .82rem; color: var(--soft); }
 .legend span { margin-right: 1rem; white-space: nowrap; }
 .legend i, th i { display: inline-block; margin-right: .4rem; vertical-align: middle; background: currentColor; }
 i.line { width: 16px; height: 3px; border-radius: 2px; }
