@@ -36,27 +36,31 @@ void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int w
   std::fill(to + n * width, to + rows * width, A(0));
 }
 
-// The lanes x lanes block at `from` (rows `stride` apart), transposed: exchanges halves, quarters, ... of pairs of rows
-// (Eklundh 1972).
+// Exchanges the off-diagonal blocks of width `step` between pairs of rows, then those of half that width (Eklundh
+// 1972).
+template <int step, class A>
+void exchange(typename VectorOf<A>::type* rows) {
+  typename ShuffleOf<A>::type low, high;
+  for (int l = 0; l < lanes<A>; ++l) {
+    low[l] = (l & step) == 0 ? l : lanes<A> + l - step;
+    high[l] = (l & step) == 0 ? l + step : lanes<A> + l;
+  }
+  for (int i = 0; i < lanes<A>; ++i) {
+    if ((i & step) != 0) continue;
+    const auto a = rows[i], b = rows[i + step];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + step] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (step > 1) exchange<step / 2, A>(rows);
+}
+
+// The lanes x lanes block at `from` (rows `stride` apart), transposed.
 template <class A>
 void transpose_tile(const A* from, int stride, A* __restrict to, int to_stride) {
   using V = typename VectorOf<A>::type;
   V rows[lanes<A>];
   for (int i = 0; i < lanes<A>; ++i) rows[i] = *reinterpret_cast<const V*>(from + i * stride);
-#pragma GCC unroll 8
-  for (int step = lanes<A> / 2; step > 0; step /= 2) {
-    typename ShuffleOf<A>::type low, high;
-    for (int l = 0; l < lanes<A>; ++l) {
-      low[l] = (l & step) == 0 ? l : lanes<A> + l - step;
-      high[l] = (l & step) == 0 ? l + step : lanes<A> + l;
-    }
-    for (int i = 0; i < lanes<A>; ++i) {
-      if ((i & step) != 0) continue;
-      const V a = rows[i], b = rows[i + step];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + step] = __builtin_shuffle(a, b, high);
-    }
-  }
+  exchange<lanes<A> / 2, A>(rows);
   for (int i = 0; i < lanes<A>; ++i) *reinterpret_cast<V*>(to + i * to_stride) = rows[i];
 }
 
