@@ -42,8 +42,8 @@ struct Tokenized {
   std::uint64_t documents = 0;
 };
 
-Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files, const Tokenizer* tokenizer,
-                         MegatronWriter& writer) {
+Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files,
+                         const Tokenizer* tokenizer, MegatronWriter& writer) {
   Tokenized result;
   ProgressLine progress;
   const double start = now_seconds();
@@ -52,13 +52,15 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
     result.counts.tokens += tokens.size();
     ++result.documents;
   };
-  read_documents(files, arguments.separator, [&](const std::vector<std::string_view>& documents, std::uint64_t, std::size_t read) {
-    for (const auto document : documents) result.counts.bytes += document.size();
-    tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
-    progress.show(static_cast<double>(read) / static_cast<double>(files.size()),
-                  fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
-                              megabytes(result.counts.bytes) / (now_seconds() - start)));
-  });
+  read_documents(
+      files, arguments.separator, [&](const std::vector<std::string_view>& documents, std::uint64_t, std::size_t read) {
+        for (const auto document : documents) result.counts.bytes += document.size();
+        tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
+        progress.show(
+            static_cast<double>(read) / static_cast<double>(files.size()),
+            fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
+                        megabytes(result.counts.bytes) / (now_seconds() - start)));
+      });
   return result;
 }
 
@@ -76,16 +78,19 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   writer.finish();
   write_text_counts(arguments.output, counts, arguments.tokenizer);
 
-  const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens), seconds = now_seconds() - start;
+  const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens),
+               seconds = now_seconds() - start;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {{"output", arguments.output}, {"files", files.size()},   {"documents", documents},
-                                         {"tokens", counts.tokens},    {"bytes", counts.bytes},   {"bytes_per_token", ratio},
-                                         {"seconds", seconds}};
+    const nlohmann::ordered_json json = {
+        {"output", arguments.output}, {"files", files.size()},    {"documents", documents}, {"tokens", counts.tokens},
+        {"bytes", counts.bytes},      {"bytes_per_token", ratio}, {"seconds", seconds}};
     fmt::print("{}\n", json.dump());
   } else {
-    fmt::print("{}.bin: {} tokens in {} documents from {} files, {:.1f} MB of text, {:.3f} bytes per token, {:.1f} s ({:.1f} MB/s)\n",
-               arguments.output, counts.tokens, documents, files.size(), megabytes(counts.bytes), ratio, seconds,
-               megabytes(counts.bytes) / seconds);
+    fmt::print(
+        "{}.bin: {} tokens in {} documents from {} files, {:.1f} MB of text, {:.3f} bytes per token, {:.1f} s ({:.1f} "
+        "MB/s)\n",
+        arguments.output, counts.tokens, documents, files.size(), megabytes(counts.bytes), ratio, seconds,
+        megabytes(counts.bytes) / seconds);
   }
   return 0;
 }
@@ -103,24 +108,27 @@ int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
   }
   if (bytes == 0) fail(ExitCode::bad_data, "data train-tokenizer: the {} input files hold no text", files.size());
   ProgressLine progress;
-  TokenizerTraining training{.vocab_size = arguments.vocab_size,
-                             .pattern = arguments.pattern,
-                             .special = arguments.special,
-                             .threads = thread_count(arguments.threads),
-                             .progress = [&](double done) { progress.show(done, fmt::format("{:.1f} MB of text", megabytes(bytes))); }};
+  TokenizerTraining training{
+      .vocab_size = arguments.vocab_size,
+      .pattern = arguments.pattern,
+      .special = arguments.special,
+      .threads = thread_count(arguments.threads),
+      .progress = [&](double done) { progress.show(done, fmt::format("{:.1f} MB of text", megabytes(bytes))); }};
   const std::string text = train_tokenizer(documents, training);
   const std::int64_t size = Tokenizer::parse(text, arguments.output).vocab_size();
   OutputFile file(arguments.output);
   file.write(text);
   file.commit();
   if (arguments.json) {
-    const nlohmann::ordered_json json = {{"output", arguments.output}, {"vocab_size", size},
-                                         {"files", files.size()},      {"bytes", bytes},
+    const nlohmann::ordered_json json = {{"output", arguments.output},
+                                         {"vocab_size", size},
+                                         {"files", files.size()},
+                                         {"bytes", bytes},
                                          {"seconds", now_seconds() - start}};
     fmt::print("{}\n", json.dump());
   } else {
-    fmt::print("{}: {} tokens learnt from {:.1f} MB of text in {} files, {:.1f} s\n", arguments.output, size, megabytes(bytes),
-               files.size(), now_seconds() - start);
+    fmt::print("{}: {} tokens learnt from {:.1f} MB of text in {} files, {:.1f} s\n", arguments.output, size,
+               megabytes(bytes), files.size(), now_seconds() - start);
   }
   return 0;
 }

@@ -71,10 +71,14 @@ Summary summarise(const TokenSource& source) {
 std::string shown(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (static_cast<unsigned char>(c) < 32 || c == 127) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (static_cast<unsigned char>(c) < 32 || c == 127)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
   }
   return out;
 }
@@ -86,11 +90,13 @@ nlohmann::ordered_json verify_deck(const DataVerifyArguments& arguments) {
   deck.finish();
   const auto tokenizer = load_tokenizer(options.data.tokenizer);
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
-  const SampleSet train(options.data, Split::train, options.model.vocab_size, options.run.seed, chosen, options.model.eos_token_id);
+  const SampleSet train(options.data, Split::train, options.model.vocab_size, options.run.seed, chosen,
+                        options.model.eos_token_id);
   const SampleSet validation = train.validation(chosen);
   checked.push_back({{"what", "training data"}, {"windows", train.windows()}, {"description", train.description()}});
   if (validation.windows() > 0)
-    checked.push_back({{"what", "validation data"}, {"windows", validation.windows()}, {"description", validation.description()}});
+    checked.push_back(
+        {{"what", "validation data"}, {"windows", validation.windows()}, {"description", validation.description()}});
   return checked;
 }
 
@@ -101,20 +107,28 @@ int run_data_inspect(const DataInspectArguments& arguments) {
   const auto tokenizer = load_tokenizer(arguments.tokenizer);
   const auto source = open_source(found, tokenizer ? &*tokenizer : nullptr, 0);
   const Summary summary = summarise(*source);
-  std::vector<std::int32_t> first(std::min<std::uint64_t>(source->size(), static_cast<std::uint64_t>(std::max(0, arguments.tokens))));
+  std::vector<std::int32_t> first(
+      std::min<std::uint64_t>(source->size(), static_cast<std::uint64_t>(std::max(0, arguments.tokens))));
   source->read(0, first.size(), first.data());
   const std::string text = tokenizer ? tokenizer->decode(first.data(), first.size(), false) : "";
   if (arguments.json) {
-    nlohmann::ordered_json json = {{"path", found.path},         {"format", format_name(found.format)}, {"type", source->token_type()},
-                                   {"tokens", source->size()},   {"documents", summary.documents},      {"largest_id", summary.largest},
-                                   {"bytes_per_token", nullptr}, {"first", first}};
+    nlohmann::ordered_json json = {{"path", found.path},
+                                   {"format", format_name(found.format)},
+                                   {"type", source->token_type()},
+                                   {"tokens", source->size()},
+                                   {"documents", summary.documents},
+                                   {"largest_id", summary.largest},
+                                   {"bytes_per_token", nullptr},
+                                   {"first", first}};
     if (source->bytes_per_token() > 0) json["bytes_per_token"] = source->bytes_per_token();
     if (tokenizer) json["text"] = text;
     fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return 0;
   }
-  fmt::print("format           {}\npath             {}\ntype             {}\ntokens           {}\ndocuments        {}\nlargest id       {}\n",
-             format_name(found.format), found.path, source->token_type(), source->size(), summary.documents, summary.largest);
+  fmt::print(
+      "format           {}\npath             {}\ntype             {}\ntokens           {}\ndocuments        "
+      "{}\nlargest id       {}\n",
+      format_name(found.format), found.path, source->token_type(), source->size(), summary.documents, summary.largest);
   if (source->bytes_per_token() > 0) fmt::print("bytes per token  {:.3f}\n", source->bytes_per_token());
   fmt::print("first {} tokens  {}\n", first.size(), fmt::join(first, " "));
   if (tokenizer) fmt::print("as text          {}\n", shown(text));

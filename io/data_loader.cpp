@@ -11,7 +11,8 @@
 
 namespace sestina {
 
-// One batch waits in `ready` while the caller works on the one it swapped out; the thread fills it again when it is empty.
+// One batch waits in `ready` while the caller works on the one it swapped out; the thread fills it again when it is
+// empty.
 struct DataLoader::State {
   const SampleSet& set;
   const int batch, sequence;
@@ -57,9 +58,11 @@ struct DataLoader::State {
 
 DataLoader::DataLoader(const SampleSet& set, int batch, int sequence, std::uint64_t cursor)
     : state_(std::make_unique<State>(set, batch, sequence, cursor)) {
-  SESTINA_REQUIRE(batch > 0 && sequence == set.sequence(), "batch {}, sequence {}, the set's {}", batch, sequence, set.sequence());
+  SESTINA_REQUIRE(batch > 0 && sequence == set.sequence(), "batch {}, sequence {}, the set's {}", batch, sequence,
+                  set.sequence());
   if (set.windows() < static_cast<std::uint64_t>(batch))
-    fail(ExitCode::bad_data, "data: {} windows of {} tokens, a batch needs {}\n{}", set.windows(), sequence, batch, set.description());
+    fail(ExitCode::bad_data, "data: {} windows of {} tokens, a batch needs {}\n{}", set.windows(), sequence, batch,
+         set.description());
   state_->thread = quiet_thread([state = state_.get()] { state->run(state->cursor); });
 }
 

@@ -31,7 +31,8 @@ bool may_be_left(const std::string& name, const ModelConfig& config) {
 // At most ten names and how many more there are.
 std::string listed(const std::vector<std::string>& names) {
   const std::size_t shown = std::min<std::size_t>(names.size(), 10);
-  const std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  const std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
 }
 
@@ -74,15 +75,18 @@ SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config
   for (const auto& [name, tensor] : file.tensors())
     if (!needed.contains(name) && !may_be_left(name, config)) unknown.push_back(name);
   if (!missing.empty() || !unknown.empty())
-    fail(ExitCode::bad_data, "{}: does not hold the {} model of its config.json: {} tensors missing ({}), {} unknown ({})", folder,
+    fail(ExitCode::bad_data,
+         "{}: does not hold the {} model of its config.json: {} tensors missing ({}), {} unknown ({})", folder,
          name(config.family), missing.size(), listed(missing), unknown.size(), listed(unknown));
   return file;
 }
 
-void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out) { file.read_f32(spec.name, file_shape(spec), out); }
+void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out) {
+  file.read_f32(spec.name, file_shape(spec), out);
+}
 
-void write_hf_model(const std::string& folder, const ModelConfig& config, const std::vector<HfTensor>& tensors, bool bf16,
-                    const std::string& tokenizer) {
+void write_hf_model(const std::string& folder, const ModelConfig& config, const std::vector<HfTensor>& tensors,
+                    bool bf16, const std::string& tokenizer) {
   auto needed = needed_names(config);
   std::vector<std::vector<std::uint16_t>> rounded(bf16 ? tensors.size() : 0);
   std::vector<SafeTensorSource> sources;

@@ -1,5 +1,5 @@
-// Models as Hugging Face's transformers keeps them: a folder with config.json and safetensors. Names and shapes are those
-// of TensorSpec, so weights are copied as they are; vectors have one dimension in the file. No Kokkos.
+// Models as Hugging Face's transformers keeps them: a folder with config.json and safetensors. Names and shapes are
+// those of TensorSpec, so weights are copied as they are; vectors have one dimension in the file. No Kokkos.
 #pragma once
 #include <string>
 #include <vector>

@@ -15,7 +15,8 @@
 
 namespace sestina {
 
-// Starts a thread with all signals blocked: they are blocked in the caller meanwhile, because a thread inherits the mask.
+// Starts a thread with all signals blocked: they are blocked in the caller meanwhile, because a thread inherits the
+// mask.
 template <class Work>
 std::thread quiet_thread(Work&& work) {
   sigset_t all, before;

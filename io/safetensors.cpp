@@ -25,7 +25,8 @@ namespace {
 
 // IEEE half: subnormals are multiples of 2^-24, the exponent of normal numbers moves from bias 15 to bias 127.
 float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31u, fraction = half & 1023u;
+  const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31u,
+                      fraction = half & 1023u;
   if (exponent == 0) {
     const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
@@ -62,8 +63,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   for (const auto& [name, value] : json["weight_map"].items()) {
     const std::string shard = value.is_string() ? value.get<std::string>() : "";
     if (shard.empty() || shard.find('/') != std::string::npos || shard == "." || shard == "..")
-      fail(ExitCode::bad_data, "{}: tensor '{}' has file {}, allowed is the name of a file in the same folder", path, name,
-           value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fail(ExitCode::bad_data, "{}: tensor '{}' has file {}, allowed is the name of a file in the same folder", path,
+           name, value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     map[name] = shard;
   }
   return map;

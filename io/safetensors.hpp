@@ -11,7 +11,7 @@
 namespace sestina {
 
 struct SafeTensor {
-  std::string dtype;                      // "F32", "BF16", "F16", ...
+  std::string dtype;  // "F32", "BF16", "F16", ...
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -19,13 +19,15 @@ struct SafeTensor {
 
 class SafeTensors {
  public:
-  static SafeTensors open(const std::string& path);    // a .safetensors file, an .index.json, or a folder that holds one of them
+  static SafeTensors open(
+      const std::string& path);  // a .safetensors file, an .index.json, or a folder that holds one of them
   // Header check alone, for fuzzing: parses a whole file image; throws as open does. The image must outlive the result.
   static std::map<std::string, SafeTensor> parse(std::string_view image, const std::string& where);
   ~SafeTensors();
   SafeTensors(SafeTensors&&) noexcept;
   const std::map<std::string, SafeTensor>& tensors() const;
-  // Tensor as float32 (from F32, F16, BF16, F64), into out (product of shape elements). Throws if missing or of another shape.
+  // Tensor as float32 (from F32, F16, BF16, F64), into out (product of shape elements). Throws if missing or of another
+  // shape.
   void read_f32(const std::string& name, const std::vector<std::int64_t>& shape, float* out) const;
 
  private:
@@ -34,8 +36,14 @@ class SafeTensors {
   std::unique_ptr<State> state_;
 };
 
-struct SafeTensorSource { std::string name, dtype; std::vector<std::int64_t> shape; const void* data = nullptr; std::size_t bytes = 0; };
+struct SafeTensorSource {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
 // Writes model.safetensors, or model-0000i-of-0000K.safetensors with its index when larger than max_shard_bytes.
-void write_safetensors(const std::string& folder, const std::vector<SafeTensorSource>&, std::size_t max_shard_bytes = std::size_t{5} << 30);
+void write_safetensors(const std::string& folder, const std::vector<SafeTensorSource>&,
+                       std::size_t max_shard_bytes = std::size_t{5} << 30);
 
 }  // namespace sestina

@@ -15,8 +15,8 @@ namespace sestina {
 namespace {
 
 constexpr std::pair<std::string_view, std::size_t> dtypes[] = {
-    {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-    {"BF16", 2}, {"I32", 4},  {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
+    {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+    {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
 
 struct Entry {
   std::string name, dtype;
@@ -24,8 +24,8 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// Reads {"name": {"dtype": text, "shape": [n, ...], "data_offsets": [begin, end]}, ..., "__metadata__": {text: text}} as a
-// stream of events, so that a hostile header is refused where it goes wrong and no tree is built of it.
+// Reads {"name": {"dtype": text, "shape": [n, ...], "data_offsets": [begin, end]}, ..., "__metadata__": {text: text}}
+// as a stream of events, so that a hostile header is refused where it goes wrong and no tree is built of it.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& where) : where_(where) {}
@@ -93,11 +93,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
                         : key_ == "data_offsets" ? &Entry::has_offsets
                                                  : nullptr;
     if (flag == nullptr)
-      fail(ExitCode::bad_data, "{}: tensor '{}' has the key '{}', allowed: dtype, shape, data_offsets", where_, name_, key_);
-    if (std::exchange(entry.*flag, true)) fail(ExitCode::bad_data, "{}: tensor '{}' has '{}' twice", where_, name_, key_);
+      fail(ExitCode::bad_data, "{}: tensor '{}' has the key '{}', allowed: dtype, shape, data_offsets", where_, name_,
+           key_);
+    if (std::exchange(entry.*flag, true))
+      fail(ExitCode::bad_data, "{}: tensor '{}' has '{}' twice", where_, name_, key_);
   }
   [[noreturn]] bool refuse(const char* what) const {
-    fail(ExitCode::bad_data, "{}: header has {} where none is allowed (tensor '{}', key '{}')", where_, what, name_, key_);
+    fail(ExitCode::bad_data, "{}: header has {} where none is allowed (tensor '{}', key '{}')", where_, what, name_,
+         key_);
   }
 
   const std::string& where_;
@@ -110,7 +113,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 // Bytes by shape and dtype; fails on overflow also when a later dimension is zero.
 std::uint64_t size_of(const Entry& entry, const std::string& where) {
   const std::uint64_t element = safetensors_element_bytes(entry.dtype);
-  if (element == 0) fail(ExitCode::bad_data, "{}: tensor '{}' has the unknown dtype '{}'", where, entry.name, entry.dtype);
+  if (element == 0)
+    fail(ExitCode::bad_data, "{}: tensor '{}' has the unknown dtype '{}'", where, entry.name, entry.dtype);
   std::uint64_t bytes = element;
   for (const std::uint64_t extent : entry.shape)
     if (extent > std::uint64_t{std::numeric_limits<std::int64_t>::max()} ||

@@ -16,7 +16,8 @@ std::size_t checked_bytes(const SafeTensorSource& tensor) {
   std::size_t bytes = safetensors_element_bytes(tensor.dtype);
   SESTINA_REQUIRE(bytes > 0, "tensor {} has dtype {}", tensor.name, tensor.dtype);
   for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
-  SESTINA_REQUIRE(bytes == tensor.bytes, "tensor {} has {} bytes, its shape needs {}", tensor.name, tensor.bytes, bytes);
+  SESTINA_REQUIRE(bytes == tensor.bytes, "tensor {} has {} bytes, its shape needs {}", tensor.name, tensor.bytes,
+                  bytes);
   return bytes;
 }
 

@@ -20,15 +20,16 @@ std::uint64_t windows_in(const TokenSource& source, int sequence) {
 
 void require_window(const TokenSource& source, std::uint64_t windows, int sequence) {
   if (windows == 0)
-    fail(ExitCode::bad_data, "{}: too short, a window of data.sequence_length {} needs {} tokens", source.description(), sequence,
-         sequence + 1);
+    fail(ExitCode::bad_data, "{}: too short, a window of data.sequence_length {} needs {} tokens", source.description(),
+         sequence, sequence + 1);
 }
 
 // Windows at the end that are held out: at least one, and never all.
 std::uint64_t held_out(const TokenSource& source, std::uint64_t windows, double fraction) {
   if (fraction <= 0) return 0;
   if (windows < 2)
-    fail(ExitCode::bad_data, "{}: {} windows, data.validation_fraction {} needs 2 or more", source.description(), windows, fraction);
+    fail(ExitCode::bad_data, "{}: {} windows, data.validation_fraction {} needs 2 or more", source.description(),
+         windows, fraction);
   const auto wanted = static_cast<std::uint64_t>(std::ceil(fraction * static_cast<double>(windows)));
   return std::clamp<std::uint64_t>(wanted, 1, windows - 1);
 }
@@ -79,7 +80,8 @@ struct SampleSet::State {
   Place place(std::uint64_t sample) const {
     if (split == Split::train) {
       const auto [source, ordinal] = blend.place(sample);
-      return {&parts[source], parts[source].begin + window_of(seed, source, ordinal, parts[source].count, options.shuffle)};
+      return {&parts[source],
+              parts[source].begin + window_of(seed, source, ordinal, parts[source].count, options.shuffle)};
     }
     std::uint64_t window = sample % windows;
     if (options.shuffle) window = permute(stream_of(seed, "validation"), window, windows);
@@ -92,8 +94,8 @@ struct SampleSet::State {
   }
 };
 
-SampleSet::SampleSet(const DataOptions& options, Split split, std::int64_t vocab_size, std::uint64_t seed, const Tokenizer* tokenizer,
-                     std::int64_t end_of_document)
+SampleSet::SampleSet(const DataOptions& options, Split split, std::int64_t vocab_size, std::uint64_t seed,
+                     const Tokenizer* tokenizer, std::int64_t end_of_document)
     : state_(std::make_unique<State>()) {
   SESTINA_REQUIRE(options.sequence_length > 0, "sequence_length {}", options.sequence_length);
   state_->options = options;

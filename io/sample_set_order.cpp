@@ -42,7 +42,8 @@ Blend::Blend(const std::vector<double>& weights) {
   for (std::uint32_t s = 0; s < weights.size(); ++s) {
     if (slots_[s] == 0)
       fail(ExitCode::bad_deck, "weight of data source {} is {}, below 1/{} of the sum", s + 1, weights[s], period);
-    for (std::uint32_t j = 0; j < slots_[s]; ++j) order.emplace_back((2.0 * j + 1) / (2.0 * static_cast<double>(slots_[s])), s, j);
+    for (std::uint32_t j = 0; j < slots_[s]; ++j)
+      order.emplace_back((2.0 * j + 1) / (2.0 * static_cast<double>(slots_[s])), s, j);
   }
   std::sort(order.begin(), order.end());
   for (const auto& [when, source, rank] : order) period_.push_back({source, rank});
@@ -57,7 +58,8 @@ double Blend::share(std::size_t source) const {
   return static_cast<double>(slots_[source]) / static_cast<double>(period_.size());
 }
 
-std::uint64_t window_of(std::uint64_t seed, std::size_t source, std::uint64_t ordinal, std::uint64_t windows, bool shuffle) {
+std::uint64_t window_of(std::uint64_t seed, std::size_t source, std::uint64_t ordinal, std::uint64_t windows,
+                        bool shuffle) {
   if (!shuffle) return ordinal % windows;
   const std::uint64_t epoch = ordinal / windows;
   const Philox key = philox(stream_of(seed, "data"), source, epoch);

@@ -6,8 +6,8 @@
 namespace sestina {
 
 // Deals samples out to sources by weight: a period of fixed length gives each source a whole number of slots (largest
-// remainders) and spreads them evenly, so that any run of samples is close to the weights and a sample's place among its
-// source's samples needs no counting.
+// remainders) and spreads them evenly, so that any run of samples is close to the weights and a sample's place among
+// its source's samples needs no counting.
 class Blend {
  public:
   explicit Blend(const std::vector<double>& weights);  // Error(bad_deck): not positive, or below 1/55440 of the sum
@@ -27,6 +27,7 @@ class Blend {
 };
 
 // Window that the ordinal-th sample of a source reads, of `windows`: each once per epoch.
-std::uint64_t window_of(std::uint64_t seed, std::size_t source, std::uint64_t ordinal, std::uint64_t windows, bool shuffle);
+std::uint64_t window_of(std::uint64_t seed, std::size_t source, std::uint64_t ordinal, std::uint64_t windows,
+                        bool shuffle);
 
 }  // namespace sestina

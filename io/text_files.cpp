@@ -28,7 +28,8 @@ std::vector<std::string> list_folder(const std::string& folder, const std::vecto
   std::vector<std::string> found;
   std::error_code error;
   const auto options = fs::directory_options::skip_permission_denied;
-  for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end;
+       entry.increment(error)) {
     std::error_code ignored;
     if (entry->is_regular_file(ignored) && matches(entry->path().filename().string(), patterns))
       found.push_back(entry->path().string());
@@ -49,7 +50,8 @@ std::string unpack_gzip(std::string_view packed, const std::string& path) {
   for (;;) {
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
     stream.avail_in = static_cast<uInt>(std::min<std::size_t>(packed.size(), std::size_t{1} << 28));
-    const std::size_t offered = stream.avail_in, before = text.size(), room = std::max<std::size_t>(1 << 16, 4 * offered);
+    const std::size_t offered = stream.avail_in, before = text.size(),
+                      room = std::max<std::size_t>(1 << 16, 4 * offered);
     text.resize(before + room);
     stream.next_out = reinterpret_cast<Bytef*>(text.data() + before);
     stream.avail_out = static_cast<uInt>(room);
@@ -69,7 +71,8 @@ bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool visible(char c) { return c > ' ' && c < 127; }
 
 // The first place at or after `from` where a single line break stands between a visible ASCII character and an ASCII
-// letter. The GPT-2, Llama-3 and Qwen patterns all end a piece behind such a line break, and no normalisation reaches over it.
+// letter. The GPT-2, Llama-3 and Qwen patterns all end a piece behind such a line break, and no normalisation reaches
+// over it.
 std::size_t safe_cut(std::string_view text, std::size_t from) {
   for (std::size_t at = text.find('\n', from); at != std::string_view::npos; at = text.find('\n', at + 1))
     if (at > 0 && at + 1 < text.size() && visible(text[at - 1]) && letter(text[at + 1])) return at + 1;
@@ -97,7 +100,8 @@ std::vector<Piece> cut_documents(const std::vector<std::string_view>& documents)
 
 }  // namespace
 
-std::vector<std::string> list_text_files(const std::vector<std::string>& inputs, const std::vector<std::string>& patterns) {
+std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
+                                         const std::vector<std::string>& patterns) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
     if (fs::is_directory(input)) {
@@ -160,8 +164,9 @@ void read_documents(const std::vector<std::string>& files, const std::string& se
   }
 }
 
-void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer, bool end_of_document,
-                        int threads, const std::function<void(const std::vector<std::int32_t>&)>& sink) {
+void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
+                        bool end_of_document, int threads,
+                        const std::function<void(const std::vector<std::int32_t>&)>& sink) {
   const std::int64_t end_id = tokenizer != nullptr && end_of_document ? tokenizer->end_of_document() : -1;
   const auto pieces = cut_documents(documents);
   std::vector<std::int32_t> tokens;
@@ -170,7 +175,8 @@ void tokenize_documents(const std::vector<std::string_view>& documents, const To
     batch.clear();
     for (std::size_t bytes = 0; end < pieces.size() && bytes < batch_bytes; bytes += pieces[end++].text.size())
       batch.push_back(pieces[end].text);
-    const auto encoded = tokenizer != nullptr ? tokenizer->encode(batch, threads) : std::vector<std::vector<std::int32_t>>();
+    const auto encoded =
+        tokenizer != nullptr ? tokenizer->encode(batch, threads) : std::vector<std::vector<std::int32_t>>();
     for (std::size_t i = begin; i < end; ++i) {
       if (tokenizer != nullptr) {
         tokens.insert(tokens.end(), encoded[i - begin].begin(), encoded[i - begin].end());

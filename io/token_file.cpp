@@ -23,8 +23,13 @@ namespace {
 // The stream of a .bin with the documents of its .idx.
 class MegatronTokens : public TokenSource {
  public:
-  MegatronTokens(TokenPart part, MappedFile index_file, const MegatronIndex& index, std::string prefix, TextCounts counts)
-      : part_(std::move(part)), index_file_(std::move(index_file)), index_(index), prefix_(std::move(prefix)), counts_(counts) {}
+  MegatronTokens(TokenPart part, MappedFile index_file, const MegatronIndex& index, std::string prefix,
+                 TextCounts counts)
+      : part_(std::move(part)),
+        index_file_(std::move(index_file)),
+        index_(index),
+        prefix_(std::move(prefix)),
+        counts_(counts) {}
   std::uint64_t size() const override { return part_.count; }
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const override {
     SESTINA_REQUIRE(begin + count <= part_.count, "tokens {} to {} of {}", begin, begin + count, part_.count);
@@ -34,7 +39,8 @@ class MegatronTokens : public TokenSource {
     index_.document_starts(begin, end, out);
   }
   std::string description() const override {
-    return fmt::format("Megatron {}: {} tokens ({}) in {} documents", prefix_, part_.count, name(part_.type), index_.documents);
+    return fmt::format("Megatron {}: {} tokens ({}) in {} documents", prefix_, part_.count, name(part_.type),
+                       index_.documents);
   }
   const char* token_type() const override { return name(part_.type); }
   double bytes_per_token() const override {
@@ -70,7 +76,8 @@ std::vector<std::string> list_token_files(const std::string& path, const std::st
   } else {
     files = fs::exists(path) ? std::vector{path} : expand_pattern(path);
   }
-  if (files.empty()) fail(ExitCode::input_missing, "{}: no such file, and no folder or pattern with {} files", path, suffix);
+  if (files.empty())
+    fail(ExitCode::input_missing, "{}: no such file, and no folder or pattern with {} files", path, suffix);
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -91,7 +98,8 @@ TextCounts read_text_counts(const std::string& prefix) {
   const MappedFile file(path);
   const auto json = nlohmann::json::parse(file.view(), nullptr, false);
   const auto number = [&](const char* key) -> std::uint64_t {
-    return json.is_object() && json.contains(key) && json[key].is_number_unsigned() ? json[key].get<std::uint64_t>() : 0;
+    return json.is_object() && json.contains(key) && json[key].is_number_unsigned() ? json[key].get<std::uint64_t>()
+                                                                                    : 0;
   };
   return {number("tokens"), number("bytes")};
 }
@@ -107,10 +115,14 @@ std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokeniz
                                          std::int64_t end_of_document) {
   if (end_of_document < 0 && tokenizer != nullptr) end_of_document = tokenizer->end_of_document();
   switch (source.format) {
-    case DataSource::Format::megatron: return open_megatron(source.path, vocab_size);
-    case DataSource::Format::llmc: return open_llmc(source.path, vocab_size, end_of_document);
-    case DataSource::Format::npy: return open_npy(source.path, vocab_size, end_of_document);
-    case DataSource::Format::text: return open_text(source.path, vocab_size, tokenizer);
+    case DataSource::Format::megatron:
+      return open_megatron(source.path, vocab_size);
+    case DataSource::Format::llmc:
+      return open_llmc(source.path, vocab_size, end_of_document);
+    case DataSource::Format::npy:
+      return open_npy(source.path, vocab_size, end_of_document);
+    case DataSource::Format::text:
+      return open_text(source.path, vocab_size, tokenizer);
   }
   fail(ExitCode::internal, "unknown format of {}", source.path);
 }

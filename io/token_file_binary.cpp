@@ -17,15 +17,19 @@ constexpr std::int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801, llmc_evalua
 
 TokenPart llmc_part(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
-  if (file->size() < llmc_header) fail(ExitCode::bad_data, "{}: {} bytes, the header has {}", path, file->size(), llmc_header);
+  if (file->size() < llmc_header)
+    fail(ExitCode::bad_data, "{}: {} bytes, the header has {}", path, file->size(), llmc_header);
   std::int32_t head[3];
   std::memcpy(head, file->data(), sizeof head);
   const auto [magic, version, count] = head;
-  if (magic == llmc_evaluation) fail(ExitCode::bad_data, "{}: is an evaluation file of llm.c, not a stream of tokens", path);
+  if (magic == llmc_evaluation)
+    fail(ExitCode::bad_data, "{}: is an evaluation file of llm.c, not a stream of tokens", path);
   if (magic != llmc_gpt2 && magic != llmc_llama3)
-    fail(ExitCode::bad_data, "{}: magic number {}, allowed: {} (GPT-2, u16), {} (Llama-3, u32)", path, magic, llmc_gpt2, llmc_llama3);
+    fail(ExitCode::bad_data, "{}: magic number {}, allowed: {} (GPT-2, u16), {} (Llama-3, u32)", path, magic, llmc_gpt2,
+         llmc_llama3);
   const int expected = magic == llmc_gpt2 ? 1 : 7;
-  if (version != expected) fail(ExitCode::bad_data, "{}: version {}, allowed with this magic number: {}", path, version, expected);
+  if (version != expected)
+    fail(ExitCode::bad_data, "{}: version {}, allowed with this magic number: {}", path, version, expected);
   const TokenType type = magic == llmc_gpt2 ? TokenType::u16 : TokenType::u32;
   if (count <= 0) fail(ExitCode::bad_data, "{}: header says {} tokens, need at least 1", path, count);
   const std::uint64_t tokens = static_cast<std::uint64_t>(count), need = llmc_header + tokens * width(type);
@@ -37,7 +41,8 @@ TokenPart llmc_part(const std::string& path) {
 // The value behind 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
 std::string header_value(std::string_view header, std::string_view key) {
   std::string text;
-  std::copy_if(header.begin(), header.end(), std::back_inserter(text), [](unsigned char c) { return !std::isspace(c); });
+  std::copy_if(header.begin(), header.end(), std::back_inserter(text),
+               [](unsigned char c) { return !std::isspace(c); });
   const std::size_t at = text.find(fmt::format("'{}':", key));
   if (at == std::string::npos) return "";
   const std::size_t begin = at + key.size() + 3;
@@ -55,10 +60,13 @@ TokenPart numpy_part(const std::string& path, const std::shared_ptr<MappedFile>&
     fail(ExitCode::bad_data, "{}: NumPy header is cut ({} bytes)", path, image.size());
   const std::string_view header = image.substr(prefix, length);
   const std::string type = header_value(header, "descr"), shape = header_value(header, "shape");
-  constexpr std::pair<const char*, TokenType> types[] = {{"'<u2'", TokenType::u16}, {"'<u4'", TokenType::u32}, {"'<i4'", TokenType::i32}};
-  const auto* found = std::find_if(std::begin(types), std::end(types), [&](const auto& entry) { return type == entry.first; });
+  constexpr std::pair<const char*, TokenType> types[] = {
+      {"'<u2'", TokenType::u16}, {"'<u4'", TokenType::u32}, {"'<i4'", TokenType::i32}};
+  const auto* found =
+      std::find_if(std::begin(types), std::end(types), [&](const auto& entry) { return type == entry.first; });
   if (found == std::end(types)) fail(ExitCode::bad_data, "{}: NumPy type {}, allowed: '<u2', '<u4', '<i4'", path, type);
-  if (shape.size() < 4 || shape.find_first_not_of("0123456789", 1) != shape.size() - 2 || !shape.ends_with(",)") || shape.size() > 22)
+  if (shape.size() < 4 || shape.find_first_not_of("0123456789", 1) != shape.size() - 2 || !shape.ends_with(",)") ||
+      shape.size() > 22)
     fail(ExitCode::bad_data, "{}: NumPy shape {}, allowed is one dimension, (N,)", path, shape);
   const std::uint64_t tokens = std::stoull(shape.substr(1)), bytes = image.size() - prefix - length;
   if (tokens > bytes || tokens * width(found->second) != bytes)
@@ -82,11 +90,12 @@ bool every_second_zero(const TokenPart& part) {
 TokenPart raw_part(const std::string& path, const std::shared_ptr<MappedFile>& file, std::int64_t vocab_size) {
   const TokenType type = vocab_size > 65536 ? TokenType::u32 : TokenType::u16;
   if (file->size() % width(type) != 0)
-    fail(ExitCode::bad_data, "{}: {} bytes, raw {} tokens (vocabulary of {}) need a multiple of {}", path, file->size(), name(type),
-         vocab_size, width(type));
+    fail(ExitCode::bad_data, "{}: {} bytes, raw {} tokens (vocabulary of {}) need a multiple of {}", path, file->size(),
+         name(type), vocab_size, width(type));
   const TokenPart part{path, file, file->data(), file->size() / width(type), type};
   if (type == TokenType::u16 && every_second_zero(part))
-    fail(ExitCode::bad_data, "{}: every second u16 token is 0: is u32, allowed for a vocabulary of {} is u16", path, vocab_size);
+    fail(ExitCode::bad_data, "{}: every second u16 token is 0: is u32, allowed for a vocabulary of {} is u16", path,
+         vocab_size);
   return part;
 }
 
@@ -105,7 +114,8 @@ std::unique_ptr<TokenSource> open_llmc(const std::string& path, std::int64_t voc
 
 std::unique_ptr<TokenSource> open_npy(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document) {
   std::vector<TokenPart> parts;
-  for (const auto& file : list_token_files(path, ".npy")) check_tokens(parts.emplace_back(npy_part(file, vocab_size)), vocab_size);
+  for (const auto& file : list_token_files(path, ".npy"))
+    check_tokens(parts.emplace_back(npy_part(file, vocab_size)), vocab_size);
   return std::make_unique<FlatTokens>(std::move(parts), end_of_document, "npy");
 }
 

@@ -17,13 +17,20 @@ constexpr std::uint64_t check_chunk = std::uint64_t{1} << 22;  // tokens
 template <class Work>
 void with_type(TokenType type, const Work& work) {
   switch (type) {
-    case TokenType::u8: return work(std::uint8_t{});
-    case TokenType::i8: return work(std::int8_t{});
-    case TokenType::u16: return work(std::uint16_t{});
-    case TokenType::i16: return work(std::int16_t{});
-    case TokenType::u32: return work(std::uint32_t{});
-    case TokenType::i32: return work(std::int32_t{});
-    case TokenType::i64: return work(std::int64_t{});
+    case TokenType::u8:
+      return work(std::uint8_t{});
+    case TokenType::i8:
+      return work(std::int8_t{});
+    case TokenType::u16:
+      return work(std::uint16_t{});
+    case TokenType::i16:
+      return work(std::int16_t{});
+    case TokenType::u32:
+      return work(std::uint32_t{});
+    case TokenType::i32:
+      return work(std::int32_t{});
+    case TokenType::i64:
+      return work(std::int64_t{});
   }
 }
 
@@ -52,8 +59,8 @@ void check_ids(const TokenPart& part, std::uint64_t limit) {
     for (std::uint64_t i = begin; i < end; ++i) {
       const T id = load<T>(part.data, i);
       if (static_cast<std::make_unsigned_t<T>>(id) >= limit)
-        fail(ExitCode::bad_data, "{}: token {} has id {}, allowed are 0 to {} (vocabulary of {})", part.path, i, +id, limit - 1,
-             limit);
+        fail(ExitCode::bad_data, "{}: token {} has id {}, allowed are 0 to {} (vocabulary of {})", part.path, i, +id,
+             limit - 1, limit);
     }
   };
   parallel_chunks(part.count, check_chunk, 0, check);
@@ -71,8 +78,8 @@ void widen(const TokenPart& part, std::uint64_t begin, std::size_t count, std::i
 void check_tokens(const TokenPart& part, std::int64_t vocab_size) {
   if (part.count == 0) fail(ExitCode::bad_data, "{}: holds no tokens", part.path);
   if (part.type == TokenType::u16 && vocab_size > 65536)
-    fail(ExitCode::bad_data, "{}: tokens are u16, the vocabulary of {} needs 32 bits: made with another tokenizer?", part.path,
-         vocab_size);
+    fail(ExitCode::bad_data, "{}: tokens are u16, the vocabulary of {} needs 32 bits: made with another tokenizer?",
+         part.path, vocab_size);
   const std::uint64_t limit = vocab_size > 0 ? static_cast<std::uint64_t>(vocab_size) : std::uint64_t{1} << 31;
   with_type(part.type, [&](auto zero) { check_ids<decltype(zero)>(part, limit); });
 }
@@ -105,11 +112,12 @@ void FlatTokens::document_starts(std::uint64_t begin, std::uint64_t end, std::ve
     const TokenPart& part = parts_[p];
     const std::uint64_t first = begins_[p], last = std::min(end, begins_[p + 1]);
     if (begin == first) out.push_back(begin++);
-    if (end_of_document_ >= 0) with_type(part.type, [&](auto zero) {
-      using T = decltype(zero);
-      for (std::uint64_t i = begin; i < last; ++i)
-        if (static_cast<std::int64_t>(load<T>(part.data, i - first - 1)) == end_of_document_) out.push_back(i);
-    });
+    if (end_of_document_ >= 0)
+      with_type(part.type, [&](auto zero) {
+        using T = decltype(zero);
+        for (std::uint64_t i = begin; i < last; ++i)
+          if (static_cast<std::int64_t>(load<T>(part.data, i - first - 1)) == end_of_document_) out.push_back(i);
+      });
     begin = last;
   }
 }

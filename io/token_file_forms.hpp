@@ -17,7 +17,8 @@ std::unique_ptr<TokenSource> open_llmc(const std::string& path, std::int64_t voc
 std::unique_ptr<TokenSource> open_npy(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document);
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer*);
 
-// "tokens" and "bytes" of the text that a Megatron pair was made of, in <prefix>.json. Zeros when the file is not there.
+// "tokens" and "bytes" of the text that a Megatron pair was made of, in <prefix>.json. Zeros when the file is not
+// there.
 struct TextCounts {
   std::uint64_t tokens = 0, bytes = 0;
 };

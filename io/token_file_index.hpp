@@ -22,7 +22,8 @@ struct MegatronIndex {
   void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const;
 };
 
-// Checks a whole .idx image against the size of its .bin; the image must outlive the result. Error(bad_data) names `where`.
+// Checks a whole .idx image against the size of its .bin; the image must outlive the result. Error(bad_data) names
+// `where`.
 MegatronIndex parse_megatron_index(std::string_view image, std::uint64_t bin_bytes, const std::string& where);
 
 }  // namespace sestina

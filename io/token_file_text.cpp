@@ -12,7 +12,8 @@ namespace {
 
 class TextTokens : public TokenSource {
  public:
-  TextTokens(const std::vector<std::string>& paths, const Tokenizer& tokenizer) : path_(paths.front()), files_(paths.size()) {
+  TextTokens(const std::vector<std::string>& paths, const Tokenizer& tokenizer)
+      : path_(paths.front()), files_(paths.size()) {
     const auto append = [&](const std::vector<std::int32_t>& document) {
       if (!document.empty()) starts_.push_back(tokens_.size());
       tokens_.insert(tokens_.end(), document.begin(), document.end());
@@ -39,8 +40,9 @@ class TextTokens : public TokenSource {
     if (tokens_.empty()) fail(ExitCode::bad_data, "{}: holds no tokens", path_);
     const auto largest = std::max_element(tokens_.begin(), tokens_.end());
     if (vocab_size > 0 && *largest >= vocab_size)
-      fail(ExitCode::bad_data, "{}: token {} has id {}, allowed are 0 to {}: the tokenizer is larger than the model's vocabulary",
-           path_, largest - tokens_.begin(), *largest, vocab_size - 1);
+      fail(ExitCode::bad_data,
+           "{}: token {} has id {}, allowed are 0 to {}: the tokenizer is larger than the model's vocabulary", path_,
+           largest - tokens_.begin(), *largest, vocab_size - 1);
   }
 
  private:

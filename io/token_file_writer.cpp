@@ -26,8 +26,8 @@ void MegatronWriter::add_document(const std::int32_t* tokens, std::size_t count)
   if (count == 0) return;
   State& state = *state_;
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    fail(ExitCode::bad_data, "{}: document {} has {} tokens, the format allows {}", state.prefix, state.lengths.size(), count,
-         std::numeric_limits<std::int32_t>::max());
+    fail(ExitCode::bad_data, "{}: document {} has {} tokens, the format allows {}", state.prefix, state.lengths.size(),
+         count, std::numeric_limits<std::int32_t>::max());
   for (std::size_t i = 0; i < count; ++i)
     SESTINA_REQUIRE(tokens[i] >= 0 && tokens[i] < state.vocab_size, "token {} of {}", tokens[i], state.vocab_size);
   if (state.narrow) {

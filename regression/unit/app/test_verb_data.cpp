@@ -99,9 +99,12 @@ TEST(VerbData, TokenizesBytesOfPackedFilesInFolders) {
 
 TEST(VerbData, VerifiesTheSourcesOfADeck) {
   const TemporaryFolder folder;
-  test::write_bytes(folder / "deck.toml", "[run]\nsteps = 1\n[model]\nfamily = \"llama\"\nhidden_size = 16\nintermediate_size = 16\n"
-                    "num_hidden_layers = 1\nnum_attention_heads = 2\nvocab_size = 256\nmax_position_embeddings = 32\n"
-                    "[data]\nsequence_length = 32\nvalidation_fraction = 0.1\n[[data.source]]\nformat = \"text\"\npath = \"" + data_folder + "\"\n");
+  test::write_bytes(
+      folder / "deck.toml",
+      "[run]\nsteps = 1\n[model]\nfamily = \"llama\"\nhidden_size = 16\nintermediate_size = 16\n"
+      "num_hidden_layers = 1\nnum_attention_heads = 2\nvocab_size = 256\nmax_position_embeddings = 32\n"
+      "[data]\nsequence_length = 32\nvalidation_fraction = 0.1\n[[data.source]]\nformat = \"text\"\npath = \"" +
+          data_folder + "\"\n");
   DataVerifyArguments verify;
   verify.deck.deck = folder / "deck.toml";
   verify.json = true;

@@ -57,7 +57,8 @@ void expect_error(ExitCode code, std::initializer_list<std::string> words, Actio
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
     for (const std::string& word : words)
-      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << "'" << word << "' is not in: " << error.what();
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
+          << "'" << word << "' is not in: " << error.what();
   }
 }
 

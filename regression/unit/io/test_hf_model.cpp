@@ -18,9 +18,9 @@ using test::TemporaryFolder;
 
 ModelConfig small(Family family, bool tied) {
   const char* type = family == Family::llama ? "llama" : family == Family::olmo2 ? "olmo2" : "qwen3";
-  const nlohmann::json json = {{"model_type", type},   {"hidden_size", 16},          {"intermediate_size", 24},
-                               {"head_dim", 8},        {"num_attention_heads", 2},   {"num_key_value_heads", 1},
-                               {"vocab_size", 37},     {"num_hidden_layers", 2},     {"max_position_embeddings", 32},
+  const nlohmann::json json = {{"model_type", type},   {"hidden_size", 16},           {"intermediate_size", 24},
+                               {"head_dim", 8},        {"num_attention_heads", 2},    {"num_key_value_heads", 1},
+                               {"vocab_size", 37},     {"num_hidden_layers", 2},      {"max_position_embeddings", 32},
                                {"rope_theta", 5000.0}, {"tie_word_embeddings", tied}, {"eos_token_id", 3}};
   return ModelConfig::from_hf_json(json.dump(), "config.json");
 }
@@ -30,7 +30,8 @@ struct Weights {
     for (const TensorSpec& spec : tensor_specs(config)) {
       auto& values = data[spec.name];
       values.resize(spec.elements());
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(normal(stream_of(1, spec.name), i));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(normal(stream_of(1, spec.name), i));
       tensors.push_back({spec, values.data()});
     }
   }
@@ -55,7 +56,8 @@ TEST(HfModel, RoundTripsEveryFamilyBitForBit) {
       EXPECT_EQ(back.to_hf_json(), config.to_hf_json());
       const SafeTensors file = open_hf_weights(folder.path(), back);
       EXPECT_EQ(file.tensors().size(), weights.tensors.size());
-      for (const auto& [spec, data] : weights.tensors) EXPECT_EQ(read(file, spec), weights.data.at(spec.name)) << spec.name;
+      for (const auto& [spec, data] : weights.tensors)
+        EXPECT_EQ(read(file, spec), weights.data.at(spec.name)) << spec.name;
     }
 }
 
@@ -121,7 +123,8 @@ TEST(HfModel, RefusesOtherShapes) {
   write_hf_model(folder.path(), config, weights.tensors, false);
   config.vocab_size = 38;
   const SafeTensors file = open_hf_weights(folder.path(), config);
-  expect_error(ExitCode::bad_data, {"embed_tokens", "[37, 16]", "[38, 16]"}, [&] { read(file, tensor_specs(config).front()); });
+  expect_error(ExitCode::bad_data, {"embed_tokens", "[37, 16]", "[38, 16]"},
+               [&] { read(file, tensor_specs(config).front()); });
 }
 
 TEST(HfModel, RefusesFoldersThatAreNoModels) {
@@ -129,7 +132,8 @@ TEST(HfModel, RefusesFoldersThatAreNoModels) {
   expect_error(ExitCode::input_missing, {"config.json"}, [&] { read_hf_config(folder.path()); });
   test::write_bytes(folder / "config.json", "{");
   expect_error(ExitCode::bad_data, {"config.json"}, [&] { read_hf_config(folder.path()); });
-  expect_error(ExitCode::input_missing, {".safetensors"}, [&] { open_hf_weights(folder.path(), small(Family::llama, true)); });
+  expect_error(ExitCode::input_missing, {".safetensors"},
+               [&] { open_hf_weights(folder.path(), small(Family::llama, true)); });
 }
 
 TEST(HfModel, ReadsTheGoldenModels) {
@@ -141,7 +145,8 @@ TEST(HfModel, ReadsTheGoldenModels) {
     const SafeTensors file = open_hf_weights(entry.path().string(), config);
     std::map<std::string, std::vector<float>> data;
     std::vector<HfTensor> tensors;
-    for (const TensorSpec& spec : tensor_specs(config)) tensors.push_back({spec, (data[spec.name] = read(file, spec)).data()});
+    for (const TensorSpec& spec : tensor_specs(config))
+      tensors.push_back({spec, (data[spec.name] = read(file, spec)).data()});
     write_hf_model(folder.path(), config, tensors, false);
     const SafeTensors again = open_hf_weights(folder.path(), read_hf_config(folder.path()));
     for (const auto& [spec, values] : tensors) EXPECT_EQ(read(again, spec), data.at(spec.name)) << spec.name;

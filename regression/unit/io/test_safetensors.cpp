@@ -23,7 +23,8 @@ std::string image(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape + "],\"data_offsets\":[" + offsets + "]}";
 }
 
@@ -32,8 +33,8 @@ void expect_refused(const std::string& bytes, const std::string& word) {
 }
 
 TEST(Safetensors, ReadsWhatTheFormatAllows) {
-  const std::string header = "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"}," + entry("b", "F32", "2,2", "4,20") + "," +
-                             entry("a", "I8", "4", "0,4") + "," + entry("scalar", "F16", "", "20,22") + "," +
+  const std::string header = "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"}," + entry("b", "F32", "2,2", "4,20") +
+                             "," + entry("a", "I8", "4", "0,4") + "," + entry("scalar", "F16", "", "20,22") + "," +
                              entry("none", "F32", "0,3", "22,22") + "}   ";
   const auto tensors = SafeTensors::parse(image(header, std::string(22, 'x')), "here");
   ASSERT_EQ(tensors.size(), 4u);
@@ -74,7 +75,8 @@ TEST(Safetensors, RefusesDamagedHeaders) {
   expect_refused(image("{" + entry("a", "F32", "1.5", "0,4") + "}", "abcd"), "fraction");
   expect_refused(image("{" + entry("a", "F32", "1", "0,4,5") + "}", "abcd"), "need 2");
   expect_refused(image("{" + entry("a", "F32", "[1]", "0,4") + "}", "abcd"), "a list");
-  expect_refused(image("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "abcd"), "twice");
+  expect_refused(image("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "abcd"),
+                 "twice");
   std::string deep = "{\"a\":";
   for (int i = 0; i < 100000; ++i) deep += "[";
   expect_refused(image(deep, ""), "a list");
@@ -83,9 +85,12 @@ TEST(Safetensors, RefusesDamagedHeaders) {
 TEST(Safetensors, RefusesHolesOverlapsAndDuplicates) {
   const std::string four(4, 'x'), eight(8, 'x');
   expect_refused(image("{" + entry("a", "F32", "1", "4,8") + "}", eight), "hole");
-  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "1", "2,6") + "}", eight), "overlap");
-  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "1", "0,4") + "}", four), "overlap");
-  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("a", "F32", "1", "4,8") + "}", eight), "twice");
+  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "1", "2,6") + "}", eight),
+                 "overlap");
+  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "1", "0,4") + "}", four),
+                 "overlap");
+  expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "," + entry("a", "F32", "1", "4,8") + "}", eight),
+                 "twice");
   expect_refused(image("{" + entry("a", "F32", "1", "0,4") + "}", eight), "file holds 8");
   expect_refused(image("{" + entry("a", "F32", "2", "0,8") + "}", four), "file holds 4");
   expect_refused(image("{" + entry("a", "F32", "2", "0,4") + "}", four), "need 8 bytes");
@@ -140,7 +145,8 @@ TEST(Safetensors, WritesAlignedHeadersWithMetadata) {
   const TemporaryFolder folder;
   const std::uint16_t small[] = {1, 2, 3};
   const double large[] = {4.0};
-  write_safetensors(folder.path(), {{"small", "BF16", {3}, small, sizeof small}, {"large", "F64", {1}, large, sizeof large}});
+  write_safetensors(folder.path(),
+                    {{"small", "BF16", {3}, small, sizeof small}, {"large", "F64", {1}, large, sizeof large}});
   const std::string bytes = test::read_bytes(folder / "model.safetensors");
   std::uint64_t header = 0;
   std::memcpy(&header, bytes.data(), 8);

@@ -16,7 +16,8 @@ namespace {
 using test::expect_error;
 using test::TemporaryFolder;
 
-// Sources of u16 tokens whose value is their own place in the stream (plus an offset), in documents of the given length.
+// Sources of u16 tokens whose value is their own place in the stream (plus an offset), in documents of the given
+// length.
 class Sources {
  public:
   explicit Sources(int sequence) { options.sequence_length = sequence; }
@@ -29,7 +30,9 @@ class Sources {
     writer.finish();
     return {DataSource::Format::megatron, folder / name, weight};
   }
-  SampleSet open(Split split = Split::train, std::uint64_t seed = 3) const { return SampleSet(options, split, 65000, seed, nullptr); }
+  SampleSet open(Split split = Split::train, std::uint64_t seed = 3) const {
+    return SampleSet(options, split, 65000, seed, nullptr);
+  }
 
   TemporaryFolder folder;
   DataOptions options;
@@ -105,7 +108,8 @@ TEST(Blend, NumbersTheSamplesOfEachSource) {
     ASSERT_EQ(ordinal, next[source]++) << sample;
   }
   // Off by less than one sample in a run, and by the rounding to whole slots, at most one in each period of 55440.
-  for (std::size_t s = 0; s < weights.size(); ++s) EXPECT_NEAR(static_cast<double>(next[s]), weights[s] / sum * 120000, 4.0);
+  for (std::size_t s = 0; s < weights.size(); ++s)
+    EXPECT_NEAR(static_cast<double>(next[s]), weights[s] / sum * 120000, 4.0);
   EXPECT_EQ(blend.place(std::uint64_t{1} << 50).source, blend.place((std::uint64_t{1} << 50) + 55440).source);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL, 1e-9})
     expect_error(ExitCode::bad_deck, {"source 2"}, [&] { Blend({1.0, bad}); });
@@ -115,7 +119,8 @@ TEST(SampleSet, HoldsOutTheEndForValidation) {
   Sources sources(5);
   sources.options.validation_fraction = 0.1;
   sources.options.source = {sources.add("a", 501, 0, 501, 1), sources.add("b", 101, 10000, 101, 1)};
-  const SampleSet train = sources.open(), validation = sources.open(Split::validation), shared = train.validation(nullptr);
+  const SampleSet train = sources.open(), validation = sources.open(Split::validation),
+                  shared = train.validation(nullptr);
   EXPECT_EQ(train.windows(), 108u);
   EXPECT_EQ(validation.windows(), 12u);
   std::set<int> held, trained;

@@ -22,7 +22,9 @@ Tokenizer trained(const std::string& pattern) {
 // Longer than several pieces, with line breaks of all kinds around letters, digits, marks and spaces.
 std::string long_text() {
   const std::string own = test::read_bytes(data_folder + "/harbour.txt");
-  const std::string odd = "end\nNext\r\nline \n indented\n\n\npara.\nMark!\n\"quote\n\xcc\x81" "combining\n\ttab\n12\n34\nword\n\xc3\xa9t\xc3\xa9\n'S \n\nX";
+  const std::string odd =
+      "end\nNext\r\nline \n indented\n\n\npara.\nMark!\n\"quote\n\xcc\x81"
+      "combining\n\ttab\n12\n34\nword\n\xc3\xa9t\xc3\xa9\n'S \n\nX";
   std::string text;
   for (std::size_t i = 0; text.size() < 700'000; ++i) text += own.substr(i * 97 % 1000, 20'000) + odd;
   return text;
@@ -57,8 +59,9 @@ TEST(TextTokens, TextSourcesEndEachDocument) {
   source->document_starts(0, tokens.size(), starts);
   EXPECT_EQ(starts, (std::vector<std::uint64_t>{0, second}));
   EXPECT_DOUBLE_EQ(source->bytes_per_token(), 49.0 / static_cast<double>(tokens.size()));
-  test::expect_error(ExitCode::bad_data, {"a.txt", "tokenizer is larger"},
-                     [&] { open_source({DataSource::Format::text, folder.path(), 1}, &tokenizer, 256); });
+  test::expect_error(ExitCode::bad_data, {"a.txt", "tokenizer is larger"}, [&] {
+    open_source({DataSource::Format::text, folder.path(), 1}, &tokenizer, 256);
+  });
 }
 
 }  // namespace

@@ -199,9 +199,11 @@ TEST(TokenFile, RefusesIdsBeyondTheVocabulary) {  // fault 17: at the start, wit
   tokens[8'999'999] = 50;
   write_bytes(folder / "t.bin", llmc(20240520, 1, 9'000'001, raw(tokens)));
   EXPECT_EQ(open(Format::llmc, folder / "t.bin", 51)->size(), 9'000'001u);
-  expect_error(ExitCode::bad_data, {"t.bin", "token 8999999", "id 50", "0 to 49"}, [&] { open(Format::llmc, folder / "t.bin", 50); });
+  expect_error(ExitCode::bad_data, {"t.bin", "token 8999999", "id 50", "0 to 49"},
+               [&] { open(Format::llmc, folder / "t.bin", 50); });
   write_bytes(folder / "n.npy", "\x93NUMPY\x01" + std::string(1, '\0') + std::string("\x3a", 1) + std::string(1, '\0') +
-                                    "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n" + raw(std::vector<std::int32_t>{3, -1}));
+                                    "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n" +
+                                    raw(std::vector<std::int32_t>{3, -1}));
   expect_error(ExitCode::bad_data, {"n.npy", "token 1", "id -1"}, [&] { open(Format::npy, folder / "n.npy", 50); });
 }
 
@@ -260,8 +262,10 @@ std::string numpy(const std::string& type, const std::string& shape, const std::
   std::string out = "\x93NUMPY";
   out += static_cast<char>(version);
   out += '\0';
-  if (version == 1) append(out, static_cast<std::uint16_t>(header.size()));
-  else append(out, static_cast<std::uint32_t>(header.size()));
+  if (version == 1)
+    append(out, static_cast<std::uint16_t>(header.size()));
+  else
+    append(out, static_cast<std::uint32_t>(header.size()));
   return out + header + data;
 }
 
@@ -315,7 +319,8 @@ TEST(TokenFile, ReadsTextAsBytes) {
   EXPECT_EQ(all(*source), (std::vector<std::int32_t>{0xc3, 0xa9, '!', 'x', 'y', 'z', 'e', 'n', 'd'}));
   EXPECT_EQ(starts(*source, 0, 9), (std::vector<std::uint64_t>{0, 3, 6}));
   EXPECT_EQ(source->bytes_per_token(), 1);
-  expect_error(ExitCode::bad_data, {"a.txt", "token 0", "id 195", "0 to 127"}, [&] { open(Format::text, folder.path(), 128); });
+  expect_error(ExitCode::bad_data, {"a.txt", "token 0", "id 195", "0 to 127"},
+               [&] { open(Format::text, folder.path(), 128); });
   expect_error(ExitCode::bad_data, {"empty.txt", "no text"}, [&] { open(Format::text, folder / "empty.txt", 256); });
   expect_error(ExitCode::input_missing, {"none.txt"}, [&] { open(Format::text, folder / "none.txt", 256); });
   std::filesystem::create_directories(folder / "hollow");
@@ -347,9 +352,11 @@ TEST(TextFiles, UnpacksGzip) {
 TEST(TextFiles, ListsByPatternInOrder) {
   const TemporaryFolder folder;
   for (const char* name : {"z.rst.gz", "a/b.rst", "a/c.html", "y.txt"}) write_bytes(folder / name, "text");
-  EXPECT_EQ(list_text_files({folder.path()}, {"*.rst*"}), (std::vector<std::string>{folder / "a/b.rst", folder / "z.rst.gz"}));
+  EXPECT_EQ(list_text_files({folder.path()}, {"*.rst*"}),
+            (std::vector<std::string>{folder / "a/b.rst", folder / "z.rst.gz"}));
   EXPECT_EQ(list_text_files({folder.path()}, {}).size(), 3u);
-  EXPECT_EQ(list_text_files({folder / "a/c.html", folder / "a"}, {"b*"}), (std::vector<std::string>{folder / "a/c.html", folder / "a/b.rst"}));
+  EXPECT_EQ(list_text_files({folder / "a/c.html", folder / "a"}, {"b*"}),
+            (std::vector<std::string>{folder / "a/c.html", folder / "a/b.rst"}));
 }
 
 TEST(TextFiles, SplitsAtSeparatorLines) {
@@ -364,7 +371,8 @@ TEST(TextFiles, TokenizesLongDocumentsAsBytesInOrder) {
   std::string text;
   while (text.size() < 1'000'000) text += "some words in a line\nAnother line\n\n  indented\n";
   std::vector<std::vector<std::int32_t>> got;
-  tokenize_documents({text, "", "ab"}, nullptr, true, 2, [&](const std::vector<std::int32_t>& tokens) { got.push_back(tokens); });
+  tokenize_documents({text, "", "ab"}, nullptr, true, 2,
+                     [&](const std::vector<std::int32_t>& tokens) { got.push_back(tokens); });
   ASSERT_EQ(got.size(), 3u);
   EXPECT_TRUE(std::equal(got[0].begin(), got[0].end(), text.begin(), text.end()));
   EXPECT_TRUE(got[1].empty());
@@ -376,7 +384,8 @@ TEST(TokenFile, MegatronAndLlmcFormsOfTheGoldenStreamAgree) {
   if (!std::filesystem::is_directory(models)) GTEST_SKIP() << "no golden models in this tree";
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     const std::string model = entry.path().string();
-    const auto pair = open(Format::megatron, model + "/tokens", 211), stream = open(Format::llmc, model + "/tokens_llmc.bin", 211, 0);
+    const auto pair = open(Format::megatron, model + "/tokens", 211),
+               stream = open(Format::llmc, model + "/tokens_llmc.bin", 211, 0);
     EXPECT_EQ(all(*pair), all(*stream)) << model;
     const auto documents = starts(*pair, 0, pair->size()), cuts = starts(*stream, 0, stream->size());
     EXPECT_GT(documents.size(), 10u);  // token 0 ends each, and a few lie inside documents too
