@@ -77,7 +77,8 @@ TEST(HfModel, RoundsToTheNearestBf16) {
   for (const auto& [spec, data] : weights.tensors) {
     const auto got = read(file, spec);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      if (std::isfinite(data[i])) ASSERT_LE(std::abs(got[i] - data[i]), 0x1p-8f * std::abs(data[i])) << spec.name;
+      if (!std::isfinite(data[i])) continue;
+      ASSERT_LE(std::abs(got[i] - data[i]), 0x1p-8f * std::abs(data[i])) << spec.name;
     }
     if (spec.name != "model.norm.weight") continue;
     EXPECT_EQ(got[0], std::bit_cast<float>(0x3f800000u));
