@@ -1,0 +1,217 @@
+#include "io/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "io/tensorboard.hpp"
+#include "regression/unit/io/test_files.hpp"
+
+namespace sestina {
+namespace {
+
+using nlohmann::json;
+using test::TemporaryFolder;
+
+TrainLine line_at(std::int64_t step) {
+  TrainLine t;
+  t.step = step;
+  t.tokens = static_cast<std::uint64_t>(step) * 1000;
+  t.loss = 8.0 / static_cast<double>(step);
+  t.grad_norm = 0.1;
+  t.lr = 3e-4;
+  t.step_s = 0.125;
+  t.tokens_per_s = 8000;
+  t.memory_peak_bytes = 123456789012;
+  return t;
+}
+
+std::vector<json> lines_of(const TemporaryFolder& folder) {
+  std::vector<json> lines;
+  std::istringstream text(test::read_bytes(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
+  const TemporaryFolder folder;
+  TrainLine t = line_at(7);
+  t.loss = 0.1 + 0.2;
+  t.grad_norm = std::numeric_limits<double>::denorm_min();
+  t.lr = 1.0 / 3;
+  t.tokens = 18'000'000'000'000'000'001u;
+  t.mfu = 0.41;
+  Metrics(folder.path(), false).train(t);
+  const json line = lines_of(folder).at(0);
+  std::set<std::string> keys;
+  for (const auto& [key, value] : line.items()) keys.insert(key);
+  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
+                                         "forward_backward_s", "reduce_s", "optimizer_s", "refresh_wait_s", "gather_s",
+                                         "preconditioner_age_max", "skipped_steps", "memory_peak_bytes", "tflops", "mfu", "energy_j"}));
+  EXPECT_EQ(line["kind"], "train");
+  EXPECT_EQ(line["loss"].get<double>(), t.loss);
+  EXPECT_EQ(line["grad_norm"].get<double>(), t.grad_norm);
+  EXPECT_EQ(line["lr"].get<double>(), t.lr);
+  EXPECT_EQ(line["tokens"].get<std::uint64_t>(), t.tokens);
+  EXPECT_EQ(line["memory_peak_bytes"].get<std::uint64_t>(), t.memory_peak_bytes);
+  EXPECT_EQ(line["mfu"].get<double>(), 0.41);
+  EXPECT_TRUE(line["energy_j"].is_null());
+}
+
+TEST(Metrics, NotFiniteIsNull) {
+  const TemporaryFolder folder;
+  TrainLine t = line_at(1);
+  t.loss = std::nan("");
+  t.grad_norm = std::numeric_limits<double>::infinity();
+  Metrics metrics(folder.path(), false);
+  metrics.train(t);
+  metrics.validation(1, 5, -t.grad_norm, std::nullopt, 0.5);
+  const auto lines = lines_of(folder);
+  EXPECT_TRUE(lines[0]["loss"].is_null());
+  EXPECT_TRUE(lines[0]["grad_norm"].is_null());
+  EXPECT_TRUE(lines[1]["loss"].is_null());
+  EXPECT_TRUE(lines[1]["bits_per_byte"].is_null());
+  EXPECT_TRUE(std::isnan(read_history(folder.path()).train.at(0).loss));
+}
+
+TEST(Metrics, EveryKindReadsBack) {
+  const TemporaryFolder folder;
+  const std::string odd = "a \"quoted\" \\ line\n\x01 \u00E9";
+  {
+    Metrics metrics(folder.path(), false);
+    TrainLine t = line_at(1);
+    t.data_s = 0.5, t.forward_backward_s = 0.25, t.reduce_s = 0.75, t.optimizer_s = 1.5, t.refresh_wait_s = 2.5, t.gather_s = 3.5;
+    t.preconditioner_age_max = 11, t.skipped_steps = 12, t.tflops = 13.5, t.energy_j = 14.5;
+    metrics.train(t);
+    metrics.validation(1, 1000, 2.5, 1.25, 0.5);
+    metrics.checkpoint(1, "checkpoints/step_1", 0.5, 2'000'000, "");
+    metrics.checkpoint(1, "checkpoints/step_1", 0.5, 0, "disk full");
+    metrics.event(1, "stop", odd);
+    metrics.tensors(1, {{"w", 1, 2, 3}, {"v", std::nan(""), 0, 0}});
+  }
+  const auto lines = lines_of(folder);
+  ASSERT_EQ(lines.size(), 6u);
+  for (const auto& line : lines) EXPECT_EQ(line["step"], 1);
+  EXPECT_TRUE(lines[2]["error"].is_null());
+  EXPECT_EQ(lines[4]["detail"], odd);
+  EXPECT_EQ(lines[5], json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
+    "v": {"weight_rms": null, "update_rms": 0, "spectral_norm": 0}}})"));
+  const RunHistory history = read_history(folder.path());
+  EXPECT_EQ(history.name, std::filesystem::path(folder.path()).filename());
+  EXPECT_EQ(history.bad_lines, 0u);
+  const TrainLine& t = history.train.at(0);
+  EXPECT_EQ(t.tokens, 1000u);
+  EXPECT_EQ(t.data_s + t.forward_backward_s + t.reduce_s + t.optimizer_s + t.refresh_wait_s + t.gather_s, 9);
+  EXPECT_EQ(t.preconditioner_age_max, 11);
+  EXPECT_EQ(t.skipped_steps, 12);
+  EXPECT_EQ(t.tflops, 13.5);
+  EXPECT_FALSE(t.mfu.has_value());
+  EXPECT_EQ(t.energy_j, 14.5);
+  EXPECT_EQ(history.validation.at(0).bits_per_byte, 1.25);
+  ASSERT_EQ(history.notes.size(), 3u);
+  EXPECT_NE(history.notes[0].text.find("2.0 MB"), std::string::npos);
+  EXPECT_NE(history.notes[1].text.find("disk full"), std::string::npos);
+  EXPECT_EQ(history.notes[2].text, "stop: " + odd);
+}
+
+TEST(Metrics, LinesAreThereAtOnceAndAppended) {
+  const TemporaryFolder folder;
+  Metrics first(folder.path(), false);
+  first.train(line_at(1));
+  EXPECT_EQ(lines_of(folder).size(), 1u);
+  Metrics second(folder.path(), false);
+  second.train(line_at(2));
+  EXPECT_EQ(lines_of(folder).size(), 2u);
+}
+
+TEST(Metrics, RewindSupersedes) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  for (int step = 1; step <= 5; ++step) metrics.train(line_at(step));
+  metrics.validation(5, 5000, 9, std::nullopt, 1);
+  metrics.rewind(3, 3);
+  TrainLine again = line_at(4);
+  again.loss = 77;
+  metrics.train(again);
+  const RunHistory history = read_history(folder.path());
+  ASSERT_EQ(history.train.size(), 4u);
+  EXPECT_EQ(history.train[2].step, 3);
+  EXPECT_EQ(history.train[3].loss, 77);
+  EXPECT_TRUE(history.validation.empty());
+  EXPECT_EQ(history.notes.at(0).kind, "rewind");
+}
+
+TEST(Metrics, CutLastLineIsCountedAndDoesNotSpoilTheNext) {
+  const TemporaryFolder folder;
+  Metrics(folder.path(), false).train(line_at(1));
+  test::write_bytes(folder / "metrics.jsonl", test::read_bytes(folder / "metrics.jsonl") + "{\"kind\":\"train\",\"step\":2,\"lo");
+  EXPECT_EQ(read_history(folder.path()).bad_lines, 1u);
+  Metrics(folder.path(), false).train(line_at(2));
+  const RunHistory history = read_history(folder.path());
+  EXPECT_EQ(history.bad_lines, 1u);
+  ASSERT_EQ(history.train.size(), 2u);
+  EXPECT_EQ(history.train[1].step, 2);
+}
+
+TEST(Metrics, OddLinesAreSkipped) {
+  const TemporaryFolder folder;
+  test::write_bytes(folder / "metrics.jsonl", "\n[1]\nnull\n{\"kind\":3}\n{\"kind\":\"train\",\"step\":\"x\",\"loss\":\"y\"}\n{\"kind\":\"future\",\"step\":1}\n\xFF\n");
+  const RunHistory history = read_history(folder.path());
+  EXPECT_EQ(history.bad_lines, 4u);
+  ASSERT_EQ(history.train.size(), 1u);
+  EXPECT_TRUE(std::isnan(history.train[0].loss));
+}
+
+TEST(Metrics, Refused) {
+  test::expect_error(ExitCode::cannot_create, {"metrics.jsonl"}, [] { Metrics("/nonexistent/folder", false); });
+  test::expect_error(ExitCode::input_missing, {"/nonexistent/folder"}, [] { read_history("/nonexistent/folder"); });
+}
+
+TEST(TensorBoard, ChecksumIsCastagnoli) {  // RFC 3720, appendix B.4
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43u);
+}
+
+template <class T>
+T raw(const std::string& bytes, std::size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+TEST(TensorBoard, RecordsAreFramedAndHoldTheScalars) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), true);
+  metrics.train(line_at(300));
+  metrics.validation(300, 1, 2.5, std::nullopt, 1);
+  std::string bytes;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) bytes = test::read_bytes(entry.path());
+  }
+  std::vector<std::string> records;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto length = raw<std::uint64_t>(bytes, at);
+    const auto masked = [](std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8u; };
+    ASSERT_EQ(raw<std::uint32_t>(bytes, at + 8), masked(crc32c(bytes.substr(at, 8))));
+    records.push_back(bytes.substr(at + 12, length));
+    ASSERT_EQ(raw<std::uint32_t>(bytes, at + 12 + length), masked(crc32c(records.back())));
+    at += 16 + length;
+  }
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].substr(9), "\x1A\x0D" "brain.Event:2");
+  EXPECT_GT(raw<double>(records[0], 1), 1.7e9);
+  EXPECT_EQ(records[1].substr(9, 3), "\x10\xAC\x02");  // field 2, varint 300
+  // Event{5: Summary{1: Value{1: "val/loss", 2: 2.5f}}}
+  EXPECT_EQ(records[2].substr(12), std::string("\x2A\x11\x0A\x0F\x0A\x08val/loss\x15\x00\x00\x20\x40", 19));
+  EXPECT_NE(records[1].find("train/loss"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sestina
