@@ -65,6 +65,7 @@ std::uint32_t crc32c(std::string_view data) {
 }
 
 TensorBoardFile::TensorBoardFile(const std::string& folder) {
+  for (std::string* buffer : {&event_, &summary_, &value_, &record_}) buffer->reserve(2048);  // an event has at most about 500
   static std::atomic<int> number{0};
   path_ = fmt::format("{}/events.out.tfevents.{}.{}.{}.{}", folder, static_cast<std::int64_t>(wall_time()), host_name(),
                       ::getpid(), number++);
