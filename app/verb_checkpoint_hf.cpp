@@ -73,7 +73,8 @@ std::string model_section(const ModelConfig& c) {
   return text;
 }
 
-// The deck to store: run settings as given, the model as config.json has it. A deck that says another model is refused.
+// The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
+// says another model is refused.
 std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config) {
   const bool given = !arguments.deck.empty() || !arguments.overrides.empty();
   const bool from_hf =
@@ -87,7 +88,7 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
   said.pad_token_id = config.pad_token_id;
   if (said.to_hf_json() != config.to_hf_json())
     fail(ExitCode::bad_data, "{}/config.json is another model than [model] of the deck", hf);
-  return deck.dump();
+  return given ? deck.dump() : model_section(config);
 }
 
 }  // namespace

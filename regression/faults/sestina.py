@@ -54,6 +54,7 @@ global_batch = 4
 kind = "constant"
 lr = 3e-3
 warmup_steps = 5
+steps = 1000000000
 [metrics]
 every = 10
 """
@@ -79,7 +80,7 @@ class Case(unittest.TestCase):
 
     def start(self, *arguments, environment=None, limit=None, **options):
         """The program as a child; limit: file size in bytes (RLIMIT_FSIZE)."""
-        surroundings = {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"} | dict(os.environ) | (environment or {})
+        surroundings = {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false", "OMP_WAIT_POLICY": "passive"} | dict(os.environ) | (environment or {})
         surroundings = {key: value for key, value in surroundings.items() if value is not None}
         before = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))) if limit else None
         child = subprocess.Popen([self.sestina, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -34,7 +34,7 @@ class NotFinite(Case):
         begin, end = json.loads(data[8:8 + size])["model.layers.0.mlp.up_proj.weight"]["data_offsets"]
         data[8 + size + begin:8 + size + end] = struct.pack("<f", float("nan")) * ((end - begin) // 4)
         path.write_bytes(data)
-        self.run_sestina("checkpoint", "import", folder, "-d", self.work / "bad")
+        self.run_sestina("checkpoint", "import", folder, "-d", self.work / "bad", "-i", self.deck)
         self.train("bad", "-r", "auto", "optimizer.on_missing=reset", expected=DIVERGED)
         self.assertEqual(self.saved_steps("bad"), [0])
 
