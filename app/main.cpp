@@ -1,0 +1,54 @@
+// The program: command line -> verb -> exit code. Every failure is one message on stderr.
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "app/command_line.hpp"
+
+namespace {
+
+using namespace sestina;
+
+int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
+int run(const TrainArguments& a) { return run_train(a); }
+int run(const PlanArguments& a) { return run_plan(a); }
+int run(const EvalArguments& a) { return run_eval(a); }
+int run(const GenerateArguments& a) { return run_generate(a); }
+int run(const DataTokenizeArguments& a) { return run_data_tokenize(a); }
+int run(const DataTrainTokenizerArguments& a) { return run_data_train_tokenizer(a); }
+int run(const DataInspectArguments& a) { return run_data_inspect(a); }
+int run(const DataVerifyArguments& a) { return run_data_verify(a); }
+int run(const CheckpointListArguments& a) { return run_checkpoint_list(a); }
+int run(const CheckpointVerifyArguments& a) { return run_checkpoint_verify(a); }
+int run(const CheckpointExportArguments& a) { return run_checkpoint_export(a); }
+int run(const CheckpointImportArguments& a) { return run_checkpoint_import(a); }
+int run(const ReportArguments& a) { return run_report(a); }
+int run(const BenchStepArguments& a) { return run_bench_step(a); }
+int run(const BenchKernelsArguments& a) { return run_bench_kernels(a); }
+int run(const InfoArguments& a) { return run_info(a); }
+
+int report(const char* message, ExitCode code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sestina: error: %s\n", message);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    // 1. The command line; -h and -V are answered without starting anything.
+    const Command command = parse_command_line(argc, argv);
+    // 2. The verb: reads its deck, starts Kokkos if it computes, runs.
+    const int code = std::visit([](const auto& arguments) { return run(arguments); }, command);
+    // 3. The exit code, once all output is out.
+    if (std::fflush(stdout) != 0) return report("standard output cannot be written", ExitCode::io_error);
+    return code;
+  } catch (const Error& error) {
+    return report(error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", ExitCode::internal);
+  } catch (const std::exception& error) {
+    return report(error.what(), ExitCode::internal);
+  }
+}

@@ -1,0 +1,78 @@
+// After two warm-up steps a step of the trainer allocates nothing: no Kokkos view, no operator new on the compute thread,
+// with metrics, log line and data prefetch going on.
+#include <gtest/gtest.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "app/trainer.hpp"
+#include "core/deck.hpp"
+#include "regression/unit/allocation_counter.hpp"
+
+namespace sestina {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string deck_text(const std::string& precision) {
+  return R"(
+[run]
+steps = 8
+[model]
+family = "llama"
+hidden_size = 32
+intermediate_size = 48
+num_hidden_layers = 2
+num_attention_heads = 2
+vocab_size = 256
+[data]
+sequence_length = 16
+[[data.source]]
+format = "text"
+path = "text.txt"
+[train]
+global_batch = 4
+micro_batch = 2
+precision = ")" + precision + R"("
+[metrics]
+every = 2
+)";
+}
+
+template <class T>
+void expect_no_allocation(const std::string& precision) {
+  const fs::path folder = fs::temp_directory_path() / ("sestina_step_" + precision + std::to_string(getpid()));
+  fs::create_directories(folder);
+  std::ofstream(folder / "text.txt") << std::string(4000, 'x') + "some other words";
+  auto logger = spdlog::basic_logger_st("step_" + precision, (folder / "log.txt").string());
+  spdlog::set_default_logger(logger);
+
+  Deck deck;
+  deck.add_text(deck_text(precision), "test deck", folder.string());
+  TrainSetup setup;
+  setup.options = Options::read(deck);
+  deck.finish();
+  setup.run_dir = folder.string();
+  {
+    Stop stop(setup.options.run, setup.run_dir);
+    Metrics metrics(setup.run_dir, false);
+    const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
+    Trainer<Host, T> trainer(Host{}, setup, samples, nullptr, stop, metrics);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.step());
+    AllocationCounter counter;
+    for (int i = 0; i < 4; ++i) trainer.step();
+    EXPECT_EQ(counter.heap(), 0) << counter.places();
+    EXPECT_EQ(counter.kokkos(), 0) << counter.places();
+  }
+  spdlog::drop("step_" + precision);
+  fs::remove_all(folder);
+}
+
+TEST(StepAllocation, FloatStepAllocatesNothing) { expect_no_allocation<float>("fp32"); }
+TEST(StepAllocation, Bf16StepAllocatesNothing) { expect_no_allocation<bf16>("bf16"); }
+
+}  // namespace
+}  // namespace sestina
