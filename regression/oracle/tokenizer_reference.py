@@ -160,7 +160,7 @@ def compare(arguments):
         for i, text in enumerate(texts):
             (pathlib.Path(folder) / "in" / f"{i:08d}.txt").write_bytes(text.encode())
         subprocess.run([arguments.sestina, "data", "tokenize", f"{folder}/in", "--tokenizer", arguments.tokenizer,
-                        "--output", f"{folder}/out", "--no-end-of-document"], check=True)
+                        "--output", f"{folder}/out", "--no-end"], check=True)
         ours = read_megatron(f"{folder}/out")
     theirs = [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
     different = sum(a != b for a, b in zip(ours, theirs)) + abs(len(ours) - len(theirs))
