@@ -70,7 +70,8 @@ void Deck::add_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file || std::filesystem::is_directory(path))
     fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
-  constexpr std::streamsize one_more_than_allowed = (1 << 20) + 1;  // the size that is refused need not be read whole
+  constexpr auto one_more_than_allowed =
+      static_cast<std::streamsize>(max_deck_bytes) + 1;  // the size that is refused need not be read whole
   std::string text(static_cast<std::size_t>(one_more_than_allowed), '\0');
   file.read(text.data(), one_more_than_allowed);
   text.resize(static_cast<std::size_t>(file.gcount()));

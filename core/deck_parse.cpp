@@ -12,13 +12,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t max_bytes = 1 << 20;  // a deck is written by hand
-constexpr std::size_t max_dots = 1000;      // per line: dotted keys nest, and nesting costs stack
 constexpr int max_syntax_errors = 20;
-
-DeckProblem located(const std::string& where, std::size_t line, std::size_t column, std::string what) {
-  return {{where, "", static_cast<std::uint32_t>(line), static_cast<std::uint32_t>(column)}, std::move(what)};
-}
 
 template <class T>
 std::string streamed(const T& value) {
@@ -42,7 +36,7 @@ class Flattener {
   void table(const toml::table& table, const std::string& prefix) {
     for (const auto& [key, node] : table) {
       const std::string name = prefix.empty() ? key_text(key.str()) : prefix + "." + key_text(key.str());
-      if (name.rfind(skipped_section, 0) == 0) continue;
+      if (layer_.broken && name.rfind(skipped_section, 0) == 0) continue;
       if (const auto* inner = node.as_table()) {
         layer_.tables.emplace_back(name, place(node));
         this->table(*inner, name);
@@ -102,25 +96,6 @@ class Flattener {
   const std::string& folder_;
 };
 
-// What is wrong with the bytes themselves. Line and column of the first such place.
-std::optional<DeckProblem> byte_error(std::string_view text, const std::string& where) {
-  if (text.size() > max_bytes)
-    return located(where, 1, 1,
-                   fmt::format("the deck is too large, got {} bytes, allowed at most {}", text.size(), max_bytes));
-  if (text.substr(0, 3) == "\xEF\xBB\xBF")
-    return located(where, 1, 1, "byte-order mark, allowed UTF-8 without one: save the file without it");
-  return std::nullopt;
-}
-
-std::optional<DeckProblem> line_error(std::string_view line, std::size_t number, const std::string& where) {
-  if (const auto cr = line.find('\r'); cr != line.npos)
-    return located(where, number, cr + 1,
-                   "carriage return, allowed line ends are LF alone: convert with `sed -i 's/\\r$//'`");
-  if (static_cast<std::size_t>(std::count(line.begin(), line.end(), '.')) > max_dots)
-    return located(where, number, 1, fmt::format("more than {} dots in one line", max_dots));
-  return std::nullopt;
-}
-
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -135,7 +110,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 bool take_out(std::string& line, int number) {
   const auto first = line.find_first_not_of(" \t");
   if (first == line.npos || line.rfind(Flattener::skipped_section, 1) != line.npos) return false;
-  line = line[first] == '[' ? fmt::format("[{}{}]", Flattener::skipped_section, number) : std::string();
+  line = line[first] == '[' ? fmt::format("[{}_{}]", Flattener::skipped_section, number) : std::string();
   return true;
 }
 
@@ -147,23 +122,33 @@ DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const
     layer.errors.push_back(std::move(problem));
     layer.broken = true;
   };
-  if (auto message = byte_error(toml, where)) {
+  if (auto message = check_deck_bytes(toml, where)) {
     broken(*message);
-    if (toml.size() > max_bytes) return layer;
+    if (toml.size() > max_deck_bytes) return layer;
     toml.remove_prefix(3);
   }
   auto lines = lines_of(toml);
-  bool carriage_return_told = false;
+  bool carriage_return_told = false;  // once will do
+  int bad_lines = 0;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const auto message = line_error(lines[i], i + 1, where);
-    if (!message) continue;
-    const bool carriage_return = lines[i].find('\r') != std::string::npos;
-    if (!carriage_return || !carriage_return_told) broken(*message);
-    carriage_return_told = carriage_return_told || carriage_return;
-    std::erase(lines[i], '\r');
-    if (static_cast<std::size_t>(std::count(lines[i].begin(), lines[i].end(), '.')) > max_dots) lines[i].clear();
+    const bool carriage_return = lines[i].ends_with('\r');
+    if (carriage_return && !carriage_return_told) broken(*check_deck_line(lines[i], i + 1, where));
+    if (carriage_return) {
+      carriage_return_told = true;
+      lines[i].pop_back();
+    }
+    const auto problem = check_deck_line(lines[i], i + 1, where);
+    if (!problem) continue;
+    if (++bad_lines <= max_syntax_errors) broken(*problem);
+    take_out(lines[i], static_cast<int>(i));
   }
   for (int attempt = 0; attempt < max_syntax_errors; ++attempt) {
+    if (auto problem = check_deck_outside_strings(lines, where)) {
+      const std::size_t line = problem->place.line - 1;
+      broken(std::move(*problem));
+      take_out(lines[line], static_cast<int>(line));
+      continue;
+    }
     const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
     try {
       const toml::table table = toml::parse(text, where);
@@ -171,8 +156,10 @@ DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const
       return layer;
     } catch (const toml::parse_error& error) {
       const auto begin = error.source().begin;
-      broken(located(where, begin.line, begin.column, std::string(error.description())));
-      if (begin.line == 0 || begin.line > lines.size() || !take_out(lines[begin.line - 1], attempt)) return layer;
+      broken({{where, "", begin.line, begin.column}, std::string(error.description())});
+      if (begin.line == 0 || begin.line > lines.size() ||
+          !take_out(lines[begin.line - 1], static_cast<int>(begin.line) - 1))
+        return layer;
     }
   }
   return layer;
@@ -195,6 +182,10 @@ DeckLayer parse_deck_override(const std::string& assignment) {
     return layer;
   }
   const std::string raw = assignment.substr(equal + 1);
+  if (!is_utf8(raw)) {
+    layer.errors.push_back({{where, "", 0, 0}, fmt::format("{}: the value is not UTF-8", key)});
+    return layer;
+  }
   DeckLayer parsed = parse_deck_text("v = " + raw, where, "");
   const bool one_value =
       !parsed.broken && std::all_of(parsed.values.begin(), parsed.values.end(), [](const auto& value) {

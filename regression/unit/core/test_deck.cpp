@@ -189,6 +189,25 @@ TEST(Deck, RefusesWrongBytes) {
   expect_contains(error_of(deep + " = 1\n"), "a.toml:1:1: more than 1000 dots");
 }
 
+TEST(Deck, NonAsciiStandsInStringsAndCommentsAlone) {
+  expect_contains(error_of("[run]\nn\u00e9 = 3\n"), "a.toml:2:2: character that is not ASCII");
+  const std::string error = error_of("[r\u00e9]\nsteps = 3.5\n[run]\nsteps = 2.5\n");
+  expect_contains(error, "a.toml:1:3: character that is not ASCII");
+  expect_contains(error, "a.toml:4:9: run.steps: wrong type");
+  EXPECT_EQ(error.find("a.toml:2:"), std::string::npos);
+  expect_contains(error_of("[run]\nname = \"\"\"\u00e9\n\u00e9\"\"\"\u00e9\n"),
+                  "a.toml:3:5: character that is not ASCII");
+  Deck deck = deck_of(
+      "# \u00e9 'it' \"\n[run]\nname = '\u00e9 \\' # \u00e9\nstop_signals = [\"\\\"\u00e9\", '''\u00e9''\n\u00e9'''] # "
+      "\u00e9\n");
+  deck.finish();
+  EXPECT_EQ(deck.resolved("run.name"), "\"\u00e9 \\\\\"");
+  Deck bad_override;
+  bad_override.add_override("run.name=\xff");
+  read_some(bad_override);
+  expect_contains(error_of(std::move(bad_override)), "command line: run.name: the value is not UTF-8");
+}
+
 TEST(Deck, LargeFilesAreRefusedQuickly) {
   const std::string path = testing::TempDir() + "sestina_large_deck.toml";
   {
