@@ -57,11 +57,11 @@ ExitCode Trainer<Exec, T>::run() {
   }
   while (step_ < options_.run.steps && !stop_wished()) {
     if (!step()) continue;
-    if (checkpoints_.failures_in_a_row() >= 2) fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
     const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
     if (due(options_.metrics.eval_every)) evaluate();
     if (save_wished_ || due(options_.checkpoint.every)) save();
     drain_events();
+    if (checkpoints_.failures_in_a_row() >= 2) fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();

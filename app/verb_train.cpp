@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "app/deck_layers.hpp"
@@ -34,7 +35,7 @@ std::string find_run_dir(const TrainArguments& arguments) {
 std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir) {
   if (arguments.resume.empty()) return "";
   if (arguments.resume != "auto" && arguments.resume != "latest") {
-    if (!fs::is_directory(arguments.resume)) fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
+    if (!fs::exists(fs::symlink_status(arguments.resume))) fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
     if (!fs::is_directory(fs::path(arguments.resume) / "checkpoints")) return arguments.resume;
   }
   const bool other_run = arguments.resume != "auto" && arguments.resume != "latest";
@@ -49,7 +50,17 @@ std::string find_checkpoint(const TrainArguments& arguments, const std::string& 
 
 bool inside(const std::string& checkpoint, const std::string& run_dir) {
   std::error_code ignored;
-  return fs::equivalent(fs::path(checkpoint).parent_path().parent_path(), run_dir, ignored);
+  return fs::equivalent(fs::canonical(checkpoint, ignored).parent_path().parent_path(), run_dir, ignored);
+}
+
+// One process today: started as several tasks, each would take itself for the whole run.
+void refuse_copies() {
+  for (const char* name : {"SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || std::atoi(value) <= 1) continue;
+    fail(ExitCode::unavailable, "started as {} tasks ({} is set), but this program runs as one process: start it once per run directory "
+         "(srun --ntasks=1), or each task would train the same model", value, name);
+  }
 }
 
 void refuse_changes(const std::string& stored_deck, const Deck& now, const std::string& checkpoint) {
@@ -97,6 +108,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
 
 int run_train(const TrainArguments& arguments) {
   TrainSetup setup;
+  if (!arguments.dry_run) refuse_copies();
   setup.run_dir = find_run_dir(arguments);
   setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
   setup.weights_only = arguments.weights_only;

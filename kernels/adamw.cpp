@@ -64,7 +64,7 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
   const bool has_weight = weight.extent(0) != 0;
   const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(
-      "sestina::adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
+      "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
         advance_range<T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
                          has_weight ? weight.data() + at : nullptr);

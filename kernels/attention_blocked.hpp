@@ -121,7 +121,7 @@ void for_units(const char* label, const Host& exec, int units, int workers, cons
   Kokkos::parallel_for(label, Kokkos::RangePolicy<Host>(exec, 0, workers), [&](int worker) {
     for (int unit = next++; unit < units; unit = next++) body(worker, unit);
   });
-  exec.fence("sestina::attention counts its units on the stack");
+  exec.fence("attention");  // the counter of units lies on the stack
 }
 
 inline int workers(const Host& exec, const AttentionShape& shape) {

@@ -32,14 +32,16 @@ template <class T> using Acc = typename AccumulatorOf<std::remove_const_t<T>>::t
 
 }  // namespace sestina
 
-// Explicit instantiation of a macro M(Exec, T) for every space of this build, and every type (SESTINA_INSTANTIATE) or the
+// Explicit instantiation of a macro M(Exec, T) for every space of this build (M(Exec): SESTINA_INSTANTIATE_SPACES), and every type (SESTINA_INSTANTIATE) or the
 // two a run computes in (SESTINA_INSTANTIATE_COMPUTE; double serves finite differences in tests).
 #define SESTINA_FOR_COMPUTE(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16)
 #define SESTINA_FOR_TYPES(M, Exec) SESTINA_FOR_COMPUTE(M, Exec) M(Exec, double)
 #ifdef KOKKOS_ENABLE_CUDA
+#define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host) M(::sestina::Device)
 #define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host) SESTINA_FOR_TYPES(M, ::sestina::Device)
 #define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host) SESTINA_FOR_COMPUTE(M, ::sestina::Device)
 #else
+#define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host)
 #define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host)
 #define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host)
 #endif

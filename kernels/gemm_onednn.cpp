@@ -18,6 +18,8 @@ namespace {
 using dnnl::memory;
 
 void check(dnnl_status_t status, const char* what, const Product& p) {
+  if (status == dnnl_unimplemented && p.types != GemmTypes::f32)
+    fail(ExitCode::unavailable, "bf16 products need a processor with AVX-512 (oneDNN has none for this one): use train.precision = \"fp32\"");
   SESTINA_REQUIRE(status == dnnl_success, "oneDNN: {} of a product m={} n={} k={} ended with status {}", what, p.m, p.n,
                   p.k, static_cast<int>(status));
 }

@@ -99,7 +99,7 @@ void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, M
   auto frame = workspace.frame();
   auto start = workspace.take<std::int32_t>(vocabulary + 2);
   auto order = workspace.take<std::int32_t>(token.extent(0));
-  exec.fence("sestina::embed_backward sorts on the calling thread");
+  exec.fence("embed_backward");  // the calling thread sorts
   sort_rows(token, start, order);
   using Policy = Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int32_t>>;
   const int chunk = 16;

@@ -76,9 +76,7 @@ MachinePeak measure_machine_peak(const Exec& exec) {
   return {gemm_tflops<bf16>(exec), gemm_tflops<float>(exec), triad_gbs(exec)};
 }
 
-template MachinePeak measure_machine_peak<Host>(const Host&);
-#ifdef KOKKOS_ENABLE_CUDA
-template MachinePeak measure_machine_peak<Device>(const Device&);
-#endif
+#define SESTINA_MACHINE_PEAK(Exec) template MachinePeak measure_machine_peak<Exec>(const Exec&);
+SESTINA_INSTANTIATE_SPACES(SESTINA_MACHINE_PEAK)
 
 }  // namespace sestina

@@ -8,7 +8,11 @@ namespace {
 template <class Exec, class A>
 Matrix<A, Exec> take_zeroed_chunks(const Exec& exec, std::size_t n, std::size_t d, Workspace<Exec>& workspace) {
   Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
-  Kokkos::deep_copy(exec, partial, A(0));
+  for_rows(
+      "zero_chunks", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+        A* sums = row_of(partial, chunk);
+        each(lane, static_cast<int>(partial.extent(1)), [&](int j) { sums[j] = A(0); });
+      });
   return partial;
 }
 

@@ -34,7 +34,7 @@ constexpr std::size_t chunks_of(std::size_t n) { return (n + reduce_chunk - 1) /
 template <class Term, class Exec, class T>
 void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, Vector<double, Exec> partial) {
   const Kokkos::RangePolicy<Exec> chunks(exec, 0, partial.extent(0));
-  Kokkos::parallel_for("sestina::reduce chunks", chunks, [=](std::size_t chunk) {
+  Kokkos::parallel_for("reduce_chunks", chunks, [=](std::size_t chunk) {
     const std::size_t begin = chunk * reduce_chunk;
     partial(chunk) = chunk_sum<Term>(x.data() + begin, std::min(reduce_chunk, x.extent(0) - begin));
   });
@@ -46,7 +46,7 @@ void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, Vector<doub
   using Teams = Kokkos::TeamPolicy<Exec>;
   const Teams teams(exec, static_cast<int>(partial.extent(0)), 128);
   Kokkos::parallel_for(
-      "sestina::reduce chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+      "reduce_chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
         const std::size_t begin = team.league_rank() * reduce_chunk;
         const std::size_t count = Kokkos::min(std::size_t{reduce_chunk}, x.extent(0) - begin);
         double total = 0;
@@ -68,14 +68,18 @@ double reduce(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& worksp
   else
     sum_chunks_on_device<Term, Exec, T>(exec, x, partial);
   double total = 0;
-  const Kokkos::RangePolicy<Exec> one(exec, 0, 1);
-  Kokkos::parallel_reduce(
-      "sestina::reduce total", one,
-      KOKKOS_LAMBDA(std::size_t, double& result) {
-        for (std::size_t chunk = 0; chunk < chunks; ++chunk) result += partial(chunk);
-      },
-      total);
-  exec.fence("sestina::reduce");
+  if constexpr (is_host<Exec>) {  // by hand: Kokkos would allocate for the label of its own fence
+    exec.fence("reduce");
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) total += partial(chunk);
+  } else {
+    const Kokkos::RangePolicy<Exec> one(exec, 0, 1);
+    Kokkos::parallel_reduce(
+        "reduce_total", one,
+        KOKKOS_LAMBDA(std::size_t, double& result) {
+          for (std::size_t chunk = 0; chunk < chunks; ++chunk) result += partial(chunk);
+        },
+        total);
+  }
   return total;
 }
 
@@ -101,7 +105,7 @@ void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
   constexpr std::size_t step = grain<Exec>;
   const Kokkos::RangePolicy<Exec> pieces(exec, 0, (x.extent(0) + step - 1) / step);
   Kokkos::parallel_for(
-      "sestina::convert", pieces, KOKKOS_LAMBDA(std::size_t piece) {
+      "convert", pieces, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t begin = piece * step;
         const std::size_t end = Kokkos::min(begin + step, x.extent(0));
         const From* from = x.data();
