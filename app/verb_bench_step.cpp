@@ -7,12 +7,11 @@
 #include "app/bench.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
+#include "app/run_data.hpp"
 #include "app/step_report.hpp"
 #include "app/verbs.hpp"
 #include "core/random.hpp"
 #include "core/session.hpp"
-#include "io/data_loader.hpp"
-#include "io/tokenizer.hpp"
 #include "kernels/machine_peak.hpp"
 
 namespace sestina {
@@ -23,8 +22,8 @@ class BenchData {
  public:
   explicit BenchData(const Options& options) : vocab_(static_cast<std::uint64_t>(options.model.vocab_size)), length_(options.data.sequence_length) {
     if (options.data.source.empty()) return;
-    if (!options.data.tokenizer.empty()) tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(options.data.tokenizer));
-    set_ = std::make_unique<SampleSet>(options.data, Split::train, options.model.vocab_size, options.run.seed, tokenizer_.get());
+    tokenizer_ = open_tokenizer(options.data);
+    set_ = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer_.get()));
   }
   void read(std::uint64_t sample, std::int32_t* tokens, std::int32_t* first_key) const {
     if (set_) return set_->read(sample, tokens, first_key);

@@ -9,8 +9,8 @@
 #include "app/evaluation.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/restore.hpp"
+#include "app/run_data.hpp"
 #include "app/verbs.hpp"
-#include "io/tokenizer.hpp"
 
 namespace sestina {
 
@@ -22,10 +22,9 @@ int run_eval(const EvalArguments& arguments) {
   const Options options = Options::read(deck);
   deck.finish();
 
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!options.data.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(options.data.tokenizer));
-  const bool held_out = !options.data.validation.empty() || options.data.validation_fraction > 0;
-  const SampleSet set(options.data, held_out ? Split::validation : Split::train, options.model.vocab_size, options.run.seed, tokenizer.get());
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
+  const bool held_out = has_validation(options.data);
+  const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   const auto result = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;

@@ -32,7 +32,7 @@ std::string cpu_model() {
   return "unknown";
 }
 
-// Files of the shared libraries that this process runs with, links followed: their names carry the versions.
+// Files of the shared libraries that do this program's work, as loaded: their names carry the versions.
 std::vector<std::string> loaded_libraries() {
   std::vector<std::string> names;
   dl_iterate_phdr(
@@ -43,6 +43,15 @@ std::vector<std::string> loaded_libraries() {
         return 0;
       },
       &names);
+  std::erase_if(names, [](const std::string& path) {
+    const std::string file = path.substr(path.rfind('/') + 1);
+    static constexpr const char* ours[] = {"libdnnl",   "libopenblas", "libblas",         "liblapack", "libgomp",
+                                           "libkokkos", "libhdf5",     "libtomlplusplus", "libpcre2",  "libutf8proc",
+                                           "libxxhash", "libfmt",      "libspdlog",       "libcu",     "libnccl",
+                                           "libmpi",    "liburing"};
+    return std::none_of(std::begin(ours), std::end(ours),
+                        [&](const char* prefix) { return file.rfind(prefix, 0) == 0; });
+  });
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -95,17 +104,17 @@ Json collect(const InfoArguments& arguments) {
 void print_value(const std::string& name, const Json& value) {
   const auto text = [](const Json& v) { return v.is_string() ? v.get<std::string>() : v.dump(); };
   if (value.is_array() && value.empty()) {
-    fmt::print("{:24}none\n", name);
+    fmt::print("{:28}none\n", name);
   } else if (value.is_array()) {
     std::string label = name;
     for (const auto& item : value) {
-      fmt::print("{:24}{}\n", label, text(item));
+      fmt::print("{:28}{}\n", label, text(item));
       label.clear();
     }
   } else if (value.is_object()) {
     for (const auto& [key, item] : value.items()) print_value(name + " " + key, item);
   } else {
-    fmt::print("{:24}{}\n", name, text(value));
+    fmt::print("{:28}{}\n", name, text(value));
   }
 }
 

@@ -11,11 +11,11 @@
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/memory_check.hpp"
+#include "app/run_data.hpp"
 #include "app/run_dir.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
 #include "io/digest.hpp"
-#include "io/tokenizer.hpp"
 
 namespace fs = std::filesystem;
 
@@ -68,7 +68,9 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
   stored.add_text(stored_deck, checkpoint + "/manifest.json", ".");
   Options::read(stored);
   std::string lines;
-  for (const DeckDifference& d : forbidden_changes(stored, now)) lines += fmt::format("\n  {}: {} in the checkpoint, {} now", d.key, d.stored, d.now);
+  for (const DeckDifference& d : forbidden_changes(stored, now))
+    if (stored.has(d.key))  // an imported checkpoint says nothing of most keys
+      lines += fmt::format("\n  {}: {} in the checkpoint, {} now", d.key, d.stored, d.now);
   if (!lines.empty()) fail(ExitCode::bad_data, "{}: a resume may not change these keys (fork with -d NEW_DIR instead):{}", checkpoint, lines);
 }
 
@@ -85,13 +87,11 @@ void log_to(const std::string& run_dir) {
 // Everything behind the settled setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, Stop& stop, Metrics& metrics) {
   const Options& options = setup.options;
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!options.data.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(options.data.tokenizer));
-  const SampleSet training(options.data, Split::train, options.model.vocab_size, options.run.seed, tokenizer.get());
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
+  const SampleSet training = open_samples(options, Split::train, tokenizer.get());
   spdlog::info("{}", training.description());
   std::unique_ptr<SampleSet> validation;
-  if (options.metrics.eval_every > 0 && (!options.data.validation.empty() || options.data.validation_fraction > 0))
-    validation = std::make_unique<SampleSet>(options.data, Split::validation, options.model.vocab_size, options.run.seed, tokenizer.get());
+  if (options.metrics.eval_every > 0 && has_validation(options.data)) validation = std::make_unique<SampleSet>(training.validation(tokenizer.get()));
   if (stop.poll(0) == Stop::Wish::stop) {
     spdlog::info("stopped by {} before the first update", stop.reason());
     return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
