@@ -47,8 +47,8 @@ std::vector<std::string> loaded_libraries() {
     const std::string file = path.substr(path.rfind('/') + 1);
     static constexpr const char* ours[] = {"libdnnl",   "libopenblas", "libblas",         "liblapack", "libgomp",
                                            "libkokkos", "libhdf5",     "libtomlplusplus", "libpcre2",  "libutf8proc",
-                                           "libxxhash", "libfmt",      "libspdlog",       "libcu",     "libnccl",
-                                           "libmpi",    "liburing"};
+                                           "libxxhash", "libfmt",      "libspdlog",       "libcublas", "libcuda",
+                                           "libcudart", "libcusolver", "libnccl",         "libmpi",    "liburing"};
     return std::none_of(std::begin(ours), std::end(ours),
                         [&](const char* prefix) { return file.rfind(prefix, 0) == 0; });
   });
