@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "app/deck_layers.hpp"
+
 namespace fs = std::filesystem;
 
 namespace sestina {
@@ -22,6 +24,14 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
   }
   source.deck = CheckpointReader(source.checkpoint, false).run().deck;
   return source;
+}
+
+Options options_of(const Source& source, DeckArguments layers) {
+  if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
+  Deck deck = layered_deck(layers, source.deck, source.checkpoint);
+  const Options options = Options::read(deck);
+  deck.finish();
+  return options;
 }
 
 template <class Exec, class T>

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "app/verbs.hpp"
 #include "core/session.hpp"
 #include "io/checkpoint.hpp"
 #include "io/hf_model.hpp"
@@ -14,6 +15,8 @@ struct Source {
   std::string deck;            // of the checkpoint, TOML
 };
 Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
+// The checkpoint's own deck, or a deck with model.from_hf, under what the command line says.
+Options options_of(const Source&, DeckArguments);
 
 // Reads fields of the session. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing stays as it
 // is, with one line in the log for all of them.

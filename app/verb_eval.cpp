@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/evaluation.hpp"
 #include "app/kokkos_session.hpp"
@@ -16,11 +15,7 @@ namespace sestina {
 
 int run_eval(const EvalArguments& arguments) {
   const Source source = find_source(arguments.checkpoint, arguments.hf);
-  DeckArguments layers = arguments.deck;
-  if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
-  Deck deck = layered_deck(layers, source.deck, source.checkpoint);
-  const Options options = Options::read(deck);
-  deck.finish();
+  const Options options = options_of(source, arguments.deck);
 
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
   const bool held_out = has_validation(options.data);

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/generation.hpp"
 #include "app/kokkos_session.hpp"
@@ -36,11 +35,7 @@ struct Codec {
 
 int run_generate(const GenerateArguments& arguments) {
   const Source source = find_source(arguments.checkpoint, arguments.hf);
-  DeckArguments layers = arguments.deck;
-  if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
-  Deck deck = layered_deck(layers, source.deck, source.checkpoint);
-  const Options options = Options::read(deck);
-  deck.finish();
+  const Options options = options_of(source, arguments.deck);
 
   const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
   Codec codec;
