@@ -116,7 +116,7 @@ int run_train(const TrainArguments& arguments) {
   if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
   Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
   setup.options = Options::read(deck);
-  if (setup.options.run.steps <= 0) deck.require("run.steps", "the number of updates to train for");
+  require_training_keys(deck);
   deck.finish();
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.deck = deck.dump();
