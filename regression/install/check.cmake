@@ -1,4 +1,5 @@
 # Run by the install test with cmake -P.
+cmake_minimum_required(VERSION 3.25)
 string(REPLACE "^" ";" libraries "${LIBRARIES_PATH}")
 set(prefix ${WORK_DIR}/prefix)
 file(REMOVE_RECURSE ${WORK_DIR})
