@@ -3,9 +3,10 @@
 sestina_find(OpenMP COMPONENTS CXX)
 sestina_find(Threads)
 sestina_find(ZLIB)
-find_package(Kokkos 5 QUIET)
-if(NOT Kokkos_FOUND)
-  sestina_find(Kokkos 4.7)
+# Kokkos' own version file refuses 5 to whoever asks for 4.7.
+sestina_find(Kokkos)
+if(Kokkos_VERSION VERSION_LESS 4.7)
+  message(FATAL_ERROR "Kokkos ${Kokkos_VERSION} (${Kokkos_DIR}) is too old: 4.7 or newer is needed")
 endif()
 sestina_find(fmt)
 sestina_find(spdlog)

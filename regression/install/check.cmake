@@ -1,6 +1,7 @@
 # Run by the install test with cmake -P.
 cmake_minimum_required(VERSION 3.25)
-string(REPLACE "^" ";" libraries "${LIBRARIES_PATH}")
+string(REPLACE "^" ":" libraries "${LIBRARIES_PATH}")
+cmake_path(SET kokkos NORMALIZE ${KOKKOS_DIR}/../../..)
 set(prefix ${WORK_DIR}/prefix)
 file(REMOVE_RECURSE ${WORK_DIR})
 
@@ -21,7 +22,7 @@ foreach(file bin/sestina lib/cmake/Sestina/SestinaConfig.cmake share/sestina/inp
   endif()
 endforeach()
 run(${prefix}/bin/sestina --version)
-run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${WORK_DIR}/consumer
-  "-DCMAKE_PREFIX_PATH=${prefix};${libraries}" -DKokkos_DIR=${KOKKOS_DIR} -DSESTINA_VERSION=${VERSION})
+set(ENV{CMAKE_PREFIX_PATH} ${prefix}:${kokkos}:${libraries}:$ENV{CMAKE_PREFIX_PATH})
+run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${WORK_DIR}/consumer -DSESTINA_VERSION=${VERSION})
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/consumer)
 run(${WORK_DIR}/consumer/consumer)
