@@ -6,7 +6,7 @@
 #include "core/schedule.hpp"
 #include "io/safetensors.hpp"
 #include "regression/unit/core/model_rig.hpp"
-#include "regression/unit/io/hdf5_reader.hpp"
+#include "regression/hdf5_reader.hpp"
 
 namespace sestina {
 namespace {

@@ -1,4 +1,4 @@
-// Reads golden HDF5 files in tests: whole datasets and the numbers among their attributes.
+// Reads golden HDF5 files in tests: whole datasets, and attributes that are numbers or text.
 #pragma once
 #include <hdf5.h>
 
@@ -31,6 +31,31 @@ class Hdf5Reader {
     if (id >= 0) H5Aclose(id);
     if (!ok) fail(ExitCode::bad_data, "{}: no number {} of {}", path_, name, object);
     return value;
+  }
+
+  // Text attribute of variable length.
+  std::string text(const std::string& object, const std::string& name) const {
+    const hid_t id = H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
+    if (id < 0) fail(ExitCode::bad_data, "{}: no text {} of {}", path_, name, object);
+    const hid_t type = H5Aget_type(id);
+    char* value = nullptr;
+    const bool ok = H5Tis_variable_str(type) > 0 && H5Aread(id, type, &value) >= 0 && value != nullptr;
+    const std::string result = ok ? value : "";
+    if (value != nullptr) H5free_memory(value);
+    H5Tclose(type);
+    H5Aclose(id);
+    if (!ok) fail(ExitCode::bad_data, "{}: {} of {} is no text", path_, name, object);
+    return result;
+  }
+  std::vector<std::int64_t> shape(const std::string& name) const {
+    const hid_t set = H5Dopen2(file_, name.c_str(), H5P_DEFAULT);
+    if (set < 0) fail(ExitCode::bad_data, "{}: no dataset {}", path_, name);
+    const hid_t space = H5Dget_space(set);
+    std::vector<hsize_t> dims(static_cast<std::size_t>(H5Sget_simple_extent_ndims(space)));
+    H5Sget_simple_extent_dims(space, dims.data(), nullptr);
+    H5Sclose(space);
+    H5Dclose(set);
+    return {dims.begin(), dims.end()};
   }
 
  private:

@@ -1,0 +1,52 @@
+// sestina-replay FILE.h5 ...: runs golden files through the program's own code on each execution space; a line per file
+// and space. Exit code 0: all agree, 1: one does not, 65: a file is not understood.
+#include <cstdio>
+#include <exception>
+
+#include "regression/replay/replay.hpp"
+
+namespace {
+
+using namespace sestina;
+
+template <class Exec>
+bool replay_on(const Exec& exec, const char* path, const Hdf5Reader& file) {
+  const replay::Outcome outcome = replay::replay_adamw(exec, file);
+  const bool ok = outcome.of_tolerance <= 1;
+  fmt::print("{}  {}  relative error {:.2e}  {:.3f} of the tolerance  {}\n", path, Exec::name(), outcome.error, outcome.of_tolerance, ok ? "ok" : "FAILED");
+  return ok;
+}
+
+bool replay_file(const char* path) {
+  const Hdf5Reader file(path);
+  const std::string format = file.text("/", "format"), kind = file.text("/", "kind");
+  const std::string optimizer = kind == "optimizer" ? file.text("/", "optimizer") : kind;
+  if (format != "sestina-golden" || optimizer != "adamw") fail(ExitCode::bad_data, "{}: no rule for {} {}, only for optimizer adamw", path, kind, optimizer);
+  bool ok = replay_on(Host{}, path, file);
+  if constexpr (!std::is_same_v<Host, Device>) ok = replay_on(Device{}, path, file) && ok;
+  return ok;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // one message of ours, not HDF5's stack
+  Kokkos::ScopeGuard kokkos(argc, argv);
+  if (argc < 2) {
+    std::fputs("usage: sestina-replay FILE.h5 ...\n", stderr);
+    return static_cast<int>(ExitCode::usage);
+  }
+  int code = 0;
+  for (int i = 1; i < argc; ++i) {
+    try {
+      if (!replay_file(argv[i]) && code == 0) code = 1;
+    } catch (const Error& error) {
+      std::fprintf(stderr, "sestina-replay: %s\n", error.what());
+      code = static_cast<int>(ExitCode::bad_data);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "sestina-replay: %s: %s\n", argv[i], error.what());
+      code = static_cast<int>(ExitCode::internal);
+    }
+  }
+  return code;
+}

@@ -1,0 +1,23 @@
+// Golden optimizer files, replayed through the program's own code. What a file holds: weight_0, gradient (T, m, n), the
+// weight after each step, the state after the last, hyper-parameters as attributes of /hyper, tolerances as attributes.
+#pragma once
+#include <string>
+
+#include "kernels/exec.hpp"
+#include "regression/hdf5_reader.hpp"
+
+namespace sestina::replay {
+
+struct Outcome {
+  double error = 0;         // largest |got - want| / max |want|
+  double of_tolerance = 0;  // largest |got - want| / (atol + rtol |want|): above 1 is a failure
+};
+
+// Compares values with dataset `name`; step picks one of its leading dimension, -1 all of it.
+void compare(const Hdf5Reader&, const std::string& name, std::int64_t step, const std::vector<float>& got, double atol, double rtol, Outcome&);
+
+// Replays a file of optimizer = "adamw" on one space.
+template <class Exec>
+Outcome replay_adamw(const Exec&, const Hdf5Reader&);
+
+}  // namespace sestina::replay
