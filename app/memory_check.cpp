@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/model_size.hpp"
+#include "kernels/exec.hpp"
 
 namespace sestina {
 
@@ -17,6 +18,8 @@ std::uint64_t available_memory_bytes() {
 }
 
 void require_memory(const Options& options) {
+  const bool own_memory = !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible;
+  if (own_memory && options.run.space == RunOptions::Space::device) return;
   const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
   const int micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
   const ModelSize size = model_size(options.model, {0, static_cast<int>(options.model.num_hidden_layers)}, micro_batch,
