@@ -13,7 +13,7 @@
 
 namespace sestina::attention_blocked {
 
-inline constexpr int query_block = 32, key_block = 64;
+inline constexpr int query_block = 64, key_block = 128;
 inline constexpr int strip = 16;  // rows that share one bound of the triangle inside a block
 
 template <class T>
