@@ -8,7 +8,9 @@
 namespace sestina {
 
 template <class T>
-struct TypeTag { using type = T; };
+struct TypeTag {
+  using type = T;
+};
 
 template <class Function>
 auto dispatch(RunOptions::Space space, TrainOptions::Precision precision, Function&& f) {

@@ -6,8 +6,10 @@
 namespace sestina {
 
 template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Session<Exec, T>& session, const SampleSet& set, int batches, const std::function<bool()>& stop) {
-  const auto B = static_cast<std::size_t>(session.setting().micro_batch), length = static_cast<std::size_t>(session.setting().sequence);
+std::optional<Evaluation> evaluate_loss(Session<Exec, T>& session, const SampleSet& set, int batches,
+                                        const std::function<bool()>& stop) {
+  const auto B = static_cast<std::size_t>(session.setting().micro_batch),
+             length = static_cast<std::size_t>(session.setting().sequence);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
   Evaluation result;
@@ -27,8 +29,9 @@ std::optional<Evaluation> evaluate_loss(Session<Exec, T>& session, const SampleS
   return result;
 }
 
-#define SESTINA_EVALUATE(Exec, T) \
-  template std::optional<Evaluation> evaluate_loss<Exec, T>(Session<Exec, T>&, const SampleSet&, int, const std::function<bool()>&);
+#define SESTINA_EVALUATE(Exec, T)                                                                     \
+  template std::optional<Evaluation> evaluate_loss<Exec, T>(Session<Exec, T>&, const SampleSet&, int, \
+                                                            const std::function<bool()>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)
 
 }  // namespace sestina

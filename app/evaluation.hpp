@@ -14,8 +14,10 @@ struct Evaluation {
   std::uint64_t tokens = 0;
 };
 
-// Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said so.
+// Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
+// so.
 template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Session<Exec, T>&, const SampleSet&, int batches, const std::function<bool()>& stop);
+std::optional<Evaluation> evaluate_loss(Session<Exec, T>&, const SampleSet&, int batches,
+                                        const std::function<bool()>& stop);
 
 }  // namespace sestina

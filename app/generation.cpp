@@ -45,15 +45,17 @@ void generate(Session<Exec, T>& session, const Sampling& sampling, std::vector<s
     session.load(window.data(), nullptr);
     session.forward();
     session.logits(static_cast<int>(used) - 1, logits.data());
-    const std::int32_t token = sample_token(logits, sampling.temperature, sampling.top_k, uniform(stream, static_cast<std::uint64_t>(made)));
+    const std::int32_t token =
+        sample_token(logits, sampling.temperature, sampling.top_k, uniform(stream, static_cast<std::uint64_t>(made)));
     if (token == sampling.end_of_document) return;
     ids.push_back(token);
     emit(token);
   }
 }
 
-#define SESTINA_GENERATE(Exec, T) \
-  template void generate<Exec, T>(Session<Exec, T>&, const Sampling&, std::vector<std::int32_t>&, const std::function<void(std::int32_t)>&);
+#define SESTINA_GENERATE(Exec, T)                                                                 \
+  template void generate<Exec, T>(Session<Exec, T>&, const Sampling&, std::vector<std::int32_t>&, \
+                                  const std::function<void(std::int32_t)>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_GENERATE)
 
 }  // namespace sestina

@@ -16,11 +16,14 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
     source.hf = fs::absolute(hf).string();
     return source;
   }
-  if (!fs::is_directory(checkpoint_or_run)) fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", checkpoint_or_run);
+  if (!fs::is_directory(checkpoint_or_run))
+    fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", checkpoint_or_run);
   source.checkpoint = checkpoint_or_run;
   if (fs::is_directory(fs::path(checkpoint_or_run) / "checkpoints")) {
-    source.checkpoint = newest_complete(checkpoint_or_run, false, [](const std::string& line) { spdlog::warn("{}", line); });
-    if (source.checkpoint.empty()) fail(ExitCode::bad_data, "-r {}: no complete checkpoint in this run directory", checkpoint_or_run);
+    source.checkpoint =
+        newest_complete(checkpoint_or_run, false, [](const std::string& line) { spdlog::warn("{}", line); });
+    if (source.checkpoint.empty())
+      fail(ExitCode::bad_data, "-r {}: no complete checkpoint in this run directory", checkpoint_or_run);
   }
   source.deck = CheckpointReader(source.checkpoint, false).run().deck;
   return source;
@@ -35,14 +38,18 @@ Options options_of(const Source& source, DeckArguments layers) {
 }
 
 template <class Exec, class T>
-void restore(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields, bool reset_missing) {
+void restore(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields,
+             bool reset_missing) {
   std::vector<std::byte> host;
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
       if (!reset_missing)
-        fail(ExitCode::bad_data, "{} is not in the checkpoint (another optimizer, or weights alone?): optimizer.on_missing = \"reset\" starts it anew, "
-             "--weights-only ignores all optimizer state", field.path);
+        fail(ExitCode::bad_data,
+             "{} is not in the checkpoint (another optimizer, or weights alone?): optimizer.on_missing = \"reset\" "
+             "starts it anew, "
+             "--weights-only ignores all optimizer state",
+             field.path);
       ++missing;
       continue;
     }
@@ -50,7 +57,8 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     reader.read(field, host.data());
     session.copy_from_host(field, host.data());
   }
-  if (missing > 0) spdlog::warn("{} of {} state fields were not in the checkpoint and start anew", missing, fields.size());
+  if (missing > 0)
+    spdlog::warn("{} of {} state fields were not in the checkpoint and start anew", missing, fields.size());
   session.weights_changed();
 }
 
@@ -74,9 +82,9 @@ void restore_weights(Session<Exec, T>& session, const Source& source) {
   restore(session, reader, session.model_fields(), false);
 }
 
-#define SESTINA_RESTORE(Exec, T)                                                                                          \
-  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool);       \
-  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                               \
+#define SESTINA_RESTORE(Exec, T)                                                                                    \
+  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool); \
+  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                         \
   template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::string&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE)
 

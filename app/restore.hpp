@@ -18,8 +18,8 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
 // The checkpoint's own deck, or a deck with model.from_hf, under what the command line says.
 Options options_of(const Source&, DeckArguments);
 
-// Reads fields of the session. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing stays as it
-// is, with one line in the log for all of them.
+// Reads fields of the session. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing stays as
+// it is, with one line in the log for all of them.
 template <class Exec, class T>
 void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing);
 

@@ -8,7 +8,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const DataOptions& data) {
 }
 
 SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer) {
-  return SampleSet(options.data, split, options.model.vocab_size, options.run.seed, tokenizer, options.model.eos_token_id);
+  return SampleSet(options.data, split, options.model.vocab_size, options.run.seed, tokenizer,
+                   options.model.eos_token_id);
 }
 
 bool has_validation(const DataOptions& data) { return !data.validation.empty() || data.validation_fraction > 0; }

@@ -14,9 +14,12 @@ namespace {
 void append_duration(fmt::memory_buffer& text, double seconds) {
   const auto s = static_cast<long long>(seconds + 0.5);
   auto out = std::back_inserter(text);
-  if (s >= 3600) fmt::format_to(out, "{}h{:02}m", s / 3600, s % 3600 / 60);
-  else if (s >= 60) fmt::format_to(out, "{}m{:02}s", s / 60, s % 60);
-  else fmt::format_to(out, "{}s", s);
+  if (s >= 3600)
+    fmt::format_to(out, "{}h{:02}m", s / 3600, s % 3600 / 60);
+  else if (s >= 60)
+    fmt::format_to(out, "{}m{:02}s", s / 60, s % 60);
+  else
+    fmt::format_to(out, "{}s", s);
 }
 
 }  // namespace
@@ -32,8 +35,8 @@ StepReport::StepReport(const Setting& setting, Metrics& metrics)
   text_.reserve(512);
 }
 
-void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-                      const PhaseClock& clock) {
+void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
+                      std::int64_t skipped, const PhaseClock& clock) {
   TrainLine line;
   line.step = step;
   line.tokens = tokens;
@@ -65,15 +68,19 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
 void StepReport::log_line(const TrainLine& line) {
   clear_bar();
   text_.clear();
-  const double tokens_per_s = static_cast<double>(setting_.tokens_per_step) * static_cast<double>(interval_steps_) / interval_seconds_;
-  const auto share = [&](Phase phase) { return 100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_; };
+  const double tokens_per_s =
+      static_cast<double>(setting_.tokens_per_step) * static_cast<double>(interval_steps_) / interval_seconds_;
+  const auto share = [&](Phase phase) {
+    return 100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_;
+  };
   fmt::format_to(std::back_inserter(text_),
                  "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.3f} TFLOP/s  "
                  "data {:.0f}%  fwd+bwd {:.0f}%  optimizer {:.0f}%  left ",
                  line.step, setting_.steps, line.loss, line.grad_norm, line.lr, tokens_per_s,
                  setting_.flops_per_token * tokens_per_s * 1e-12, share(Phase::data), share(Phase::forward_backward),
                  share(Phase::optimizer) + share(Phase::reduce) + share(Phase::gather));
-  append_duration(text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
+  append_duration(
+      text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
   spdlog::info(std::string_view(text_.data(), text_.size()));
   interval_steps_ = 0;
   interval_seconds_ = 0;
@@ -89,9 +96,10 @@ void StepReport::bar(const TrainLine& line) {
   text_.clear();
   text_.append(std::string_view("\r["));
   for (int i = 0; i < width; ++i) text_.push_back(i < done ? '=' : i == done ? '>' : ' ');
-  fmt::format_to(std::back_inserter(text_), "] {}/{}  loss {:.3f}  {:.0f} tokens/s  left ", line.step, setting_.steps, line.loss,
-                 line.tokens_per_s);
-  append_duration(text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
+  fmt::format_to(std::back_inserter(text_), "] {}/{}  loss {:.3f}  {:.0f} tokens/s  left ", line.step, setting_.steps,
+                 line.loss, line.tokens_per_s);
+  append_duration(
+      text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
   text_.append(std::string_view("\033[K"));
   if (line.step == setting_.steps) text_.push_back('\n');
   std::fwrite(text_.data(), 1, text_.size(), stdout);

@@ -1,5 +1,5 @@
-// What a step tells the world: phase times, the log line per interval, the progress bar on a terminal, the metrics line.
-// Buffers are reused: after the first lines nothing here allocates. No Kokkos.
+// What a step tells the world: phase times, the log line per interval, the progress bar on a terminal, the metrics
+// line. Buffers are reused: after the first lines nothing here allocates. No Kokkos.
 #pragma once
 #include <fmt/format.h>
 
@@ -22,7 +22,10 @@ enum class Phase { data, forward_backward, reduce, optimizer, gather, count };
 // Adds up the seconds of each phase of one step. `enter` ends the phase before.
 class PhaseClock {
  public:
-  void start() { seconds_.fill(0); begin_ = last_ = now_seconds(); }
+  void start() {
+    seconds_.fill(0);
+    begin_ = last_ = now_seconds();
+  }
   void end(Phase phase) {
     const double now = now_seconds();
     seconds_[static_cast<std::size_t>(phase)] += now - last_;
@@ -42,16 +45,17 @@ std::uint64_t peak_memory_bytes();
 class StepReport {
  public:
   struct Setting {
-    std::int64_t steps = 0, every = 10;       // total updates; updates between log lines
+    std::int64_t steps = 0, every = 10;  // total updates; updates between log lines
     std::uint64_t tokens_per_step = 0;
     double flops_per_token = 0;
-    std::optional<double> peak_tflops;        // for MFU; null when not known
+    std::optional<double> peak_tflops;  // for MFU; null when not known
   };
   StepReport(const Setting&, Metrics&);
 
   // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
-  void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped, const PhaseClock&);
-  void clear_bar();                           // before anything else is printed
+  void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
+            const PhaseClock&);
+  void clear_bar();  // before anything else is printed
 
  private:
   void log_line(const TrainLine&);

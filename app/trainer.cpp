@@ -18,7 +18,8 @@ StepReport::Setting report_setting(const Options& options) {
   StepReport::Setting setting;
   setting.steps = options.run.steps;
   setting.every = options.metrics.every;
-  setting.tokens_per_step = static_cast<std::uint64_t>(options.train.global_batch) * static_cast<std::uint64_t>(options.data.sequence_length);
+  setting.tokens_per_step =
+      static_cast<std::uint64_t>(options.train.global_batch) * static_cast<std::uint64_t>(options.data.sequence_length);
   setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   setting.peak_tflops = options.machine.peak_tflops;
   return setting;
@@ -27,8 +28,8 @@ StepReport::Setting report_setting(const Options& options) {
 }  // namespace
 
 template <class Exec, class T>
-Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, const SampleSet& training, const SampleSet* validation,
-                          Stop& stop, Metrics& metrics)
+Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, const SampleSet& training,
+                          const SampleSet* validation, Stop& stop, Metrics& metrics)
     : setup_(setup),
       options_(setup.options),
       stop_(stop),
@@ -43,9 +44,12 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, const Sampl
       checkpoints_(setup.run_dir, options_.checkpoint),
       report_(report_setting(options_), metrics) {
   session_.initialise(options_.run.seed);
-  if (!setup_.checkpoint.empty()) load();
-  else if (!options_.model.from_hf.empty()) restore_hf_weights(session_, options_.model.from_hf);
-  if (options_.metrics.tensors_every > 0) diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, session_.tensors());
+  if (!setup_.checkpoint.empty())
+    load();
+  else if (!options_.model.from_hf.empty())
+    restore_hf_weights(session_, options_.model.from_hf);
+  if (options_.metrics.tensors_every > 0)
+    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, session_.tensors());
   loader_ = std::make_unique<DataLoader>(training_, micro_batch_, options_.data.sequence_length, sample_);
 }
 
@@ -61,7 +65,8 @@ ExitCode Trainer<Exec, T>::run() {
     if (due(options_.metrics.eval_every)) evaluate();
     if (save_wished_ || due(options_.checkpoint.every)) save();
     drain_events();
-    if (checkpoints_.failures_in_a_row() >= 2) fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
+    if (checkpoints_.failures_in_a_row() >= 2)
+      fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
@@ -72,7 +77,8 @@ ExitCode Trainer<Exec, T>::run() {
     if (!saved) fail(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
     return ExitCode::done;
   }
-  spdlog::info("stopped by {} at update {}{}", stop_.reason(), step_, saved ? "; run again with -r auto to go on" : "; NOT saved");
+  spdlog::info("stopped by {} at update {}{}", stop_.reason(), step_,
+               saved ? "; run again with -r auto to go on" : "; NOT saved");
   metrics_.event(step_, "stop", stop_.reason());
   return saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved;
 }
@@ -91,7 +97,8 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   session_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
   clock_.end(Phase::optimizer);
   ++step_;
-  tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) * static_cast<std::uint64_t>(options_.data.sequence_length);
+  tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
+             static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, clock_.total());
   if (diagnose) write_diagnostics();
   report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.adamw.lr, skipped_, clock_);
@@ -120,11 +127,13 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
     skipped_in_a_row_ = 0;
     return true;
   }
-  const std::string what = fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", loss, norm, step_ + 1,
-                                       sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
+  const std::string what =
+      fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", loss, norm, step_ + 1,
+                  sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row) {
     metrics_.event(step_, "diverged", what);
-    fail(ExitCode::diverged, "not finite: {}; the last update is not affected, the newest checkpoint is of update {}", what, saved_step_);
+    fail(ExitCode::diverged, "not finite: {}; the last update is not affected, the newest checkpoint is of update {}",
+         what, saved_step_);
   }
   ++skipped_;
   ++skipped_in_a_row_;
@@ -139,7 +148,8 @@ void Trainer<Exec, T>::write_diagnostics() {
   diagnostics_->after_update(exec_, values);
   std::vector<Metrics::TensorLine> lines;
   for (std::size_t i = 0; i < values.size(); ++i)
-    lines.push_back({session_.tensors()[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
+    lines.push_back(
+        {session_.tensors()[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
   metrics_.tensors(step_, lines);
 }
 
@@ -157,12 +167,16 @@ void Trainer<Exec, T>::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
   const double start = now_seconds();
-  const auto result = evaluate_loss(session_, *validation_, options_.metrics.eval_batches, [this] { return stop_wished(); });
+  const auto result =
+      evaluate_loss(session_, *validation_, options_.metrics.eval_batches, [this] { return stop_wished(); });
   if (!result) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;
   metrics_.validation(step_, tokens_, result->loss, result->bits_per_byte, seconds);
-  if (result->bits_per_byte) spdlog::info("step {:>6}  validation loss {:.4f}  bits per byte {:.4f}  ({:.1f} s)", step_, result->loss, *result->bits_per_byte, seconds);
-  else spdlog::info("step {:>6}  validation loss {:.4f}  ({:.1f} s)", step_, result->loss, seconds);
+  if (result->bits_per_byte)
+    spdlog::info("step {:>6}  validation loss {:.4f}  bits per byte {:.4f}  ({:.1f} s)", step_, result->loss,
+                 *result->bits_per_byte, seconds);
+  else
+    spdlog::info("step {:>6}  validation loss {:.4f}  ({:.1f} s)", step_, result->loss, seconds);
 }
 
 template <class Exec, class T>
@@ -185,7 +199,9 @@ void Trainer<Exec, T>::save() {
   report_.clear_bar();
   Snapshot& slot = checkpoints_.slot();
   drain_events();
-  take_snapshot(session_.fields(), run_state(), [this](const StateField& field, void* host) { session_.copy_to_host(field, host); }, slot);
+  take_snapshot(
+      session_.fields(), run_state(),
+      [this](const StateField& field, void* host) { session_.copy_to_host(field, host); }, slot);
   checkpoints_.save();
   saved_step_ = step_;
   save_wished_ = false;
@@ -196,8 +212,11 @@ void Trainer<Exec, T>::drain_events() {
   for (const CheckpointWriter::Event& event : checkpoints_.take_events()) {
     metrics_.checkpoint(event.step, event.path, event.seconds, event.bytes, event.error);
     report_.clear_bar();
-    if (event.error.empty()) spdlog::info("step {:>6}  saved {} ({:.1f} MB, {:.2f} s)", event.step, event.path, static_cast<double>(event.bytes) * 1e-6, event.seconds);
-    else spdlog::warn("step {:>6}  NOT saved: {}", event.step, event.error);
+    if (event.error.empty())
+      spdlog::info("step {:>6}  saved {} ({:.1f} MB, {:.2f} s)", event.step, event.path,
+                   static_cast<double>(event.bytes) * 1e-6, event.seconds);
+    else
+      spdlog::warn("step {:>6}  NOT saved: {}", event.step, event.error);
   }
 }
 
@@ -206,12 +225,15 @@ void Trainer<Exec, T>::load() {
   const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full);
   if (setup_.weights_only) {
     restore(session_, reader, session_.model_fields(), false);
-    spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint, reader.run().step);
+    spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,
+                 reader.run().step);
     return;
   }
   const RunState& run = reader.run();
-  if (!setup_.tokenizer_digest.empty() && !run.tokenizer_digest.empty() && run.tokenizer_digest != setup_.tokenizer_digest)
-    fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint, run.tokenizer_digest, setup_.tokenizer_digest);
+  if (!setup_.tokenizer_digest.empty() && !run.tokenizer_digest.empty() &&
+      run.tokenizer_digest != setup_.tokenizer_digest)
+    fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
+         run.tokenizer_digest, setup_.tokenizer_digest);
   restore(session_, reader, session_.model_fields(), false);
   restore(session_, reader, session_.optimizer_fields(), options_.optimizer.reset_missing);
   step_ = run.step;
@@ -220,7 +242,8 @@ void Trainer<Exec, T>::load() {
   if (!setup_.fork) saved_step_ = run.step;
   if (!run.extra.empty()) skipped_ = nlohmann::json::parse(run.extra).value("skipped", std::int64_t{0});
   if (run.instruction_set != instruction_set())
-    spdlog::warn("{} was written on {}, this is {}: the run goes on, but not to the same bits", setup_.checkpoint, run.instruction_set, instruction_set());
+    spdlog::warn("{} was written on {}, this is {}: the run goes on, but not to the same bits", setup_.checkpoint,
+                 run.instruction_set, instruction_set());
   spdlog::info("resumed from {} at update {}", setup_.checkpoint, step_);
   metrics_.rewind(step_, step_);
 }

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "app/stop.hpp"
 #include "app/step_report.hpp"
+#include "app/stop.hpp"
 #include "core/diagnostics.hpp"
 #include "core/options.hpp"
 #include "core/schedule.hpp"
@@ -17,7 +17,7 @@ namespace sestina {
 // What verb_train settled before Kokkos started.
 struct TrainSetup {
   Options options;
-  std::string deck;              // resolved, TOML; stored in every checkpoint
+  std::string deck;  // resolved, TOML; stored in every checkpoint
   std::string run_dir;
   std::string checkpoint;        // to start from, "" = fresh
   bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
@@ -36,8 +36,8 @@ class Trainer {
   bool step();
 
  private:
-  bool accumulate();                       // forward and backward of one global batch
-  bool finite(double loss, double norm);   // applies run.on_nonfinite
+  bool accumulate();                      // forward and backward of one global batch
+  bool finite(double loss, double norm);  // applies run.on_nonfinite
   void evaluate();
   void save();
   void drain_events();

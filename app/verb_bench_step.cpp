@@ -20,7 +20,8 @@ namespace {
 // Windows of the deck's data, or random tokens when it names none.
 class BenchData {
  public:
-  explicit BenchData(const Options& options) : vocab_(static_cast<std::uint64_t>(options.model.vocab_size)), length_(options.data.sequence_length) {
+  explicit BenchData(const Options& options)
+      : vocab_(static_cast<std::uint64_t>(options.model.vocab_size)), length_(options.data.sequence_length) {
     if (options.data.source.empty()) return;
     tokenizer_ = open_tokenizer(options.data);
     set_ = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer_.get()));
@@ -125,16 +126,20 @@ int run_bench_step(const BenchArguments& arguments) {
                                               {"matmul_peak_tflops", peak_tflops},
                                               {"memory_bandwidth_gbs", peak.memory_gbs},
                                               {"memory_peak_bytes", memory},
-                                              {"steps", arguments.steps}}.dump());
+                                              {"steps", arguments.steps}}
+                           .dump());
     return 0;
   }
-  fmt::print("{} parameters, {} x {} tokens, {}; medians of {} steps\n", parameter_count(options.model), options.train.global_batch,
-             options.data.sequence_length, bf16_run ? "bf16" : "fp32", arguments.steps);
-  fmt::print("step               {:9.1f} ms   {:.0f} tokens/s   {:.3f} TFLOP/s\n", bench.step_s * 1e3, tokens / bench.step_s, tflops);
+  fmt::print("{} parameters, {} x {} tokens, {}; medians of {} steps\n", parameter_count(options.model),
+             options.train.global_batch, options.data.sequence_length, bf16_run ? "bf16" : "fp32", arguments.steps);
+  fmt::print("step               {:9.1f} ms   {:.0f} tokens/s   {:.3f} TFLOP/s\n", bench.step_s * 1e3,
+             tokens / bench.step_s, tflops);
   fmt::print("forward, backward  {:9.1f} ms\n", bench.forward_backward_s * 1e3);
   fmt::print("clip, update       {:9.1f} ms\n", bench.optimizer_s * 1e3);
-  fmt::print("matrix products    {:9.1f} ms   {:.0f} % of the step, {:.3f} TFLOP/s = {:.0f} % of the measured peak {:.3f}\n", bench.matmul_s * 1e3,
-             100 * bench.matmul_s / bench.step_s, bench.matmul_tflops, 100 * bench.matmul_tflops / peak_tflops, peak_tflops);
+  fmt::print(
+      "matrix products    {:9.1f} ms   {:.0f} % of the step, {:.3f} TFLOP/s = {:.0f} % of the measured peak {:.3f}\n",
+      bench.matmul_s * 1e3, 100 * bench.matmul_s / bench.step_s, bench.matmul_tflops,
+      100 * bench.matmul_tflops / peak_tflops, peak_tflops);
   fmt::print("peak memory        {:9.1f} MB\n", static_cast<double>(memory) * 1e-6);
   return 0;
 }

@@ -30,11 +30,16 @@ int run_eval(const EvalArguments& arguments) {
 
   const std::string what = source.hf.empty() ? source.checkpoint : source.hf;
   if (arguments.json) {
-    nlohmann::ordered_json json{{"model", what}, {"split", held_out ? "validation" : "train"}, {"tokens", result.tokens}, {"loss", result.loss}};
-    json["bits_per_byte"] = result.bits_per_byte ? nlohmann::ordered_json(*result.bits_per_byte) : nlohmann::ordered_json(nullptr);
+    nlohmann::ordered_json json{{"model", what},
+                                {"split", held_out ? "validation" : "train"},
+                                {"tokens", result.tokens},
+                                {"loss", result.loss}};
+    json["bits_per_byte"] =
+        result.bits_per_byte ? nlohmann::ordered_json(*result.bits_per_byte) : nlohmann::ordered_json(nullptr);
     fmt::print("{}\n", json.dump());
   } else {
-    fmt::print("{}\n{} tokens of the {} split: loss {:.6f}", what, result.tokens, held_out ? "validation" : "training", result.loss);
+    fmt::print("{}\n{} tokens of the {} split: loss {:.6f}", what, result.tokens, held_out ? "validation" : "training",
+               result.loss);
     if (result.bits_per_byte) fmt::print(", bits per byte {:.6f}", *result.bits_per_byte);
     fmt::print("\n");
   }

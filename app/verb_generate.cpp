@@ -43,10 +43,13 @@ int run_generate(const GenerateArguments& arguments) {
   std::vector<std::int32_t> ids = codec.encode(arguments.prompt);
   const std::int64_t end = codec.tokenizer ? codec.tokenizer->end_of_document() : -1;
   if (ids.empty() && end >= 0) ids.push_back(static_cast<std::int32_t>(end));
-  if (ids.empty()) fail(ExitCode::usage, "generate: --prompt is empty; without a tokenizer there is no document mark to start from");
+  if (ids.empty())
+    fail(ExitCode::usage, "generate: --prompt is empty; without a tokenizer there is no document mark to start from");
   for (const std::int32_t id : ids)
     if (id >= options.model.vocab_size)
-      fail(ExitCode::bad_data, "the prompt holds token {}, the model knows 0 to {}: the tokenizer {} does not belong to it", id, options.model.vocab_size - 1, path);
+      fail(ExitCode::bad_data,
+           "the prompt holds token {}, the model knows 0 to {}: the tokenizer {} does not belong to it", id,
+           options.model.vocab_size - 1, path);
 
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   const std::size_t prompt_size = ids.size();
@@ -58,19 +61,22 @@ int run_generate(const GenerateArguments& arguments) {
     Session<Exec, typename decltype(tag)::type> session(exec, options.model, setting, nullptr);
     restore_weights(session, source);
     std::size_t shown = codec.decode(ids).size();
-    generate(session, {arguments.tokens, arguments.temperature, arguments.top_k, arguments.seed, end}, ids, [&](std::int32_t) {
-      if (arguments.json) return;
-      const std::string text = codec.decode(ids);  // a character may span tokens: print what is new once it is whole
-      if (text.size() <= shown || text.ends_with("\xef\xbf\xbd")) return;
-      fmt::print("{}", text.substr(shown));
-      std::fflush(stdout);
-      shown = text.size();
-    });
+    generate(session, {arguments.tokens, arguments.temperature, arguments.top_k, arguments.seed, end}, ids,
+             [&](std::int32_t) {
+               if (arguments.json) return;
+               const std::string text =
+                   codec.decode(ids);  // a character may span tokens: print what is new once it is whole
+               if (text.size() <= shown || text.ends_with("\xef\xbf\xbd")) return;
+               fmt::print("{}", text.substr(shown));
+               std::fflush(stdout);
+               shown = text.size();
+             });
     return 0;
   });
   if (arguments.json) {
     const std::string text = codec.decode(ids);
-    fmt::print("{}\n", nlohmann::ordered_json{{"prompt_tokens", prompt_size}, {"ids", ids}, {"text", text}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", nlohmann::ordered_json{{"prompt_tokens", prompt_size}, {"ids", ids}, {"text", text}}.dump(
+                           -1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("\n");
   }

@@ -35,7 +35,8 @@ std::string find_run_dir(const TrainArguments& arguments) {
 std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir) {
   if (arguments.resume.empty()) return "";
   if (arguments.resume != "auto" && arguments.resume != "latest") {
-    if (!fs::exists(fs::symlink_status(arguments.resume))) fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
+    if (!fs::exists(fs::symlink_status(arguments.resume)))
+      fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
     if (!fs::is_directory(fs::path(arguments.resume) / "checkpoints")) return arguments.resume;
   }
   const bool other_run = arguments.resume != "auto" && arguments.resume != "latest";
@@ -43,7 +44,8 @@ std::string find_checkpoint(const TrainArguments& arguments, const std::string& 
   const std::string found = newest_complete(where, false, [](const std::string& line) { spdlog::warn("{}", line); });
   if (!found.empty()) return found;
   if (!list_checkpoints(where).empty())
-    fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`", arguments.resume, where, where);
+    fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
+         arguments.resume, where, where);
   if (arguments.resume == "auto") return "";
   fail(ExitCode::input_missing, "-r {}: {} holds no checkpoint", arguments.resume, where);
 }
@@ -58,8 +60,10 @@ void refuse_copies() {
   for (const char* name : {"SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || std::atoi(value) <= 1) continue;
-    fail(ExitCode::unavailable, "started as {} tasks ({} is set), but this program runs as one process: start it once per run directory "
-         "(srun --ntasks=1), or each task would train the same model", value, name);
+    fail(ExitCode::unavailable,
+         "started as {} tasks ({} is set), but this program runs as one process: start it once per run directory "
+         "(srun --ntasks=1), or each task would train the same model",
+         value, name);
   }
 }
 
@@ -71,7 +75,9 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
   for (const DeckDifference& d : forbidden_changes(stored, now))
     if (stored.has(d.key))  // an imported checkpoint says nothing of most keys
       lines += fmt::format("\n  {}: {} in the checkpoint, {} now", d.key, d.stored, d.now);
-  if (!lines.empty()) fail(ExitCode::bad_data, "{}: a resume may not change these keys (fork with -d NEW_DIR instead):{}", checkpoint, lines);
+  if (!lines.empty())
+    fail(ExitCode::bad_data, "{}: a resume may not change these keys (fork with -d NEW_DIR instead):{}", checkpoint,
+         lines);
 }
 
 void log_to(const std::string& run_dir) {
@@ -91,7 +97,8 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   const SampleSet training = open_samples(options, Split::train, tokenizer.get());
   spdlog::info("{}", training.description());
   std::unique_ptr<SampleSet> validation;
-  if (options.metrics.eval_every > 0 && has_validation(options.data)) validation = std::make_unique<SampleSet>(training.validation(tokenizer.get()));
+  if (options.metrics.eval_every > 0 && has_validation(options.data))
+    validation = std::make_unique<SampleSet>(training.validation(tokenizer.get()));
   if (stop.poll(0) == Stop::Wish::stop) {
     spdlog::info("stopped by {} before the first update", stop.reason());
     return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
@@ -127,17 +134,20 @@ int run_train(const TrainArguments& arguments) {
   require_memory(setup.options);
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
-  if (!setup.options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(setup.options.data.tokenizer).xxh3_128;
+  if (!setup.options.data.tokenizer.empty())
+    setup.tokenizer_digest = digest_file(setup.options.data.tokenizer).xxh3_128;
 
   const RunDir run_dir(setup.run_dir);
   if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
-    fail(ExitCode::cannot_create, "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
+    fail(ExitCode::cannot_create,
+         "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
   run_dir.write_deck(setup.deck);
   log_to(setup.run_dir);
   Stop stop(setup.options.run, setup.run_dir);
   Metrics metrics(setup.run_dir, setup.options.metrics.tensorboard);
-  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(setup.options.model), setup.options.run.steps,
-               setup.options.train.global_batch, setup.options.data.sequence_length,
+  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir,
+               parameter_count(setup.options.model), setup.options.run.steps, setup.options.train.global_batch,
+               setup.options.data.sequence_length,
                setup.options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
   return static_cast<int>(train(setup, arguments.kokkos, stop, metrics));
 }

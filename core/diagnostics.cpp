@@ -14,18 +14,23 @@ constexpr int power_iterations = 6;
 
 template <class Exec, class A>
 void subtract(const Exec& exec, Vector<const A, Exec> minuend, Vector<A, Exec> x) {
-  Kokkos::parallel_for("sestina::subtract", Kokkos::RangePolicy<Exec>(exec, 0, x.size()), KOKKOS_LAMBDA(const std::size_t i) { x(i) = minuend(i) - x(i); });
+  Kokkos::parallel_for(
+      "sestina::subtract", Kokkos::RangePolicy<Exec>(exec, 0, x.size()),
+      KOKKOS_LAMBDA(const std::size_t i) { x(i) = minuend(i) - x(i); });
 }
 
 template <class Exec, class A>
 void scale(const Exec& exec, A factor, Vector<A, Exec> x) {
-  Kokkos::parallel_for("sestina::scale", Kokkos::RangePolicy<Exec>(exec, 0, x.size()), KOKKOS_LAMBDA(const std::size_t i) { x(i) *= factor; });
+  Kokkos::parallel_for(
+      "sestina::scale", Kokkos::RangePolicy<Exec>(exec, 0, x.size()),
+      KOKKOS_LAMBDA(const std::size_t i) { x(i) *= factor; });
 }
 
 }  // namespace
 
 template <class Exec, class T>
-TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors) : tensors_(tensors), gemm_(exec) {
+TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors)
+    : tensors_(tensors), gemm_(exec) {
   std::size_t total = 0, right = 0, left = 0, largest = 0;
   for (const auto& tensor : tensors_) {
     offset_.push_back(total);
@@ -49,7 +54,8 @@ TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vecto
 template <class Exec, class T>
 void TensorDiagnostics<Exec, T>::before_update(const Exec& exec) {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    Kokkos::deep_copy(exec, Vector<Acc<T>, Exec>(previous_.data() + offset_[i], tensors_[i].master.size()), tensors_[i].master);
+    Kokkos::deep_copy(exec, Vector<Acc<T>, Exec>(previous_.data() + offset_[i], tensors_[i].master.size()),
+                      tensors_[i].master);
 }
 
 template <class Exec, class T>
@@ -58,9 +64,11 @@ void TensorDiagnostics<Exec, T>::after_update(const Exec& exec, std::vector<Valu
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const Vector<Acc<T>, Exec> master = tensors_[i].master, change(previous_.data() + offset_[i], master.size());
     subtract<Exec, Acc<T>>(exec, master, change);
-    const double n = static_cast<double>(master.size()), squares = sum_of_squares<Exec, Acc<T>>(exec, master, workspace_);
+    const double n = static_cast<double>(master.size()),
+                 squares = sum_of_squares<Exec, Acc<T>>(exec, master, workspace_);
     const double update = std::sqrt(sum_of_squares<Exec, Acc<T>>(exec, change, workspace_) / n);
-    values.push_back({std::sqrt(squares / n), update, tensors_[i].spec.is_vector() ? std::sqrt(squares) : spectral_norm(exec, i)});
+    values.push_back(
+        {std::sqrt(squares / n), update, tensors_[i].spec.is_vector() ? std::sqrt(squares) : spectral_norm(exec, i)});
   }
 }
 

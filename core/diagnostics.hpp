@@ -15,14 +15,17 @@ class TensorDiagnostics {
   // Keeps the weights as they are ahead of the update that is to be measured.
   void before_update(const Exec&);
   // One value set per tensor, in order. spectral_norm of a vector is its Euclidean norm. Fences.
-  struct Values { double weight_rms, update_rms, spectral_norm; };
+  struct Values {
+    double weight_rms, update_rms, spectral_norm;
+  };
   void after_update(const Exec&, std::vector<Values>&);
 
  private:
   double spectral_norm(const Exec&, std::size_t tensor);
 
   std::vector<OwnedTensor<Exec, T>> tensors_;
-  Kokkos::View<Acc<T>*, typename Exec::memory_space> previous_, right_, left_;  // right_: a start vector per tensor, kept warm
+  Kokkos::View<Acc<T>*, typename Exec::memory_space> previous_, right_,
+      left_;  // right_: a start vector per tensor, kept warm
   std::vector<std::size_t> offset_, right_offset_;
   Workspace<Exec> workspace_;
   Gemm<Exec> gemm_;

@@ -18,19 +18,24 @@ SessionSetting session_setting(const Options& options) {
 }
 
 template <class Exec, class T>
-Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const SessionSetting& setting, const OptimizerOptions* optimizer)
+Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const SessionSetting& setting,
+                          const OptimizerOptions* optimizer)
     : exec_(exec),
       config_(config),
       setting_(setting),
-      model_(exec, config, all_layers(), setting.micro_batch, setting.sequence, setting.recompute, setting.deterministic),
+      model_(exec, config, all_layers(), setting.micro_batch, setting.sequence, setting.recompute,
+             setting.deterministic),
       arena_(tensor_specs(config), optimizer != nullptr),
       slot_(model_.make_slot()),
       weights_(weights_of<Exec, T>(config, all_layers(), arena_)),
-      batch_("sestina::batch", 3, static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)),
+      batch_("sestina::batch", 3,
+             static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)),
       host_batch_(Kokkos::create_mirror_view(batch_)) {
   std::size_t largest = 0;
   for (std::size_t i = 0; i < arena_.size(); ++i) {
-    tensors_.push_back({arena_.specs()[i], optimizer ? Vector<const Acc<T>, Exec>(arena_.gradient(i)) : Vector<const Acc<T>, Exec>(), arena_.master(i), arena_.compute(i)});
+    tensors_.push_back({arena_.specs()[i],
+                        optimizer ? Vector<const Acc<T>, Exec>(arena_.gradient(i)) : Vector<const Acc<T>, Exec>(),
+                        arena_.master(i), arena_.compute(i)});
     largest = std::max(largest, arena_.master(i).size());
   }
   if (optimizer == nullptr) return;
@@ -61,7 +66,8 @@ void Session<Exec, T>::load(const std::int32_t* tokens, const std::int32_t* firs
 template <class Exec, class T>
 void Session<Exec, T>::forward() {
   const std::size_t n = batch_.extent(1);
-  const Vector<const std::int32_t, Exec> tokens(&batch_(0, 0), n), first_key(masked_ ? &batch_(2, 0) : nullptr, masked_ ? n : 0);
+  const Vector<const std::int32_t, Exec> tokens(&batch_(0, 0), n),
+      first_key(masked_ ? &batch_(2, 0) : nullptr, masked_ ? n : 0);
   model_.forward(weights_, slot_, tokens, first_key, hooks_);
 }
 
@@ -105,7 +111,8 @@ void Session<Exec, T>::update(std::int64_t t, double factor, double gradient_sca
 template <class Exec, class T>
 std::vector<StateField> Session<Exec, T>::model_fields() const {
   std::vector<StateField> fields;
-  for (const auto& tensor : tensors_) fields.push_back(field_of<Exec>(tensor.spec, "/model/" + tensor.spec.name, tensor.master.data()));
+  for (const auto& tensor : tensors_)
+    fields.push_back(field_of<Exec>(tensor.spec, "/model/" + tensor.spec.name, tensor.master.data()));
   return fields;
 }
 

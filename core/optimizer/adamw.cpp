@@ -48,10 +48,12 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
       Run& last = runs_.back();
       OwnedTensor<Exec, T>& t = last.tensor;
       const std::size_t m = t.gradient.size();
-      const bool adjacent = t.gradient.data() + m == tensor.gradient.data() && t.master.data() + m == tensor.master.data() &&
+      const bool adjacent = t.gradient.data() + m == tensor.gradient.data() &&
+                            t.master.data() + m == tensor.master.data() &&
                             (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
                             (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
-      if (adjacent && last.rates.lr_multiplier == rates.lr_multiplier && last.rates.weight_decay == rates.weight_decay) {
+      if (adjacent && last.rates.lr_multiplier == rates.lr_multiplier &&
+          last.rates.weight_decay == rates.weight_decay) {
         t.gradient = {t.gradient.data(), m + n};
         t.master = {t.master.data(), m + n};
         if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};

@@ -1,11 +1,11 @@
-// AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one kernel.
-// Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
+// AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
+// kernel. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "core/options.hpp"
 #include "core/optimizer/owned_tensor.hpp"
+#include "core/options.hpp"
 #include "core/state_field.hpp"
 #include "kernels/workspace.hpp"
 
@@ -24,7 +24,8 @@ class AdamW {
   // State (momentum, second_moment) is created here, zero, before the first step.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&);
 
-  // Update number t (from 1) with the learning rate factor * lr * lr_multiplier; gradients are multiplied by gradient_scale.
+  // Update number t (from 1) with the learning rate factor * lr * lr_multiplier; gradients are multiplied by
+  // gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
 
   // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor.

@@ -13,7 +13,7 @@ struct OwnedTensor {
   TensorSpec spec;
   Vector<const Acc<T>, Exec> gradient;  // (elements), complete and unclipped
   Vector<Acc<T>, Exec> master;          // (elements)
-  Vector<T, Exec> weight;               // (elements) rounded copy the model computes with; empty when it is the master itself
+  Vector<T, Exec> weight;  // (elements) rounded copy the model computes with; empty when it is the master itself
 };
 
 // A state field of the tensor's own shape, all rows held here.
@@ -22,7 +22,8 @@ StateField field_of(const TensorSpec& spec, std::string path, A* data) {
   StateField field;
   field.path = std::move(path);
   field.dtype = sizeof(A) == 8 ? DType::f64 : DType::f32;
-  field.shape = spec.is_vector() ? std::vector<std::int64_t>{spec.rows} : std::vector<std::int64_t>{spec.rows, spec.cols};
+  field.shape =
+      spec.is_vector() ? std::vector<std::int64_t>{spec.rows} : std::vector<std::int64_t>{spec.rows, spec.cols};
   field.row_end = spec.rows;
   field.data = data;
   field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;

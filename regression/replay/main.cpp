@@ -13,7 +13,8 @@ template <class Exec>
 bool replay_on(const Exec& exec, const char* path, const Hdf5Reader& file) {
   const replay::Outcome outcome = replay::replay_adamw(exec, file);
   const bool ok = outcome.of_tolerance <= 1;
-  fmt::print("{}  {}  relative error {:.2e}  {:.3f} of the tolerance  {}\n", path, Exec::name(), outcome.error, outcome.of_tolerance, ok ? "ok" : "FAILED");
+  fmt::print("{}  {}  relative error {:.2e}  {:.3f} of the tolerance  {}\n", path, Exec::name(), outcome.error,
+             outcome.of_tolerance, ok ? "ok" : "FAILED");
   return ok;
 }
 
@@ -21,7 +22,8 @@ bool replay_file(const char* path) {
   const Hdf5Reader file(path);
   const std::string format = file.text("/", "format"), kind = file.text("/", "kind");
   const std::string optimizer = kind == "optimizer" ? file.text("/", "optimizer") : kind;
-  if (format != "sestina-golden" || optimizer != "adamw") fail(ExitCode::bad_data, "{}: no rule for {} {}, only for optimizer adamw", path, kind, optimizer);
+  if (format != "sestina-golden" || optimizer != "adamw")
+    fail(ExitCode::bad_data, "{}: no rule for {} {}, only for optimizer adamw", path, kind, optimizer);
   bool ok = replay_on(Host{}, path, file);
   if constexpr (!std::is_same_v<Host, Device>) ok = replay_on(Device{}, path, file) && ok;
   return ok;

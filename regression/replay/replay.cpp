@@ -7,10 +7,12 @@
 
 namespace sestina::replay {
 
-void compare(const Hdf5Reader& file, const std::string& name, std::int64_t step, const std::vector<float>& got, double atol, double rtol, Outcome& outcome) {
+void compare(const Hdf5Reader& file, const std::string& name, std::int64_t step, const std::vector<float>& got,
+             double atol, double rtol, Outcome& outcome) {
   const std::vector<double> want = file.numbers(name);
   const std::size_t begin = step < 0 ? 0 : static_cast<std::size_t>(step) * got.size();
-  if (begin + got.size() > want.size()) fail(ExitCode::bad_data, "{} holds {} values, {} are needed", name, want.size(), begin + got.size());
+  if (begin + got.size() > want.size())
+    fail(ExitCode::bad_data, "{} holds {} values, {} are needed", name, want.size(), begin + got.size());
   double largest = 1e-30;
   for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(want[begin + i]));
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -45,7 +47,8 @@ Outcome replay_adamw(const Exec& exec, const Hdf5Reader& file) {
   std::vector<float> got(n);
   const double atol = file.attribute("/", "atol"), rtol = file.attribute("/", "rtol");
   for (std::int64_t t = 1; t <= shape[0]; ++t) {
-    for (std::size_t i = 0; i < n; ++i) host_gradient(i) = static_cast<float>(gradients[static_cast<std::size_t>(t - 1) * n + i]);
+    for (std::size_t i = 0; i < n; ++i)
+      host_gradient(i) = static_cast<float>(gradients[static_cast<std::size_t>(t - 1) * n + i]);
     Kokkos::deep_copy(exec, gradient, host_gradient);
     optimizer.step(exec, t, 1.0, 1.0);
     Kokkos::deep_copy(exec, host_weight, weight);

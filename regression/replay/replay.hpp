@@ -14,7 +14,8 @@ struct Outcome {
 };
 
 // Compares values with dataset `name`; step picks one of its leading dimension, -1 all of it.
-void compare(const Hdf5Reader&, const std::string& name, std::int64_t step, const std::vector<float>& got, double atol, double rtol, Outcome&);
+void compare(const Hdf5Reader&, const std::string& name, std::int64_t step, const std::vector<float>& got, double atol,
+             double rtol, Outcome&);
 
 // Replays a file of optimizer = "adamw" on one space.
 template <class Exec>

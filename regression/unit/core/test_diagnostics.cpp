@@ -15,7 +15,8 @@ TEST(Diagnostics, RankOneMatrixAndItsUpdate) {
   for (std::size_t i = 0; i < rows; ++i) u2 += std::pow(1.0 + static_cast<double>(i), 2);
   for (std::size_t j = 0; j < cols; ++j) v2 += std::pow(2.0 - static_cast<double>(j), 2);
   for (std::size_t i = 0; i < rows; ++i)
-    for (std::size_t j = 0; j < cols; ++j) weight(i * cols + j) = (1.0f + static_cast<float>(i)) * (2.0f - static_cast<float>(j));
+    for (std::size_t j = 0; j < cols; ++j)
+      weight(i * cols + j) = (1.0f + static_cast<float>(i)) * (2.0f - static_cast<float>(j));
   TensorSpec spec;
   spec.name = "matrix";
   spec.rows = rows;

@@ -1,5 +1,5 @@
-// After two warm-up steps a step of the trainer allocates nothing: no Kokkos view, no operator new on the compute thread,
-// with metrics, log line and data prefetch going on.
+// After two warm-up steps a step of the trainer allocates nothing: no Kokkos view, no operator new on the compute
+// thread, with metrics, log line and data prefetch going on.
 #include <gtest/gtest.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
@@ -36,7 +36,8 @@ path = "text.txt"
 [train]
 global_batch = 4
 micro_batch = 2
-precision = ")" + precision + R"("
+precision = ")" +
+         precision + R"("
 [metrics]
 every = 2
 )";
