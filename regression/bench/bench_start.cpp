@@ -10,6 +10,7 @@
 
 #include "core/random.hpp"
 #include "io/tokenizer.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

@@ -7,6 +7,7 @@
 #include "../io/test_files.hpp"
 #include "app/verbs.hpp"
 #include "io/tokenizer.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

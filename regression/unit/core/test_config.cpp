@@ -5,6 +5,7 @@
 #include "core/deck.hpp"
 #include "core/model/rope_table.hpp"
 #include "core/tensor_spec.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

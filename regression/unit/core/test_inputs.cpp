@@ -11,6 +11,7 @@
 
 #include "core/deck.hpp"
 #include "core/options.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

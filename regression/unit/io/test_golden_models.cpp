@@ -7,6 +7,7 @@
 #include "io/safetensors.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/hdf5_reader.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "core/random.hpp"
 #include "test_files.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

@@ -9,6 +9,7 @@
 #include "io/data_loader.hpp"
 #include "io/sample_set_order.hpp"
 #include "test_files.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

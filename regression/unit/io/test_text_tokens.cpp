@@ -5,6 +5,7 @@
 #include "io/token_file.hpp"
 #include "io/tokenizer.hpp"
 #include "test_files.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

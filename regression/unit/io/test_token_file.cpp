@@ -11,6 +11,7 @@
 #include "io/token_file_forms.hpp"
 #include "io/token_file_index.hpp"
 #include "test_files.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {

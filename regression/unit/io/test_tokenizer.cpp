@@ -13,6 +13,7 @@
 #include "io/tokenizer.hpp"
 #include "io/tokenizer_text.hpp"
 #include "regression/unit/io/test_files.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {
