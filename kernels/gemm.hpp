@@ -4,10 +4,9 @@
 #include <memory>
 
 #include "kernels/exec.hpp"
+#include "kernels/gemm_op.hpp"
 
 namespace sestina {
-
-enum class Op { none, transpose };
 
 // Caches what a vendor library needs per shape (oneDNN primitives and their scratchpad, a cuBLAS handle), so that a
 // product of a shape seen before allocates nothing. One object per execution-space instance; not thread-safe.

@@ -1,5 +1,6 @@
 // Gemm on host threads: shape checks, fixed tiles of the deterministic mode, timing. The products themselves are
 // Library's (gemm_onednn.cpp or gemm_openblas.cpp).
+#include "kernels/gemm.hpp"
 #include "kernels/gemm_host.hpp"
 
 #include <omp.h>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/gemm.hpp"
+#include "kernels/gemm_op.hpp"
 
 namespace sestina::host {
 

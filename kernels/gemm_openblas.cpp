@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/error.hpp"
+#include "kernels/gemm.hpp"
 #include "kernels/gemm_blas.hpp"
 
 namespace sestina::host {
