@@ -29,24 +29,26 @@ bool transparent(const char* library) {
   return false;
 }
 
-// True when the innermost caller outside those libraries is this program itself. Frames 0 and 1 are note and allocate.
-bool ours(void* const* stack, int frames) {
-  Dl_info self, caller;
+// True when the innermost caller outside those libraries is this program itself. `caller` is the address that operator
+// new returns to: what lies before it on the stack differs between compilers and sanitizers.
+bool ours(void* const* stack, int frames, const void* caller) {
+  Dl_info self, info;
   if (!dladdr(reinterpret_cast<void*>(&transparent), &self)) return true;
-  for (int i = 2; i < frames; ++i) {
-    if (!dladdr(stack[i], &caller) || !caller.dli_fname) return true;
-    if (caller.dli_sname && std::strncmp(caller.dli_sname, "_Zn", 3) == 0) continue;  // operator new itself
-    if (!transparent(caller.dli_fname)) return caller.dli_fbase == self.dli_fbase;
+  int i = 0;
+  while (i < frames && stack[i] != caller) ++i;
+  for (; i < frames; ++i) {
+    if (!dladdr(stack[i], &info) || !info.dli_fname) return true;
+    if (!transparent(info.dli_fname)) return info.dli_fbase == self.dli_fbase;
   }
   return true;
 }
 
-__attribute__((noinline)) void note() {
+__attribute__((noinline)) void note(const void* caller) {
   if (!counts.armed) return;
   counts.armed = false;  // what follows may allocate
   std::array<void*, depth> stack;
   const int frames = backtrace(stack.data(), depth);
-  if (ours(stack.data(), frames)) {
+  if (ours(stack.data(), frames, caller)) {
     if (counts.heap < kept) {
       counts.stacks[counts.heap] = stack;
       counts.frames[counts.heap] = frames;
@@ -56,15 +58,15 @@ __attribute__((noinline)) void note() {
   counts.armed = true;
 }
 
-__attribute__((noinline)) void* allocate(std::size_t bytes) {
-  note();
+void* allocate(const void* caller, std::size_t bytes) {
+  note(caller);
   void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
   if (!memory) throw std::bad_alloc();
   return memory;
 }
 
-__attribute__((noinline)) void* allocate(std::size_t bytes, std::align_val_t alignment) {
-  note();
+void* allocate(const void* caller, std::size_t bytes, std::align_val_t alignment) {
+  note(caller);
   const auto unit = static_cast<std::size_t>(alignment);
   void* memory = std::aligned_alloc(unit, (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit);
   if (!memory) throw std::bad_alloc();
@@ -86,15 +88,21 @@ void count_kokkos(Kokkos::Tools::SpaceHandle, const char*, const void*, std::uin
 
 }  // namespace
 
-void* operator new(std::size_t n) { return allocate(n); }
-void* operator new[](std::size_t n) { return allocate(n); }
-void* operator new(std::size_t n, std::align_val_t a) { return allocate(n, a); }
-void* operator new[](std::size_t n, std::align_val_t a) { return allocate(n, a); }
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
-void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
-void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return allocate_or_null(n, a); }
+void* operator new(std::size_t n) { return allocate(__builtin_return_address(0), n); }
+void* operator new[](std::size_t n) { return allocate(__builtin_return_address(0), n); }
+void* operator new(std::size_t n, std::align_val_t a) { return allocate(__builtin_return_address(0), n, a); }
+void* operator new[](std::size_t n, std::align_val_t a) { return allocate(__builtin_return_address(0), n, a); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return allocate_or_null(__builtin_return_address(0), n);
+}
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  return allocate_or_null(__builtin_return_address(0), n);
+}
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return allocate_or_null(__builtin_return_address(0), n, a);
+}
 void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-  return allocate_or_null(n, a);
+  return allocate_or_null(__builtin_return_address(0), n, a);
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
