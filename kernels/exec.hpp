@@ -14,6 +14,7 @@ namespace sestina {
 
 using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
 using Device = Kokkos::DefaultExecutionSpace;    // CUDA, or Host in a CPU build
+using Serial = Kokkos::Serial;                   // one thread: many matrices side by side, and refresh workers
 
 // Host loops run long per thread and vectorise inside; device loops give each thread one element.
 template <class Exec>
@@ -32,16 +33,19 @@ template <class T> using Acc = typename AccumulatorOf<std::remove_const_t<T>>::t
 
 }  // namespace sestina
 
+// SESTINA_INSTANTIATE_LANES: what matrix optimizers are made of, which run on Serial too.
 // Explicit instantiation of a macro M(Exec, T) for every space of this build (M(Exec): SESTINA_INSTANTIATE_SPACES), and every type (SESTINA_INSTANTIATE) or the
 // two a run computes in (SESTINA_INSTANTIATE_COMPUTE; double serves finite differences in tests).
 #define SESTINA_FOR_COMPUTE(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16)
 #define SESTINA_FOR_TYPES(M, Exec) SESTINA_FOR_COMPUTE(M, Exec) M(Exec, double)
 #ifdef KOKKOS_ENABLE_CUDA
 #define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host) M(::sestina::Device)
+#define SESTINA_INSTANTIATE_LANES(M) M(::sestina::Serial) M(::sestina::Host) M(::sestina::Device)
 #define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host) SESTINA_FOR_TYPES(M, ::sestina::Device)
 #define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host) SESTINA_FOR_COMPUTE(M, ::sestina::Device)
 #else
 #define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host)
+#define SESTINA_INSTANTIATE_LANES(M) M(::sestina::Serial) M(::sestina::Host)
 #define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host)
 #define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host)
 #endif

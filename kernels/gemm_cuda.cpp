@@ -102,17 +102,9 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
                   "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
                   plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(beta == 0 || beta == 1, "beta is {}, allowed: 0, 1", static_cast<double>(beta));
   SESTINA_REQUIRE(std::max({m, n, k}) <= std::size_t(std::numeric_limits<int>::max()), "{} x {} x {} exceeds an int", m,
                   n, k);
-  if (m == 0 || n == 0) return;
-  if (k == 0 || alpha == 0) {
-    const cudaError_t error = beta == 1 ? cudaSuccess
-                                        : cudaMemset2DAsync(c.data(), leading(c) * sizeof(TC), 0, n * sizeof(TC), m,
-                                                            state_->exec.cuda_stream());
-    SESTINA_REQUIRE(error == cudaSuccess, "clearing C: {}", cudaGetErrorString(error));
-    return;
-  }
+  if (m == 0 || n == 0) return;  // k = 0: cuBLAS scales C by beta
   state_->count.flops += 2.0 * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
   check(cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
@@ -120,6 +112,33 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
                      data_type<TC>(), leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
         "product");
   if (state_->timing) state_->end();
+}
+
+// Tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy; then a mirror pass.
+template <>
+template <class TA, class TC>
+void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,
+                                   Matrix<TC, Kokkos::Cuda> c) {
+  constexpr std::size_t tile = 1024, parts = 2;
+  const bool plain = op == Op::none;
+  const std::size_t m = a.extent(plain ? 0 : 1), size = m >= parts * tile ? tile : std::max<std::size_t>(m, 1);
+  SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})", a.extent(0),
+                  a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
+  const auto range = [m, size](std::size_t begin) { return std::make_pair(begin, std::min(begin + size, m)); };
+  const auto slice = [&](std::size_t begin) -> Matrix<const TA, Kokkos::Cuda> {
+    if (plain) return Kokkos::subview(a, range(begin), Kokkos::ALL);
+    return Kokkos::subview(a, Kokkos::ALL, range(begin));
+  };
+  for (std::size_t row = 0; row < m; row += size)
+    for (std::size_t col = 0; col <= row; col += size)
+      (*this).template operator()<TA, TC>(op, plain ? Op::transpose : Op::none, alpha, slice(row), slice(col), beta,
+                                          Kokkos::subview(c, range(row), range(col)));
+  if (size >= m) return;
+  Kokkos::parallel_for(
+      "mirror", Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<2>>(state_->exec, {0, 0}, {m, m}),
+      KOKKOS_LAMBDA(std::size_t i, std::size_t j) {
+        if (j > i) c(i, j) = c(j, i);
+      });
 }
 
 template <>
@@ -134,7 +153,9 @@ Gemm<Kokkos::Cuda>::Count Gemm<Kokkos::Cuda>::take_count() {
 #define SESTINA_GEMM(TA, TC)                                                                            \
   template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, \
                                                        Matrix<const TA, Kokkos::Cuda>, Acc<TA>,         \
-                                                       Matrix<TC, Kokkos::Cuda>);
+                                                       Matrix<TC, Kokkos::Cuda>);                       \
+  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>, \
+                                                      Matrix<TC, Kokkos::Cuda>);
 SESTINA_GEMM(float, float)
 SESTINA_GEMM(double, double)
 SESTINA_GEMM(bf16, bf16)

@@ -1,7 +1,7 @@
-// Gemm on host threads: shape checks, fixed tiles of the deterministic mode, timing. The products themselves are
-// Library's (gemm_onednn.cpp or gemm_openblas.cpp).
-#include "kernels/gemm.hpp"
+// Gemm on host threads or one of them: shape checks, fixed tiles of the deterministic mode and of symmetric results,
+// timing. The products themselves are Library's (gemm_onednn.cpp or gemm_openblas.cpp).
 #include "kernels/gemm_host.hpp"
+#include "kernels/gemm.hpp"
 
 #include <omp.h>
 
@@ -21,7 +21,15 @@ using host::Operands;
 using host::Product;
 
 // Output tile of the deterministic mode. Its size depends on nothing, so neither do the bits.
-constexpr std::int64_t tile_rows = 256, tile_cols = 256;
+constexpr std::int64_t tile_size = 256;
+
+// Output tile of a symmetric result: small enough that little above the diagonal is computed, large enough for a
+// library to run at its full speed. By the size of the matrix alone, so that the bits do not depend on the thread
+// count.
+constexpr std::int64_t symmetric_tile(std::int64_t m) {
+  constexpr std::int64_t medium = 512, large = 1024;
+  return m < medium ? 64 : m < large ? 128 : tile_size;
+}
 
 // OpenMP's thread count for the calling thread, as long as this lives: the libraries ask OpenMP how many to use.
 class ThreadCount {
@@ -83,35 +91,48 @@ Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, st
 }
 
 template <class TC, class Exec>
-void clear(Matrix<TC, Exec> c) {
-  for (std::size_t row = 0; row < c.extent(0); ++row) std::fill_n(&c(row, 0), c.extent(1), TC{});
+void scale(Matrix<TC, Exec> c, double beta) {
+  for (std::size_t row = 0; row < c.extent(0); ++row)
+    for (std::size_t col = 0; col < c.extent(1); ++col)
+      c(row, col) = beta == 0 ? TC{} : TC(beta * static_cast<double>(c(row, col)));
+}
+
+// Copies what lies below the diagonal of C (m, m) above it, for the rows of one tile at a time.
+template <class TC>
+void mirror_rows(TC* c, std::int64_t leading, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t block = 32;  // a block read by columns stays in the first-level cache
+  for (std::int64_t col = 0; col < end; col += block)
+    for (std::int64_t row = std::max(begin, col); row < end; ++row)
+      for (std::int64_t j = col; j < std::min({col + block, row, end}); ++j)
+        c[j * leading + row] = c[row * leading + j];
 }
 
 }  // namespace
 
-template <>
-struct Gemm<Host>::State {
-  Host exec;
+template <class Exec>
+struct Gemm<Exec>::State {
+  Exec exec;
   bool deterministic = false;
   bool timing = false;
   Count count;
-  std::vector<host::Library> lanes;  // one per thread in deterministic mode, else one
+  std::vector<host::Library> lanes;  // one per thread
 
-  void run_tiles(const Product& p, const Operands& x) {
-    const std::int64_t cols = (p.n + tile_cols - 1) / tile_cols;
-    const std::int64_t tiles = (p.m + tile_rows - 1) / tile_rows * cols;
+  // body(lane, item) for each item, by all threads. A fixed share per thread: each meets its shapes in the first call
+  // and allocates nothing afterwards.
+  template <class Body>
+  void on_lanes(std::int64_t items, Body&& body) {
     const int threads = static_cast<int>(lanes.size());
+    if (threads == 1) {
+      const ThreadCount one(1);
+      for (std::int64_t item = 0; item < items; ++item) body(lanes[0], item);
+      return;
+    }
     std::exception_ptr error;
 #pragma omp parallel num_threads(threads)
     {
       const ThreadCount one(1);
-      // A fixed share per thread: each meets its shapes in the first call and allocates nothing afterwards.
-      for (std::int64_t tile = omp_get_thread_num(); tile < tiles; tile += omp_get_num_threads()) try {
-          const std::int64_t row = tile / cols * tile_rows, col = tile % cols * tile_cols;
-          Product part = p;
-          part.m = std::min(tile_rows, p.m - row);
-          part.n = std::min(tile_cols, p.n - col);
-          lanes[omp_get_thread_num()].run(part, tile_operands(p, x, row, col));
+      for (std::int64_t item = omp_get_thread_num(); item < items; item += omp_get_num_threads()) try {
+          body(lanes[omp_get_thread_num()], item);
         } catch (...) {
 #pragma omp critical(sestina_gemm_error)
           error = std::current_exception();
@@ -120,67 +141,142 @@ struct Gemm<Host>::State {
     if (error) std::rethrow_exception(error);
   }
 
+  static void run_tile(host::Library& lane, const Product& p, const Operands& x, std::int64_t row, std::int64_t col,
+                       std::int64_t size) {
+    Product part = p;
+    part.m = std::min(size, p.m - row);
+    part.n = std::min(size, p.n - col);
+    lane.run(part, tile_operands(p, x, row, col));
+  }
+
+  void run_tiles(const Product& p, const Operands& x) {
+    const std::int64_t cols = (p.n + tile_size - 1) / tile_size, rows = (p.m + tile_size - 1) / tile_size;
+    on_lanes(rows * cols, [&](host::Library& lane, std::int64_t tile) {
+      run_tile(lane, p, x, tile / cols * tile_size, tile % cols * tile_size, tile_size);
+    });
+  }
+
+  template <class TC>
+  void run_symmetric(const Product& p, const Operands& x) {
+    const std::int64_t size = symmetric_tile(p.m), rows = (p.m + size - 1) / size;
+    on_lanes(rows * (rows + 1) / 2, [&](host::Library& lane, std::int64_t tile) {
+      std::int64_t row = 0;
+      for (; tile > row; ++row) tile -= row + 1;
+      run_tile(lane, p, x, row * size, tile * size, size);
+    });
+    on_lanes(rows, [&](host::Library&, std::int64_t row) {
+      mirror_rows(static_cast<TC*>(x.c), p.ldc, row * size, std::min((row + 1) * size, p.m));
+    });
+  }
+
   void run(const Product& p, const Operands& x) {
     if (deterministic) return run_tiles(p, x);
     const ThreadCount all(threads_of(exec));
     lanes[0].run(p, x);
   }
+
+  // run(), timed where that is wished for.
+  template <class Run>
+  void timed(double flops, Run&& run) {
+    count.flops += flops;
+    if (!timing) return run();
+    exec.fence("sestina::Gemm");
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    count.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
 };
 
-template <>
-Gemm<Host>::Gemm(const Host& exec, bool deterministic) : state_(std::make_unique<State>()) {
+template <class Exec>
+Gemm<Exec>::Gemm(const Exec& exec, bool deterministic) : state_(std::make_unique<State>()) {
   state_->exec = exec;
   state_->deterministic = deterministic;
-  state_->lanes.resize(deterministic ? threads_of(exec) : 1);
+  state_->lanes.resize(threads_of(exec));
 }
-template <>
-Gemm<Host>::~Gemm() = default;
-template <>
-Gemm<Host>::Gemm(Gemm&&) noexcept = default;
+template <class Exec>
+Gemm<Exec>::~Gemm() = default;
+template <class Exec>
+Gemm<Exec>::Gemm(Gemm&&) noexcept = default;
 
-template <>
+namespace {
+
+template <class View>
+std::int64_t leading(const View& x) {
+  return static_cast<std::int64_t>(std::max(x.stride(0), x.extent(1)));
+}
+
+}  // namespace
+
+template <class Exec>
 template <class TA, class TC>
-void Gemm<Host>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Host> a, Matrix<const TA, Host> b,
-                            Acc<TA> beta, Matrix<TC, Host> c) {
+void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b,
+                            Acc<TA> beta, Matrix<TC, Exec> c) {
   const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
   const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
   SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
                   "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
                   plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(beta == 0 || beta == 1, "beta is {}, allowed: 0, 1", beta);
   if (m == 0 || n == 0) return;
-  if (k == 0 || alpha == 0) {
-    if (beta == 0) clear<TC, Host>(c);
-    return;
-  }
-  const auto leading = [](const auto& x) { return static_cast<std::int64_t>(std::max(x.stride(0), x.extent(1))); };
-  const Product product{
-      types_of<TA, TC>(), op_a,       op_b,       beta == 1, alpha != 1, std::int64_t(m), std::int64_t(n),
-      std::int64_t(k),    leading(a), leading(b), leading(c)};
-  state_->count.flops += 2.0 * double(m) * double(n) * double(k);
+  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
+  const Product product{types_of<TA, TC>(),
+                        op_a,
+                        op_b,
+                        static_cast<double>(beta),
+                        alpha != 1,
+                        std::int64_t(m),
+                        std::int64_t(n),
+                        std::int64_t(k),
+                        leading(a),
+                        leading(b),
+                        leading(c)};
   const Operands operands{alpha, a.data(), b.data(), c.data()};
-  if (!state_->timing) return state_->run(product, operands);
-  state_->exec.fence("sestina::Gemm");
-  const auto start = std::chrono::steady_clock::now();
-  state_->run(product, operands);
-  state_->count.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  state_->timed(2.0 * double(m) * double(n) * double(k), [&] { state_->run(product, operands); });
 }
 
-template <>
-void Gemm<Host>::time_products(bool on) {
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c) {
+  const bool plain = op == Op::none;
+  const std::size_t m = a.extent(plain ? 0 : 1), k = a.extent(plain ? 1 : 0);
+  SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",
+                  a.extent(0), a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
+  if (m == 0) return;
+  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
+  const Product product{types_of<TA, TC>(),
+                        op,
+                        plain ? Op::transpose : Op::none,
+                        static_cast<double>(beta),
+                        alpha != 1,
+                        std::int64_t(m),
+                        std::int64_t(m),
+                        std::int64_t(k),
+                        leading(a),
+                        leading(a),
+                        leading(c)};
+  const Operands operands{alpha, a.data(), a.data(), c.data()};
+  state_->timed(double(m) * double(m) * double(k), [&] { state_->template run_symmetric<TC>(product, operands); });
+}
+
+template <class Exec>
+void Gemm<Exec>::time_products(bool on) {
   state_->timing = on;
 }
-template <>
-Gemm<Host>::Count Gemm<Host>::take_count() {
+template <class Exec>
+typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
   return std::exchange(state_->count, Count{});
 }
 
-#define SESTINA_GEMM(TA, TC)                                                                                    \
-  template void Gemm<Host>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Host>, Matrix<const TA, Host>, \
-                                               Acc<TA>, Matrix<TC, Host>);
-SESTINA_GEMM(float, float)
-SESTINA_GEMM(double, double)
-SESTINA_GEMM(bf16, bf16)
-SESTINA_GEMM(bf16, float)
+#define SESTINA_GEMM_TYPES(Exec, TA, TC)                                                                        \
+  template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>, \
+                                               Acc<TA>, Matrix<TC, Exec>);                                      \
+  template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);
+#define SESTINA_GEMM(Exec)                 \
+  template class Gemm<Exec>;               \
+  SESTINA_GEMM_TYPES(Exec, float, float)   \
+  SESTINA_GEMM_TYPES(Exec, double, double) \
+  SESTINA_GEMM_TYPES(Exec, bf16, bf16)     \
+  SESTINA_GEMM_TYPES(Exec, bf16, float)
+SESTINA_GEMM(Host)
+SESTINA_GEMM(Serial)
 
 }  // namespace sestina

@@ -10,11 +10,11 @@ namespace sestina::host {
 
 enum class GemmTypes : std::uint8_t { f32, f64, bf16, bf16_to_f32 };  // of A and B, and of C
 
-// C (m, n) = alpha * op_a(A) op_b(B) + (accumulate ? C : 0); row-major with leading dimensions. m, n, k > 0.
+// C (m, n) = alpha * op_a(A) op_b(B) + beta * C (C is not read when beta is 0); row-major with leading dimensions. m, n, k > 0.
 struct Product {
   GemmTypes types = GemmTypes::f32;
   Op op_a = Op::none, op_b = Op::none;
-  bool accumulate = false;
+  double beta = 0;      // part of the prepared product
   bool scaled = false;  // alpha differs from 1
   std::int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
 

@@ -62,9 +62,9 @@ dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& e
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.scaled) attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
-  if (p.accumulate) {
+  if (p.beta != 0) {
     dnnl::post_ops sum;
-    sum.append_sum(1.0f);
+    sum.append_sum(static_cast<float>(p.beta));
     attributes.set_post_ops(sum);
   }
   const dnnl::matmul::desc product(describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),

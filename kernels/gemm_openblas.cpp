@@ -49,7 +49,7 @@ struct Library::State {
     if (p.types == GemmTypes::bf16_to_f32) return blas_gemm(wide, x.alpha, wide_a, wide_b, static_cast<float*>(x.c));
     wide.ldc = p.n;
     float* wide_c = room(c, size_c);
-    if (p.accumulate) copy_rows(size_c, static_cast<const bf16*>(x.c), p.ldc, wide_c, p.n);
+    if (p.beta != 0) copy_rows(size_c, static_cast<const bf16*>(x.c), p.ldc, wide_c, p.n);
     blas_gemm(wide, x.alpha, wide_a, wide_b, wide_c);
     copy_rows(size_c, wide_c, p.n, static_cast<bf16*>(x.c), p.ldc);
   }
