@@ -1,0 +1,87 @@
+#include "core/optimizer/kinds.hpp"
+
+#include <utility>
+
+namespace sestina {
+
+#define SESTINA_DECLARE_KIND(id) MatrixKind id##_kind();
+SESTINA_MATRIX_KINDS(SESTINA_DECLARE_KIND)
+
+namespace {
+
+template <class Map>
+const auto& find(const Map& map, const std::string& kind, std::string_view key) {
+  const auto found = map.find(key);
+  SESTINA_REQUIRE(found != map.end(), "optimizer \"{}\" has no key \"{}\"", kind, key);
+  return found->second;
+}
+
+}  // namespace
+
+double MatrixOptions::number(std::string_view key) const { return find(numbers, kind, key); }
+const std::string& MatrixOptions::word(std::string_view key) const { return find(words, kind, key); }
+
+KindKey number_key(std::string name, double fallback, DeckRange range) {
+  return {std::move(name), KindKey::Type::number, fallback, range};
+}
+KindKey integer_key(std::string name, std::int64_t fallback, DeckRange range) {
+  return {std::move(name), KindKey::Type::integer, static_cast<double>(fallback), range};
+}
+KindKey flag_key(std::string name, bool fallback) {
+  return {std::move(name), KindKey::Type::flag, fallback ? 1.0 : 0.0};
+}
+KindKey word_key(std::string name, std::vector<std::string> choices) {
+  return {std::move(name), KindKey::Type::word, 0, {}, std::move(choices)};
+}
+
+const std::vector<MatrixKind>& matrix_kinds() {
+#define SESTINA_LIST_KIND(id) id##_kind(),
+  static const std::vector<MatrixKind> kinds = {SESTINA_MATRIX_KINDS(SESTINA_LIST_KIND)};
+  return kinds;
+}
+
+const MatrixKind* find_matrix_kind(std::string_view name) {
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.name == name) return &kind;
+  return nullptr;
+}
+
+MatrixOptions default_options(const MatrixKind& kind) {
+  MatrixOptions options;
+  options.kind = kind.name;
+  options.refresh_every = kind.refresh_every > 0 ? kind.refresh_every : 1;
+  for (const KindKey& key : kind.keys) {
+    if (key.type == KindKey::Type::word)
+      options.words[key.name] = key.choices.front();
+    else
+      options.numbers[key.name] = key.fallback;
+  }
+  return options;
+}
+
+MatrixOptions read_matrix_options(Deck& deck, const MatrixKind& kind) {
+  MatrixOptions options = default_options(kind);
+  for (const KindKey& key : kind.keys) {
+    const std::string at = "optimizer." + key.name;
+    switch (key.type) {
+      case KindKey::Type::number:
+        options.numbers[key.name] = deck.number(at, key.fallback, key.range);
+        break;
+      case KindKey::Type::integer:
+        options.numbers[key.name] =
+            static_cast<double>(deck.integer(at, static_cast<std::int64_t>(key.fallback), key.range));
+        break;
+      case KindKey::Type::flag:
+        options.numbers[key.name] = deck.boolean(at, key.fallback != 0) ? 1 : 0;
+        break;
+      case KindKey::Type::word:
+        options.words[key.name] = deck.choice(at, key.choices.front(), key.choices);
+        break;
+    }
+  }
+  if (kind.refresh_every > 0)
+    options.refresh_every = deck.integer("optimizer.refresh.every", kind.refresh_every, {.min = 1});
+  return options;
+}
+
+}  // namespace sestina

@@ -1,0 +1,35 @@
+#include "core/optimizer/matrix_optimizer.hpp"
+
+namespace sestina {
+
+// Defined in <identifier>.cpp for every space.
+#define SESTINA_DECLARE_MAKER(id) \
+  template <class Space>          \
+  std::unique_ptr<MatrixOptimizer<Space>> make_##id(const Space&, const MatrixOptions&, const MatrixShape&);
+SESTINA_MATRIX_KINDS(SESTINA_DECLARE_MAKER)
+
+namespace {
+
+std::string deck_name(std::string identifier) {
+  for (char& c : identifier)
+    if (c == '_') c = '-';
+  return identifier;
+}
+
+}  // namespace
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space& exec, const MatrixOptions& options,
+                                                              const MatrixShape& shape) {
+#define SESTINA_TRY_MAKER(id) \
+  if (options.kind == deck_name(#id)) return make_##id<Space>(exec, options, shape);
+  SESTINA_MATRIX_KINDS(SESTINA_TRY_MAKER)
+  fail(ExitCode::internal, "no matrix optimizer \"{}\"", options.kind);
+}
+
+#define SESTINA_MAKE(Space)                                                                                         \
+  template std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer<Space>(const Space&, const MatrixOptions&, \
+                                                                                const MatrixShape&);
+SESTINA_INSTANTIATE_LANES(SESTINA_MAKE)
+
+}  // namespace sestina
