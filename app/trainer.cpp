@@ -101,7 +101,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
              static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, clock_.total());
   if (diagnose) write_diagnostics();
-  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.adamw.lr, skipped_, clock_);
+  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
   return true;
 }
 
