@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/model_size.hpp"
+#include "core/optimizer/routing.hpp"
 #include "kernels/exec.hpp"
 
 namespace sestina {
@@ -22,8 +23,10 @@ void require_memory(const Options& options) {
   if (own_memory && options.run.space == RunOptions::Space::device) return;
   const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
   const int micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
-  const ModelSize size = model_size(options.model, {0, static_cast<int>(options.model.num_hidden_layers)}, micro_batch,
-                                    options.data.sequence_length, width, options.train.recompute, 2 * width.accumulate);
+  const ModelSize size =
+      model_size(options.model, {0, static_cast<int>(options.model.num_hidden_layers)}, micro_batch,
+                 options.data.sequence_length, width, options.train.recompute,
+                 optimizer_state_bytes(tensor_specs(options.model), options.optimizer, width.accumulate));
   // A checkpoint is written from a host copy of weights and state.
   const std::uint64_t snapshot = size.master + size.optimizer, need = size.total() + snapshot,
                       have = available_memory_bytes();

@@ -96,12 +96,14 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   if (diagnose) diagnostics_->before_update(exec_);
   session_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
   clock_.end(Phase::optimizer);
+  clock_.move(Phase::optimizer, Phase::refresh, session_.optimizer().take_refresh_seconds());
+  note_refresh_failures();
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, clock_.total());
   if (diagnose) write_diagnostics();
-  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.adamw.lr, skipped_, clock_);
+  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
   return true;
 }
 
@@ -140,6 +142,16 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
   spdlog::warn("skipped: {}", what);
   metrics_.event(step_, "skip", what);
   return false;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::note_refresh_failures() {
+  const std::int64_t failures = session_.optimizer().refresh_failures();
+  if (failures == refresh_failures_) return;
+  const std::string what = fmt::format("{} preconditioners kept their last good result", failures - refresh_failures_);
+  spdlog::warn("update {}: {}", step_ + 1, what);
+  metrics_.event(step_ + 1, "refresh", what);
+  refresh_failures_ = failures;
 }
 
 template <class Exec, class T>

@@ -10,7 +10,7 @@
 #include "app/memory_check.hpp"
 #include "app/verbs.hpp"
 #include "core/model_size.hpp"
-#include "core/options.hpp"
+#include "core/optimizer/routing.hpp"
 #include "core/tensor_spec.hpp"
 
 namespace sestina {
@@ -52,8 +52,9 @@ RunPlan make_plan(const Options& options) {
   plan.tensors = tensor_specs(options.model);
   const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
   const ModelSize size = model_size(options.model, all_layers(options.model), options.train.micro_batch,
-                                    options.data.sequence_length, width, options.train.recompute, 2 * width.accumulate);
-  plan.checkpoint_bytes = static_cast<std::size_t>(size.parameters) * 3 * width.accumulate;  // weights and both moments
+                                    options.data.sequence_length, width, options.train.recompute,
+                                    optimizer_state_bytes(plan.tensors, options.optimizer, width.accumulate));
+  plan.checkpoint_bytes = size.master + size.optimizer;
   plan.kinds = {{"weights", width.shared() ? "weights" : "compute weights", size.weights},
                 {"master_weights", "master weights", size.master},
                 {"gradients", "gradients", size.gradients},

@@ -84,13 +84,13 @@ std::size_t scratch_bytes(const ModelConfig& c, int micro_batch, int sequence, S
 }
 
 ModelSize model_size(const ModelConfig& c, LayerRange range, int micro_batch, int sequence, StorageWidth w,
-                     bool recompute, std::size_t optimizer_width) {
+                     bool recompute, std::size_t optimizer_bytes) {
   const auto specs = tensor_specs(c, range);
   ModelSize size;
   for (const TensorSpec& spec : specs) size.parameters += spec.elements();
   size.weights = w.shared() ? 0 : matrix_arena_layout(specs).elements * w.compute;
   size.master = size.gradients = arena_layout(specs).elements * w.accumulate;
-  size.optimizer = static_cast<std::size_t>(size.parameters) * optimizer_width;
+  size.optimizer = optimizer_bytes;
   size.activations = slot_bytes(c, range, micro_batch, sequence, w, recompute);
   size.workspace = scratch_bytes(c, micro_batch, sequence, w);
   return size;

@@ -53,8 +53,8 @@ struct ModelSize {
   std::size_t weights = 0, master = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;  // bytes
   std::size_t total() const { return weights + master + gradients + optimizer + activations + workspace; }
 };
-// optimizer_width: bytes of optimizer state per parameter (AdamW: twice width.accumulate). One activation slot.
+// optimizer_bytes: of optimizer state (optimizer/routing.hpp). One activation slot.
 ModelSize model_size(const ModelConfig&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute,
-                     std::size_t optimizer_width);
+                     std::size_t optimizer_bytes);
 
 }  // namespace sestina

@@ -17,11 +17,6 @@ int small_integer(Deck& deck, std::string_view key, int fallback, DeckRange rang
   return static_cast<int>(deck.integer(key, fallback, range));
 }
 
-// An optional section that needs something else first; its keys are then not reported one by one.
-void refuse(Deck& deck, std::string_view key, const std::string& why, const std::string& allowed) {
-  if (deck.has(key)) deck.error(key, why, allowed);
-}
-
 // Ranks are one for now; the keys stand, so that decks need not change later.
 void read_parallel(Deck& deck) {
   for (const char* key : {"parallel.dp", "parallel.tp", "parallel.pp"})
@@ -47,18 +42,6 @@ std::vector<DataSource> read_sources(Deck& deck, const std::string& key) {
   const std::size_t count = deck.table_count(key);
   for (std::size_t i = 0; i < count; ++i) sources.push_back(read_source(deck, fmt::format("{}.{}", key, i)));
   return sources;
-}
-
-OptimizerGroup read_group(Deck& deck, const std::string& at) {
-  OptimizerGroup group;
-  deck.require(at + ".match", "each group says which weights it is for, a glob on their names");
-  group.match = deck.text(at + ".match", "");
-  if (deck.has(at + ".match") && group.match.empty())
-    deck.error(at + ".match", "empty pattern", "a glob such as \"*.mlp.*\"");
-  group.lr_multiplier = deck.maybe_number(at + ".lr_multiplier", not_negative);
-  group.weight_decay = deck.maybe_number(at + ".weight_decay", not_negative);
-  if (deck.has(at + ".kind")) deck.choice(at + ".kind", "adamw", {"adamw"});
-  return group;
 }
 
 }  // namespace
@@ -158,24 +141,6 @@ ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
     deck.error("schedule.decay_steps", "warm-up and decay do not fit into the schedule",
                fmt::format("0 to {}", schedule.steps - schedule.warmup_steps));
   return schedule;
-}
-
-OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& schedule) {
-  OptimizerOptions optimizer;
-  optimizer.kind = deck.choice("optimizer.kind", "adamw", {"adamw"});
-  AdamWOptions& adamw = optimizer.adamw;
-  adamw.lr = deck.maybe_number("optimizer.lr", not_negative).value_or(schedule.lr);
-  adamw.beta1 = deck.number("optimizer.beta1", adamw.beta1, below_one);
-  adamw.beta2 = deck.number("optimizer.beta2", adamw.beta2, below_one);
-  adamw.eps = deck.number("optimizer.eps", adamw.eps, not_negative);
-  adamw.weight_decay = deck.number("optimizer.weight_decay", adamw.weight_decay, not_negative);
-  optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
-  const std::size_t groups = deck.table_count("optimizer.group");
-  for (std::size_t i = 0; i < groups; ++i)
-    optimizer.group.push_back(read_group(deck, fmt::format("optimizer.group.{}", i)));
-  refuse(deck, "optimizer.scalar", "stands beside matrix optimizers only", "[optimizer] itself for kind = \"adamw\"");
-  refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
-  return optimizer;
 }
 
 CheckpointOptions CheckpointOptions::read(Deck& deck) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/model_config.hpp"
+#include "core/optimizer/kinds.hpp"
 
 namespace sestina {
 
@@ -62,18 +63,28 @@ struct ScheduleOptions {
   static ScheduleOptions read(Deck&, const RunOptions&);
 };
 
-// One set of AdamW numbers; also [optimizer.scalar] and the per-pattern groups are resolved to these.
+// One set of AdamW numbers.
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
 };
 struct OptimizerGroup {                                // [[optimizer.group]]: later groups win
   std::string match;                                   // glob on HF names
   std::optional<double> lr_multiplier, weight_decay;
+  std::optional<std::string> kind;                     // "adamw" or optimizer.kind: overrides the routing by role
+};
+struct RefreshOptions {                                // [optimizer.refresh]; every: MatrixOptions
+  bool stagger = false;                                // matrix i at updates with (t + i) mod every = 0, not all at once
+  std::int64_t max_failures = 3;                       // in a row, of one factor, before the run stops
 };
 struct OptimizerOptions {
   std::string kind = "adamw";
   bool reset_missing = false;                          // on_missing = "reset"
-  AdamWOptions adamw;
+  AdamWOptions adamw;                                  // of kind = "adamw", else [optimizer.scalar]
+  double lr = 0;                                       // peak, of optimizer.kind; the one that is logged
+  double weight_decay = 0;                             // of the matrices
+  bool per_head = false;                               // q, k, v as one matrix per head
+  std::optional<MatrixOptions> matrix;                 // the kind's own keys; empty for adamw
+  RefreshOptions refresh;
   std::vector<OptimizerGroup> group;
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
 };

@@ -1,6 +1,7 @@
 #include "core/session.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/model/initialise.hpp"
 #include "kernels/reduce.hpp"
@@ -40,7 +41,7 @@ Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const Ses
   }
   if (optimizer == nullptr) return;
   gradients_ = gradients_of<Exec, T>(config, all_layers(), arena_);
-  optimizer_ = std::make_unique<AdamW<Exec, T>>(exec, tensors_, *optimizer);
+  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec, tensors_, *optimizer, setting.deterministic);
   workspace_ = Workspace<Exec>(reduce_workspace_bytes<Exec>(largest));
 }
 
@@ -132,6 +133,11 @@ std::vector<StateField> Session<Exec, T>::fields() const {
 template <class Exec, class T>
 void Session<Exec, T>::copy_to_host(const StateField& field, void* host) const {
   const std::size_t n = field.bytes();
+  if (!field.on_device) {
+    exec_.fence("copy_to_host");
+    std::memcpy(host, field.data, n);
+    return;
+  }
   const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
   Kokkos::deep_copy(exec_, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
   exec_.fence();
@@ -140,6 +146,11 @@ void Session<Exec, T>::copy_to_host(const StateField& field, void* host) const {
 template <class Exec, class T>
 void Session<Exec, T>::copy_from_host(const StateField& field, const void* host) const {
   const std::size_t n = field.bytes();
+  if (!field.on_device) {
+    exec_.fence("copy_from_host");
+    std::memcpy(field.data, host, n);
+    return;
+  }
   const Vector<std::byte, Exec> to(static_cast<std::byte*>(field.data), n);
   Kokkos::deep_copy(exec_, to, Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
   exec_.fence();

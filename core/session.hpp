@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/model/transformer.hpp"
-#include "core/optimizer/adamw.hpp"
+#include "core/optimizer/optimizer.hpp"
 #include "core/options.hpp"
 
 namespace sestina {
@@ -35,6 +35,7 @@ class Session {
 
   double gradient_norm();
   void update(std::int64_t t, double factor, double gradient_scale);
+  Optimizer<Exec, T>& optimizer() { return *optimizer_; }
 
   std::vector<StateField> model_fields() const;  // master weights, "/model/<HF name>"
   std::vector<StateField> optimizer_fields() const;
@@ -60,7 +61,7 @@ class Session {
   Weights<Exec, T> weights_;
   Gradients<Exec, T> gradients_;  // empty without an optimizer
   std::vector<OwnedTensor<Exec, T>> tensors_;
-  std::unique_ptr<AdamW<Exec, T>> optimizer_;
+  std::unique_ptr<Optimizer<Exec, T>> optimizer_;
   Workspace<Exec> workspace_;
   BlockHooks hooks_;
   Kokkos::View<std::int32_t**, Kokkos::LayoutRight, typename Exec::memory_space>

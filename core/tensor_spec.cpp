@@ -16,6 +16,10 @@ class Writer {
   void matrix(std::string name, std::int64_t rows, std::int64_t cols, bool follows = false, Role role = Role::matrix) {
     specs_.push_back({std::move(name), rows, cols, role, layer_, block_, follows});
   }
+  void heads(std::string name, std::int64_t rows, std::int64_t cols, std::int64_t heads, bool follows) {
+    matrix(std::move(name), rows, cols, follows);
+    specs_.back().heads = static_cast<int>(heads);
+  }
   void vector(std::string name, std::int64_t rows, bool follows = false) {
     specs_.push_back({std::move(name), rows, 1, Role::vector, layer_, block_, follows});
   }
@@ -31,9 +35,9 @@ class Writer {
 
 void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   const std::int64_t d = c.hidden_size, q = c.query_width(), kv = c.key_value_width();
-  out.matrix(at + "q_proj.weight", q, d);
-  out.matrix(at + "k_proj.weight", kv, d, true);
-  out.matrix(at + "v_proj.weight", kv, d, true);
+  out.heads(at + "q_proj.weight", q, d, c.num_attention_heads, false);
+  out.heads(at + "k_proj.weight", kv, d, c.num_key_value_heads, true);
+  out.heads(at + "v_proj.weight", kv, d, c.num_key_value_heads, true);
   if (c.attention_bias) {
     out.vector(at + "q_proj.bias", q);
     out.vector(at + "k_proj.bias", kv, true);

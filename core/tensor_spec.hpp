@@ -18,6 +18,7 @@ struct TensorSpec {
   int layer = -1;        // -1: embedding, final norm, head
   int block = 0;         // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
   bool follows = false;  // lies right behind its predecessor: one product serves both (fusion by adjacency)
+  int heads = 0;         // heads that its rows are made of (q, k, v); 0: none
   bool is_vector() const { return role == Role::vector; }
   std::int64_t elements() const { return rows * cols; }
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include <hdf5.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,25 @@ class Hdf5Reader {
     if (id >= 0) H5Aclose(id);
     if (!ok) fail(ExitCode::bad_data, "{}: no number {} of {}", path_, name, object);
     return value;
+  }
+
+  bool has(const std::string& object, const std::string& attribute) const {
+    return H5Lexists(file_, object.c_str(), H5P_DEFAULT) >= 0 &&
+           H5Aexists_by_name(file_, object.c_str(), attribute.c_str(), H5P_DEFAULT) > 0;
+  }
+  bool has(const std::string& object) const { return H5Lexists(file_, object.c_str(), H5P_DEFAULT) > 0; }
+  // Names in a group, empty when there is no such group.
+  std::vector<std::string> names(const std::string& group) const {
+    std::vector<std::string> found;
+    if (!has(group)) return found;
+    H5G_info_t info;
+    if (H5Gget_info_by_name(file_, group.c_str(), &info, H5P_DEFAULT) < 0) return found;
+    for (hsize_t i = 0; i < info.nlinks; ++i) {
+      std::array<char, 256> name{};
+      H5Lget_name_by_idx(file_, group.c_str(), H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT);
+      found.emplace_back(name.data());
+    }
+    return found;
   }
 
   // Text attribute of variable length.

@@ -7,36 +7,6 @@
 
 namespace sestina {
 
-bool glob_match(std::string_view pattern, std::string_view name) {
-  std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = n;
-    } else if (star != std::string_view::npos) {  // let the last star take one character more
-      p = star + 1;
-      n = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
-TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
-  TensorRates rates{1.0, spec.is_vector() ? 0.0 : options.adamw.weight_decay};
-  for (const OptimizerGroup& group : options.group) {
-    if (!glob_match(group.match, spec.name)) continue;
-    if (group.lr_multiplier) rates.lr_multiplier = *group.lr_multiplier;
-    if (group.weight_decay) rates.weight_decay = *group.weight_decay;
-  }
-  return rates;
-}
-
 template <class Exec, class T>
 AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options)
     : options_(options.adamw), tensors_(std::move(tensors)) {
@@ -52,8 +22,7 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
                             t.master.data() + m == tensor.master.data() &&
                             (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
                             (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
-      if (adjacent && last.rates.lr_multiplier == rates.lr_multiplier &&
-          last.rates.weight_decay == rates.weight_decay) {
+      if (adjacent && last.rates.lr == rates.lr && last.rates.weight_decay == rates.weight_decay) {
         t.gradient = {t.gradient.data(), m + n};
         t.master = {t.master.data(), m + n};
         if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
@@ -78,7 +47,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(t));
   step.gradient_scale = gradient_scale;
   for (const Run& run : runs_) {
-    step.lr = options_.lr * factor * run.rates.lr_multiplier;
+    step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;
     const std::size_t n = run.tensor.gradient.size();
     adamw<Exec, T>(exec, step, run.tensor.gradient, run.tensor.master, {momentum_.data() + run.offset, n},

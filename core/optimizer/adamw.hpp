@@ -5,18 +5,11 @@
 #include <vector>
 
 #include "core/optimizer/owned_tensor.hpp"
-#include "core/options.hpp"
+#include "core/optimizer/routing.hpp"
 #include "core/state_field.hpp"
 #include "kernels/workspace.hpp"
 
 namespace sestina {
-
-// What the deck's groups make of one tensor: later groups win; globs know * and ?.
-struct TensorRates {
-  double lr_multiplier = 1, weight_decay = 0;
-};
-TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
-bool glob_match(std::string_view pattern, std::string_view name);
 
 template <class Exec, class T>
 class AdamW {
@@ -24,8 +17,7 @@ class AdamW {
   // State (momentum, second_moment) is created here, zero, before the first step.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&);
 
-  // Update number t (from 1) with the learning rate factor * lr * lr_multiplier; gradients are multiplied by
-  // gradient_scale.
+  // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
 
   // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor.

@@ -17,6 +17,10 @@ struct Outcome {
 void compare(const Hdf5Reader&, const std::string& name, std::int64_t step, const std::vector<float>& got, double atol,
              double rtol, Outcome&);
 
+// Replays a file of a matrix optimizer on one space: its name is that of our kind.
+template <class Space>
+Outcome replay_matrix(const Space&, const Hdf5Reader&);
+
 // Replays a file of optimizer = "adamw" on one space.
 template <class Exec>
 Outcome replay_adamw(const Exec&, const Hdf5Reader&);

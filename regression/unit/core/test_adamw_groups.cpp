@@ -37,9 +37,9 @@ TEST(Rates, VectorsDoNotDecayAndLaterGroupsWin) {
   EXPECT_EQ(rates_of(matrix("lm_head.weight", 4, 4), options).weight_decay, 0.1);
   options.group = {{"*.weight", 2.0, 0.3}, {"lm_head*", 0.5, {}}};
   const TensorRates head = rates_of(matrix("lm_head.weight", 4, 4), options);
-  EXPECT_EQ(head.lr_multiplier, 0.5);
+  EXPECT_EQ(head.lr, 0.5 * options.adamw.lr);
   EXPECT_EQ(head.weight_decay, 0.3);
-  EXPECT_EQ(rates_of(matrix("other", 4, 4), options).lr_multiplier, 1.0);
+  EXPECT_EQ(rates_of(matrix("other", 4, 4), options).lr, options.adamw.lr);
 }
 
 // Three tensors side by side, the middle one with another rate: each must move as if it were alone.

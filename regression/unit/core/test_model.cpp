@@ -165,7 +165,7 @@ template <class T>
 void expect_planned_bytes(const ModelConfig& config, bool recompute) {
   ModelRig<Device, T> rig(config, 3, 11, recompute);
   const StorageWidth width{sizeof(T), sizeof(Acc<T>)};
-  const ModelSize size = model_size(config, all_layers(config), 3, 11, width, recompute, 2 * width.accumulate);
+  const ModelSize size = model_size(config, all_layers(config), 3, 11, width, recompute, 0);
   EXPECT_EQ(size.parameters, parameter_count(config));
   EXPECT_EQ(size.weights, rig.arena.weight_bytes());
   EXPECT_EQ(size.master, rig.arena.master_bytes());

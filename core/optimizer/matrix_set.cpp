@@ -1,0 +1,174 @@
+#include "core/optimizer/matrix_set.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+namespace sestina {
+namespace {
+
+// What one update of an m x n matrix costs, up to a factor: products with its Gram matrices.
+template <class Exec>
+double cost_of(const MatrixItem<Exec>& item) {
+  const double m = static_cast<double>(item.matrix.rows()), n = static_cast<double>(item.matrix.cols());
+  return m * n * std::min(m, n);
+}
+
+// The same matrix for a lane of another space with the same memory.
+template <class Space, class Exec>
+OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
+  return {x.name,
+          {x.gradient.data(), x.rows(), x.cols()},
+          {x.master.data(), x.rows(), x.cols()},
+          {x.weight.data(), x.weight.extent(0), x.weight.extent(1)}};
+}
+
+template <class Space>
+std::vector<Space> lane_spaces(const Space& exec, int) {
+  return {exec};
+}
+std::vector<Serial> lane_spaces(const Serial&, int count) {
+  std::vector<Serial> spaces;
+  for (int i = 0; i < count; ++i) spaces.emplace_back(Kokkos::NewInstance{});
+  return spaces;
+}
+
+template <class Exec, class Space>
+class LanedSet : public MatrixSet<Exec> {
+ public:
+  LanedSet(const std::vector<Space>& spaces, const std::vector<int>& lane_of,
+           const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting)
+      : lane_of_(lane_of) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const OwnedMatrix<Exec>& matrix = items[i].matrix;
+      matrices_.push_back(on_lane<Space>(matrix));
+      rates_.push_back(items[i].rates);
+      const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), static_cast<std::int64_t>(i)};
+      optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
+    }
+    for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
+      std::size_t bytes = 0;
+      for (std::size_t i = 0; i < items.size(); ++i)
+        if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, optimizers_[i]->workspace_bytes());
+      lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
+                        setting.refresh, 0, 0});
+    }
+  }
+
+  void step(std::int64_t t, double factor, double gradient_scale) override {
+    if (lanes_.size() == 1) return run(0, t, factor, gradient_scale);
+    std::exception_ptr error;
+#pragma omp parallel num_threads(static_cast <int>(lanes_.size()))
+    {
+      for (auto lane = static_cast<std::size_t>(omp_get_thread_num()); lane < lanes_.size();
+           lane += static_cast<std::size_t>(omp_get_num_threads()))
+        try {
+          run(lane, t, factor, gradient_scale);
+        } catch (...) {
+#pragma omp critical(sestina_matrix_set_error)
+          error = std::current_exception();
+        }
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+  std::vector<StateField> state() override {
+    std::vector<StateField> fields;
+    for (const auto& optimizer : optimizers_)
+      for (StateField& field : optimizer->state().fields()) fields.push_back(std::move(field));
+    return fields;
+  }
+
+  double take_refresh_seconds() override {
+    double most = 0;
+    for (Lane<Space>& lane : lanes_) most = std::max(most, std::exchange(lane.refresh_seconds, 0.0));
+    return most;
+  }
+  std::int64_t refresh_failures() const override {
+    return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
+                           [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
+  }
+  int lanes() const override { return static_cast<int>(lanes_.size()); }
+
+  void time_products(bool on) override {
+    for (Lane<Space>& lane : lanes_) {
+      lane.gemm.time_products(on);
+      lane.gemm.take_count();
+    }
+  }
+  ProductCount take_products() override {
+    ProductCount sum;
+    for (Lane<Space>& lane : lanes_) {
+      const auto count = lane.gemm.take_count();
+      sum.seconds = std::max(sum.seconds, count.seconds);
+      sum.flops += count.flops;
+    }
+    return sum;
+  }
+
+ private:
+  void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale) {
+    for (std::size_t i = 0; i < matrices_.size(); ++i)
+      if (lane_of_[i] == static_cast<int>(lane))
+        optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
+                             matrices_[i]);
+  }
+
+  std::vector<int> lane_of_;
+  std::vector<OwnedMatrix<Space>> matrices_;
+  std::vector<TensorRates> rates_;
+  std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
+  std::vector<Lane<Space>> lanes_;
+};
+
+// Lanes of one thread each, if they would all have about the same to do.
+int lane_count(const std::vector<double>& cost, int threads) {
+  constexpr double allowed_imbalance = 1.15;  // beyond it, all threads on each matrix are the faster way
+  const std::vector<int> lane = balance(cost, threads);
+  std::vector<double> load(static_cast<std::size_t>(threads));
+  for (std::size_t i = 0; i < cost.size(); ++i) load[static_cast<std::size_t>(lane[i])] += cost[i];
+  const double mean = std::accumulate(load.begin(), load.end(), 0.0) / threads;
+  return *std::max_element(load.begin(), load.end()) <= allowed_imbalance * mean ? threads : 1;
+}
+
+}  // namespace
+
+std::vector<int> balance(const std::vector<double>& cost, int lanes) {
+  std::vector<std::size_t> order(cost.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
+  std::vector<double> load(static_cast<std::size_t>(lanes));
+  std::vector<int> lane(cost.size());
+  for (const std::size_t item : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += cost[item];
+    lane[item] = static_cast<int>(least - load.begin());
+  }
+  return lane;
+}
+
+template <class Exec>
+std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
+                                                 const MatrixSetSetting& setting) {
+  if constexpr (is_host<Exec>) {
+    std::vector<double> cost;
+    for (const auto& item : items) cost.push_back(cost_of(item));
+    const int threads = exec.concurrency();
+    const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
+    if (lanes > 1 || threads == 1)
+      return std::make_unique<LanedSet<Exec, Serial>>(lane_spaces(Serial{}, lanes), balance(cost, lanes), items,
+                                                      setting);
+  }
+  return std::make_unique<LanedSet<Exec, Exec>>(lane_spaces(exec, 1), std::vector<int>(items.size(), 0), items,
+                                                setting);
+}
+
+#define SESTINA_MATRIX_SET(Exec)                                                                                     \
+  template std::unique_ptr<MatrixSet<Exec>> make_matrix_set<Exec>(const Exec&, const std::vector<MatrixItem<Exec>>&, \
+                                                                  const MatrixSetSetting&);
+SESTINA_INSTANTIATE_SPACES(SESTINA_MATRIX_SET)
+
+}  // namespace sestina

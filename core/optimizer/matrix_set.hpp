@@ -1,0 +1,55 @@
+// The matrices of one rank and their optimizers, spread over lanes. On the host a lane is a thread that updates whole
+// matrices on its own (Serial): products of many middle-sized matrices run faster side by side than each on all
+// threads. Where that would leave threads idle, and on a device, one lane with all threads takes the matrices one after
+// another.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/optimizer/matrix_optimizer.hpp"
+#include "core/optimizer/routing.hpp"
+
+namespace sestina {
+
+// One matrix to update, in memory that lanes of any space of the same memory can read.
+template <class Exec>
+struct MatrixItem {
+  OwnedMatrix<Exec> matrix;
+  TensorRates rates;
+};
+
+struct ProductCount {
+  double seconds = 0, flops = 0;
+};
+
+template <class Exec>
+class MatrixSet {
+ public:
+  virtual ~MatrixSet() = default;
+  // Update number t with factor times each matrix' peak rate.
+  virtual void step(std::int64_t t, double factor, double gradient_scale) = 0;
+  virtual std::vector<StateField> state() = 0;  // in the order of the items
+  virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
+  virtual std::int64_t refresh_failures() const = 0;
+  virtual int lanes() const = 0;
+
+  // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
+  virtual void time_products(bool on) = 0;
+  virtual ProductCount take_products() = 0;
+};
+
+struct MatrixSetSetting {
+  MatrixOptions options;
+  RefreshPolicy refresh;
+  bool deterministic = false;
+  int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
+};
+
+template <class Exec>
+std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
+                                                 const MatrixSetSetting&);
+
+// Which lane takes which item: largest first, each to the lane with the least so far. lane[i] for cost[i].
+std::vector<int> balance(const std::vector<double>& cost, int lanes);
+
+}  // namespace sestina
