@@ -277,6 +277,9 @@ void Parser::add_bench() {
   fill(app, s.get(), s);
   auto k = verb<BenchKernelsArguments>(*bench, "kernels", "the kernels of a step, one by one", app);
   fill(app, k.get(), k);
+  auto o = verb<BenchOptimizerArguments>(*bench, "optimizer", "whole update passes with random gradients", app);
+  fill(app, o.get(), o);
+  app->add_option("--shapes", o->shapes, "matrices such as 1024x1024,768x2048 instead of the model's");
 }
 
 void Parser::add_info() {

@@ -25,6 +25,7 @@ int run(const CheckpointImportArguments& a) { return run_checkpoint_import(a); }
 int run(const ReportArguments& a) { return run_report(a); }
 int run(const BenchStepArguments& a) { return run_bench_step(a); }
 int run(const BenchKernelsArguments& a) { return run_bench_kernels(a); }
+int run(const BenchOptimizerArguments& a) { return run_bench_optimizer(a); }
 int run(const InfoArguments& a) { return run_info(a); }
 
 int report(const char* message, ExitCode code) {

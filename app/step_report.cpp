@@ -49,6 +49,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.forward_backward_s = clock[Phase::forward_backward];
   line.reduce_s = clock[Phase::reduce];
   line.optimizer_s = clock[Phase::optimizer];
+  line.refresh_wait_s = clock[Phase::refresh];
   line.gather_s = clock[Phase::gather];
   line.skipped_steps = skipped;
   line.memory_peak_bytes = peak_memory_bytes();
@@ -78,7 +79,7 @@ void StepReport::log_line(const TrainLine& line) {
                  "data {:.0f}%  fwd+bwd {:.0f}%  optimizer {:.0f}%  left ",
                  line.step, setting_.steps, line.loss, line.grad_norm, line.lr, tokens_per_s,
                  setting_.flops_per_token * tokens_per_s * 1e-12, share(Phase::data), share(Phase::forward_backward),
-                 share(Phase::optimizer) + share(Phase::reduce) + share(Phase::gather));
+                 share(Phase::optimizer) + share(Phase::refresh) + share(Phase::reduce) + share(Phase::gather));
   append_duration(
       text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
   spdlog::info(std::string_view(text_.data(), text_.size()));

@@ -17,7 +17,7 @@ inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-enum class Phase { data, forward_backward, reduce, optimizer, gather, count };
+enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
 
 // Adds up the seconds of each phase of one step. `enter` ends the phase before.
 class PhaseClock {
@@ -30,6 +30,11 @@ class PhaseClock {
     const double now = now_seconds();
     seconds_[static_cast<std::size_t>(phase)] += now - last_;
     last_ = now;
+  }
+  // Books seconds of one phase under another that went on inside it.
+  void move(Phase from, Phase to, double seconds) {
+    seconds_[static_cast<std::size_t>(from)] -= seconds;
+    seconds_[static_cast<std::size_t>(to)] += seconds;
   }
   double total() const { return last_ - begin_; }
   double operator[](Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }

@@ -96,6 +96,8 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   if (diagnose) diagnostics_->before_update(exec_);
   session_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
   clock_.end(Phase::optimizer);
+  clock_.move(Phase::optimizer, Phase::refresh, session_.optimizer().take_refresh_seconds());
+  note_refresh_failures();
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
@@ -140,6 +142,16 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
   spdlog::warn("skipped: {}", what);
   metrics_.event(step_, "skip", what);
   return false;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::note_refresh_failures() {
+  const std::int64_t failures = session_.optimizer().refresh_failures();
+  if (failures == refresh_failures_) return;
+  const std::string what = fmt::format("{} preconditioners kept their last good result", failures - refresh_failures_);
+  spdlog::warn("update {}: {}", step_ + 1, what);
+  metrics_.event(step_ + 1, "refresh", what);
+  refresh_failures_ = failures;
 }
 
 template <class Exec, class T>

@@ -43,6 +43,7 @@ class Trainer {
   void drain_events();
   bool stop_wished();
   void load();
+  void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
   RunState run_state() const;
 
@@ -62,7 +63,7 @@ class Trainer {
   StepReport report_;
   PhaseClock clock_;
   Batch batch_;
-  std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0;
+  std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0, refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
   bool save_wished_ = false, stopped_ = false;

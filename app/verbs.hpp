@@ -113,6 +113,10 @@ struct BenchArguments {
   std::vector<std::string> kokkos;
 };
 
+struct BenchOptimizerArguments : BenchArguments {
+  std::string shapes;                    // --shapes: matrices "1024x1024,768x2048" instead of the deck's model
+};
+
 struct InfoArguments {
   bool json = false;
   std::vector<std::string> kokkos;
@@ -133,6 +137,7 @@ int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
 int run_bench_step(const BenchArguments&);
 int run_bench_kernels(const BenchArguments&);
+int run_bench_optimizer(const BenchOptimizerArguments&);
 int run_info(const InfoArguments&);
 
 }  // namespace sestina

@@ -91,9 +91,14 @@ void thin_out(std::vector<double>& x, std::vector<double>& y, std::size_t most) 
 StepSplit step_split(const RunHistory& run) {
   StepSplit split;
   for (const TrainLine& line : run.train) {
-    const double parts[] = {known(line.forward_backward_s), known(line.optimizer_s), known(line.data_s)};
-    for (std::size_t p = 0; p < 3; ++p) split.part[p].push_back(parts[p]);
-    split.part[3].push_back(std::max(0.0, line.step_s - parts[0] - parts[1] - parts[2]));
+    const double parts[] = {known(line.forward_backward_s), known(line.optimizer_s), known(line.refresh_wait_s),
+                            known(line.data_s)};
+    double rest = line.step_s;
+    for (std::size_t p = 0; p < std::size(parts); ++p) {
+      split.part[p].push_back(parts[p]);
+      rest -= parts[p];
+    }
+    split.part[StepSplit::kParts - 1].push_back(std::max(0.0, rest));
   }
   return split;
 }

@@ -93,6 +93,22 @@ class LanedSet : public MatrixSet<Exec> {
   }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
 
+  void time_products(bool on) override {
+    for (Lane<Space>& lane : lanes_) {
+      lane.gemm.time_products(on);
+      lane.gemm.take_count();
+    }
+  }
+  ProductCount take_products() override {
+    ProductCount sum;
+    for (Lane<Space>& lane : lanes_) {
+      const auto count = lane.gemm.take_count();
+      sum.seconds = std::max(sum.seconds, count.seconds);
+      sum.flops += count.flops;
+    }
+    return sum;
+  }
+
  private:
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale) {
     for (std::size_t i = 0; i < matrices_.size(); ++i)

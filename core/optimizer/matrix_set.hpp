@@ -18,6 +18,10 @@ struct MatrixItem {
   TensorRates rates;
 };
 
+struct ProductCount {
+  double seconds = 0, flops = 0;
+};
+
 template <class Exec>
 class MatrixSet {
  public:
@@ -28,6 +32,10 @@ class MatrixSet {
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;
   virtual int lanes() const = 0;
+
+  // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
+  virtual void time_products(bool on) = 0;
+  virtual ProductCount take_products() = 0;
 };
 
 struct MatrixSetSetting {

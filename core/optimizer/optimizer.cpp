@@ -60,6 +60,13 @@ std::vector<StateField> Optimizer<Exec, T>::state() const {
   return fields;
 }
 
+template <class Exec, class T>
+std::size_t Optimizer<Exec, T>::state_bytes() const {
+  std::size_t sum = 0;
+  for (const StateField& field : state()) sum += field.bytes();
+  return sum;
+}
+
 #define SESTINA_OPTIMIZER(Exec, T) template class Optimizer<Exec, T>;
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_OPTIMIZER)
 

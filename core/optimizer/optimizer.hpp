@@ -23,6 +23,11 @@ class Optimizer {
 
   double take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : 0; }
   std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
+  std::size_t state_bytes() const;
+  void time_products(bool on) {
+    if (matrices_) matrices_->time_products(on);
+  }
+  ProductCount take_products() { return matrices_ ? matrices_->take_products() : ProductCount{}; }
   int lanes() const { return matrices_ ? matrices_->lanes() : 0; }  // of matrices updated side by side
 
  private:

@@ -140,7 +140,7 @@ TEST(ReportSeries, AbscissaeAndSplit) {
   EXPECT_EQ(validation_abscissa(r, Abscissa::time), (Values{0, 1, 2}));
   const StepSplit split = step_split(r);
   EXPECT_EQ(split.part[0][0], 0.25);
-  EXPECT_EQ(split.part[3][0], 0.0625);  // what the other three leave of 0.5 s
+  EXPECT_EQ(split.part[4][0], 0.0625);  // what the other four leave of 0.5 s
 }
 
 TEST(ReportSeries, Summary) {
