@@ -217,20 +217,6 @@ void permute(const Space& exec, Vector<const std::int32_t, Space> rows, Vector<c
 }
 
 template <class Space>
-void falling_order(const Space& exec, Vector<const float, Space> values, Vector<std::int32_t, Space> order) {
-  require_equal("falling_order", values.extent(0), order.extent(0));
-  const Kokkos::RangePolicy<Space> all(exec, 0, values.extent(0));
-  Kokkos::parallel_for(  // by counting who comes first: no value waits for another
-      "falling_order", all, KOKKOS_LAMBDA(std::size_t i) {
-        const float value = values(i);
-        std::size_t before = 0;
-        for (std::size_t j = 0; j < values.extent(0); ++j)
-          before += values(j) > value || (values(j) == value && j < i) ? 1 : 0;
-        order(before) = static_cast<std::int32_t>(i);
-      });
-}
-
-template <class Space>
 void scale_values(const Space& exec, double factor, Vector<float, Space> x) {
   const auto by = static_cast<float>(factor);
   for_pieces(
@@ -292,7 +278,6 @@ void inverse_square_roots(const Space& exec, Vector<const float, Space> values, 
                                     Matrix<float, Space>);                                                            \
   template void permute<Space>(const Space&, Vector<const std::int32_t, Space>, Vector<const std::int32_t, Space>,    \
                                Matrix<float, Space>, Matrix<float, Space>);                                           \
-  template void falling_order<Space>(const Space&, Vector<const float, Space>, Vector<std::int32_t, Space>);          \
   template void scale_values<Space>(const Space&, double, Vector<float, Space>);                                      \
   template void fill_values<Space>(const Space&, double, Vector<float, Space>);                                       \
   template void average_eigenvalues<Space>(const Space&, double, double, double, Vector<const float, Space>,          \

@@ -45,10 +45,6 @@ template <class Space>
 void permute(const Space&, Vector<const std::int32_t, Space> rows, Vector<const std::int32_t, Space> cols,
              Matrix<float, Space> x, Matrix<float, Space> scratch);
 
-// order (d): position of the largest value first, equal ones in their order.
-template <class Space>
-void falling_order(const Space&, Vector<const float, Space> values, Vector<std::int32_t, Space> order);
-
 // x *= factor, and x = value.
 template <class Space>
 void scale_values(const Space&, double factor, Vector<float, Space> x);
