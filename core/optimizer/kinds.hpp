@@ -16,7 +16,8 @@
 #define SESTINA_MATRIX_KINDS(K) \
   K(muon)                       \
   K(normuon)                    \
-  K(adamuon)
+  K(adamuon)                    \
+  K(shampoo)
 
 namespace sestina {
 
