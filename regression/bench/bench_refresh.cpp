@@ -51,7 +51,7 @@ struct Bench {
     Square g(d), mixed(d);
     for (std::size_t i = 0; i < d; ++i)
       for (std::size_t j = 0; j < d; ++j)
-        g.values[i * d + j] = normal(engine) / (static_cast<float>(j + 1) * std::sqrt(static_cast<float>(d)));
+        g.values[i * d + j] = normal(engine) / (static_cast<float>(i + 1) * std::sqrt(static_cast<float>(d)));
     lane.gemm.operator()<float, float>(Op::none, Op::none, 1, turn, g.view(), 0, mixed.view());
     lane.gemm.symmetric<float, float>(Op::none, b, mixed.view(), a, factor.view());
   }
