@@ -14,6 +14,9 @@
 
 // The table: one line for each matrix optimizer, K(identifier). Its name in decks has "-" for "_".
 #define SESTINA_MATRIX_KINDS(K) \
+  K(muon)                       \
+  K(normuon)                    \
+  K(adamuon)                    \
   K(soap)                       \
   K(kl_shampoo)                 \
   K(kl_soap)                    \
