@@ -17,6 +17,7 @@
   K(muon)                       \
   K(normuon)                    \
   K(adamuon)                    \
+  K(shampoo)                    \
   K(soap)                       \
   K(kl_shampoo)                 \
   K(kl_soap)                    \

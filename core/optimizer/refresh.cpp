@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/columns.hpp"
+#include "kernels/inverse_root.hpp"
 #include "kernels/reduce.hpp"
 
 namespace sestina {
@@ -62,6 +63,13 @@ bool eigen_basis(Attempt<Space, T>& a) {
   return true;
 }
 
+template <class Space>
+void copy_order(const Space& exec, Vector<const std::int32_t, Space> from, Vector<std::int32_t, Space> to) {
+  const Kokkos::RangePolicy<Space> all(exec, 0, from.extent(0));
+  Kokkos::parallel_for(
+      "copy_order", all, KOKKOS_LAMBDA(std::size_t i) { to(i) = from(i); });
+}
+
 template <class Space, class T>
 bool power_qr(Attempt<Space, T>& a) {
   const bool sorted = a.job.order.extent(0) > 0, valued = a.job.values.extent(0) > 0;
@@ -86,7 +94,30 @@ bool power_qr(Attempt<Space, T>& a) {
     convert<Space, double, float>(a.lane.exec, quotients, a.job.values);
   }
   a.publish(basis, a.job.basis);
-  if (sorted) Kokkos::deep_copy(a.lane.exec, a.job.order, order);
+  if (sorted) copy_order<Space>(a.lane.exec, order, a.job.order);
+  return true;
+}
+
+template <class Space, class T>
+bool inverse_root(Attempt<Space, T>& a) {
+  const RefreshJob<Space>& job = a.job;
+  const bool keeps_basis = job.basis.extent(0) > 0;
+  const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
+  const RootTools<Space> tools{a.lane.exec, a.lane.gemm, a.lane.solver, a.workspace};
+  const Matrix<const T, Space> factor = a.input(job.factor);
+  const Matrix<T, Space> basis = a.square(), root = a.square();
+  bool good = false;
+  if (job.method == RefreshMethod::inverse_root_qr) {
+    convert<Space, float, T>(a.lane.exec, flat<Space, const float>(job.basis), flat<Space, T>(basis));
+    good = inverse_root_qr<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
+  } else if (job.method == RefreshMethod::inverse_root_eigh) {
+    good = inverse_root_eigh<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
+  } else {
+    good = inverse_root_newton<Space, T>(tools, rule, factor, root);
+  }
+  if (!good) return false;
+  a.publish(root, job.root);
+  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, job.basis);
   return true;
 }
 
@@ -99,9 +130,12 @@ bool attempt(Lane<Space>& lane, Workspace<Space>& workspace, const RefreshJob<Sp
       return eigen_basis(a);
     case RefreshMethod::power_qr:
       return power_qr(a);
-    default:
-      return false;
+    case RefreshMethod::inverse_root_eigh:
+    case RefreshMethod::inverse_root_qr:
+    case RefreshMethod::inverse_root_newton:
+      return inverse_root(a);
   }
+  return false;
 }
 
 // Scratch of an attempt in type T.
@@ -116,9 +150,12 @@ std::size_t attempt_bytes(RefreshMethod method, std::size_t d) {
     case RefreshMethod::power_qr:
       return inputs + 3 * square + W::template bytes<double>(d) + W::template bytes<std::int32_t>(d) + sums +
              Solver<Space>::template qr_bytes<T>(d, d, d);
-    default:
-      return 0;
+    case RefreshMethod::inverse_root_eigh:
+    case RefreshMethod::inverse_root_qr:
+    case RefreshMethod::inverse_root_newton:
+      return inputs + 2 * square + inverse_root_bytes<Space, T>(d);
   }
+  return 0;
 }
 
 template <class Space>
