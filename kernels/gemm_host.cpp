@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/error.hpp"
+#include "kernels/thread_count.hpp"
 
 namespace sestina {
 namespace {
@@ -54,22 +55,6 @@ PieceShares share_pieces(std::int64_t m, std::int64_t width, std::size_t threads
   }
   return shares;
 }
-
-// OpenMP's thread count for the calling thread, as long as this lives: the libraries ask OpenMP how many to use.
-class ThreadCount {
- public:
-  explicit ThreadCount(int count) : before_(omp_get_max_threads()) {
-    if (count != before_) omp_set_num_threads(count);
-  }
-  ~ThreadCount() {
-    if (omp_get_max_threads() != before_) omp_set_num_threads(before_);
-  }
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  int before_;
-};
 
 // exec.concurrency() of Kokkos 4 with its deprecated code speaks of the default instance, whatever exec is.
 template <class Exec>

@@ -16,7 +16,14 @@
 #define SESTINA_MATRIX_KINDS(K) \
   K(muon)                       \
   K(normuon)                    \
-  K(adamuon)
+  K(adamuon)                    \
+  K(shampoo)                    \
+  K(soap)                       \
+  K(kl_shampoo)                 \
+  K(kl_soap)                    \
+  K(basis_rotation)             \
+  K(galore)                     \
+  K(apollo)
 
 namespace sestina {
 
