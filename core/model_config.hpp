@@ -38,6 +38,7 @@ struct ModelConfig {
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+  bool query_norms() const { return family == Family::qwen3 || family == Family::olmo2; }  // of q and k
   bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down) or GELU (up, down)
 
   static ModelConfig read(Deck&);  // [model]: preset, from_hf or family + sizes

@@ -172,6 +172,8 @@ Options Options::read(Deck& deck) {
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
+  if (options.optimizer.qk_clip > 0 && options.model.query_norms())
+    deck.error("optimizer.qk_clip", "the norms of q and k undo it in this family", "0 for qwen3 and olmo2");
   read_parallel(deck);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);

@@ -82,6 +82,7 @@ struct OptimizerOptions {
   AdamWOptions adamw;                                  // of kind = "adamw", else [optimizer.scalar]
   double lr = 0;                                       // peak, of optimizer.kind; the one that is logged
   double weight_decay = 0;                             // of the matrices
+  double qk_clip = 0, qk_clip_alpha = 0.5;             // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                               // q, k, v as one matrix per head
   std::optional<MatrixOptions> matrix;                 // the kind's own keys; empty for adamw
   RefreshOptions refresh;

@@ -71,6 +71,8 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
     kinds = {"adamw"};
   }
+  optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
+  optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
   optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
   const std::size_t groups = deck.table_count("optimizer.group");
   for (std::size_t i = 0; i < groups; ++i)

@@ -42,6 +42,11 @@ Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const Ses
   if (optimizer == nullptr) return;
   gradients_ = gradients_of<Exec, T>(config, all_layers(), arena_);
   optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec, tensors_, *optimizer, setting.deterministic);
+  if (optimizer->qk_clip > 0) {
+    qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec, config, *optimizer, tensors_);
+    for (std::size_t layer = 0; layer < slot_.layers.size(); ++layer)
+      slot_.layers[layer].largest_score = qk_clip_->scores(static_cast<int>(layer));
+  }
   workspace_ = Workspace<Exec>(reduce_workspace_bytes<Exec>(largest));
 }
 
@@ -74,6 +79,7 @@ void Session<Exec, T>::forward() {
 
 template <class Exec, class T>
 double Session<Exec, T>::forward_backward(double gradient_scale, bool accumulate) {
+  if (qk_clip_ && !accumulate) qk_clip_->start_step(exec_);
   forward();
   const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
   model_.loss_and_backward(weights_, slot_, targets, gradient_scale, accumulate, gradients_, hooks_);
@@ -107,6 +113,7 @@ double Session<Exec, T>::gradient_norm() {
 template <class Exec, class T>
 void Session<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
   optimizer_->step(exec_, t, factor, gradient_scale);
+  if (qk_clip_) qk_clip_->apply(exec_);
 }
 
 template <class Exec, class T>

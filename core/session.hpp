@@ -6,6 +6,7 @@
 
 #include "core/model/transformer.hpp"
 #include "core/optimizer/optimizer.hpp"
+#include "core/optimizer/qk_clip.hpp"
 #include "core/options.hpp"
 
 namespace sestina {
@@ -36,6 +37,7 @@ class Session {
   double gradient_norm();
   void update(std::int64_t t, double factor, double gradient_scale);
   Optimizer<Exec, T>& optimizer() { return *optimizer_; }
+  QkClip<Exec, T>& qk_clip() { return *qk_clip_; }  // only with optimizer.qk_clip
 
   std::vector<StateField> model_fields() const;  // master weights, "/model/<HF name>"
   std::vector<StateField> optimizer_fields() const;
@@ -62,6 +64,7 @@ class Session {
   Gradients<Exec, T> gradients_;  // empty without an optimizer
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
+  std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip
   Workspace<Exec> workspace_;
   BlockHooks hooks_;
   Kokkos::View<std::int32_t**, Kokkos::LayoutRight, typename Exec::memory_space>

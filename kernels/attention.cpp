@@ -8,12 +8,12 @@ namespace sestina {
 template <class Exec, class T>
 void attention(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
                Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
-               Vector<Acc<T>, Exec> lse, Workspace<Exec>& workspace) {
+               Vector<Acc<T>, Exec> lse, Workspace<Exec>& workspace, Vector<Acc<T>, Exec> largest) {
   if constexpr (std::is_same_v<Exec, Host>) {
-    const attention_blocked::Forward<T> pass{{shape, q, k, v, first_key}, out, lse};
+    const attention_blocked::Forward<T> pass{{shape, q, k, v, first_key}, out, lse, largest};
     attention_blocked::run<T>("attention", exec, pass, workspace);
   } else {
-    attention_plain::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse);
+    attention_plain::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse, largest);
   }
 }
 
@@ -46,7 +46,7 @@ std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& sh
 #define SESTINA_ATTENTION(Exec, T)                                                                                   \
   template void attention<Exec, T>(const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, \
                                    Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<T, Exec>,         \
-                                   Vector<Acc<T>, Exec>, Workspace<Exec>&);                                          \
+                                   Vector<Acc<T>, Exec>, Workspace<Exec>&, Vector<Acc<T>, Exec>);                    \
   template void attention_backward<Exec, T>(                                                                         \
       const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,       \
       Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,    \

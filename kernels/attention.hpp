@@ -18,9 +18,11 @@ struct AttentionShape {
 // q (N, H*h), k and v (N, K*h): column ranges of one fused buffer are fine. out (N, H*h).
 // lse (B*H*T): log-sum-exp of each row of scores, kept for the backward pass.
 // first_key (N), or empty: row r attends keys [first_key(r), r mod T] of its own sequence (document masking).
+// largest (H), or empty: raised to the largest score of each head, scale included.
 template <class Exec, class T>
 void attention(const Exec&, const AttentionShape&, Matrix<const T, Exec> q, Matrix<const T, Exec> k, Matrix<const T, Exec> v,
-               Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out, Vector<Acc<T>, Exec> lse, Workspace<Exec>&);
+               Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out, Vector<Acc<T>, Exec> lse, Workspace<Exec>&,
+               Vector<Acc<T>, Exec> largest = {});
 
 // dq, dk, dv are assigned. dout and out (N, H*h). Bits do not depend on the thread count.
 template <class Exec, class T>

@@ -169,7 +169,7 @@ struct Forward {
   using A = Acc<T>;
   Problem<T> p;
   Matrix<T, Host> out;
-  Vector<A, Host> lse;
+  Vector<A, Host> lse, largest;
 
   std::size_t slot() const {
     return 2 * p.panel() + static_cast<std::size_t>(query_block) * (2 * p.width() + key_block);
@@ -195,6 +195,7 @@ struct Forward {
           unpack_rows(r.sum + i * width, 1, h, width, A(1) / r.total[i], at(out, base + begin + i, head * h), 0);
           logs[i] = r.largest[i] + Kokkos::log(r.total[i]);
         }
+        if (largest.size() > 0) Kokkos::atomic_max(&largest(head), *std::max_element(r.largest, r.largest + n));
       }
     }
   }

@@ -52,7 +52,7 @@ struct Place {
 template <class Exec, class T>
 void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
              Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
-             Vector<Acc<T>, Exec> lse) {
+             Vector<Acc<T>, Exec> lse, Vector<Acc<T>, Exec> top = {}) {
   using A = Acc<T>;
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -99,7 +99,10 @@ void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec
         }
         T* result = out.data() + place.row * static_cast<std::int64_t>(out.stride(0)) + place.head * h;
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, h), [&](int d) { result[d] = T(sum(d) / total); });
-        Kokkos::single(Kokkos::PerTeam(team), [&] { lse(team.league_rank()) = largest + Kokkos::log(total); });
+        Kokkos::single(Kokkos::PerTeam(team), [&] {
+          lse(team.league_rank()) = largest + Kokkos::log(total);
+          if (top.size() > 0) Kokkos::atomic_max(&top(place.head), largest);
+        });
       });
 }
 

@@ -20,6 +20,7 @@ template <class Exec, class T>
 struct LayerActivations {
   Matrix<T, Exec> x, h, qkv, qk, attended, projected, x2, h2, up, down;
   Vector<Acc<T>, Exec> lse, inverse_q, inverse_k;
+  Vector<Acc<T>, Exec> largest_score;  // (H), not owned; empty unless somebody watches it
   NormStatistics<Exec, T> attention_norm, mlp_norm;
 };
 

@@ -51,7 +51,7 @@ void attention_forward(Context<Exec>& context, const typename Weights<Exec, T>::
   }
   rotate<Exec, T>(context, 1, a.qk);
   attention<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), out.q, out.k, out.v, first_key,
-                     a.attended, a.lse, context.workspace);
+                     a.attended, a.lse, context.workspace, a.largest_score);
   const Matrix<T, Exec> projected = context.post_norm() ? a.projected : branch;
   linear_forward<Exec, T>(context, w.o, a.attended, projected);
   sum_over_group<T, Exec>(context, projected);

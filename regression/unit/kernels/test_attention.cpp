@@ -40,13 +40,15 @@ Problem make_problem(int batch, int sequence, int heads, int kv_heads, int head_
 }
 
 struct Result {
-  Array out, lse;
+  Array out, lse, largest;  // largest (1, H): scores
 };
 
 Result plain_attention(const Problem& p, const Array& q, const Array& k, const Array& v) {
   const auto& s = p.shape;
   const auto h = static_cast<std::size_t>(s.head_dim);
-  Result r{Array(q.rows, q.cols), Array(1, static_cast<std::size_t>(s.batch * s.heads * s.sequence))};
+  Result r{Array(q.rows, q.cols), Array(1, static_cast<std::size_t>(s.batch * s.heads * s.sequence)),
+           Array(1, static_cast<std::size_t>(s.heads))};
+  for (int head = 0; head < s.heads; ++head) r.largest(0, static_cast<std::size_t>(head)) = -1e30;
   for (int b = 0; b < s.batch; ++b) {
     for (int head = 0; head < s.heads; ++head) {
       const auto qc = static_cast<std::size_t>(head) * h,
@@ -63,6 +65,8 @@ Result plain_attention(const Problem& p, const Array& q, const Array& k, const A
           weight.push_back(score * s.scale);
           largest = std::max(largest, weight.back());
         }
+        double& top = r.largest(0, static_cast<std::size_t>(head));
+        top = std::max(top, largest);
         for (double& w : weight) sum += w = std::exp(w - largest);
         r.lse(0, static_cast<std::size_t>((b * s.heads + head) * s.sequence + i)) = largest + std::log(sum);
         for (int j = first; j <= i; ++j) {
@@ -80,7 +84,7 @@ Result plain_attention(const Problem& p, const Array& q, const Array& k, const A
 template <class Exec, class T>
 struct BothPasses {
   using A = Acc<T>;
-  Array out, lse, dq, dk, dv;
+  Array out, lse, largest, dq, dk, dv;
   BothPasses(const Exec& exec, const Problem& p, const Array& gradient, bool plain) {
     Array fused(p.q.rows, p.q.cols + p.k.cols + p.v.cols);
     for (std::size_t i = 0; i < fused.rows; ++i) {
@@ -90,6 +94,9 @@ struct BothPasses {
     }
     Field<T, Exec> qkv(fused, 3), result(p.q.rows, p.q.cols, 1), grad(gradient, 2), to(fused.rows, fused.cols, 5);
     Field<A, Exec> logs(1, static_cast<std::size_t>(p.shape.batch * p.shape.heads * p.shape.sequence));
+    Array lowest(1, static_cast<std::size_t>(p.shape.heads));
+    for (std::size_t head = 0; head < lowest.cols; ++head) lowest(0, head) = -1e30;
+    Field<A, Exec> tops(lowest);
     const Indices<Exec> first(p.first_key);
     auto part = [&](const Matrix<T, Exec>& m, std::size_t begin, std::size_t end) -> Matrix<T, Exec> {
       return Kokkos::subview(m, Kokkos::ALL, std::make_pair(begin, end));
@@ -100,16 +107,19 @@ struct BothPasses {
                           to_v = part(to.matrix(), b, c);
     Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(exec, p.shape));
     if (plain) {
-      attention_plain::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector());
+      attention_plain::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(),
+                                        tops.vector());
       attention_plain::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
                                          logs.read_vector(), to_q, to_k, to_v, workspace);
     } else {
-      attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace);
+      attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace,
+                         tops.vector());
       attention_backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
                                   logs.read_vector(), to_q, to_k, to_v, workspace);
     }
     out = result.get();
     lse = logs.get();
+    largest = tops.get();
     dq = Field<T, Exec>(to.get()).get();
     split(dq, a, b, c);
   }
@@ -156,6 +166,7 @@ TYPED_TEST(Attention, ForwardIsItsDefinition) {
       const BothPasses<Exec, T> got(this->exec_, p, p.q, plain);
       expect_close(got.out, want.out, tolerance<T>, "attention");
       expect_close(got.lse, want.lse, 16 * epsilon<Acc<T>>, "log-sum-exp");
+      expect_close(got.largest, want.largest, 16 * epsilon<Acc<T>>, "largest score");
     }
   }
 }

@@ -1,0 +1,40 @@
+// QK-clip (Kimi K2, arXiv 2507.20534): where the largest attention score s of a group of query heads went beyond a
+// threshold, eta = threshold / s, and after the update W_q *= eta^alpha, W_k *= eta^(1 - alpha) for those heads, on
+// master and compute weights. Scores are bilinear in both, so the group's largest one comes back to the threshold.
+#pragma once
+#include <vector>
+
+#include "core/optimizer/owned_tensor.hpp"
+#include "core/options.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class QkClip {
+ public:
+  // tensors: those of the model; their q_proj and k_proj are the ones that are scaled, biases included.
+  QkClip(const Exec&, const ModelConfig&, const OptimizerOptions&, const std::vector<OwnedTensor<Exec, T>>& tensors);
+
+  // Where the attention of a layer leaves its largest scores, (H).
+  Vector<Acc<T>, Exec> scores(int layer) const;
+  void start_step(const Exec&);  // forgets the scores of the last step
+  // Scales what went beyond; returns the largest score that there was. Fences.
+  double apply(const Exec&);
+
+ private:
+  struct Head {  // rows of q_proj or k_proj, weight or bias, that share one factor
+    int layer, group;
+    double exponent;
+    Vector<Acc<T>, Exec> master;
+    Vector<T, Exec> weight;
+  };
+  void add(const OwnedTensor<Exec, T>&, int heads, double exponent);
+
+  double threshold_;
+  int heads_, groups_;
+  std::vector<Head> scaled_;
+  Kokkos::View<Acc<T>**, Kokkos::LayoutRight, typename Exec::memory_space> scores_;  // (layers, H)
+  typename decltype(scores_)::HostMirror host_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include "core/session.hpp"
+
+namespace sestina {
+namespace {
+
+ModelConfig small_llama() {
+  ModelConfig c;
+  c.family = Family::llama;
+  c.hidden_size = 16;
+  c.intermediate_size = 24;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 4;
+  c.vocab_size = 32;
+  c.max_position_embeddings = 32;
+  c.initializer_range = 1.5;  // so that scores are large
+  return c;
+}
+
+template <class T>
+struct Rig {
+  explicit Rig(double threshold, double lr = 0)
+      : session(Host(), small_llama(), SessionSetting{2, 8, false, true, false}, options(threshold, lr)) {
+    session.initialise(3);
+    for (int i = 0; i < 18; ++i) tokens[i] = (7 * i + 3) % 32;
+    session.load(tokens, nullptr);
+  }
+  const OptimizerOptions* options(double threshold, double lr) {
+    optimizer.qk_clip = threshold;
+    optimizer.adamw.lr = lr;
+    optimizer.adamw.weight_decay = 0;
+    return &optimizer;
+  }
+  // The largest score per layer and head of a forward pass, over both sequences.
+  double largest(int layer, int group) {
+    const Vector<Acc<T>, Host> scores = session.qk_clip().scores(layer);
+    return static_cast<double>(std::max(scores(2 * group), scores(2 * group + 1)));
+  }
+  OptimizerOptions optimizer;
+  Session<Host, T> session;
+  std::int32_t tokens[18];
+};
+
+TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
+  Rig<float> rig(1e30);
+  rig.session.forward_backward(1, false);
+  const double before = rig.largest(0, 0), other = rig.largest(0, 1);
+  ASSERT_GT(before, 1);
+  const double threshold = 0.6 * std::max(before, other);
+  Rig<float> clipped(threshold);
+  clipped.session.forward_backward(1, false);
+  EXPECT_EQ(clipped.largest(0, 0), before);
+  clipped.session.update(1, 1.0, 1.0);  // the rate is 0: only the clip acts
+  clipped.session.forward_backward(1, false);
+  // Layer 0 sees the same input: its scores are products of one scaled q and one scaled k, a few roundings each.
+  for (const int group : {0, 1}) {
+    const double was = group == 0 ? before : other;
+    EXPECT_NEAR(clipped.largest(0, group), std::min(was, threshold), 1e-5 * was);
+  }
+}
+
+TEST(QkClip, LeavesSmallScoresAlone) {
+  Rig<bf16> rig(1e30), plain(0);
+  for (Rig<bf16>* each : {&rig, &plain}) {
+    each->session.forward_backward(1, false);
+    each->session.update(1, 1.0, 1.0);
+  }
+  for (std::size_t i = 0; i < plain.session.tensors().size(); ++i) {
+    const auto a = rig.session.tensors()[i].master, b = plain.session.tensors()[i].master;
+    for (std::size_t j = 0; j < a.size(); ++j) ASSERT_EQ(a(j), b(j));
+  }
+}
+
+TEST(QkClip, TakesTheLargestOverMicroBatches) {
+  Rig<float> rig(1e30);
+  rig.session.forward_backward(1, false);
+  const double first = rig.largest(1, 0);
+  for (auto& token : rig.tokens) token = (token + 11) % 32;
+  rig.session.load(rig.tokens, nullptr);
+  rig.session.forward_backward(1, true);
+  const double both = rig.largest(1, 0);
+  rig.session.forward_backward(1, false);
+  EXPECT_EQ(both, std::max(first, rig.largest(1, 0)));
+}
+
+}  // namespace
+}  // namespace sestina
