@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/matrix_copy.hpp"
 #include "kernels/matrix_update.hpp"
 #include "kernels/reduce.hpp"
 
@@ -65,6 +66,7 @@ void RotatedAdam<Space>::update_factors(Lane<Space>& lane, double gradient_scale
 
 template <class Space>
 void RotatedAdam<Space>::refresh(Lane<Space>& lane) {
+  if (rule_.keep_rotated) state_.counter("momentum_in_basis") = 0;
   if (rule_.from_momentum) return refresh_from_momentum<Space>(lane, sides_, rule_, momentum_, second_moment_);
   sides_.refresh(lane, rule_.refresh, {second_moment_, {}, {}});
 }
@@ -83,10 +85,26 @@ Matrix<float, Space> RotatedAdam<Space>::direction(Lane<Space>& lane, double gra
   const Matrix<float, Space> rotated = lane.workspace.template take<float>(m, n);
   const Matrix<float, Space> move = lane.workspace.template take<float>(m, n);
   sides_.rotate(lane, static_cast<float>(gradient_scale), gradient, scratch, rotated);
-  sides_.rotate(lane, 1, momentum_, scratch, move);
-  rotated_adam<Space>(lane.exec, rule_.adam, flat<float, Space>(rotated), flat<float, Space>(second_moment_),
-                      flat<float, Space>(move));
+  rotated_direction(lane, rotated, scratch, move);
   return sides_.rotate_back(lane, move, scratch);
+}
+
+// A rotation is linear: while the bases stay, the rotated momentum is the mean of the rotated gradients. The first
+// update after a refresh rotates the momentum itself, so that no error outlives the bases.
+template <class Space>
+void RotatedAdam<Space>::rotated_direction(Lane<Space>& lane, Matrix<const float, Space> rotated,
+                                           Matrix<float, Space> scratch, Matrix<float, Space> move) {
+  const auto v = flat<float, Space>(second_moment_);
+  const bool known = rule_.keep_rotated && state_.counter("momentum_in_basis") == 1;
+  if (known)
+    return adam_direction<Space>(lane.exec, rule_.adam, 1, flat<const float, Space>(rotated),
+                                 flat<float, Space>(state_.matrix("momentum_rotated")), v, flat<float, Space>(move));
+  sides_.rotate(lane, 1, momentum_, scratch, move);
+  if (rule_.keep_rotated) {
+    copy_matrix<Space>(lane.exec, false, move, state_.matrix("momentum_rotated"));
+    state_.counter("momentum_in_basis") = 1;
+  }
+  rotated_adam<Space>(lane.exec, rule_.adam, flat<const float, Space>(rotated), v, flat<float, Space>(move));
 }
 
 template <class Space>

@@ -19,6 +19,7 @@ struct RotatedAdamRule {
   bool bias_correction = true;
   bool factor_bias_correction = false;  // the factors are true means from the first update on
   bool normalize = false;               // the update is scaled to a root mean square of 1
+  bool keep_rotated = false;            // the momentum is kept in the rotated basis too: memory for two products
   bool from_momentum = false;           // bases follow M M^T and M^T M; there are no factors
   bool release = false;                 // basis rotation from momentum as its authors published it
 };
@@ -36,6 +37,9 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   bool start(Lane<Space>&, Matrix<const float, Space> gradient);
   void update_factors(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
   void refresh(Lane<Space>&);
+  // Adam's direction in the rotated basis, into move; scratch is used up.
+  void rotated_direction(Lane<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
+                         Matrix<float, Space> move);
   void update_weight(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
   // The direction of the update, in original coordinates, in one of three scratch matrices.
   Matrix<float, Space> direction(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);

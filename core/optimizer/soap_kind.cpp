@@ -15,6 +15,10 @@ std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t ro
   add_squares(fields, "factor", sides, rows, cols);
   add_squares(fields, "basis", sides, rows, cols);
   add_counters(fields, sides);
+  if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {
+    fields.push_back({"momentum_rotated", DType::f32, rows, cols});
+    fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
+  }
   return fields;
 }
 

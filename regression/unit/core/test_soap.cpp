@@ -78,6 +78,21 @@ TEST(Soap, CorrectedFactorsAreMeans) {
   }
 }
 
+// Keeping the rotated momentum beside the other one saves products and changes nothing but roundings: over refreshes,
+// with one side or both, and started from a state without it.
+TEST(Soap, RotatedMomentumIsTheSame) {
+  for (const double max_dim : {10.0, 100.0}) {
+    MatrixRig plain("soap", 12, 8, {{"max_dim", max_dim}}),
+        kept("soap", 12, 8, {{"max_dim", max_dim}}, {{"momentum_basis", "rotated"}});
+    for (unsigned t = 0; t < 12; ++t) {
+      if (t == 5) kept.optimizer->state().counter("momentum_in_basis") = 0;
+      const Array g = MatrixRig::gradient_at(12, 8, t);
+      expect_close(kept.step(g), plain.step(g), tolerance, "weight");
+    }
+    expect_same(kept.field("momentum"), plain.field("momentum"), "momentum");
+  }
+}
+
 TEST(Soap, NormalizedUpdateHasRmsOne) {
   MatrixRig soap("soap", 12, 8, {{"normalize", 1}, {"bias_correction", 0}});
   Array before = soap.weight;
