@@ -22,8 +22,8 @@ KOKKOS_INLINE_FUNCTION double lane_sum(std::size_t n, const Term& term) {
   return partial[0];
 }
 
-// sums(c) = what body(begin, count) returns for piece c of `length` of the n elements: on the host one call for a piece,
-// on a device one for each element. The label has at most 15 characters.
+// sums(c) = what body(begin, count) returns for piece c of `length` of the n elements: on the host one call for a
+// piece, on a device one for each element. The label has at most 15 characters.
 template <class Space, class Body>
 void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t length, Vector<double, Space> sums,
                 const Body& body) {
@@ -36,8 +36,7 @@ void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t
   } else {
     using Teams = Kokkos::TeamPolicy<Space>;
     Kokkos::parallel_for(
-        label, Teams(exec, static_cast<int>(pieces), sum_team),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+        label, Teams(exec, static_cast<int>(pieces), sum_team), KOKKOS_LAMBDA(const typename Teams::member_type& team) {
           const std::size_t begin = team.league_rank() * length;
           double total = 0;
           Kokkos::parallel_reduce(
@@ -52,7 +51,8 @@ void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t
 template <class Space, class Term, class Finish>
 void sum_all(const char* label, const Space& exec, std::size_t n, const Term& term, const Finish& finish) {
   if constexpr (is_host<Space>) {
-    Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, 1), [=](std::size_t) { finish(lane_sum(n, term)); });
+    Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, 1),
+                         [=](std::size_t) { finish(lane_sum(n, term)); });
   } else {
     using Teams = Kokkos::TeamPolicy<Space>;
     Kokkos::parallel_for(

@@ -62,8 +62,7 @@ void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> wide
   float* to = master.data();
   bf16* rounded = weight.size() == 0 ? nullptr : weight.data();
   for_each_row(
-      "muon_move", exec, wide, m, n,
-      KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, const T* o) {
+      "muon_move", exec, wide, m, n, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, const T* o) {
         const std::size_t at = i * n + j;
         move_piece(f, direction, i, j, count, o, to + at, rounded == nullptr ? nullptr : rounded + at);
       });
@@ -232,18 +231,18 @@ std::size_t adamuon_workspace_bytes(std::size_t rows, std::size_t) {
   return 2 * Workspace<Space>::template bytes<double>(band_count(rows)) + Workspace<Space>::template bytes<float>(1);
 }
 
-#define SESTINA_MUON_TYPE(Space, T)                                                                                   \
-  template void move_weight_wide<Space, T>(const Space&, const WeightMove&, Matrix<const T, Space>,                   \
-                                           Matrix<float, Space>, Matrix<bf16, Space>);                                \
-  template void move_weight_normuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,                   \
-                                              Matrix<const T, Space>, Vector<float, Space>, Matrix<float, Space>,     \
-                                              Matrix<bf16, Space>, Workspace<Space>&);                                \
-  template void move_weight_adamuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,                   \
-                                              Matrix<const T, Space>, Matrix<float, Space>, Matrix<float, Space>,     \
+#define SESTINA_MUON_TYPE(Space, T)                                                                               \
+  template void move_weight_wide<Space, T>(const Space&, const WeightMove&, Matrix<const T, Space>,               \
+                                           Matrix<float, Space>, Matrix<bf16, Space>);                            \
+  template void move_weight_normuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,               \
+                                              Matrix<const T, Space>, Vector<float, Space>, Matrix<float, Space>, \
+                                              Matrix<bf16, Space>, Workspace<Space>&);                            \
+  template void move_weight_adamuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,               \
+                                              Matrix<const T, Space>, Matrix<float, Space>, Matrix<float, Space>, \
                                               Matrix<bf16, Space>, Workspace<Space>&);
-#define SESTINA_MUON(Space)                                                     \
-  SESTINA_MUON_TYPE(Space, float)                                               \
-  SESTINA_MUON_TYPE(Space, bf16)                                                \
+#define SESTINA_MUON(Space)                                                      \
+  SESTINA_MUON_TYPE(Space, float)                                                \
+  SESTINA_MUON_TYPE(Space, bf16)                                                 \
   template std::size_t normuon_workspace_bytes<Space>(std::size_t, std::size_t); \
   template std::size_t adamuon_workspace_bytes<Space>(std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_MUON)

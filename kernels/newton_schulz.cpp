@@ -39,13 +39,15 @@ KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) 
   return static_cast<float>(by * largest > 1 ? 1 / by : largest);
 }
 
+// to = scale (p x + q y), rounded. x may be null with p = 0.
 template <class T>
-KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, const float* __restrict x, const float* __restrict y, float p,
-                                         float q, T* __restrict to) {
+KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, float scale, float p, const float* __restrict x, float q,
+                                         const float* __restrict y, T* __restrict to) {
+  const float first = scale * p, second = scale * q;
   if (p == 0) {
-    for (std::size_t i = 0; i < n; ++i) to[i] = T(q * y[i]);
+    for (std::size_t i = 0; i < n; ++i) to[i] = T(second * y[i]);
   } else {
-    for (std::size_t i = 0; i < n; ++i) to[i] = T(p * x[i] + q * y[i]);
+    for (std::size_t i = 0; i < n; ++i) to[i] = T(first * x[i] + second * y[i]);
   }
 }
 
@@ -61,11 +63,9 @@ void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u,
   const float *first = u.x.data(), *second = u.y.data();
   const float p = u.p, q = u.q;
   fill_wide(
-      "ns_normalize", exec, x, rows, cols,
-      KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, T* to) {
+      "ns_normalize", exec, x, rows, cols, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, T * to) {
         const std::size_t at = i * cols + j;
-        const float scale = inverse(0);
-        scaled_blend(count, first + at, second + at, scale * p, scale * q, to);
+        scaled_blend(count, inverse(0), p, p == 0 ? nullptr : first + at, q, second + at, to);
       });
 }
 
@@ -120,9 +120,8 @@ void advance_momentum(const Space& exec, const MomentumStep& step, Vector<const 
   const float* g = gradient.data();
   float* m = momentum.data();
   sum_pieces(
-      "momentum", exec, n, reduce_chunk, squares, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
-        return advance_piece(step, count, g + begin, m + begin);
-      });
+      "momentum", exec, n, reduce_chunk, squares,
+      KOKKOS_LAMBDA(std::size_t begin, std::size_t count) { return advance_piece(step, count, g + begin, m + begin); });
 }
 
 template <class T, class Space>
@@ -163,8 +162,8 @@ void orthogonalize_as(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& wo
   const Vector<const float, Space> x(input.data(), rows * cols);
   const Vector<double, Space> squares = workspace.template take<double>(chunk_count(rows * cols));
   sum_squares(exec, x, squares);
-  const Matrix<const T, Space> result =
-      newton_schulz<T>(exec, gemm, workspace, ns, Blend<Space>{{}, x}, rows, cols, Vector<const double, Space>(squares));
+  const Matrix<const T, Space> result = newton_schulz<T>(exec, gemm, workspace, ns, Blend<Space>{{}, x}, rows, cols,
+                                                         Vector<const double, Space>(squares));
   float* out = output.data();
   for_each_row(
       "ns_result", exec, result, rows, cols,
@@ -196,18 +195,18 @@ std::size_t orthogonalize_workspace_bytes(std::size_t rows, std::size_t cols) {
          Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
 }
 
-#define SESTINA_NEWTON_SCHULZ_TYPE(Space, T)                                                                       \
-  template Matrix<const T, Space> newton_schulz<T, Space>(const Space&, Gemm<Space>&, Workspace<Space>&,           \
-                                                          const NewtonSchulz&, const Blend<Space>&, std::size_t,   \
-                                                          std::size_t, Vector<const double, Space>);               \
+#define SESTINA_NEWTON_SCHULZ_TYPE(Space, T)                                                                     \
+  template Matrix<const T, Space> newton_schulz<T, Space>(const Space&, Gemm<Space>&, Workspace<Space>&,         \
+                                                          const NewtonSchulz&, const Blend<Space>&, std::size_t, \
+                                                          std::size_t, Vector<const double, Space>);             \
   template std::size_t newton_schulz_workspace_bytes<T, Space>(std::size_t, std::size_t);
-#define SESTINA_NEWTON_SCHULZ(Space)                                                                            \
-  SESTINA_NEWTON_SCHULZ_TYPE(Space, float)                                                                      \
-  SESTINA_NEWTON_SCHULZ_TYPE(Space, bf16)                                                                       \
-  template void advance_momentum<Space>(const Space&, const MomentumStep&, Vector<const float, Space>,          \
-                                        Vector<float, Space>, Vector<double, Space>);                           \
-  template void orthogonalize<Space>(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool,  \
-                                     Matrix<const float, Space>, Matrix<float, Space>);                         \
+#define SESTINA_NEWTON_SCHULZ(Space)                                                                           \
+  SESTINA_NEWTON_SCHULZ_TYPE(Space, float)                                                                     \
+  SESTINA_NEWTON_SCHULZ_TYPE(Space, bf16)                                                                      \
+  template void advance_momentum<Space>(const Space&, const MomentumStep&, Vector<const float, Space>,         \
+                                        Vector<float, Space>, Vector<double, Space>);                          \
+  template void orthogonalize<Space>(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool, \
+                                     Matrix<const float, Space>, Matrix<float, Space>);                        \
   template std::size_t orthogonalize_workspace_bytes<Space>(std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_NEWTON_SCHULZ)
 

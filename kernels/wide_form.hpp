@@ -5,7 +5,7 @@
 
 namespace sestina {
 
-inline constexpr std::size_t band_rows = 32, block_cols = 64;
+inline constexpr std::size_t band_rows = 16, block_cols = 256;  // measured: 3072 x 1024, 1024 x 256, 352 x 128
 constexpr std::size_t band_count(std::size_t rows) { return (rows + band_rows - 1) / band_rows; }
 
 // Calls row(i, j, count, x) for pieces of all rows of the (m, n) matrix whose wide form is given: x points to its

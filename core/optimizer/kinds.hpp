@@ -17,7 +17,13 @@
   K(muon)                       \
   K(normuon)                    \
   K(adamuon)                    \
-  K(shampoo)
+  K(shampoo)                    \
+  K(soap)                       \
+  K(kl_shampoo)                 \
+  K(kl_soap)                    \
+  K(basis_rotation)             \
+  K(galore)                     \
+  K(apollo)
 
 namespace sestina {
 

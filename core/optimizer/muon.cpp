@@ -89,18 +89,18 @@ class Muon final : public MatrixOptimizer<Space> {
 
 }  // namespace
 
-#define SESTINA_MUON_MAKER(id)                                                                                     \
-  template <class Space>                                                                                           \
-  std::unique_ptr<MatrixOptimizer<Space>> make_##id(const Space& exec, const MatrixOptions& options,               \
-                                                    const MatrixShape& shape) {                                    \
-    return std::make_unique<Muon<Space>>(exec, options, shape, Variant::id);                                       \
+#define SESTINA_MUON_MAKER(id)                                                                       \
+  template <class Space>                                                                             \
+  std::unique_ptr<MatrixOptimizer<Space>> make_##id(const Space& exec, const MatrixOptions& options, \
+                                                    const MatrixShape& shape) {                      \
+    return std::make_unique<Muon<Space>>(exec, options, shape, Variant::id);                         \
   }
 SESTINA_MUON_MAKER(muon)
 SESTINA_MUON_MAKER(normuon)
 SESTINA_MUON_MAKER(adamuon)
 
-#define SESTINA_MUON_INSTANCE(Space, id)                                                                      \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_##id<Space>(const Space&, const MatrixOptions&,       \
+#define SESTINA_MUON_INSTANCE(Space, id)                                                                \
+  template std::unique_ptr<MatrixOptimizer<Space>> make_##id<Space>(const Space&, const MatrixOptions&, \
                                                                     const MatrixShape&);
 #define SESTINA_MUON_INSTANCES(Space)   \
   SESTINA_MUON_INSTANCE(Space, muon)    \

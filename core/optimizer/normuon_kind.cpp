@@ -13,7 +13,8 @@ MatrixKind normuon_kind() {
   kind.keys.push_back(number_key("eps", 1e-8));
   kind.keys.push_back(flag_key("keep_norm", true));
   kind.state = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
-    return std::vector<FieldSize>{{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, std::max(rows, cols)}};
+    return std::vector<FieldSize>{{"momentum", DType::f32, rows, cols},
+                                  {"second_moment", DType::f32, std::max(rows, cols)}};
   };
   return kind;
 }
