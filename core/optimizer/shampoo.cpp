@@ -137,10 +137,10 @@ struct ShampooRule {
 // One side of a block: its factor, whole or packed, and what is made of it.
 template <class Space>
 struct Side {
-  std::string name;            // of the factor, for messages
-  Matrix<float, Space> whole;  // (d, d), or (0, 0): packed
-  Vector<float, Space> packed;
-  Matrix<float, Space> root, basis;
+  std::string name;                 // of the factor, for messages
+  Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
+  Vector<float, Space> packed = {};
+  Matrix<float, Space> root = {}, basis = {};
   std::int64_t* failures = nullptr;
   std::int64_t* refreshes = nullptr;
   std::size_t size() const { return root.extent(0); }
