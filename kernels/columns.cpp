@@ -21,10 +21,11 @@ void column_dots(const Exec& exec, Matrix<const T, Exec> a, Matrix<const T, Exec
   const std::size_t rows = a.extent(0), cols = a.extent(1);
   SESTINA_REQUIRE(b.extent(0) == rows && b.extent(1) == cols && dots.extent(0) == cols,
                   "A ({}, {}), B ({}, {}), {} dots", rows, cols, b.extent(0), b.extent(1), dots.extent(0));
+  constexpr std::size_t most = width<Exec>;
   Kokkos::parallel_for(
       "column_dots", strips(exec, cols), KOKKOS_LAMBDA(std::size_t strip) {
-        const std::size_t begin = strip * width<Exec>, count = Kokkos::min(width<Exec>, cols - begin);
-        double sums[width<Exec>] = {};
+        const std::size_t begin = strip * most, count = Kokkos::min(most, cols - begin);
+        double sums[most] = {};
         for (std::size_t i = 0; i < rows; ++i) {
           const T* x = &a(i, begin);
           const T* y = &b(i, begin);

@@ -27,4 +27,12 @@ void mirror_lower(const Exec& exec, Matrix<T, Exec> x) {
       });
 }
 
+template <class Exec>
+void set_identity(const Exec& exec, Matrix<float, Exec> x) {
+  for_elements(
+      "identity", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t j = begin; j < end; ++j) x(i, j) = i == j ? 1.0f : 0.0f;
+      });
+}
+
 }  // namespace sestina

@@ -5,19 +5,11 @@
 
 #include "core/optimizer/refresh.hpp"
 #include "kernels/columns.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/reduce.hpp"
 
 namespace sestina {
 namespace {
-
-template <class Space>
-void set_identity(const Space& exec, Matrix<float, Space> x) {
-  const std::size_t cols = x.extent(1);
-  const Kokkos::RangePolicy<Space> all(exec, 0, x.size());
-  Kokkos::parallel_for(
-      "identity", all,
-      KOKKOS_LAMBDA(std::size_t at) { x(at / cols, at % cols) = at / cols == at % cols ? 1.0f : 0.0f; });
-}
 
 // y (rows, cols) = x, both of any stride.
 template <class Space, class From, class To>

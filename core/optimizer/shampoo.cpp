@@ -74,14 +74,6 @@ void scale_block(const Space& exec, float factor, Matrix<const float, Space> x, 
       });
 }
 
-template <class Space>
-void set_identity(const Space& exec, Matrix<float, Space> x) {
-  for_elements(
-      "identity", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
-        for (std::size_t j = begin; j < end; ++j) x(i, j) = i == j ? 1.0f : 0.0f;
-      });
-}
-
 enum class Graft { none, sgd, adagrad, rmsprop, adam };
 
 Graft graft_of(const std::string& word) {
@@ -145,10 +137,10 @@ struct ShampooRule {
 // One side of a block: its factor, whole or packed, and what is made of it.
 template <class Space>
 struct Side {
-  std::string name;            // of the factor, for messages
-  Matrix<float, Space> whole;  // (d, d), or (0, 0): packed
-  Vector<float, Space> packed;
-  Matrix<float, Space> root, basis;
+  std::string name;                 // of the factor, for messages
+  Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
+  Vector<float, Space> packed = {};
+  Matrix<float, Space> root = {}, basis = {};
   std::int64_t* failures = nullptr;
   std::int64_t* refreshes = nullptr;
   std::size_t size() const { return root.extent(0); }

@@ -1,11 +1,12 @@
-// Milliseconds and residuals of every way to refresh a preconditioner, one thread, as a Markdown table:
+// Milliseconds and residuals of every way to refresh a preconditioner, as a Markdown table:
 //   bench_refresh [sizes...]
+// One thread; time is what the processor spent on it, which hardly depends on who else is on the machine.
 // The factor is an average that has moved on by ten updates with beta2 = .95 since its published basis, of gradients
 // whose singular values fall like 1/k.
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <random>
@@ -59,10 +60,9 @@ struct Bench {
   double best_ms(const std::function<void()>& run) {
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 3; ++i) {
-      const auto start = std::chrono::steady_clock::now();
+      const std::clock_t start = std::clock();
       run();
-      best =
-          std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      best = std::min(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     }
     return best;
   }
