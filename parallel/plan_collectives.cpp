@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "parallel/plan_memory.hpp"
 #include "parallel/tensor_shard.hpp"
 
 namespace sestina {
@@ -98,10 +99,9 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
 // The model's own: with sequence parallelism, attention and MLP each gather their input and scatter their sum, forward;
 // backward does both in mirror and gathers the input once more for the weight gradients.
 void model_parallel(Tally& tally, const StagePlan& stage, const Options& options) {
-  const std::int64_t tokens = std::int64_t{options.train.micro_batch} * options.data.sequence_length;
+  const LocalBatch batch = local_batch(options);
+  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length, micros = batch.count;
   const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
-  const std::int64_t local = std::max<std::int64_t>(options.train.global_batch / options.parallel.dp, 1);
-  const std::int64_t micros = (local + options.train.micro_batch - 1) / options.train.micro_batch;
   if (options.parallel.tp > 1) {
     const std::int64_t again = options.train.recompute ? 1 : 0;
     const std::int64_t halves = 2 * (stage.layers.end - stage.layers.begin) * micros;
