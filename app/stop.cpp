@@ -86,18 +86,18 @@ double deadline_of(double walltime) {
 }
 
 // True when the file was there; it is taken away, so that it counts once.
-bool take(const std::string& path) {
+bool take(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return false;
   if (!std::filesystem::remove(path, error) && error)
-    fail(ExitCode::io_error, "{}: cannot be removed after use: {}", path, error.message());
+    fail(ExitCode::io_error, "{}: cannot be removed after use: {}", path.string(), error.message());
   return true;
 }
 
 }  // namespace
 
 Stop::Stop(const RunOptions& run, const std::string& run_dir)
-    : run_dir_(run_dir), deadline_(deadline_of(run.walltime)) {
+    : stop_file_(run_dir + "/STOP"), checkpoint_file_(run_dir + "/CHECKPOINT"), deadline_(deadline_of(run.walltime)) {
   stop_signal = 0;
   save_signal = 0;
   interrupts = 0;
@@ -122,8 +122,8 @@ Stop::Wish Stop::poll(double reserve) {
   constexpr double file_interval = 0.25;  // seconds between looks at the run directory, which may be far away
   if (now >= next_look_) {
     next_look_ = now + file_interval;
-    if (take(run_dir_ + "/STOP")) reason_ = "STOP file";
-    save_file = take(run_dir_ + "/CHECKPOINT");
+    if (take(stop_file_)) reason_ = "STOP file";
+    save_file = take(checkpoint_file_);
   }
   if (now + reserve >= deadline_) reason_ = "wall time";
   if (stop_signal != 0) reason_ = "signal " + name_of(stop_signal);

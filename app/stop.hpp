@@ -25,7 +25,8 @@ class Stop {
   double seconds_left() const;  // infinity when there is no limit
 
  private:
-  std::string run_dir_, reason_;
+  std::filesystem::path stop_file_, checkpoint_file_;
+  std::string reason_;
   std::vector<int> signals_;
   double deadline_ = 0, next_look_ = 0;  // seconds since boot
 };

@@ -118,6 +118,7 @@ void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
   template double sum_of_squares<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&); \
   template double sum<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_REDUCE)
+SESTINA_FOR_TYPES(SESTINA_REDUCE, ::sestina::Serial)
 
 #define SESTINA_CONVERT_PAIR(Exec, From, To) \
   template void convert<Exec, From, To>(const Exec&, Vector<const From, Exec>, Vector<To, Exec>);
@@ -126,5 +127,6 @@ SESTINA_INSTANTIATE(SESTINA_REDUCE)
   SESTINA_CONVERT_PAIR(Exec, T, bf16)  \
   SESTINA_CONVERT_PAIR(Exec, T, double)
 SESTINA_INSTANTIATE(SESTINA_CONVERT)
+SESTINA_FOR_TYPES(SESTINA_CONVERT, ::sestina::Serial)
 
 }  // namespace sestina

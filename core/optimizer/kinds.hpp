@@ -13,7 +13,17 @@
 #include "core/state_field.hpp"
 
 // The table: one line for each matrix optimizer, K(identifier). Its name in decks has "-" for "_".
-#define SESTINA_MATRIX_KINDS(K)
+#define SESTINA_MATRIX_KINDS(K) \
+  K(muon)                       \
+  K(normuon)                    \
+  K(adamuon)                    \
+  K(shampoo)                    \
+  K(soap)                       \
+  K(kl_shampoo)                 \
+  K(kl_soap)                    \
+  K(basis_rotation)             \
+  K(galore)                     \
+  K(apollo)
 
 namespace sestina {
 

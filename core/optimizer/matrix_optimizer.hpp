@@ -10,6 +10,7 @@
 #include "core/optimizer/kinds.hpp"
 #include "core/optimizer/matrix_state.hpp"
 #include "core/tensor_spec.hpp"
+#include "kernels/eigen.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/workspace.hpp"
 
@@ -44,6 +45,7 @@ struct Lane {
   RefreshPolicy refresh_policy;
   double refresh_seconds = 0;         // spent in refreshes since it was last read
   std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
+  Solver<Space> solver{exec};         // decompositions
 };
 
 struct UpdateNumbers {

@@ -22,7 +22,9 @@ struct RefreshJob {
   RefreshMethod method = RefreshMethod::power_qr;
   std::string_view name;              // for messages: "/optimizer/<HF name>/factor_left"
   Matrix<const float, Space> factor;  // (d, d) symmetric: K
-  Matrix<float, Space> basis;   // (d, d) in: published basis (columns), out: the new one; (0, 0) where none is kept
+  // (d, d) in: published basis (columns), out: the new one; (0, 0) where none is kept. inverse_root_eigh gives
+  // inverse_root_qr its first one.
+  Matrix<float, Space> basis;
   Vector<float, Space> values;  // (d) out: eigenvalues by column of the basis; (0) where nobody asks
   // power_qr, (d): columns are first sorted by falling q^T K q; entry j says which old column became column j, so that
   // the caller can permute its second moments. (0): no sorting.
@@ -33,14 +35,15 @@ struct RefreshJob {
   double scale = 1;            // K is multiplied by it first (bias correction)
   double eps = 1e-12;          // then eps I is added; eigenvalues below eps are raised: see perturb_before
   bool perturb_before = true;  // false: -min(0, smallest) + eps is added to the eigenvalues instead
-  double tolerance = 0.01;     // inverse_root_qr: off-diagonal norm against the whole; met already: nothing is done
+  double tolerance = 0.01;     // inverse_root_qr: off-diagonal norm against the whole; met already: the basis stays
   int max_iterations = 1;      // inverse_root_qr, inverse_root_newton (0: until it converges, at most 100)
 };
 
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands
 
 // Runs a job and applies the policy. `failures`: in a row, a counter in the state of the factor's optimizer. Results
-// are written only when they are good. A factor that is exactly zero leaves the basis as it is (not_needed). Fences.
+// are written only when they are good. A factor that is exactly zero changes nothing (not_needed). Fences. Allocates
+// only when it tries again in fp64, or dumps.
 template <class Space>
 Refreshed refresh(Lane<Space>&, const RefreshJob<Space>&, std::int64_t& failures);
 

@@ -192,7 +192,7 @@ TEST_P(EveryKind, DescendsAQuadratic) {
   const double before = distance();
   for (std::int64_t t = 1; t <= 150; ++t) {
     for (std::size_t i = 0; i < rig.master.size(); ++i) rig.gradient.data()[i] = rig.master.data()[i] - 0.5f;
-    rig.step(t, 0.05 * (1 - static_cast<double>(t) / 160), 0);
+    rig.step(t, 0.2 * (1 - static_cast<double>(t) / 160), 0);
   }
   EXPECT_LT(distance(), 0.5 * before);
 }

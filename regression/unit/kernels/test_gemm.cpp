@@ -137,7 +137,7 @@ TYPED_TEST(GemmTest, SymmetricMatchesPlainProductAndBitsDoNotDependOnThreads) {
   using TC = typename TypeParam::TC;
   for (const Op op : {Op::none, Op::transpose})
     for (const double beta : {0.0, 1.0, -2.25})
-      for (const std::size_t m : {1, 31, 64, 65, 193}) {
+      for (const std::size_t m : {1, 31, 128, 129, 193, 873}) {
         const auto all = symmetric_product<TA, TC>(Host(), op, m, 37, beta);
         const auto one = symmetric_product<TA, TC>(Serial(), op, m, 37, beta);
         EXPECT_EQ(std::memcmp(one.data(), all.data(), one.size() * sizeof(TC)), 0);

@@ -1,0 +1,63 @@
+// The routines of LAPACK that eigen_host.cpp calls, by their Fortran names, with one overload for each type.
+#pragma once
+
+extern "C" {
+void ssyevd_(const char*, const char*, const int*, float*, const int*, float*, float*, const int*, int*, const int*,
+             int*);
+void dsyevd_(const char*, const char*, const int*, double*, const int*, double*, double*, const int*, int*, const int*,
+             int*);
+void sgeqrf_(const int*, const int*, float*, const int*, float*, float*, const int*, int*);
+void dgeqrf_(const int*, const int*, double*, const int*, double*, double*, const int*, int*);
+void sorgqr_(const int*, const int*, const int*, float*, const int*, const float*, float*, const int*, int*);
+void dorgqr_(const int*, const int*, const int*, double*, const int*, const double*, double*, const int*, int*);
+void dgesdd_(const char*, const int*, const int*, double*, const int*, double*, double*, const int*, double*,
+             const int*, double*, const int*, int*, int*);
+}
+
+namespace sestina::lapack {
+
+// Each returns LAPACK's info: 0 is success. Matrices are column-major.
+inline int syevd(int d, float* a, float* values, float* work, int work_size, int* iwork, int iwork_size) {
+  int info = 0;
+  ssyevd_("V", "L", &d, a, &d, values, work, &work_size, iwork, &iwork_size, &info);
+  return info;
+}
+inline int syevd(int d, double* a, double* values, double* work, int work_size, int* iwork, int iwork_size) {
+  int info = 0;
+  dsyevd_("V", "L", &d, a, &d, values, work, &work_size, iwork, &iwork_size, &info);
+  return info;
+}
+
+inline int geqrf(int m, int n, float* a, float* tau, float* work, int work_size) {
+  int info = 0;
+  sgeqrf_(&m, &n, a, &m, tau, work, &work_size, &info);
+  return info;
+}
+inline int geqrf(int m, int n, double* a, double* tau, double* work, int work_size) {
+  int info = 0;
+  dgeqrf_(&m, &n, a, &m, tau, work, &work_size, &info);
+  return info;
+}
+
+// The first p columns of the product of n reflections of length m.
+inline int orgqr(int m, int p, int n, float* a, const float* tau, float* work, int work_size) {
+  int info = 0;
+  sorgqr_(&m, &p, &n, a, &m, tau, work, &work_size, &info);
+  return info;
+}
+inline int orgqr(int m, int p, int n, double* a, const double* tau, double* work, int work_size) {
+  int info = 0;
+  dorgqr_(&m, &p, &n, a, &m, tau, work, &work_size, &info);
+  return info;
+}
+
+// A (m, n) = U (m, k) diag(values) VT (k, n), k = min(m, n). work_size -1: work[0] becomes the best size.
+inline int gesdd(int m, int n, double* a, double* values, double* u, double* vt, double* work, int work_size,
+                 int* iwork) {
+  int info = 0;
+  const int k = m < n ? m : n;
+  dgesdd_("S", &m, &n, a, &m, values, u, &m, vt, &k, work, &work_size, iwork, &info);
+  return info;
+}
+
+}  // namespace sestina::lapack

@@ -1,0 +1,13 @@
+// What tests of refreshes share.
+#pragma once
+#include "../linear_algebra.hpp"
+#include "core/optimizer/refresh.hpp"
+
+namespace sestina::reference {
+
+template <class Space>
+Lane<Space> make_lane(std::size_t bytes) {
+  return {.exec = Space(), .gemm = Gemm<Space>(Space()), .workspace = Workspace<Space>(bytes)};
+}
+
+}  // namespace sestina::reference

@@ -1,0 +1,255 @@
+// The sets of Newton-Schulz coefficients against what they do to singular values in exact arithmetic; Muon, NorMuon and
+// AdaMuon against their rules in double. What every matrix optimizer must do is in test_matrix_kinds.cpp.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/optimizer/matrix_optimizer.hpp"
+#include "core/optimizer/newton_schulz_sets.hpp"
+#include "core/random.hpp"
+#include "kernels/error.hpp"
+#include "kernels/newton_schulz.hpp"
+#include "kernels/newton_schulz_plain.hpp"
+
+namespace sestina {
+namespace {
+
+struct Bounds {
+  const char* set;
+  std::int64_t steps;
+  double least, most;  // of what becomes of singular values in [.01, 1] of the Frobenius norm
+};
+constexpr Bounds published[] = {{"simple", 5, .682, 1.134},        {"quintic", 5, .978, 1.032},
+                                {"polar_express", 5, .870, 1.124}, {"polar_express", 8, 1.0000, 1.0000},
+                                {"polar_express", 11, 1., 1.},     {"polar_express_dion", 5, .859, 1.141},
+                                {"cans", 5, .884, 1.120},          {"deepseekv4", 10, 1.0000, 1.0005},
+                                {"cubic5", 5, .774, 1.300},        {"qwen_express", 8, 1.0000, 1.0000}};
+
+// diag(x, sqrt(1 - x^2)) has norm 1, so its singular values are what they are after normalisation.
+TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
+  const Serial exec;
+  Gemm<Serial> gemm(exec);
+  Workspace<Serial> workspace(orthogonalize_workspace_bytes<Serial>(2, 3));
+  for (const Bounds& want : published) {
+    const auto steps = newton_schulz_steps(want.set, want.steps);
+    double least = 2, most = 0;
+    for (double x = 0.01; x <= std::sqrt(0.5); x *= 1.005) {
+      const float in[6] = {float(x), 0, 0, 0, float(std::sqrt(1 - x * x)), 0};
+      float out[6] = {};
+      orthogonalize<Serial>(exec, gemm, workspace, {steps, 1e-15}, false, Matrix<const float, Serial>(in, 2, 3),
+                            Matrix<float, Serial>(out, 2, 3));
+      for (const float value : {out[0], out[4]}) {
+        least = std::min<double>(least, value);
+        most = std::max<double>(most, value);
+      }
+      EXPECT_EQ(out[1], 0);
+      EXPECT_EQ(out[5], 0);
+    }
+    // Half a unit of the bounds' last digit, and rounding in float; the scan misses the extremes by little.
+    EXPECT_GE(least, want.least - 0.001) << want.set << " " << want.steps;
+    EXPECT_LE(most, want.most + 0.001) << want.set << " " << want.steps;
+    EXPECT_LE(least, want.least + 0.01) << want.set << " " << want.steps;
+    EXPECT_GE(most, want.most - 0.01) << want.set << " " << want.steps;
+  }
+}
+
+TEST(NewtonSchulzSets, MoreAndFewerStepsThanEntries) {
+  for (const std::string& name : newton_schulz_set_names()) {
+    const auto usual = newton_schulz_steps(name, 0);
+    EXPECT_EQ(usual.size(), name == "deepseekv4" ? 10 : name == "polar_express" || name == "qwen_express" ? 8 : 5);
+    if (name == "cubic5") continue;
+    EXPECT_EQ(newton_schulz_steps(name, 3).size(), 3u);
+    const auto more = newton_schulz_steps(name, 13);
+    ASSERT_EQ(more.size(), 13u);
+    const bool cycles = name == "simple" || name == "quintic";
+    EXPECT_EQ(more[12].a, cycles ? usual[12 % usual.size()].a : usual.back().a) << name;
+  }
+  EXPECT_EQ(newton_schulz_set_names().front(), "simple");
+  EXPECT_THROW(newton_schulz_steps("cubic5", 4), Error);
+  EXPECT_THROW(newton_schulz_steps("aol", 5), Error);
+}
+
+// Muon and its relatives in double, as their rules are written.
+struct Reference {
+  const MatrixOptions& options;
+  std::size_t m, n;
+  std::vector<double> weight, momentum = std::vector<double>(m * n), second = std::vector<double>(m * n);
+
+  void step(const std::vector<float>& gradient, double lr, double weight_decay, double clip) {
+    const double mu = options.number("momentum");
+    const bool ema = options.word("momentum_form") == "ema", nesterov = options.flag("nesterov");
+    std::vector<double> u(m * n);
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      const double g = clip * gradient[i];
+      momentum[i] = ema ? momentum[i] + (1 - mu) * (g - momentum[i]) : mu * momentum[i] + g;
+      const double ahead = ema ? g + mu * (momentum[i] - g) : g + mu * momentum[i];
+      u[i] = nesterov ? ahead : momentum[i];
+    }
+    const auto norm = options.word("ns_normalize") == "add" ? NewtonSchulzNorm::add : NewtonSchulzNorm::max;
+    newton_schulz_plain(newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps")),
+                        options.number("ns_eps"), norm, m, n, u);
+    if (options.kind != "muon") adapt(u);
+    const double scale = options.number("extra_scale") * shape_scale(options.word("scale"));
+    for (std::size_t i = 0; i < u.size(); ++i) weight[i] = (1 - lr * weight_decay) * weight[i] - lr * scale * u[i];
+  }
+
+  double shape_scale(const std::string& word) const {
+    const double rows = double(m), cols = double(n), longest = std::max(rows, cols);
+    if (word == "match_rms_adamw") return 0.2 * std::sqrt(longest);
+    if (word == "spectral") return std::sqrt(longest);
+    if (word == "unit_rms_norm") return std::sqrt(rows / cols);
+    return rows > cols ? std::sqrt(rows / cols) : 1;
+  }
+
+  // NorMuon keeps its mean in every element of a row or column here.
+  void adapt(std::vector<double>& o) {
+    const double rate = 1 - options.number("beta2"), eps = options.number("eps");
+    double before = 0, after = 0;
+    std::vector<double> divided(o.size());
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t j = 0; j < n; ++j) {
+        const std::size_t at = i * n + j;
+        double mean = 0;
+        if (options.kind == "adamuon")
+          mean = o[at] * o[at];
+        else if (m >= n)
+          for (std::size_t k = 0; k < n; ++k) mean += o[i * n + k] * o[i * n + k] / double(n);
+        else
+          for (std::size_t k = 0; k < m; ++k) mean += o[k * n + j] * o[k * n + j] / double(m);
+        second[at] += rate * (mean - second[at]);
+        divided[at] = options.kind == "adamuon" ? o[at] / (std::sqrt(second[at]) + eps)
+                                                : o[at] / std::sqrt(std::max(second[at], eps));
+        before += o[at] * o[at];
+        after += divided[at] * divided[at];
+      }
+    for (std::size_t i = 0; i < o.size(); ++i)
+      o[i] = divided[i] * (options.flag("keep_norm") && after > 0 ? std::sqrt(before / after) : 1);
+  }
+};
+
+MatrixOptions options_of(const char* kind) { return default_options(*find_matrix_kind(kind)); }
+
+// Steps of an optimizer on Serial, with gradients from the counter-based generator.
+struct Rig {
+  Rig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
+      : optimizer(make_matrix_optimizer<Serial>(Serial(), options, {"/optimizer/w", m, n, 0})),
+        lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes()), {}, 0, 0},
+        m(m),
+        n(n),
+        gradient(m * n),
+        weight(m * n),
+        rounded(with_rounded ? m * n : 0) {
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(normal(1, i));
+  }
+  void step(std::int64_t t, double lr = 0.1, double weight_decay = 0.1, double clip = 1) {
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = static_cast<float>(normal(static_cast<std::uint64_t>(t) + 7, i));
+    OwnedMatrix<Serial> matrix{"w", {gradient.data(), m, n}, {weight.data(), m, n}, {}};
+    if (!rounded.empty()) matrix.weight = {rounded.data(), m, n};
+    optimizer->step(lane, {t, lr, weight_decay, clip}, matrix);
+  }
+
+  std::unique_ptr<MatrixOptimizer<Serial>> optimizer;
+  Lane<Serial> lane;
+  std::size_t m, n;
+  std::vector<float> gradient, weight;
+  std::vector<bf16> rounded;
+};
+
+// Five steps of 5 iterations in float, each of which may amplify what came before by its largest slope (about 3.4 where
+// a singular value is small); measured errors are 30 times smaller.
+void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
+  Rig rig(options, m, n);
+  Reference reference{options, m, n, {rig.weight.begin(), rig.weight.end()}};
+  const double tolerance = 300 * double(m + n) * std::numeric_limits<float>::epsilon();
+  for (std::int64_t t = 1; t <= 5; ++t) {
+    rig.step(t, 0.1, 0.1, 0.5);
+    reference.step(rig.gradient, 0.1, 0.1, 0.5);
+    double squares = 0, error = 0;
+    for (std::size_t i = 0; i < m * n; ++i) {
+      squares += reference.weight[i] * reference.weight[i];
+      error = std::max(error, std::abs(rig.weight[i] - reference.weight[i]));
+    }
+    ASSERT_LE(error, tolerance * std::sqrt(squares / double(m * n)))
+        << options.kind << " " << m << " x " << n << " update " << t;
+  }
+}
+
+constexpr std::pair<std::size_t, std::size_t> shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
+                                                          {1, 16}, {16, 1}, {70, 40}, {40, 300}};
+
+TEST(Muon, FollowsItsRuleInEveryWording) {
+  for (const KindKey& key : find_matrix_kind("muon")->keys)
+    for (const std::string& word : key.choices) {
+      if (key.name == "ns_precision" || word == "deepseekv4") continue;  // 10 steps of simple are not accurate
+      MatrixOptions options = options_of("muon");
+      options.words[key.name] = word;
+      SCOPED_TRACE(key.name + " = " + word);
+      expect_rule(options, 12, 8);
+      expect_rule(options, 8, 12);
+    }
+  for (const auto& [m, n] : shapes) {
+    MatrixOptions options = options_of("muon");
+    options.numbers["nesterov"] = m % 2;
+    options.numbers["extra_scale"] = 0.5;
+    expect_rule(options, m, n);
+  }
+}
+
+TEST(NorMuon, FollowsItsRule) {
+  for (const double keep_norm : {1.0, 0.0})
+    for (const auto& [m, n] : shapes) {
+      MatrixOptions options = options_of("normuon");
+      options.numbers["keep_norm"] = keep_norm;
+      expect_rule(options, m, n);
+      options.numbers["eps"] = 0.02;  // larger than some means
+      expect_rule(options, m, n);
+    }
+}
+
+TEST(AdaMuon, FollowsItsRule) {
+  for (const double keep_norm : {1.0, 0.0})
+    for (const auto& [m, n] : shapes) {
+      MatrixOptions options = options_of("adamuon");
+      options.numbers["keep_norm"] = keep_norm;
+      options.numbers["eps"] = 0.01;  // else the first steps are signs, also of what is only rounding
+      expect_rule(options, m, n);
+    }
+}
+
+// With keep_norm the movement is as long as that of Muon, whatever the second moment.
+TEST(MuonRelatives, KeepTheLengthOfTheStep) {
+  const auto length = [](const char* kind) {
+    Rig rig(options_of(kind), 24, 40);
+    const std::vector<float> before = rig.weight;
+    for (std::int64_t t = 1; t <= 3; ++t) {
+      rig.weight = before;
+      rig.step(t, 1, 0);
+    }
+    double squares = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) squares += std::pow(double(rig.weight[i]) - double(before[i]), 2);
+    return std::sqrt(squares);
+  };
+  const double muon = length("muon");
+  EXPECT_NEAR(length("normuon"), muon, 1e-5 * muon);
+  EXPECT_NEAR(length("adamuon"), muon, 1e-5 * muon);
+}
+
+// "auto": bf16 where the model computes with a rounded copy; "fp32" is the same with and without one.
+TEST(Muon, PrecisionFollowsTheWeights) {
+  const auto run = [](const char* precision, bool with_rounded) {
+    MatrixOptions options = options_of("muon");
+    options.words["ns_precision"] = precision;
+    Rig rig(options, 12, 8, with_rounded);
+    for (std::int64_t t = 1; t <= 3; ++t) rig.step(t);
+    return rig.weight;
+  };
+  EXPECT_EQ(run("auto", false), run("fp32", false));
+  EXPECT_EQ(run("fp32", true), run("fp32", false));
+  EXPECT_EQ(run("auto", true), run("bf16", false));
+  EXPECT_NE(run("bf16", false), run("fp32", false));
+}
+
+}  // namespace
+}  // namespace sestina

@@ -1,0 +1,273 @@
+#include "core/optimizer/refresh.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "refresh_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using namespace reference;
+
+template <class Space>
+class Refresh : public testing::Test {};
+using Spaces = testing::Types<Serial, Host>;
+TYPED_TEST_SUITE(Refresh, Spaces);
+
+constexpr double eps32 = epsilon<float>;
+
+void expect_orthonormal(const Array& q) {
+  EXPECT_LE(largest_difference(product(transposed(q), q), identity(q.cols)), 20 * double(q.cols) * eps32);
+}
+
+std::vector<double> falling_powers(std::size_t d, double ratio) {
+  std::vector<double> values(d);
+  for (std::size_t i = 0; i < d; ++i) values[i] = std::pow(ratio, double(i));
+  return values;
+}
+
+// Columns of both up to their signs.
+void expect_same_columns(Array got, const Array& want, double tolerance) {
+  for (std::size_t j = 0; j < want.cols; ++j) {
+    double dot = 0;
+    for (std::size_t i = 0; i < want.rows; ++i) dot += got(i, j) * want(i, j);
+    if (dot < 0)
+      for (std::size_t i = 0; i < want.rows; ++i) got(i, j) = -got(i, j);
+  }
+  EXPECT_LE(largest_difference(got, want), tolerance);
+}
+
+TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
+  using Space = TypeParam;
+  for (std::size_t d : {1, 2, 7, 33, 70}) {
+    auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d));
+    const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.8)));
+    const Field<float, Space> factor(k), basis(d, d), values(1, d);
+    std::int64_t failures = 0;
+    RefreshJob<Space> job{.method = RefreshMethod::eigen_basis,
+                          .name = "factor",
+                          .factor = factor.read(),
+                          .basis = basis.matrix(),
+                          .values = values.vector()};
+    ASSERT_EQ(refresh(lane, job, failures), Refreshed::done);
+    expect_orthonormal(basis.get());
+    const std::vector<double> found = values.get().values;
+    EXPECT_TRUE(std::is_sorted(found.rbegin(), found.rend()));
+    EXPECT_LE(largest_difference(with_eigenvalues(basis.get(), found), k), 20 * double(d) * eps32);
+    EXPECT_GT(lane.refresh_seconds, 0);
+  }
+}
+
+TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
+  using Space = TypeParam;
+  for (std::size_t d : {1, 2, 7, 33}) {
+    auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+    const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.9)));
+    const Array q = rounded<float>(random_basis(d, 4));
+    const Field<float, Space> factor(k), basis(q), values(1, d);
+    const Indices<Space> order(std::vector<int>(d, -1));
+    const Vector<std::int32_t, Space> order_out(const_cast<std::int32_t*>(order.vector().data()), d);
+    std::int64_t failures = 2;
+    RefreshJob<Space> job{.method = RefreshMethod::power_qr,
+                          .name = "factor",
+                          .factor = factor.read(),
+                          .basis = basis.matrix(),
+                          .values = values.vector(),
+                          .order = order_out};
+    ASSERT_EQ(refresh(lane, job, failures), Refreshed::done);
+    EXPECT_EQ(failures, 0);
+
+    const Array p = product(k, q), projected = product(transposed(q), p);
+    std::vector<int> want(d);
+    std::iota(want.begin(), want.end(), 0);
+    std::stable_sort(want.begin(), want.end(), [&](int a, int b) { return projected(a, a) > projected(b, b); });
+    Array sorted(d, d);
+    for (std::size_t i = 0; i < d; ++i)
+      for (std::size_t j = 0; j < d; ++j) sorted(i, j) = p(i, want[j]);
+    for (std::size_t j = 0; j < d; ++j) EXPECT_EQ(order_out(j), want[j]);
+    expect_orthonormal(basis.get());
+    // Condition number of the product times rounding.
+    expect_same_columns(basis.get(), orthonormalized(sorted), 50 * double(d) * eps32 / std::pow(0.9, double(d)));
+    const Array turned = product(transposed(basis.get()), product(k, basis.get()));
+    for (std::size_t j = 0; j < d; ++j) EXPECT_NEAR(values.get()(0, j), turned(j, j), 10 * double(d) * eps32);
+  }
+}
+
+TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 12;
+  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  const Array wanted = random_basis(d, 3);
+  const Field<float, Space> factor(with_eigenvalues(wanted, falling_powers(d, 0.5))), basis(random_basis(d, 5));
+  std::int64_t failures = 0;
+  for (int i = 0; i < 60; ++i)
+    ASSERT_EQ(
+        refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
+        Refreshed::done);
+  expect_same_columns(basis.get(), wanted, 1e-3);  // rounding against the smallest gap, 2^-12
+}
+
+TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 9;
+  auto lane = make_lane<Space>(std::max(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d),
+                                        refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d)));
+  const Array g = random_array(d, 2, 6);
+  for (const Array& k : {product(g, transposed(g)), identity(d), diagonal({1, 1, 1, 0, 0, 0, 0, 0, 0})})
+    for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr}) {
+      const Field<float, Space> factor(k), basis(random_basis(d, 7));
+      std::int64_t failures = 0;
+      ASSERT_EQ(refresh(lane, {.method = method, .factor = factor.read(), .basis = basis.matrix()}, failures),
+                Refreshed::done);
+      expect_orthonormal(basis.get());
+    }
+}
+
+TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 5;
+  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  const Array before = rounded<float>(random_basis(d, 8));
+  const Field<float, Space> factor(Array(d, d)), basis(before);
+  std::int64_t failures = 0;
+  EXPECT_EQ(
+      refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      Refreshed::not_needed);
+  expect_same(basis.get(), before, "basis");
+  EXPECT_EQ(lane.refresh_failures, 0);
+}
+
+TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 6;
+  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  const Field<float, Space> factor(Array(d, d, 3e38)), basis(random_basis(d, 9));
+  std::int64_t failures = 0;
+  ASSERT_EQ(
+      refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      Refreshed::done);
+  expect_orthonormal(basis.get());
+  EXPECT_EQ(lane.refresh_failures, 0);
+}
+
+struct Dumped {
+  int count = 0;
+  std::string name;
+  std::vector<float> values;
+  static void dump(void* context, const std::string& name, const std::vector<float>& values, std::size_t d) {
+    auto* self = static_cast<Dumped*>(context);
+    EXPECT_EQ(values.size(), d * d);
+    ++self->count;
+    self->name = name;
+    self->values = values;
+  }
+};
+
+TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 5;
+  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  Dumped dumped;
+  lane.refresh_policy = {.max_failures = 2, .dump = &Dumped::dump, .dump_context = &dumped};
+  for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Array k = identity(d);
+    k(1, 3) = bad;
+    const Array before = rounded<float>(random_basis(d, 8));
+    const Field<float, Space> factor(k), basis(before), good(identity(d));
+    std::int64_t failures = 0;
+    dumped.count = 0;
+    lane.refresh_failures = 0;
+    RefreshJob<Space> job{.name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
+    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    EXPECT_EQ(failures, 2);
+    job.factor = good.read();
+    EXPECT_EQ(refresh(lane, job, failures), Refreshed::done);
+    EXPECT_EQ(failures, 0);
+    expect_same_columns(basis.get(), before, 1e-6);
+    job.factor = factor.read();
+    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    try {
+      refresh(lane, job, failures);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::diverged);
+      EXPECT_NE(std::string(error.what()).find("/optimizer/w/factor_left"), std::string::npos);
+    }
+    EXPECT_EQ(dumped.count, 5);
+    EXPECT_EQ(dumped.name, "/optimizer/w/factor_left");
+    EXPECT_EQ(dumped.values[0], 1.0f);
+    EXPECT_EQ(lane.refresh_failures, 5);
+  }
+}
+
+TYPED_TEST(Refresh, ColdBasesDiagonaliseTheGradient) {
+  using Space = TypeParam;
+  for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
+    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(m, n));
+    const Array g = rounded<float>(random_array(m, n, 11));
+    const Field<float, Space> gradient(g, 3), left(m, m), right(n, n);
+    ASSERT_TRUE(cold_bases<Space>(lane, gradient.read(), left.matrix(), right.matrix()));
+    expect_orthonormal(left.get());
+    expect_orthonormal(right.get());
+    const Array turned = product(transposed(left.get()), product(g, right.get()));
+    double last = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t j = 0; j < n; ++j) {
+        if (i != j) {
+          EXPECT_NEAR(turned(i, j), 0, 1e-5);
+        } else {
+          EXPECT_LE(std::abs(turned(i, i)), last);
+          last = std::abs(turned(i, i));
+        }
+      }
+    for (const Array& basis : {left.get(), right.get()})
+      for (std::size_t j = 0; j < basis.cols; ++j) {
+        double largest = 0;
+        for (std::size_t i = 0; i < basis.rows; ++i)
+          if (std::abs(basis(i, j)) > std::abs(largest)) largest = basis(i, j);
+        EXPECT_GT(largest, 0);
+      }
+  }
+}
+
+// The point of the rule: rounding of the gradient moves the bases by no more than rounding, null space included.
+TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
+  using Space = TypeParam;
+  constexpr std::size_t m = 20, n = 6;
+  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(m, n));
+  const Array low = product(random_array(m, 3, 1), random_array(3, n, 2));  // rank 3
+  Array moved = low;
+  const Array noise = random_array(m, n, 3);
+  for (std::size_t i = 0; i < moved.values.size(); ++i) moved.values[i] *= 1 + 0.5 * eps32 * noise.values[i];
+  const Field<float, Space> a(low), b(moved), left_a(m, m), left_b(m, m), right_a(n, n), right_b(n, n);
+  ASSERT_TRUE(cold_bases<Space>(lane, a.read(), left_a.matrix(), right_a.matrix()));
+  ASSERT_TRUE(cold_bases<Space>(lane, b.read(), left_b.matrix(), right_b.matrix()));
+  EXPECT_LE(largest_difference(left_a.get(), left_b.get()), 1e-5);
+  EXPECT_LE(largest_difference(right_a.get(), right_b.get()), 1e-5);
+}
+
+TYPED_TEST(Refresh, ColdBasesOfZeroAreIdentitiesAndOfNanNone) {
+  using Space = TypeParam;
+  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(4, 3));
+  const Field<float, Space> zero(Array(4, 3)), left(4, 4), right(3, 3), none(0, 0);
+  ASSERT_TRUE(cold_bases<Space>(lane, zero.read(), left.matrix(), right.matrix()));
+  expect_same(left.get(), identity(4), "left");
+  expect_same(right.get(), identity(3), "right");
+  Array g = random_array(4, 3, 1);
+  g(2, 1) = std::numeric_limits<double>::quiet_NaN();
+  const Field<float, Space> bad(g);
+  EXPECT_FALSE(cold_bases<Space>(lane, bad.read(), left.matrix(), right.matrix()));
+  expect_same(left.get(), identity(4), "left");
+  const Field<float, Space> good(random_array(4, 3, 1));
+  ASSERT_TRUE(cold_bases<Space>(lane, good.read(), none.matrix(), right.matrix()));
+  expect_same(left.get(), identity(4), "left");
+  expect_orthonormal(right.get());
+}
+
+}  // namespace
+}  // namespace sestina
