@@ -1,5 +1,6 @@
-// Options of a preset under a matrix optimizer, for plans. Only names and shapes matter.
+// Options of a preset under a matrix optimizer, for plans.
 #pragma once
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -14,10 +15,7 @@ inline Options plan_options(const ModelConfig& model, const std::string& kind, i
   options.data.sequence_length = 128;
   options.train.global_batch = options.train.micro_batch = 8;
   options.optimizer.kind = kind;
-  if (kind != "adamw") {
-    options.optimizer.matrix.emplace();
-    options.optimizer.matrix->kind = kind;
-  }
+  if (const MatrixKind* known = find_matrix_kind(kind)) options.optimizer.matrix = default_options(*known);
   options.parallel.dp = dp;
   options.parallel.tp = tp;
   return options;

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <map>
 
+#include "core/deck.hpp"
 #include "parallel/plan_collectives.hpp"
 #include "parallel/plan_memory.hpp"
 #include "parallel/plan_reading.hpp"
 #include "plan_rig.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {
@@ -224,6 +228,21 @@ TEST(MakePlan, SendsEachGradientOnce) {
   EXPECT_GE(gradients, 4 * parameter_count(options.model));
   EXPECT_LT(gradients, 4 * parameter_count(options.model) + 4 * 32 * 40);
   EXPECT_EQ(gradients, 2 * weights);
+}
+
+TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
+  Deck deck;
+  deck.add_file(std::string(SESTINA_SOURCE_DIR) + "/inputs/plan_qwen3_32b.toml");
+  const Options options = Options::read(deck);
+  ASSERT_NO_THROW(deck.finish());
+  const auto start = std::chrono::steady_clock::now();
+  const Plan plan = make_plan(options);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  expect_legal(plan);
+  ASSERT_EQ(plan.ranks(), 256);
+  EXPECT_LE(plan.host_cost.gap(), 1e-3);
+  EXPECT_LE(plan.dp_cost.ratio, 1.1);
+  for (const RankMemory& memory : rank_memory(plan, options)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
 }
 
 TEST(MakePlan, SecondsNeedAMachine) {
