@@ -19,7 +19,7 @@ using TpUpdate = ParallelOptions::TpUpdate;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-constexpr std::int64_t gradient_bytes = 4;  // f32
+constexpr std::int64_t f32 = 4;  // bytes
 
 std::vector<TensorSpec> local_specs(const std::vector<TensorSpec>& specs, const Options& options, int tp_rank) {
   std::vector<TensorSpec> local;
@@ -56,20 +56,16 @@ Buckets numbers_of_specs(const Draft& draft) {
   return buckets;
 }
 
-std::int64_t state_bytes(const TensorSpec& spec, const OptimizerOptions& optimizer) {
-  const std::size_t master = static_cast<std::size_t>(spec.elements()) * sizeof(float);
-  return static_cast<std::int64_t>(master + (find_matrix_kind(optimizer.kind) != nullptr
-                                                 ? optimizer_state_bytes({spec}, optimizer, sizeof(float))
-                                                 : master));
-}
-
 // Hosts of all data-parallel ranks filled together; then tp of them make a rank.
 void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const Assignment best = assign_optimal(draft.cost, dp * tp);
-  std::vector<std::int64_t> bytes(at(dp * tp), 0);
-  for (std::size_t i = 0; i < draft.specs.size(); ++i)
-    bytes[at(best.bin[i])] += state_bytes(stage.specs[at(draft.specs[i])], options.optimizer);
+  std::vector<std::int64_t> bytes(at(dp * tp), 0);  // master weights and state
+  StateBytes state(options.optimizer);
+  for (std::size_t i = 0; i < draft.specs.size(); ++i) {
+    const TensorSpec& spec = stage.specs[at(draft.specs[i])];
+    bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
+  }
   const std::vector<int> rank = group_hosts(bytes, dp, tp);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
     stage.owner[at(draft.specs[i])] = rank[at(best.bin[i])] / tp;
@@ -149,7 +145,7 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     for (const int spec : order)
       if (stage.owner[at(spec)] == rank || stage.owner[at(spec)] == every_rank)
         owned[at(rank)].push_back(
-            {spec, stage.host[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * gradient_bytes});
+            {spec, stage.host[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32});
   for (auto& matrices : owned)
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }

@@ -71,6 +71,12 @@ std::int64_t tensor_cost(const TensorSpec& spec, const OptimizerOptions& optimiz
   return sum;
 }
 
+std::size_t StateBytes::of(const TensorSpec& spec) {
+  const auto [place, is_new] = known_.try_emplace({spec.rows, spec.cols, spec.heads}, std::size_t{0});
+  if (is_new) place->second = optimizer_state_bytes({spec}, optimizer_, sizeof(float));
+  return place->second;
+}
+
 void require_machine(ParallelOptions::Cost cost, const MachineOptions& machine) {
   if (cost == ParallelOptions::Cost::seconds && !(machine.peak_tflops && machine.memory_bandwidth))
     fail(ExitCode::bad_deck,

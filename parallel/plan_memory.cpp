@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/optimizer/routing.hpp"
+#include "parallel/plan_cost.hpp"
 #include "parallel/tensor_shard.hpp"
 
 namespace sestina {
@@ -21,11 +21,11 @@ void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const 
                   const Options& options, const StorageWidth& width) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const bool shared = shares_state(options.parallel);
+  StateBytes state_bytes(options.optimizer);
   for (std::size_t i = 0; i < stage.specs.size(); ++i) {
     if (stage.owner[i] == scalar_tensor) continue;
     const TensorSpec& kept = shared ? local[i] : stage.specs[i];
-    const bool known = find_matrix_kind(options.optimizer.kind) != nullptr;
-    const std::size_t state = known ? optimizer_state_bytes({kept}, options.optimizer, width.accumulate) : 0;
+    const std::size_t state = state_bytes.of(kept);
     const std::size_t master = static_cast<std::size_t>(local[i].elements()) * width.accumulate;
     for (int rank = 0; rank < dp * tp; ++rank) {
       if (stage.owner[i] != every_rank && stage.owner[i] != rank / tp) continue;

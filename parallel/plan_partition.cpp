@@ -79,13 +79,13 @@ Buckets fill_buckets(const Items& items, std::int64_t bucket_elements, bool at_b
 }
 
 std::int64_t usual_bucket(const Items& items, int ranks) {
-  constexpr std::int64_t buckets = 16;
+  constexpr std::int64_t most = 16, least = 4;  // buckets
   std::int64_t total = 0, longest = 0;
   for (const PartitionItem& item : items) {
     total += item.elements;
     longest = std::max(longest, item.elements);
   }
-  return std::max({total / buckets, longest * ranks, std::int64_t{1}});
+  return std::max({total / most, std::min(longest * ranks, total / least), std::int64_t{1}});
 }
 
 std::vector<int> start_index_owners(const Items& items, const Buckets& buckets, int ranks) {

@@ -42,7 +42,8 @@ TEST(PlanPartition, BucketsCloseWhenFullOrAtBlocks) {
   items[2].block = items[1].block;  // items 1 and 2 get ready together
   EXPECT_EQ(fill_buckets(items, 8, true), (Buckets{{0, 1, 2}, {3, 4}}));
   EXPECT_TRUE(fill_buckets({}, 8, true).empty());
-  EXPECT_EQ(usual_bucket(items, 3), 12);
+  EXPECT_EQ(usual_bucket(items, 1), 4);
+  EXPECT_EQ(usual_bucket(items, 3), 5);  // a quarter
 }
 
 TEST(PlanPartition, StartIndexCutsEvenly) {
