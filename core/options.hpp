@@ -96,7 +96,7 @@ struct ParallelOptions {
   enum class Cost { flops, elements, seconds } cost = Cost::flops;  // what is balanced
   double alpha = 1;                                    // balanced: 0 equal shards in each bucket, 1 equal loads
   std::int64_t bucket_elements = 0;                    // 0: plan chooses
-  std::int64_t micro_group_bytes = std::int64_t{1} << 30;  // whole gradients that a host takes in at a time
+  std::int64_t micro_group_bytes = std::int64_t{1} << 28;  // whole gradients that a host takes in at a time
   int node_size = 0;                                   // ranks of a node; 0: as the machine says
   enum class TpUpdate { home, duplicated, distributed, blockwise } tp_update = TpUpdate::home;
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
