@@ -47,8 +47,11 @@ void print_sizes(const RunPlan& run) {
              with_unit(run.flops_per_step, "FLOP"));
 }
 
-const char* unit_of(ParallelOptions::Cost cost) {
-  return cost == ParallelOptions::Cost::flops ? "FLOP" : cost == ParallelOptions::Cost::elements ? "" : "ns";
+std::string load_text(std::int64_t load, ParallelOptions::Cost cost) {
+  constexpr double nano = 1e-9;
+  const auto value = static_cast<double>(load);
+  return cost == ParallelOptions::Cost::seconds ? time_text(nano * value)
+                                                : with_unit(value, cost == ParallelOptions::Cost::flops ? "FLOP" : "");
 }
 
 const char* name_of(ParallelOptions::Partition partition) {
@@ -68,15 +71,15 @@ void print_loads(const RunPlan& run) {
     load.insert(load.end(), stage.rank_cost.begin(), stage.rank_cost.end());
   const auto largest = static_cast<double>(std::max<std::int64_t>(*std::max_element(load.begin(), load.end()), 1));
   const std::size_t each = (load.size() + most_lines - 1) / most_lines;
-  const char* unit = unit_of(run.options.parallel.cost);
+  const auto cost = run.options.parallel.cost;
   for (std::size_t begin = 0; begin < load.size(); begin += each) {
     const std::size_t end = std::min(begin + each, load.size());
     const auto [least, most] = std::minmax_element(load.begin() + static_cast<std::ptrdiff_t>(begin),
                                                    load.begin() + static_cast<std::ptrdiff_t>(end));
     const std::string who = each == 1 ? fmt::format("rank {}", begin) : fmt::format("ranks {}-{}", begin, end - 1);
     const auto low = static_cast<double>(*least), high = static_cast<double>(*most);
-    fmt::print("  {:16}{:>14}{:>18}  {}{}\n", who, with_unit(high, unit),
-               *least == *most ? "" : "from " + with_unit(low, unit), bar(low / largest),
+    fmt::print("  {:16}{:>14}{:>18}  {}{}\n", who, load_text(*most, cost),
+               *least == *most ? "" : "from " + load_text(*least, cost), bar(low / largest),
                std::string(bar(high / largest).size() - bar(low / largest).size(), '-'));
   }
 }

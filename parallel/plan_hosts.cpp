@@ -1,7 +1,10 @@
 #include "parallel/plan_hosts.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 namespace sestina {
 namespace {
@@ -11,7 +14,9 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 // Exchanges one host of the heaviest group against one of another while that makes the heaviest lighter.
 void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<int>>& group,
               std::vector<std::int64_t>& load) {
-  for (std::size_t round = 0; round < group.size(); ++round) {
+  constexpr std::size_t most_work = 100'000'000;  // pairs looked at: with very many ranks there is little to gain
+  const std::size_t rounds = std::min(group.size(), most_work / (group.size() * group[0].size() * group[0].size()));
+  for (std::size_t round = 0; round < rounds; ++round) {
     const auto from = static_cast<std::size_t>(std::max_element(load.begin(), load.end()) - load.begin());
     std::int64_t best = load[from], moved = 0;
     std::size_t best_to = from, best_give = 0, best_take = 0;
@@ -42,12 +47,15 @@ std::vector<int> group_hosts(const std::vector<std::int64_t>& bytes, int dp, int
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bytes[at(a)] > bytes[at(b)]; });
   std::vector<std::vector<int>> group(at(dp));
   std::vector<std::int64_t> load(at(dp), 0);
+  using Slot = std::pair<std::int64_t, int>;  // load of a group with room, and its number
+  std::priority_queue<Slot, std::vector<Slot>, std::greater<>> least;
+  for (int g = 0; g < dp; ++g) least.emplace(0, g);
   for (const int host : order) {
-    std::size_t best = at(dp);
-    for (std::size_t g = 0; g < group.size(); ++g)
-      if (group[g].size() < at(tp) && (best == at(dp) || load[g] < load[best])) best = g;
-    group[best].push_back(host);
-    load[best] += bytes[at(host)];
+    const int g = least.top().second;
+    least.pop();
+    group[at(g)].push_back(host);
+    load[at(g)] += bytes[at(host)];
+    if (group[at(g)].size() < at(tp)) least.emplace(load[at(g)], g);
   }
   exchange(bytes, group, load);
   std::vector<int> rank(bytes.size());

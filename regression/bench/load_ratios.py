@@ -84,4 +84,5 @@ def main(program):
           f"{max(times):.1f} ms (slowest).")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])
