@@ -2,6 +2,7 @@
 // is called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 

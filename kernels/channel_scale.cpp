@@ -60,8 +60,8 @@ struct FactorBody {
       return Kokkos::sqrt(static_cast<double>(direction(i))) /
              (Kokkos::sqrt(static_cast<double>(projected(i))) + rule.norm_eps);
     };
-    const double squares = workers.sum(
-        n, [&](std::size_t i) { return factor(i) * factor(i) * static_cast<double>(gradient(i)); });
+    const double squares =
+        workers.sum(n, [&](std::size_t i) { return factor(i) * factor(i) * static_cast<double>(gradient(i)); });
     const double root = Kokkos::sqrt(rule.scale);
     double norm = rule.gradient_scale * Kokkos::sqrt(squares) * (rule.scale_front ? root : 1);
     double limit = 1;
@@ -96,8 +96,7 @@ KOKKOS_INLINE_FUNCTION void move_range(const Move& f, bool by_row, std::size_t n
                                        bf16* __restrict weight) {
   if (by_row) {
     const float factor = *factors;
-    for (std::size_t j = 0; j < n; ++j)
-      master[j] = f.after * (f.before * master[j] - f.step * (factor * gradient[j]));
+    for (std::size_t j = 0; j < n; ++j) master[j] = f.after * (f.before * master[j] - f.step * (factor * gradient[j]));
   } else {
     for (std::size_t j = 0; j < n; ++j)
       master[j] = f.after * (f.before * master[j] - f.step * (factors[j] * gradient[j]));
@@ -113,10 +112,10 @@ void channel_factors(const Space& exec, const ChannelRule& rule, Vector<const fl
                      Vector<const float, Space> projected, Vector<const float, Space> gradient,
                      Vector<float, Space> update_norm, Vector<float, Space> factors) {
   const std::size_t n = factors.extent(0);
-  SESTINA_REQUIRE(direction.extent(0) == n && projected.extent(0) == n && gradient.extent(0) == n &&
-                      update_norm.extent(0) == 1,
-                  "channels: direction {}, projected {}, gradient {}, factors {}", direction.extent(0),
-                  projected.extent(0), gradient.extent(0), n);
+  SESTINA_REQUIRE(
+      direction.extent(0) == n && projected.extent(0) == n && gradient.extent(0) == n && update_norm.extent(0) == 1,
+      "channels: direction {}, projected {}, gradient {}, factors {}", direction.extent(0), projected.extent(0),
+      gradient.extent(0), n);
   const FactorBody<Space> body{rule, direction, projected, gradient, update_norm, factors};
   if constexpr (is_host<Space>)
     Kokkos::parallel_for("channel_factors", Kokkos::RangePolicy<Space>(exec, 0, 1), body);
@@ -129,7 +128,8 @@ void move_channels(const Space& exec, const WeightMove& move, bool by_row, Vecto
                    Matrix<const float, Space> gradient, Matrix<float, Space> master, Matrix<bf16, Space> weight) {
   const std::size_t rows = master.extent(0), cols = master.extent(1);
   SESTINA_REQUIRE(gradient.extent(0) == rows && gradient.extent(1) == cols &&
-                      factors.extent(0) == (by_row ? rows : cols) && (weight.size() == master.size() || weight.size() == 0),
+                      factors.extent(0) == (by_row ? rows : cols) &&
+                      (weight.size() == master.size() || weight.size() == 0),
                   "master ({}, {}), gradient ({}, {}), factors {}", rows, cols, gradient.extent(0), gradient.extent(1),
                   factors.extent(0));
   if (cols == 0) return;
@@ -145,11 +145,11 @@ void move_channels(const Space& exec, const WeightMove& move, bool by_row, Vecto
       });
 }
 
-#define SESTINA_CHANNEL_SCALE(Space)                                                                                \
-  template void channel_factors<Space>(const Space&, const ChannelRule&, Vector<const float, Space>,                \
-                                       Vector<const float, Space>, Vector<const float, Space>,                      \
-                                       Vector<float, Space>, Vector<float, Space>);                                 \
-  template void move_channels<Space>(const Space&, const WeightMove&, bool, Vector<const float, Space>,             \
+#define SESTINA_CHANNEL_SCALE(Space)                                                                                 \
+  template void channel_factors<Space>(const Space&, const ChannelRule&, Vector<const float, Space>,                 \
+                                       Vector<const float, Space>, Vector<const float, Space>, Vector<float, Space>, \
+                                       Vector<float, Space>);                                                        \
+  template void move_channels<Space>(const Space&, const WeightMove&, bool, Vector<const float, Space>,              \
                                      Matrix<const float, Space>, Matrix<float, Space>, Matrix<bf16, Space>);
 SESTINA_INSTANTIATE_LANES(SESTINA_CHANNEL_SCALE)
 

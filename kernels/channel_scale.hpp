@@ -17,8 +17,8 @@ struct ChannelRule {
 };
 
 // From the sums of squares per channel (c) of the direction, of the projected clipped gradient it came from, and of
-// the unclipped gradient: factors (c) by which the unclipped gradient is to be multiplied. update_norm (1): of the update,
-// ahead of a factor scale behind the limiter; in and out.
+// the unclipped gradient: factors (c) by which the unclipped gradient is to be multiplied. update_norm (1): of the
+// update, ahead of a factor scale behind the limiter; in and out.
 template <class Space>
 void channel_factors(const Space&, const ChannelRule&, Vector<const float, Space> direction,
                      Vector<const float, Space> projected, Vector<const float, Space> gradient,

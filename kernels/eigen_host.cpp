@@ -5,24 +5,33 @@
 #include <algorithm>
 
 #include "kernels/error.hpp"
+#include "kernels/householder_host.hpp"
 #include "kernels/lapack.hpp"
 #include "kernels/thread_count.hpp"
 
 namespace sestina {
 namespace {
 
-constexpr std::size_t panel = 64;  // columns that LAPACK's blocked QR works on at a time, at most
+constexpr std::size_t panel = 64;  // columns that LAPACK works on at a time, at most
+
+// Rows of a matrix in memory.
+template <class T>
+struct Rows {
+  T* data;
+  std::size_t leading;
+  T* row(std::size_t i) const { return data + i * leading; }
+};
 
 // y (cols, rows) = x^T for x (rows, cols), in blocks that stay in the first-level cache. reversed: rows of x are taken
 // from the last to the first.
 template <class T>
-void transpose(const T* x, std::size_t rows, std::size_t cols, T* y, bool reversed = false) {
+void transpose(Rows<const T> x, std::size_t rows, std::size_t cols, Rows<T> y, bool reversed = false) {
   constexpr std::size_t block = 32;
   for (std::size_t row = 0; row < rows; row += block)
     for (std::size_t col = 0; col < cols; col += block)
       for (std::size_t j = col; j < std::min(col + block, cols); ++j)
         for (std::size_t i = row; i < std::min(row + block, rows); ++i)
-          y[j * rows + i] = x[(reversed ? rows - 1 - i : i) * cols + j];
+          y.row(j)[i] = x.row(reversed ? rows - 1 - i : i)[j];
 }
 
 template <class View>
@@ -86,16 +95,16 @@ bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector
                     as_int(iwork.size())) != 0)
     return false;
   std::copy_n(vectors.data(), d * d, work.data());  // rows are vectors, by rising value
-  transpose(work.data(), d, d, vectors.data(), true);
+  transpose<T>({work.data(), d}, d, d, {vectors.data(), d}, true);
   std::reverse_copy(rising.data(), rising.data() + d, values.data());
   return true;
 }
 
 template <class Exec>
 template <class T>
-std::size_t Solver<Exec>::qr_bytes(std::size_t m, std::size_t n, std::size_t p) {
-  return Workspace<Exec>::template bytes<T>(m * p) + Workspace<Exec>::template bytes<T>(n) +
-         Workspace<Exec>::template bytes<T>(panel * p);
+std::size_t Solver<Exec>::qr_bytes(std::size_t m, std::size_t, std::size_t p) {
+  return Workspace<Exec>::template bytes<T>(host::padded_rows(m) * p) +
+         Workspace<Exec>::template bytes<T>(host::householder_scratch(m, p));
 }
 
 template <class Exec>
@@ -107,16 +116,13 @@ bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec
   require_dense(a);
   require_dense(q);
   const auto frame = workspace.frame();
-  const auto columns = workspace.template take<T>(m * p);
-  const auto tau = workspace.template take<T>(n);
-  const auto work = workspace.template take<T>(panel * p);
-  transpose(a.data(), m, n, columns.data());
+  const std::size_t apart = host::padded_rows(m);
+  const auto columns = workspace.template take<T>(apart * p);
+  const auto scratch = workspace.template take<T>(host::householder_scratch(m, p));
+  transpose<T>({a.data(), n}, m, n, {columns.data(), apart});
   const ThreadCount one(1);
-  if (n > 0 && lapack::geqrf(as_int(m), as_int(n), columns.data(), tau.data(), work.data(), as_int(work.size())) != 0)
-    return false;
-  if (lapack::orgqr(as_int(m), as_int(p), as_int(n), columns.data(), tau.data(), work.data(), as_int(work.size())) != 0)
-    return false;
-  transpose(columns.data(), p, m, q.data());
+  if (!host::form_q<T>(m, n, p, columns.data(), scratch.data())) return false;
+  transpose<T>({columns.data(), apart}, p, m, {q.data(), p});
   return true;
 }
 
@@ -149,7 +155,7 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
   if (lapack::gesdd(as_int(n), as_int(m), copy.data(), values.data(), right_rows.data(), left.data(), work.data(),
                     as_int(work.size()), iwork.data()) != 0)
     return false;
-  transpose(right_rows.data(), k, n, right.data());
+  transpose<double>({right_rows.data(), n}, k, n, {right.data(), k});
   return true;
 }
 

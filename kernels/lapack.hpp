@@ -1,4 +1,4 @@
-// The routines of LAPACK that eigen_host.cpp calls, by their Fortran names, with one overload for each type.
+// The routines of LAPACK that the host's twins call, by their Fortran names, with one overload for each type.
 #pragma once
 
 extern "C" {
@@ -6,10 +6,8 @@ void ssyevd_(const char*, const char*, const int*, float*, const int*, float*, f
              int*);
 void dsyevd_(const char*, const char*, const int*, double*, const int*, double*, double*, const int*, int*, const int*,
              int*);
-void sgeqrf_(const int*, const int*, float*, const int*, float*, float*, const int*, int*);
-void dgeqrf_(const int*, const int*, double*, const int*, double*, double*, const int*, int*);
-void sorgqr_(const int*, const int*, const int*, float*, const int*, const float*, float*, const int*, int*);
-void dorgqr_(const int*, const int*, const int*, double*, const int*, const double*, double*, const int*, int*);
+void sgeqrt3_(const int*, const int*, float*, const int*, float*, const int*, int*);
+void dgeqrt3_(const int*, const int*, double*, const int*, double*, const int*, int*);
 void dgesdd_(const char*, const int*, const int*, double*, const int*, double*, double*, const int*, double*,
              const int*, double*, const int*, int*, int*);
 }
@@ -28,26 +26,15 @@ inline int syevd(int d, double* a, double* values, double* work, int work_size, 
   return info;
 }
 
-inline int geqrf(int m, int n, float* a, float* tau, float* work, int work_size) {
+// QR of a narrow A (m, n), by recursion: reflections below the diagonal, their triangle T (n, n).
+inline int geqrt3(int m, int n, float* a, int lda, float* t, int ldt) {
   int info = 0;
-  sgeqrf_(&m, &n, a, &m, tau, work, &work_size, &info);
+  sgeqrt3_(&m, &n, a, &lda, t, &ldt, &info);
   return info;
 }
-inline int geqrf(int m, int n, double* a, double* tau, double* work, int work_size) {
+inline int geqrt3(int m, int n, double* a, int lda, double* t, int ldt) {
   int info = 0;
-  dgeqrf_(&m, &n, a, &m, tau, work, &work_size, &info);
-  return info;
-}
-
-// The first p columns of the product of n reflections of length m.
-inline int orgqr(int m, int p, int n, float* a, const float* tau, float* work, int work_size) {
-  int info = 0;
-  sorgqr_(&m, &p, &n, a, &m, tau, work, &work_size, &info);
-  return info;
-}
-inline int orgqr(int m, int p, int n, double* a, const double* tau, double* work, int work_size) {
-  int info = 0;
-  dorgqr_(&m, &p, &n, a, &m, tau, work, &work_size, &info);
+  dgeqrt3_(&m, &n, a, &lda, t, &ldt, &info);
   return info;
 }
 

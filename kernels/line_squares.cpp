@@ -5,8 +5,8 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t row_chunk = 64;   // rows that one thread adds up
-constexpr int lanes = 16;               // partial sums of a row, added as a binary tree: a fixed order that vectorises
+constexpr std::size_t row_chunk = 64;  // rows that one thread adds up
+constexpr int lanes = 16;              // partial sums of a row, added as a binary tree: a fixed order that vectorises
 
 KOKKOS_INLINE_FUNCTION float square(float x) { return x * x; }
 
@@ -107,11 +107,11 @@ void column_squares(const Space& exec, Matrix<const float, Space> x, Vector<cons
       });
 }
 
-#define SESTINA_LINE_SQUARES(Space)                                                                                 \
-  template void row_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>,            \
-                                   Vector<float, Space>);                                                           \
-  template std::size_t column_squares_workspace_bytes<Space>(std::size_t, std::size_t);                             \
-  template void column_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>,         \
+#define SESTINA_LINE_SQUARES(Space)                                                                         \
+  template void row_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>,    \
+                                   Vector<float, Space>);                                                   \
+  template std::size_t column_squares_workspace_bytes<Space>(std::size_t, std::size_t);                     \
+  template void column_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>, \
                                       Vector<float, Space>, Workspace<Space>&);
 SESTINA_INSTANTIATE_LANES(SESTINA_LINE_SQUARES)
 

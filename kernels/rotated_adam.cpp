@@ -60,15 +60,16 @@ KOKKOS_INLINE_FUNCTION void square_range(float rate, std::size_t n, const float*
 KOKKOS_INLINE_FUNCTION void divide_range(float eps, std::size_t n, const float* __restrict v, float* __restrict d) {
   for (std::size_t i = 0; i < n; ++i) d[i] /= Kokkos::sqrt(v[i]) + eps;
 }
-KOKKOS_INLINE_FUNCTION void rotated_range(const Rates& r, std::size_t n, const float* __restrict g,
-                                          float* __restrict v, float* __restrict d) {
+KOKKOS_INLINE_FUNCTION void rotated_range(const Rates& r, std::size_t n, const float* __restrict g, float* __restrict v,
+                                          float* __restrict d) {
   for (std::size_t i = 0; i < n; ++i) {
     v[i] += r.one_minus_beta2 * (g[i] * g[i] - v[i]);
     d[i] /= Kokkos::sqrt(v[i]) + r.eps;
   }
 }
-KOKKOS_INLINE_FUNCTION void direction_range(const Rates& r, float scale, std::size_t n, const float* __restrict gradient,
-                                            float* __restrict m, float* __restrict v, float* __restrict d) {
+KOKKOS_INLINE_FUNCTION void direction_range(const Rates& r, float scale, std::size_t n,
+                                            const float* __restrict gradient, float* __restrict m, float* __restrict v,
+                                            float* __restrict d) {
   for (std::size_t i = 0; i < n; ++i) {
     const float g = scale * gradient[i];
     m[i] += r.one_minus_beta1 * (g - m[i]);
@@ -263,25 +264,25 @@ void inverse_square_roots(const Space& exec, Vector<const float, Space> values, 
       });
 }
 
-#define SESTINA_ROTATED_ADAM(Space)                                                                                   \
-  template void average_momentum<Space>(const Space&, double, double, Vector<const float, Space>,                     \
-                                        Vector<float, Space>);                                                        \
-  template void rotated_adam<Space>(const Space&, const AdamRule&, Vector<const float, Space>, Vector<float, Space>,  \
-                                    Vector<float, Space>);                                                            \
-  template void average_squares<Space>(const Space&, double, Vector<const float, Space>, Vector<float, Space>);       \
-  template void divide_by_root<Space>(const Space&, double, Vector<const float, Space>, Vector<float, Space>);        \
-  template void adam_direction<Space>(const Space&, const AdamRule&, double, Vector<const float, Space>,              \
-                                      Vector<float, Space>, Vector<float, Space>, Vector<float, Space>);              \
-  template void scale_lines<Space>(const Space&, Vector<const float, Space>, Vector<const float, Space>,              \
-                                   Matrix<float, Space>);                                                             \
-  template void scale_damped<Space>(const Space&, double, Vector<const float, Space>, Vector<const float, Space>,     \
-                                    Matrix<float, Space>);                                                            \
-  template void permute<Space>(const Space&, Vector<const std::int32_t, Space>, Vector<const std::int32_t, Space>,    \
-                               Matrix<float, Space>, Matrix<float, Space>);                                           \
-  template void scale_values<Space>(const Space&, double, Vector<float, Space>);                                      \
-  template void fill_values<Space>(const Space&, double, Vector<float, Space>);                                       \
-  template void average_eigenvalues<Space>(const Space&, double, double, double, Vector<const float, Space>,          \
-                                           Vector<float, Space>);                                                     \
+#define SESTINA_ROTATED_ADAM(Space)                                                                                  \
+  template void average_momentum<Space>(const Space&, double, double, Vector<const float, Space>,                    \
+                                        Vector<float, Space>);                                                       \
+  template void rotated_adam<Space>(const Space&, const AdamRule&, Vector<const float, Space>, Vector<float, Space>, \
+                                    Vector<float, Space>);                                                           \
+  template void average_squares<Space>(const Space&, double, Vector<const float, Space>, Vector<float, Space>);      \
+  template void divide_by_root<Space>(const Space&, double, Vector<const float, Space>, Vector<float, Space>);       \
+  template void adam_direction<Space>(const Space&, const AdamRule&, double, Vector<const float, Space>,             \
+                                      Vector<float, Space>, Vector<float, Space>, Vector<float, Space>);             \
+  template void scale_lines<Space>(const Space&, Vector<const float, Space>, Vector<const float, Space>,             \
+                                   Matrix<float, Space>);                                                            \
+  template void scale_damped<Space>(const Space&, double, Vector<const float, Space>, Vector<const float, Space>,    \
+                                    Matrix<float, Space>);                                                           \
+  template void permute<Space>(const Space&, Vector<const std::int32_t, Space>, Vector<const std::int32_t, Space>,   \
+                               Matrix<float, Space>, Matrix<float, Space>);                                          \
+  template void scale_values<Space>(const Space&, double, Vector<float, Space>);                                     \
+  template void fill_values<Space>(const Space&, double, Vector<float, Space>);                                      \
+  template void average_eigenvalues<Space>(const Space&, double, double, double, Vector<const float, Space>,         \
+                                           Vector<float, Space>);                                                    \
   template void inverse_square_roots<Space>(const Space&, Vector<const float, Space>, Vector<float, Space>);
 SESTINA_INSTANTIATE_LANES(SESTINA_ROTATED_ADAM)
 

@@ -33,6 +33,18 @@ class Hdf5Reader {
     if (!ok) fail(ExitCode::bad_data, "{}: no number {} of {}", path_, name, object);
     return value;
   }
+  // All values of an attribute that is an array.
+  std::vector<double> attributes(const std::string& object, const std::string& name) const {
+    const hid_t id = H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
+    if (id < 0) fail(ExitCode::bad_data, "{}: no numbers {} of {}", path_, name, object);
+    const hid_t space = H5Aget_space(id);
+    std::vector<double> values(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
+    const bool ok = H5Aread(id, H5T_NATIVE_DOUBLE, values.data()) >= 0;
+    H5Sclose(space);
+    H5Aclose(id);
+    if (!ok) fail(ExitCode::bad_data, "{}: {} of {} cannot be read", path_, name, object);
+    return values;
+  }
 
   bool has(const std::string& object, const std::string& attribute) const {
     return H5Lexists(file_, object.c_str(), H5P_DEFAULT) >= 0 &&

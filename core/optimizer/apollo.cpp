@@ -50,8 +50,8 @@ class Apollo : public MatrixOptimizer<Space> {
     using W = Workspace<Space>;
     const std::size_t m = shape_.rows, n = shape_.cols;
     const std::size_t sums = low_.right ? 0 : column_squares_workspace_bytes<Space>(m, n);
-    const std::size_t update = 4 * W::template bytes<float>(low_.right ? m : n) +
-                               2 * W::template bytes<float>(low_.momentum.size()) + sums;
+    const std::size_t update =
+        4 * W::template bytes<float>(low_.right ? m : n) + 2 * W::template bytes<float>(low_.momentum.size()) + sums;
     return std::max(update, reduce_workspace_bytes<Space>(m * n));
   }
   MatrixState<Space>& state() override { return state_; }

@@ -24,8 +24,8 @@ RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) 
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
                                                             const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, fields_of(options, shape.rows, shape.cols),
-                                              rule_of(options, shape), shape);
+  return std::make_unique<RotatedAdam<Space>>(exec, fields_of(options, shape.rows, shape.cols), rule_of(options, shape),
+                                              shape);
 }
 
 #define SESTINA_BASIS_ROTATION(Space)                                                                             \

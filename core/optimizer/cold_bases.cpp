@@ -33,14 +33,20 @@ void copy_block(const Space& exec, Matrix<const From, Space> x, Matrix<To, Space
 // noise, and a library may return any basis of the rest.
 template <class Space>
 std::size_t numerical_rank(const Space& exec, Vector<const double, Space> values, std::size_t longest) {
-  std::vector<double> falling(values.extent(0));
-  Kokkos::deep_copy(exec, Vector<double, Serial>(falling.data(), falling.size()), values);
+  const double* falling = values.data();
+  std::vector<double> fetched;
+  if constexpr (!is_host<Space>) {
+    fetched.resize(values.extent(0));
+    Kokkos::deep_copy(exec, Vector<double, Serial>(fetched.data(), fetched.size()), values);
+    falling = fetched.data();
+  }
   exec.fence("cold_bases");
-  const double floor = falling.empty() ? 0
-                                       : falling[0] * static_cast<double>(longest) *
-                                             static_cast<double>(std::numeric_limits<float>::epsilon());
-  return static_cast<std::size_t>(
-      std::find_if(falling.begin(), falling.end(), [floor](double value) { return value <= floor; }) - falling.begin());
+  const double* end = falling + values.extent(0);
+  if (falling == end) return 0;
+  const double floor =
+      *falling * static_cast<double>(longest) * static_cast<double>(std::numeric_limits<float>::epsilon());
+  return static_cast<std::size_t>(std::find_if(falling, end, [floor](double value) { return value <= floor; }) -
+                                  falling);
 }
 
 // basis (d, d) = [the first `rank` columns of vectors (d, k), their complement], signs fixed.

@@ -32,8 +32,8 @@ template <class Space>
 struct PublishedSide {
   const Side<Space>& side;
   const Side<Space>& other;
-  Op op;                                // of M
-  Matrix<float, Space> product = {};    // (d, e)
+  Op op;                                   // of M
+  Matrix<float, Space> product = {};       // (d, e)
   Vector<std::int32_t, Space> order = {};  // (e)
 
   void prepare(Lane<Space>& lane, Matrix<const float, Space> momentum) {
@@ -82,8 +82,7 @@ void published_step(Lane<Space>& lane, const TwoSided<Space>& sides, Matrix<cons
   if (sides.left.on()) left.finish(lane);
   if (sides.right.on()) right.finish(lane);
   const auto inner = lane.workspace.frame();
-  const Matrix<float, Space> scratch =
-      lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+  const Matrix<float, Space> scratch = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
   permute<Space>(lane.exec, right.order, left.order, second_moment, scratch);
 }
 
@@ -107,16 +106,17 @@ std::size_t refresh_from_momentum_bytes(const TwoSided<Space>& sides, const Rota
   std::size_t held = 0, most = moments;  // products and orders; the largest of what comes on top
   const auto add = [&](std::size_t d, std::size_t e) {
     held += moments + W::template bytes<std::int32_t>(e);
-    most = std::max({most, W::template bytes<double>(e), 2 * W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.refresh.method, d)});
+    most = std::max({most, W::template bytes<double>(e),
+                     2 * W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.refresh.method, d)});
   };
   if (sides.left.on()) add(rows, cols);
   if (sides.right.on()) add(cols, rows);
   return held + most;
 }
 
-#define SESTINA_MOMENTUM_BASES(Space)                                                                                 \
-  template void refresh_from_momentum<Space>(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,            \
-                                             Matrix<const float, Space>, Matrix<float, Space>);                       \
+#define SESTINA_MOMENTUM_BASES(Space)                                                                                  \
+  template void refresh_from_momentum<Space>(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,             \
+                                             Matrix<const float, Space>, Matrix<float, Space>);                        \
   template std::size_t refresh_from_momentum_bytes<Space>(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t, \
                                                           std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_MOMENTUM_BASES)

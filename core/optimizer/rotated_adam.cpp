@@ -26,8 +26,8 @@ void RotatedAdam<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const
   if (first && !start(lane, matrix.gradient)) return;
   if (first && rule_.skip_first) return update_factors(lane, now.gradient_scale, matrix.gradient);
   ++updates_;
-  const bool due = sides_.rotates() &&
-                   refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+  const bool due =
+      sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
   if (sides_.rotates())
     average_momentum<Space>(lane.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
                             flat<float, Space>(momentum_));
@@ -99,8 +99,7 @@ void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& n
     move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));
   }
   if (rule_.normalize) {
-    const double squares =
-        sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace);
+    const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace);
     if (squares > 0) move.scale *= std::sqrt(static_cast<double>(update.size()) / squares);
   }
   move_weight<Space, float>(lane.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
@@ -112,9 +111,9 @@ std::size_t RotatedAdam<Space>::workspace_bytes() const {
   const std::size_t size = shape_.rows * shape_.cols, buffers = sides_.rotates() ? 3 : 1;
   const std::size_t update = buffers * Workspace<Space>::template bytes<float>(size) +
                              (rule_.normalize ? reduce_workspace_bytes<Space>(size) : 0);
-  const std::size_t refresh =
-      rule_.from_momentum ? refresh_from_momentum_bytes<Space>(sides_, rule_, shape_.rows, shape_.cols)
-                          : sides_.refresh_bytes(rule_.refresh);
+  const std::size_t refresh = rule_.from_momentum
+                                  ? refresh_from_momentum_bytes<Space>(sides_, rule_, shape_.rows, shape_.cols)
+                                  : sides_.refresh_bytes(rule_.refresh);
   return std::max({update, refresh, sides_.first_bases_bytes()});
 }
 

@@ -29,7 +29,7 @@ std::unique_ptr<MatrixOptimizer<Space>> make_soap(const Space& exec, const Matri
                                               shape);
 }
 
-#define SESTINA_SOAP(Space)                                                                              \
+#define SESTINA_SOAP(Space)                                                                             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_soap<Space>(const Space&, const MatrixOptions&, \
                                                                     const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_SOAP)

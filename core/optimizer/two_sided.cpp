@@ -115,7 +115,7 @@ std::size_t TwoSided<Space>::refresh_bytes(const RefreshRule& rule) const {
          std::max(jobs, W::template bytes<float>(rows_ * cols_));
 }
 
-#define SESTINA_TWO_SIDED(Space)                                         \
+#define SESTINA_TWO_SIDED(Space)                                          \
   template bool is_zero<Space>(Lane<Space>&, Matrix<const float, Space>); \
   template class TwoSided<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_TWO_SIDED)

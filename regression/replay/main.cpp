@@ -11,7 +11,8 @@ using namespace sestina;
 
 template <class Exec>
 replay::Outcome run(const Exec& exec, const Hdf5Reader& file) {
-  if (file.text("/", "kind") == "optimizer" && file.text("/", "optimizer") == "adamw") {
+  if (file.text("/", "kind") == "orthogonalize") return replay::replay_orthogonalize(exec, file);
+  if (file.text("/", "optimizer") == "adamw") {
     if constexpr (!std::is_same_v<Exec, Serial>) return replay::replay_adamw(exec, file);
   }
   return replay::replay_matrix(exec, file);
@@ -29,10 +30,11 @@ bool replay_on(const Exec& exec, const char* path, const Hdf5Reader& file) {
 bool replay_file(const char* path) {
   const Hdf5Reader file(path);
   const std::string format = file.text("/", "format"), kind = file.text("/", "kind");
-  if (format != "sestina-golden" || kind != "optimizer")
-    fail(ExitCode::bad_data, "{}: no rule for {} {}, only for optimizers", path, format, kind);
+  if (format != "sestina-golden" || (kind != "optimizer" && kind != "orthogonalize"))
+    fail(ExitCode::bad_data, "no rule for {} {}, only for optimizer and orthogonalize", format, kind);
   bool ok = replay_on(Host{}, path, file);
-  if (file.text("/", "optimizer") != "adamw") ok = replay_on(Serial{}, path, file) && ok;  // AdamW runs on Host alone
+  if (kind != "optimizer" || file.text("/", "optimizer") != "adamw")
+    ok = replay_on(Serial{}, path, file) && ok;  // AdamW runs on Host alone
   if constexpr (!std::is_same_v<Host, Device>) ok = replay_on(Device{}, path, file) && ok;
   return ok;
 }

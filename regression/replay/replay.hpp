@@ -21,6 +21,10 @@ void compare(const Hdf5Reader&, const std::string& name, std::int64_t step, cons
 template <class Space>
 Outcome replay_matrix(const Space&, const Hdf5Reader&);
 
+// Replays a file of kind = "orthogonalize" on one space.
+template <class Space>
+Outcome replay_orthogonalize(const Space&, const Hdf5Reader&);
+
 // Replays a file of optimizer = "adamw" on one space.
 template <class Exec>
 Outcome replay_adamw(const Exec&, const Hdf5Reader&);

@@ -91,6 +91,11 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
     deck.add_file(path);
     known.merge(keys_of(deck));
   }
+  for (const MatrixKind& kind : matrix_kinds()) {
+    Deck deck;
+    deck.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"" + kind.name + "\"\n", "kind", "");
+    known.merge(keys_of(deck));
+  }
   Deck rare;  // keys that exist only when they are used
   rare.add_text(
       "[model]\npreset = \"llama-8m\"\nrope_scaling = {factor = 8.0}\n[[data.validation]]\npath = "

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/deck.hpp"
+#include "core/optimizer/routing.hpp"
 #include "core/options.hpp"
 
 namespace sestina {
@@ -81,9 +82,39 @@ TEST(Options, ReadsWhatIsThere) {
   EXPECT_EQ(o.data.validation.at(0).path, "/folder/v.txt");
 }
 
+TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
+  const Options o = read(
+      "[schedule]\nlr = 3e-3\n[optimizer]\nkind = \"soap\"\nbeta1 = 0.8\nper_head = true\n[optimizer.scalar]\nlr = "
+      "1e-3\n"
+      "[optimizer.refresh]\nevery = 5\nstagger = true\n[[optimizer.group]]\nmatch = \"*up*\"\nkind = \"adamw\"\n");
+  EXPECT_EQ(o.optimizer.lr, 3e-3);
+  EXPECT_EQ(o.optimizer.adamw.lr, 1e-3);
+  EXPECT_EQ(o.optimizer.weight_decay, 0.01);  // of SOAP
+  ASSERT_TRUE(o.optimizer.matrix);
+  EXPECT_EQ(o.optimizer.matrix->number("beta1"), 0.8);
+  EXPECT_EQ(o.optimizer.matrix->refresh_every, 5);
+  EXPECT_TRUE(o.optimizer.refresh.stagger);
+  TensorSpec q{"model.layers.0.self_attn.q_proj.weight", 8, 8};
+  q.heads = 2;
+  TensorSpec up{"model.layers.0.mlp.up_proj.weight", 8, 8}, embedding{"model.embed_tokens.weight", 8, 8};
+  embedding.role = Role::embedding;
+  EXPECT_TRUE(is_matrix_optimized(q, o.optimizer));
+  EXPECT_FALSE(is_matrix_optimized(up, o.optimizer));
+  EXPECT_FALSE(is_matrix_optimized(embedding, o.optimizer));
+  EXPECT_EQ(rates_of(up, o.optimizer).lr, 1e-3);
+  ASSERT_EQ(matrix_parts(q, o.optimizer).size(), 2u);
+  EXPECT_EQ(matrix_parts(q, o.optimizer)[1].row_begin, 4);
+  expect_error("[optimizer]\nkind = \"soap\"\nmomentum = 0.9\n", "optimizer.momentum: unknown key");
+  expect_error("[optimizer]\nkind = \"muon\"\n[optimizer.refresh]\nevery = 2\n", "has no preconditioner to refresh");
+  expect_error("[optimizer]\nkind = \"muon\"\nns_set = \"aol\"\n", "allowed \"simple\"");
+  expect_error("[optimizer]\nkind = \"muon\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"soap\"\n",
+               "allowed \"adamw\", \"muon\"");
+}
+
 TEST(Options, RefusesWhatThisVersionLacks) {
   expect_error("[parallel]\nsequence_parallel = true\n", "parallel.sequence_parallel: unknown key");
-  expect_error("[optimizer]\nkind = \"muon\"\n", "optimizer.kind: unknown value, got \"muon\", allowed \"adamw\"");
+  expect_error("[optimizer]\nkind = \"lion\"\n",
+               "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: stands beside matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
   expect_error("[model.linear]\nform = \"lora\"\n",

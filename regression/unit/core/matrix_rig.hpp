@@ -1,0 +1,124 @@
+// One matrix and its optimizer on one thread, and small matrices of doubles as the plain references of its rule.
+#pragma once
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/optimizer/matrix_optimizer.hpp"
+#include "core/random.hpp"
+#include "regression/unit/reference.hpp"
+
+namespace sestina::reference {
+
+inline Array transpose(const Array& a) {
+  Array t(a.cols, a.rows);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t j = 0; j < a.cols; ++j) t(j, i) = a(i, j);
+  return t;
+}
+inline Array product(const Array& a, const Array& b) {
+  Array c(a.rows, b.cols);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t k = 0; k < a.cols; ++k)
+      for (std::size_t j = 0; j < b.cols; ++j) c(i, j) += a(i, k) * b(k, j);
+  return c;
+}
+inline Array blend(double keep, const Array& a, double add, const Array& b) {
+  Array c = a;
+  for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] = keep * a.values[i] + add * b.values[i];
+  return c;
+}
+// Q of A = Q R by modified Gram-Schmidt, twice. A square and of full rank.
+inline Array orthonormal(Array a) {
+  for (std::size_t j = 0; j < a.cols; ++j) {
+    for (int twice = 0; twice < 2; ++twice)
+      for (std::size_t k = 0; k < j; ++k) {
+        double dot = 0;
+        for (std::size_t i = 0; i < a.rows; ++i) dot += a(i, k) * a(i, j);
+        for (std::size_t i = 0; i < a.rows; ++i) a(i, j) -= dot * a(i, k);
+      }
+    double squares = 0;
+    for (std::size_t i = 0; i < a.rows; ++i) squares += a(i, j) * a(i, j);
+    for (std::size_t i = 0; i < a.rows; ++i) a(i, j) /= std::sqrt(squares);
+  }
+  return a;
+}
+// The columns of `basis` with the signs that those of `like` have.
+inline Array signed_like(Array basis, const Array& like) {
+  for (std::size_t j = 0; j < basis.cols; ++j) {
+    double dot = 0;
+    for (std::size_t i = 0; i < basis.rows; ++i) dot += basis(i, j) * like(i, j);
+    if (dot < 0)
+      for (std::size_t i = 0; i < basis.rows; ++i) basis(i, j) = -basis(i, j);
+  }
+  return basis;
+}
+
+struct MatrixRig {
+  using Settings = std::vector<std::pair<std::string, double>>;
+  using Words = std::vector<std::pair<std::string, std::string>>;
+
+  MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const Settings& numbers = {},
+            const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0)
+      : options(made(kind, numbers, words, every)),
+        optimizer(make_matrix_optimizer<Serial>(Serial(), options, {"/optimizer/" + name, rows, cols, 0})),
+        lane{
+            Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes() - less_bytes), {}, 0,
+            0},
+        weight(random_array(rows, cols, 77)),
+        master("w", rows, cols),
+        gradient("g", rows, cols) {
+    weight = rounded<float>(weight);
+    put(weight, master);
+  }
+
+  // One update with this gradient; the weight after it.
+  Array step(const Array& g, double lr = 0.0625, double weight_decay = 0, double gradient_scale = 1) {
+    put(g, gradient);
+    const std::size_t m = master.extent(0), n = master.extent(1);
+    optimizer->step(lane, {++calls, lr, weight_decay, gradient_scale},
+                    {"w", {gradient.data(), m, n}, {master.data(), m, n}, {}});
+    Array w(m, n);
+    for (std::size_t i = 0; i < m * n; ++i) w.values[i] = static_cast<double>(master.data()[i]);
+    return w;
+  }
+  Array field(const std::string& name) {
+    const Matrix<float, Serial> x = optimizer->state().matrix(name);
+    Array a(x.extent(0), x.extent(1));
+    for (std::size_t i = 0; i < x.size(); ++i) a.values[i] = static_cast<double>(x.data()[i]);
+    return a;
+  }
+  static Array gradient_at(std::size_t rows, std::size_t cols, unsigned t) {
+    return rounded<float>(random_array(rows, cols, 1000 + t, 0.2));
+  }
+  // -2, -1, 0, 1 or 2: products are exact.
+  static Array integers_at(std::size_t rows, std::size_t cols, unsigned t) {
+    Array g = gradient_at(rows, cols, t);
+    for (double& x : g.values) x = std::clamp(std::round(x), -2.0, 2.0);
+    return g;
+  }
+
+  MatrixOptions options;
+  std::unique_ptr<MatrixOptimizer<Serial>> optimizer;
+  Lane<Serial> lane;
+  Array weight;  // at the start
+  std::int64_t calls = 0;
+
+ private:
+  using View = Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace>;
+  static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every) {
+    MatrixOptions options = default_options(*find_matrix_kind(kind));
+    for (const auto& [key, value] : numbers) options.numbers.at(key) = value;
+    for (const auto& [key, value] : words) options.words.at(key) = value;
+    options.refresh_every = every;
+    return options;
+  }
+  static void put(const Array& from, const View& to) {
+    for (std::size_t i = 0; i < from.values.size(); ++i) to.data()[i] = static_cast<float>(from.values[i]);
+  }
+
+  View master, gradient;
+};
+
+}  // namespace sestina::reference

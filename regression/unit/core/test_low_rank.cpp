@@ -1,0 +1,84 @@
+// GaLore and APOLLO beyond their golden files: full rank, random projectors.
+#include "regression/unit/core/matrix_rig.hpp"
+
+namespace sestina::reference {
+namespace {
+
+// The projector of full rank is orthogonal. While it stays, the first update is G with all singular values alike.
+TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
+  for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{9, 5}, {5, 9}}) {
+    MatrixRig rig("galore", rows, cols, {{"rank", 5}, {"scale", 1}}, {}, 100);
+    const Array g = MatrixRig::gradient_at(rows, cols, 1);
+    rig.step(g);
+    const Array p = rig.field("projector"), wide = rows > cols ? p : transpose(p);
+    const Array gram = product(wide, transpose(wide));
+    for (std::size_t i = 0; i < 5; ++i)
+      for (std::size_t j = 0; j < 5; ++j) EXPECT_NEAR(gram(i, j), i == j ? 1 : 0, 1e-6);
+    // The entry of largest size of each vector is positive.
+    for (std::size_t i = 0; i < 5; ++i) {
+      double largest = 0;
+      for (std::size_t j = 0; j < wide.cols; ++j)
+        if (std::abs(wide(i, j)) > std::abs(largest)) largest = wide(i, j);
+      EXPECT_GT(largest, 0);
+    }
+  }
+}
+
+TEST(GaLore, MovesWithinItsSubspace) {
+  MatrixRig rig("galore", 12, 8, {{"rank", 2}}, {}, 100);
+  for (unsigned t = 0; t < 5; ++t) {
+    const Array w = rig.step(MatrixRig::gradient_at(12, 8, t));
+    const Array move = blend(1, w, -1, rig.weight), p = rig.field("projector");
+    const Array kept = product(product(move, transpose(p)), p);  // of its rows
+    expect_close(kept, move, 1e-3, "movement");                  // a difference of weights of size 1
+  }
+}
+
+TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
+  const auto projector = [](const std::string& name, double seed, unsigned updates) {
+    MatrixRig rig("apollo", 64, 64, {{"rank", 32}, {"seed", seed}}, {}, 2, name);
+    for (unsigned t = 0; t < updates; ++t) rig.step(MatrixRig::gradient_at(64, 64, t));
+    return rig.field("projector");
+  };
+  const Array first = projector("a", 1, 1);
+  expect_same(projector("a", 1, 2), first, "projector of the second update");
+  for (const Array& other : {projector("b", 1, 1), projector("a", 2, 1), projector("a", 1, 3)}) {
+    const double cosine = inner(first, other) / std::sqrt(inner(first, first) * inner(other, other));
+    EXPECT_LT(std::abs(cosine), 0.1);  // 1/sqrt(2048) is .022
+  }
+  EXPECT_NEAR(inner(first, first) / 2048, 1.0 / 32, 0.1 / 32);  // N(0, 1/r), 2048 entries
+}
+
+TEST(Apollo, GivenProjectorsStay) {
+  MatrixRig rig("apollo", 8, 6, {{"rank", 2}}, {{"projector", "given"}}, 2);
+  Kokkos::deep_copy(rig.optimizer->state().matrix("projector"), 0.5f);
+  for (unsigned t = 0; t < 5; ++t) rig.step(MatrixRig::gradient_at(8, 6, t));
+  expect_same(rig.field("projector"), Array(2, 6, 0.5), "projector");
+}
+
+// Each update is a row of the gradient times a factor; its norm grows by a hundredth at most.
+TEST(Apollo, ScalesRowsAndLimitsGrowth) {
+  MatrixRig rig("apollo", 12, 8, {{"rank", 4}}, {}, 100);
+  Array before = rig.weight;
+  double last = 0;
+  for (unsigned t = 1; t <= 8; ++t) {
+    const Array g = blend(double(t * t), MatrixRig::gradient_at(12, 8, t), 0, Array(12, 8));
+    const Array after = rig.step(g, 0.5), move = blend(1, after, -1, before);
+    for (std::size_t i = 0; i < 12; ++i) {
+      double dot = 0, gg = 0, mm = 0;
+      for (std::size_t j = 0; j < 8; ++j) {
+        dot += g(i, j) * move(i, j);
+        gg += g(i, j) * g(i, j);
+        mm += move(i, j) * move(i, j);
+      }
+      EXPECT_NEAR(dot / std::sqrt(gg * mm), -1, 1e-5) << "row " << i;
+    }
+    const double norm = rig.field("update_norm").values[0];
+    if (t > 1) EXPECT_LE(norm, last * 1.01 * (1 + 1e-6));
+    last = norm;
+    before = after;
+  }
+}
+
+}  // namespace
+}  // namespace sestina::reference

@@ -1,0 +1,178 @@
+// SOAP and basis rotation where they come down to something simpler, and the switches that no golden file turns.
+#include "regression/unit/core/matrix_rig.hpp"
+
+namespace sestina::reference {
+namespace {
+
+using Settings = MatrixRig::Settings;
+using Words = MatrixRig::Words;
+
+// fp32 against double over a dozen updates of order 1.
+constexpr double tolerance = 2e-5;
+
+// Adam with eps after the uncorrected root, decay behind the update.
+struct PlainAdam {
+  double beta1 = 0.95, beta2 = 0.95, eps = 1e-8;
+  Array w, m, v;
+  int t = 0;
+  explicit PlainAdam(const Array& start) : w(start), m(start.rows, start.cols), v(start.rows, start.cols) {}
+  void step(const Array& g, double lr, double weight_decay) {
+    ++t;
+    const double rate = lr * std::sqrt(1 - std::pow(beta2, t)) / (1 - std::pow(beta1, t));
+    for (std::size_t i = 0; i < w.values.size(); ++i) {
+      m.values[i] += (1 - beta1) * (g.values[i] - m.values[i]);
+      v.values[i] += (1 - beta2) * (g.values[i] * g.values[i] - v.values[i]);
+      w.values[i] -= rate * m.values[i] / (std::sqrt(v.values[i]) + eps);
+      w.values[i] *= 1 - lr * weight_decay;
+    }
+  }
+};
+
+TEST(Soap, WithoutSidesIsAdam) {
+  for (const bool skip : {true, false}) {
+    MatrixRig soap("soap", 7, 5, {{"max_dim", 4}}, {{"first_step", skip ? "skip" : "use"}});
+    EXPECT_FALSE(soap.optimizer->state().has("basis_left"));
+    PlainAdam adam(soap.weight);
+    for (unsigned t = 0; t < 12; ++t) {
+      const Array g = MatrixRig::gradient_at(7, 5, t), w = soap.step(g, 0.0625, 0.125);
+      if (t > 0 || !skip) adam.step(g, 0.0625, 0.125);
+      expect_close(w, adam.w, tolerance, "weight");
+    }
+  }
+}
+
+// A basis of 1 x 1 is +1 or -1: SOAP of a row with its long side left alone is Adam.
+TEST(Soap, OfOneRowIsAdam) {
+  MatrixRig soap("soap", 1, 16, {{"max_dim", 8}}, {{"first_step", "use"}});
+  PlainAdam adam(soap.weight);
+  for (unsigned t = 0; t < 12; ++t) {
+    const Array g = MatrixRig::gradient_at(1, 16, t), w = soap.step(g);
+    adam.step(g, 0.0625, 0);
+    expect_close(w, adam.w, tolerance, "weight");
+  }
+}
+
+TEST(Soap, FactorsOfIntegerGradientsAreExact) {
+  for (const char* order : {"after", "before"}) {
+    MatrixRig soap("soap", 9, 6, {{"factor_beta", 0.5}}, {{"factor_update", order}}, 100);
+    Array left(9, 9), right(6, 6);
+    for (unsigned t = 0; t < 10; ++t) {  // halves of integers below 2^6: 24 bits hold them
+      const Array g = MatrixRig::integers_at(9, 6, t);
+      soap.step(g);
+      left = blend(0.5, left, 0.5, product(g, transpose(g)));
+      right = blend(0.5, right, 0.5, product(transpose(g), g));
+    }
+    expect_same(soap.field("factor_left"), left, "left factor");
+    expect_same(soap.field("factor_right"), right, "right factor");
+  }
+}
+
+TEST(Soap, CorrectedFactorsAreMeans) {
+  for (const char* first : {"skip", "use"}) {
+    MatrixRig soap("soap", 6, 4, {{"factor_bias_correction", 1}}, {{"first_step", first}}, 100);
+    const Array g = MatrixRig::integers_at(6, 4, 1);
+    for (int t = 0; t < 5; ++t) {
+      soap.step(g);
+      expect_close(soap.field("factor_right"), product(transpose(g), g), 1e-6, "right factor");
+    }
+  }
+}
+
+TEST(Soap, NormalizedUpdateHasRmsOne) {
+  MatrixRig soap("soap", 12, 8, {{"normalize", 1}, {"bias_correction", 0}});
+  Array before = soap.weight;
+  for (unsigned t = 0; t < 6; ++t) {
+    const Array after = soap.step(MatrixRig::gradient_at(12, 8, t), 0.25);
+    const Array move = blend(1, after, -1, before);
+    const double rms = std::sqrt(inner(move, move) / 96);
+    EXPECT_NEAR(rms, t == 0 ? 0 : 0.25, 1e-6);
+    before = after;
+  }
+}
+
+// Sorting and permuting undo one another: with a second moment that follows its columns, what matters is the set of
+// columns. Left where it was, it divides other directions.
+TEST(Soap, PermutingMatters) {
+  MatrixRig follows("soap", 8, 8, {{"permute_second_moment", 1}}), stays("soap", 8, 8, {{"permute_second_moment", 0}});
+  double apart = 0;
+  for (unsigned t = 0; t < 9; ++t) {
+    const Array g = MatrixRig::gradient_at(8, 8, t);
+    const Array move = blend(1, follows.step(g), -1, stays.step(g));
+    apart = std::sqrt(inner(move, move));
+  }
+  EXPECT_GT(apart, 0.01);
+}
+
+TEST(Soap, EveryBasisStaysOrthogonal) {
+  for (const auto& [kind, words] :
+       std::vector<std::pair<std::string, Words>>{{"soap", {}},
+                                                  {"soap", {{"basis_refresh", "eigh"}}},
+                                                  {"soap", {{"sides", "smaller"}}},
+                                                  {"basis-rotation", {{"source", "1st"}}},
+                                                  {"basis-rotation", {{"source", "1st"}, {"dialect", "release"}}},
+                                                  {"kl-shampoo", {}},
+                                                  {"kl-soap", {}}})
+    for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{33, 7}, {7, 33}, {12, 12}}) {
+      MatrixRig rig(kind, rows, cols, {}, words, 2);
+      for (unsigned t = 0; t < 9; ++t) rig.step(MatrixRig::gradient_at(rows, cols, t));
+      for (const char* name : {"basis_left", "basis_right"}) {
+        if (!rig.optimizer->state().has(name)) continue;
+        const Array q = rig.field(name), gram = product(transpose(q), q);
+        for (std::size_t i = 0; i < q.rows; ++i)
+          for (std::size_t j = 0; j < q.rows; ++j)
+            EXPECT_NEAR(gram(i, j), i == j ? 1 : 0, 1e-5) << kind << " " << name << " " << rows << " x " << cols;
+      }
+    }
+}
+
+// A given basis of the identity and no refresh: Adam itself, for every source, side and dialect.
+TEST(BasisRotation, InTheStandardBasisIsAdam) {
+  for (const char* source : {"1st", "2nd"})
+    for (const char* geometry : {"unilateral", "bilateral"}) {
+      MatrixRig rig("basis-rotation", 6, 9, {}, {{"source", source}, {"geometry", geometry}}, 100);
+      for (const char* name : {"basis_left", "basis_right"}) {
+        if (!rig.optimizer->state().has(name)) continue;
+        const Matrix<float, Serial> q = rig.optimizer->state().matrix(name);
+        for (std::size_t i = 0; i < q.extent(0); ++i) q(i, i) = 1;
+      }
+      rig.optimizer->state().counter("started") = 1;
+      PlainAdam adam(rig.weight);
+      adam.beta1 = 0.9;
+      adam.beta2 = 0.999;
+      for (unsigned t = 0; t < 12; ++t) {
+        const Array g = MatrixRig::gradient_at(6, 9, t), w = rig.step(g);
+        adam.step(g, 0.0625, 0);
+        expect_close(w, adam.w, tolerance, "weight");
+      }
+    }
+}
+
+// Zeros ahead of the first gradient change nothing, not even a counter.
+TEST(RotatedStart, WaitsForAGradient) {
+  for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "galore", "apollo"}) {
+    MatrixRig waits(kind, 8, 6), starts(kind, 8, 6);
+    for (int t = 0; t < 2; ++t) expect_same(waits.step(Array(8, 6)), waits.weight, kind);
+    EXPECT_EQ(waits.optimizer->state().counter("started"), 0) << kind;
+    for (unsigned t = 0; t < 5; ++t) {
+      const Array g = MatrixRig::gradient_at(8, 6, t);
+      expect_same(waits.step(g), starts.step(g), kind);
+    }
+    EXPECT_EQ(waits.optimizer->state().counter("updates"), starts.optimizer->state().counter("updates")) << kind;
+  }
+}
+
+// What is asked for is used: with one cache line less the update does not run. (GaLore's first bases are sized for both
+// sides and made for one.)
+TEST(RotatedWorkspace, IsAsLargeAsItMustBe) {
+  for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "apollo"}) {
+    MatrixRig enough(kind, 31, 12), less(kind, 31, 12, {}, {}, 3, "w", Workspace<Serial>::alignment);
+    const auto run = [](MatrixRig& rig) {
+      for (unsigned t = 0; t < 6; ++t) rig.step(MatrixRig::gradient_at(31, 12, t));
+    };
+    EXPECT_NO_THROW(run(enough)) << kind;
+    EXPECT_THROW(run(less), Error) << kind;
+  }
+}
+
+}  // namespace
+}  // namespace sestina::reference
