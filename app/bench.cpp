@@ -10,6 +10,7 @@ namespace sestina {
 Options bench_options(const BenchArguments& arguments) {
   Deck deck = layered_deck(arguments.deck);
   const Options options = Options::read(deck);
+  require_one_rank(deck, options.parallel);
   deck.finish();
   require_memory(options);
   return options;

@@ -136,8 +136,17 @@ void Parser::add_train() {
 
 void Parser::add_plan() {
   App* app = nullptr;
-  auto a = verb<PlanArguments>(root_, "plan", "sizes, memory and time of a deck, without running it", app);
+  auto a = verb<PlanArguments>(root_, "plan", "ownership, loads, memory and time of a deck, for any number of ranks", app);
   add_deck(app, a->deck);
+  app->add_option_function<std::string>(
+         "--reading",
+         [a](const std::string& reading) {
+           if (reading != "canzona-paper")
+             fail(ExitCode::usage, "sestina plan: --reading: unknown, got {}, allowed canzona-paper", reading);
+           a->reading = reading;
+         },
+         "load ratios as the Canzona paper counts them, beside the best")
+      ->type_name("NAME");
   add_json(app, a->json);
 }
 

@@ -33,6 +33,7 @@ Options options_of(const Source& source, DeckArguments layers) {
   if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   const Options options = Options::read(deck);
+  require_one_rank(deck, options.parallel);
   deck.finish();
   return options;
 }

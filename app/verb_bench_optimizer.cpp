@@ -115,6 +115,7 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
 int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
   Deck deck = layered_deck(arguments.deck);
   const Options options = Options::read(deck);
+  require_one_rank(deck, options.parallel);
   deck.finish();
   const auto specs = arguments.shapes.empty() ? tensor_specs(options.model) : listed_matrices(arguments.shapes);
   const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;

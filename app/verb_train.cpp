@@ -124,6 +124,7 @@ int run_train(const TrainArguments& arguments) {
   Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
   setup.options = Options::read(deck);
   require_training_keys(deck);
+  require_one_rank(deck, setup.options.parallel);
   deck.finish();
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.deck = deck.dump();

@@ -27,6 +27,7 @@ struct TrainArguments {
 
 struct PlanArguments {
   DeckArguments deck;
+  std::string reading;                   // empty, or "canzona-paper": load ratios as that paper counts them
   bool json = false;
 };
 

@@ -17,12 +17,6 @@ int small_integer(Deck& deck, std::string_view key, int fallback, DeckRange rang
   return static_cast<int>(deck.integer(key, fallback, range));
 }
 
-// Ranks are one for now; the keys stand, so that decks need not change later.
-void read_parallel(Deck& deck) {
-  for (const char* key : {"parallel.dp", "parallel.tp", "parallel.pp"})
-    if (deck.integer(key, 1, positive) > 1) deck.error(key, "this version runs on one rank", "1");
-}
-
 DataSource read_source(Deck& deck, const std::string& at) {
   DataSource source;
   deck.require(at + ".path", "each source names its file, or its prefix for format = \"megatron\"");
@@ -174,7 +168,7 @@ Options Options::read(Deck& deck) {
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
     deck.error("optimizer.qk_clip", "the norms of q and k undo it in this family", "0 for qwen3 and olmo2");
-  read_parallel(deck);
+  options.parallel = ParallelOptions::read(deck, options.model);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
   return options;

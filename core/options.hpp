@@ -90,6 +90,22 @@ struct OptimizerOptions {
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
 };
 
+// Ranks, and who owns which matrix (core/plan.hpp).
+struct ParallelOptions {
+  int dp = 1, tp = 1, pp = 1;
+  enum class Partition { optimal, balanced, layerwise, start_index, replicated } partition = Partition::optimal;
+  enum class Cost { flops, elements, seconds } cost = Cost::flops;  // what is balanced
+  double alpha = 1;                                    // balanced: 0 equal shards in each bucket, 1 equal loads
+  std::int64_t bucket_elements = 0;                    // 0: plan chooses
+  std::int64_t micro_group_bytes = std::int64_t{1} << 28;  // whole gradients that a host takes in at a time
+  int node_size = 0;                                   // ranks of a node; 0: as the machine says
+  enum class TpUpdate { home, duplicated, distributed, blockwise } tp_update = TpUpdate::home;
+  std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
+  static ParallelOptions read(Deck&, const ModelConfig&);
+};
+// What keeps a model from being split over tp ranks; empty when nothing does.
+std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
+
 struct CheckpointOptions {
   std::int64_t every = 0;                              // steps, 0 = only the final one
   int keep = 3;                                        // newest to keep, 0 = all
@@ -115,6 +131,7 @@ struct Options {
   TrainOptions train;
   ScheduleOptions schedule;
   OptimizerOptions optimizer;
+  ParallelOptions parallel;
   CheckpointOptions checkpoint;
   MetricsOptions metrics;
   static Options read(Deck&);
@@ -122,5 +139,8 @@ struct Options {
 
 // Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
 void require_training_keys(Deck&);
+
+// Collects an error for more than one rank: for what runs the model, not for what plans it. Before deck.finish().
+void require_one_rank(Deck&, const ParallelOptions&);
 
 }  // namespace sestina

@@ -46,6 +46,7 @@ TEST(CommandLine, Train) {
 
 TEST(CommandLine, EveryVerb) {
   EXPECT_TRUE(as<PlanArguments>({"plan", "-i", "a", "--json"}).json);
+  EXPECT_EQ(as<PlanArguments>({"plan", "-i", "a", "--reading", "canzona-paper"}).reading, "canzona-paper");
   EXPECT_EQ(as<EvalArguments>({"eval", "-r", "c", "-i", "a"}).checkpoint, "c");
   const auto g = as<GenerateArguments>({"generate", "--hf", "h", "--prompt", "-x [a]", "--tokens", "5", "--temperature",
                                         "0", "--top-k", "3", "--seed", "9"});
@@ -91,6 +92,7 @@ TEST(CommandLine, MistakesAreNamed) {
   expect_usage({"-x"}, "unknown verb, got -x");
   expect_usage({"data"}, "sestina data: no verb given, allowed tokenize");
   expect_usage({"data", "tokenise"}, "did you mean tokenize?");
+  expect_usage({"plan", "--reading", "mine"}, "unknown, got mine, allowed canzona-paper");
   expect_usage({"plan", "--jsno"}, "unknown option, got --jsno, did you mean --json?");
   expect_usage({"train", "a.toml"}, "a deck is given with -i a.toml");
   expect_usage({"train", "-i"}, "--input");

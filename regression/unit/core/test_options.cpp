@@ -112,14 +112,48 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
 }
 
 TEST(Options, RefusesWhatThisVersionLacks) {
-  expect_error("[parallel]\ndp = 2\n", "a.toml:4:6: parallel.dp: this version runs on one rank, got 2, allowed 1");
-  expect_error("[parallel]\npartition = \"optimal\"\n", "parallel.partition: unknown key");
+  expect_error("[parallel]\nsequence_parallel = true\n", "parallel.sequence_parallel: unknown key");
   expect_error("[optimizer]\nkind = \"lion\"\n",
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: stands beside matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
   expect_error("[model.linear]\nform = \"lora\"\n",
                "model.linear.form: unknown value, got \"lora\", allowed \"dense\"");
+}
+
+TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
+  const Options o = read(
+      "[parallel]\ndp = 8\ntp = 4\npp = 2\npartition = \"start-index\"\ncost = \"seconds\"\nalpha = 0.5\n"
+      "tp_update = \"blockwise\"\nbucket_elements = 1000\nmicro_group_bytes = 2000\nnode_size = 4\n");
+  EXPECT_EQ(o.parallel.ranks(), 64);
+  EXPECT_EQ(o.parallel.partition, ParallelOptions::Partition::start_index);
+  EXPECT_EQ(o.parallel.cost, ParallelOptions::Cost::seconds);
+  EXPECT_EQ(o.parallel.tp_update, ParallelOptions::TpUpdate::blockwise);
+  EXPECT_EQ(o.parallel.bucket_elements, 1000);
+  const Options usual = read("");
+  EXPECT_EQ(usual.parallel.ranks(), 1);
+  EXPECT_EQ(usual.parallel.partition, ParallelOptions::Partition::optimal);
+  EXPECT_EQ(usual.parallel.cost, ParallelOptions::Cost::flops);
+
+  Deck deck;
+  deck.add_text("[model]\npreset = \"llama-8m\"\n[parallel]\ndp = 2\n", "a.toml", "");
+  require_one_rank(deck, Options::read(deck).parallel);
+  try {
+    deck.finish();
+    FAIL() << "two ranks were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_deck);
+    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this version runs on one rank"),
+              std::string::npos);
+  }
+}
+
+TEST(Options, TensorParallelSizesMustDivide) {
+  expect_error("[parallel]\ntp = 3\n", "parallel.tp: does not divide model.num_attention_heads = 8");
+  expect_error("[parallel]\npp = 9\n", "parallel.pp: more pipeline stages than layers");
+  EXPECT_FALSE(tensor_parallel_defects(preset("llama-1b"), 8).empty());  // intermediate size 5461
+  EXPECT_TRUE(tensor_parallel_defects(preset("qwen3-32b"), 8).empty());
+  EXPECT_TRUE(tensor_parallel_defects(preset("qwen3-32b"), 16).empty());  // each key head on two ranks
 }
 
 TEST(Options, RulesBetweenKeys) {

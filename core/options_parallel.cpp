@@ -1,0 +1,72 @@
+// [parallel].
+#include <algorithm>
+
+#include "core/deck.hpp"
+#include "core/options.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr DeckRange not_negative{.min = 0};
+constexpr DeckRange rank_count{.min = 1, .max = 1 << 16};
+
+// A deck's word for an enumerator: the place of the word in the list is its number; the first is the default.
+template <class Enum>
+Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& words) {
+  const std::string got = deck.choice(key, words.front(), words);
+  return static_cast<Enum>(std::find(words.begin(), words.end(), got) - words.begin());
+}
+
+}  // namespace
+
+ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
+  ParallelOptions parallel;
+  parallel.dp = static_cast<int>(deck.integer("parallel.dp", 1, rank_count));
+  parallel.tp = static_cast<int>(deck.integer("parallel.tp", 1, rank_count));
+  parallel.pp = static_cast<int>(deck.integer("parallel.pp", 1, rank_count));
+  parallel.partition =
+      word<Partition>(deck, "parallel.partition", {"optimal", "balanced", "layerwise", "start-index", "replicated"});
+  parallel.cost = word<Cost>(deck, "parallel.cost", {"flops", "elements", "seconds"});
+  parallel.alpha = deck.number("parallel.alpha", parallel.alpha, {.min = 0, .max = 1});
+  parallel.bucket_elements = deck.integer("parallel.bucket_elements", 0, not_negative);
+  parallel.micro_group_bytes = deck.integer("parallel.micro_group_bytes", parallel.micro_group_bytes, {.min = 1});
+  parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
+  parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
+  constexpr std::int64_t most_ranks = 1 << 20;
+  if (parallel.ranks() > most_ranks)
+    deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
+               fmt::format("dp x tp x pp up to {}", most_ranks));
+  if (parallel.pp > std::max<std::int64_t>(model.num_hidden_layers, 1))
+    deck.error("parallel.pp", "more pipeline stages than layers", fmt::format("1 to {}", model.num_hidden_layers));
+  for (const ModelDefect& defect : tensor_parallel_defects(model, parallel.tp))
+    deck.error(defect.key, defect.what, defect.allowed);
+  return parallel;
+}
+
+std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int tp) {
+  std::vector<ModelDefect> found;
+  const auto need = [&](std::int64_t size, const char* what) {
+    if (size % tp == 0) return;
+    found.push_back({"parallel.tp", fmt::format("does not divide model.{} = {}", what, size),
+                     fmt::format("a divisor of {}", size)});
+  };
+  need(model.num_attention_heads, "num_attention_heads");
+  need(model.intermediate_size, "intermediate_size");
+  // Key and value heads are split, or each is held by several ranks.
+  const std::int64_t kv = model.num_key_value_heads;
+  if (kv > 0 && kv % tp != 0 && tp % kv != 0)
+    found.push_back({"parallel.tp", fmt::format("does not fit model.num_key_value_heads = {}", kv),
+                     fmt::format("a divisor or a multiple of {}", kv)});
+  return found;
+}
+
+void require_one_rank(Deck& deck, const ParallelOptions& parallel) {
+  const auto check = [&](const char* key, int ranks) {
+    if (ranks > 1) deck.error(key, "this version runs on one rank (`sestina plan` knows more)", "1");
+  };
+  check("parallel.dp", parallel.dp);
+  check("parallel.tp", parallel.tp);
+  check("parallel.pp", parallel.pp);
+}
+
+}  // namespace sestina

@@ -1,0 +1,60 @@
+"""Plans of many ranks from the real program: ratios counted again from names, owners and hosts alone, and decks that no
+number of ranks fits. Training on more than one rank is refused."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+from sestina import BAD_DECK, Case, DONE, USAGE
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "regression" / "bench"))
+import load_ratios  # noqa: E402
+
+
+class Plans(Case):
+    def call(self, *words, expected=DONE):
+        done = subprocess.run([str(self.sestina), *words], cwd=self.work, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_ratios_are_those_of_the_owners(self):
+        for model, kind, dp, tp in (("qwen3-1.7b", "muon", 5, 1), ("qwen3-4b", "soap", 32, 8), ("qwen3-8b", "shampoo", 500, 2)):
+            price = load_ratios.costs(model, kind)
+            for partition in load_ratios.PARTITIONS:
+                with self.subTest(model=model, partition=partition):
+                    answer = load_ratios.plan(str(self.sestina), model, kind, dp, tp, partition)
+                    stated = answer["ratios"]["hosts" if tp > 1 else "dp"]
+                    ratio = load_ratios.counted(answer, price, dp, tp)
+                    self.assertAlmostEqual(ratio / stated["cost"], 1, delta=1e-6)
+                    self.assertGreaterEqual(ratio * (1 + 1e-9), stated["bound"])
+                    if partition == "optimal":
+                        self.assertLess(ratio, stated["bound"] * 1.001)
+
+    def test_the_deck_of_256_ranks(self):
+        answer = json.loads(self.call("plan", "--json", "-i", str(ROOT / "inputs" / "plan_qwen3_32b.toml")))
+        self.assertEqual(len(answer["ranks"]), 256)
+        self.assertLess(answer["planning_s"], 1)
+        for rank in answer["ranks"]:
+            bytes_by_kind = dict(rank["bytes"])
+            self.assertEqual(bytes_by_kind.pop("total"), sum(bytes_by_kind.values()))
+        self.assertEqual(max(rank["bytes"]["total"] for rank in answer["ranks"]), answer["memory"]["needed_bytes"])
+        self.assertEqual(answer["model"]["parameters"], 32762123264)
+
+    def test_layouts_that_do_not_fit(self):
+        for words, text in ((["model.preset=llama-1b", "parallel.tp=8"], "does not divide model.intermediate_size = 5461"),
+                            (["model.preset=qwen3-8b", "parallel.tp=3"], "does not divide model.num_attention_heads = 32"),
+                            (["model.preset=llama-8m", "parallel.pp=9"], "more pipeline stages than layers"),
+                            (["model.preset=llama-8m", "optimizer.kind=muon", "parallel.cost=seconds"], "machine.peak_tflops")):
+            self.assertIn(text, self.call("plan", *words, expected=BAD_DECK))
+        self.call("plan", "-i", "deck.toml", "--reading", "mine", expected=USAGE)
+
+    def test_running_takes_one_rank(self):
+        for words in (["train", "-i", "deck.toml"], ["train", "-n", "-i", "deck.toml"], ["bench", "step", "-i", "deck.toml"]):
+            self.assertIn("parallel.dp: this version runs on one rank", self.call(*words, "parallel.dp=2", expected=BAD_DECK))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,277 @@
+// Whole plans: legal under every strategy, as good as is proven possible for the models people train, and the published
+// figures of the Canzona paper.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+
+#include "core/deck.hpp"
+#include "parallel/plan_collectives.hpp"
+#include "parallel/plan_memory.hpp"
+#include "parallel/plan_reading.hpp"
+#include "plan_rig.hpp"
+#include "sestina_test_paths.hpp"
+
+namespace sestina {
+namespace {
+
+using Partition = ParallelOptions::Partition;
+constexpr Partition partitions[] = {Partition::optimal, Partition::balanced, Partition::layerwise,
+                                    Partition::start_index, Partition::replicated};
+constexpr const char* kinds[] = {"muon", "soap", "shampoo"};
+
+ModelConfig small_model() {
+  ModelConfig model = preset("llama-8m");
+  model.num_hidden_layers = 3;
+  return model;
+}
+
+// Each spec in one bucket, once; each rank's tensors side by side and inside its cuts.
+void expect_legal(const Plan& plan) {
+  for (const StagePlan& stage : plan.stages) {
+    std::map<int, int> seen;
+    for (const BucketLayout& bucket : stage.buckets) {
+      const bool replicated = bucket.cut.empty();
+      for (std::size_t i = 0; i < bucket.specs.size(); ++i) {
+        const int spec = bucket.specs[i], owner = stage.owner.at(static_cast<std::size_t>(spec));
+        ++seen[spec];
+        if (replicated) {
+          EXPECT_EQ(owner, every_rank);
+          continue;
+        }
+        ASSERT_GE(owner, 0);
+        ASSERT_LT(owner, plan.dp);
+        const auto rank = static_cast<std::size_t>(owner);
+        EXPECT_GE(bucket.offset[i], bucket.cut[rank]);
+        EXPECT_LT(bucket.offset[i], bucket.cut[rank + 1]);
+        const std::int64_t end = i + 1 < bucket.specs.size() ? bucket.offset[i + 1] : bucket.elements;
+        EXPECT_LE(end, bucket.cut[rank + 1]) << "a shard of two pieces";
+      }
+      EXPECT_TRUE(replicated || bucket.cut.size() == static_cast<std::size_t>(plan.dp) + 1);
+    }
+    for (const BucketLayout& bucket : stage.scalar_buckets)
+      for (const int spec : bucket.specs) {
+        ++seen[spec];
+        EXPECT_EQ(stage.owner.at(static_cast<std::size_t>(spec)), scalar_tensor);
+      }
+    ASSERT_EQ(seen.size(), stage.specs.size());
+    for (const auto& [spec, times] : seen) EXPECT_EQ(times, 1) << stage.specs[static_cast<std::size_t>(spec)].name;
+  }
+}
+
+TEST(MakePlan, EveryStrategyIsLegal) {
+  for (const Partition partition : partitions)
+    for (const auto& [dp, tp, pp] : {std::array{1, 1, 1}, {3, 1, 1}, {4, 2, 1}, {50, 1, 1}, {2, 4, 3}, {1, 8, 1}}) {
+      Options options = plan_options(small_model(), "muon", dp, tp);
+      options.parallel.pp = pp;
+      options.parallel.partition = partition;
+      const Plan plan = make_plan(options);
+      expect_legal(plan);
+      ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(pp));
+      for (const StagePlan& stage : plan.stages)
+        for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+          EXPECT_EQ(stage.owner[i] == scalar_tensor, stage.specs[i].role != Role::matrix);
+          if (stage.owner[i] == scalar_tensor) continue;
+          EXPECT_GE(stage.host[i], 0);
+          EXPECT_LT(stage.host[i], tp);
+        }
+      EXPECT_GE(plan.dp_cost.ratio, plan.dp_cost.bound - 1e-12);
+      EXPECT_GE(plan.host_cost.ratio, plan.host_cost.bound - 1e-12);
+    }
+}
+
+TEST(MakePlan, RatiosAreThoseOfTheOwners) {
+  for (const Partition partition : partitions) {
+    Options options = plan_options(preset("qwen3-0.6b"), "soap", 24);
+    options.parallel.partition = partition;
+    const Plan plan = make_plan(options);
+    EXPECT_NEAR(plan.dp_cost.ratio, partition == Partition::replicated ? 1 : dp_ratio(plan.stages[0], 24), 1e-12);
+  }
+}
+
+TEST(MakePlan, OneRankOwnsAll) {
+  const Plan plan = make_plan(plan_options(small_model(), "shampoo", 1));
+  expect_legal(plan);
+  EXPECT_EQ(plan.dp_cost.ratio, 1);
+  EXPECT_EQ(plan.dp_cost.bound, 1);
+  EXPECT_EQ(plan.host_cost.ratio, 1);
+  EXPECT_TRUE(plan.collectives.empty());
+}
+
+TEST(MakePlan, WithoutMatricesAllIsCutAtRows) {
+  const Plan plan = make_plan(plan_options(small_model(), "adamw", 5, 2));
+  expect_legal(plan);
+  EXPECT_TRUE(plan.stages[0].buckets.empty());
+  EXPECT_EQ(plan.dp_cost.ratio, 1);
+  EXPECT_EQ(plan.host_cost.ratio, 1);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
+  for (const BucketLayout& bucket : plan.stages[0].scalar_buckets)
+    for (std::size_t r = 0; r < 5; ++r) {
+      least = std::min(least, bucket.cut[r + 1] - bucket.cut[r]);
+      most = std::max(most, bucket.cut[r + 1] - bucket.cut[r]);
+    }
+  EXPECT_GT(least, 0);
+  EXPECT_LE(most, 2 * least);
+}
+
+TEST(MakePlan, OptimalReachesItsBoundAndBeatsTheOthers) {
+  for (const char* model : {"qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b"})
+    for (const char* kind : kinds)
+      for (const int dp : {8, 32, 64, 128})
+        for (const int tp : {1, 8}) {
+          Options options = plan_options(preset(model), kind, dp, tp);
+          const Plan best = make_plan(options);
+          const LoadRatio& bound_by = tp == 1 ? best.dp_cost : best.host_cost;
+          EXPECT_LE(bound_by.gap(), 1e-3) << model << " " << kind << " " << dp << " x " << tp;
+          for (const Partition other : {Partition::balanced, Partition::layerwise, Partition::start_index}) {
+            options.parallel.partition = other;
+            const Plan plan = make_plan(options);
+            const LoadRatio& load = tp == 1 ? plan.dp_cost : plan.host_cost;
+            EXPECT_LE(bound_by.ratio, load.ratio * (1 + 1e-6)) << model << " " << kind << " " << dp << " x " << tp;
+            EXPECT_NEAR(load.bound, bound_by.bound, 1e-12) << "the bound hangs on the strategy";
+          }
+        }
+}
+
+TEST(MakePlan, BalancedIsNoWorseThanStartIndex) {
+  for (const char* model : {"qwen3-1.7b", "qwen3-32b", "olmo2-7b"})
+    for (const char* kind : kinds) {
+      Options options = plan_options(preset(model), kind, 32);
+      options.parallel.partition = Partition::balanced;
+      const double balanced = make_plan(options).dp_cost.ratio;
+      options.parallel.partition = Partition::start_index;
+      EXPECT_LE(balanced, make_plan(options).dp_cost.ratio);
+    }
+}
+
+TEST(MakePlan, MicroGroupsHoldEveryMatrixOfTheirRankOnce) {
+  Options options = plan_options(preset("qwen3-0.6b"), "muon", 4, 8);
+  options.parallel.micro_group_bytes = 100 << 20;
+  const Plan plan = make_plan(options);
+  const StagePlan& stage = plan.stages[0];
+  ASSERT_EQ(stage.micro_groups.size(), 4u);
+  std::set<int> seen;
+  for (int rank = 0; rank < 4; ++rank)
+    for (const MicroGroup& group : stage.micro_groups[static_cast<std::size_t>(rank)]) {
+      EXPECT_LE(group.bytes, options.parallel.micro_group_bytes);
+      for (const int spec : group.specs) {
+        EXPECT_EQ(stage.owner[static_cast<std::size_t>(spec)], rank);
+        EXPECT_TRUE(seen.insert(spec).second);
+      }
+    }
+  EXPECT_EQ(seen.size(), 7u * 28);
+}
+
+TEST(MakePlan, UpdatesUnderTensorParallelismCostWhatTheyAre) {
+  Options options = plan_options(small_model(), "muon", 2, 4);
+  const auto total = [&](ParallelOptions::TpUpdate update) {
+    options.parallel.tp_update = update;
+    const auto cost = make_plan(options).stages[0].rank_cost;
+    return std::accumulate(cost.begin(), cost.end(), 0.0);
+  };
+  using TpUpdate = ParallelOptions::TpUpdate;
+  const double home = total(TpUpdate::home);
+  EXPECT_DOUBLE_EQ(total(TpUpdate::duplicated), 4 * home);
+  EXPECT_NEAR(total(TpUpdate::distributed) / home, 1, 1e-6);
+  EXPECT_LT(total(TpUpdate::blockwise), home);
+}
+
+TEST(MakePlan, BucketsOfAllTensorParallelRanksHoldTheSameTensors) {
+  Options options = plan_options(preset("olmo2-1b"), "muon", 3, 3);
+  options.model.num_attention_heads = options.model.num_key_value_heads = 3;  // so that rows do not divide
+  StagePlan first = make_plan(options).stages[0];
+  StagePlan last = first;
+  lay_out_buckets(last, options, 2);
+  ASSERT_EQ(first.scalar_buckets.size(), last.scalar_buckets.size());
+  for (std::size_t i = 0; i < first.buckets.size(); ++i) EXPECT_EQ(first.buckets[i].specs, last.buckets[i].specs);
+  EXPECT_NE(first.scalar_buckets[0].elements, last.scalar_buckets[0].elements);  // the vocabulary has no even third
+}
+
+TEST(MakePlan, MemoryOfOneRankIsTheModelsOwn) {
+  for (const bool bf16 : {false, true}) {
+    Options options = plan_options(small_model(), "adamw", 1);
+    options.train.precision = bf16 ? TrainOptions::Precision::bf16 : TrainOptions::Precision::fp32;
+    const StorageWidth width = bf16 ? width_bf16 : width_fp32;
+    const auto specs = tensor_specs(options.model);
+    const std::size_t state = static_cast<std::size_t>(parameter_count(options.model)) * 8;
+    const ModelSize size = model_size(options.model, all_layers(options.model), 8, 128, width, false, state);
+    const auto memory = rank_memory(make_plan(options), options);
+    ASSERT_EQ(memory.size(), 1u);
+    EXPECT_EQ(memory[0].size.total(), size.total());
+    EXPECT_EQ(memory[0].size.parameters, size.parameters);
+    EXPECT_EQ(memory[0].checkpoint, size.master + size.optimizer);
+  }
+}
+
+TEST(MakePlan, StateIsKeptOnce) {
+  Options options = plan_options(small_model(), "adamw", 4);
+  options.train.precision = TrainOptions::Precision::bf16;
+  std::int64_t elements = 0;
+  for (const RankMemory& memory : rank_memory(make_plan(options), options)) elements += memory.scalar_elements;
+  const std::int64_t parameters = parameter_count(options.model);
+  EXPECT_GE(elements, parameters);
+  EXPECT_LT(elements, parameters + 32 * 40);  // gaps of the buckets
+}
+
+TEST(MakePlan, SendsEachGradientOnce) {
+  Options options = plan_options(small_model(), "muon", 4);
+  options.train.precision = TrainOptions::Precision::bf16;
+  const Plan plan = make_plan(options);
+  std::int64_t gradients = 0, weights = 0;
+  for (const Collective& collective : plan.collectives) {
+    if (collective.what == "gradients") gradients += collective.bytes;
+    if (collective.what == "weights") weights += collective.bytes;
+    EXPECT_LT(sent_bytes(collective, plan), static_cast<double>(collective.bytes) * 2);
+  }
+  EXPECT_GE(gradients, 4 * parameter_count(options.model));
+  EXPECT_LT(gradients, 4 * parameter_count(options.model) + 4 * 32 * 40);
+  EXPECT_EQ(gradients, 2 * weights);
+}
+
+TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
+  Deck deck;
+  deck.add_file(std::string(SESTINA_SOURCE_DIR) + "/inputs/plan_qwen3_32b.toml");
+  const Options options = Options::read(deck);
+  ASSERT_NO_THROW(deck.finish());
+  const auto start = std::chrono::steady_clock::now();
+  const Plan plan = make_plan(options);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  expect_legal(plan);
+  ASSERT_EQ(plan.ranks(), 256);
+  EXPECT_LE(plan.host_cost.gap(), 1e-3);
+  EXPECT_LE(plan.dp_cost.ratio, 1.1);
+  for (const RankMemory& memory : rank_memory(plan, options)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
+}
+
+TEST(MakePlan, SecondsNeedAMachine) {
+  Options options = plan_options(small_model(), "muon", 2);
+  options.parallel.cost = ParallelOptions::Cost::seconds;
+  EXPECT_THROW(make_plan(options), Error);
+  options.machine.peak_tflops = options.machine.memory_bandwidth = 1;
+  EXPECT_LE(make_plan(options).dp_cost.gap(), 1e-3);
+}
+
+// Qwen3-32B, dp 32, tp 8, Muon (Canzona's figure 3), and what is possible in the same reading.
+TEST(PaperReading, ReproducesThePrintedFigures) {
+  const PaperReading reading = canzona_reading(preset("qwen3-32b"), 32, 8);
+  ASSERT_EQ(reading.dp.size(), 3u);
+  EXPECT_NEAR(reading.dp[0].flops, 3.24, 0.005);
+  EXPECT_NEAR(reading.dp[0].elements, 2.46, 0.005);
+  EXPECT_NEAR(reading.dp[1].flops, 1.43, 0.005);
+  EXPECT_NEAR(reading.dp[1].elements, 1.11, 0.005);
+  EXPECT_NEAR(reading.dp[2].flops, 1, 1e-12);  // two layers on each rank
+  EXPECT_NEAR(reading.dp[2].elements, 1, 1e-12);
+  ASSERT_EQ(reading.hosts.size(), 2u);
+  EXPECT_NEAR(reading.hosts[0].flops, 3.24, 0.005);
+  EXPECT_NEAR(reading.hosts[1].flops, 2.46, 0.01);  // 2.4546: one fc2, the 1.05 TFLOP of the paper, alone on its host
+  EXPECT_NEAR(reading.hosts[1].elements, 1.16, 0.005);
+  EXPECT_NEAR(reading.hosts_least, 1.00, 0.005);
+  EXPECT_NEAR(reading.hosts_most, 5.46, 0.005);
+  EXPECT_LE(reading.all_hosts[1].flops, reading.all_hosts[0].flops);
+  EXPECT_NEAR(reading.all_hosts[1].flops, reading.all_hosts_bound, 1e-3 * reading.all_hosts_bound);
+}
+
+}  // namespace
+}  // namespace sestina
