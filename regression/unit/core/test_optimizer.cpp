@@ -1,0 +1,105 @@
+// The optimizer of a whole model: routing, planned bytes, heads as matrices of their own, lanes.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "core/session.hpp"
+
+namespace sestina {
+namespace {
+
+ModelConfig small_llama() {
+  ModelConfig c;
+  c.family = Family::llama;
+  c.hidden_size = 16;
+  c.intermediate_size = 24;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 4;
+  c.vocab_size = 32;
+  c.max_position_embeddings = 32;
+  return c;
+}
+
+OptimizerOptions options_of(const std::string& kind) {
+  OptimizerOptions options;
+  options.kind = kind;
+  options.lr = 0.01;
+  options.matrix = default_options(*find_matrix_kind(kind));
+  return options;
+}
+
+std::vector<std::string> field_names(const Session<Host, float>& session, const std::string& tensor) {
+  std::vector<std::string> names;
+  const std::string path = "/optimizer/" + tensor + "/";
+  for (const StateField& field : session.optimizer_fields())
+    if (field.path.rfind(path, 0) == 0) names.push_back(field.path.substr(path.size()));
+  return names;
+}
+
+TEST(Optimizer, TakesTheBytesThatThePlanSays) {
+  for (const MatrixKind& kind : matrix_kinds()) {
+    const OptimizerOptions options = options_of(kind.name);
+    Session<Host, float> session(Host(), small_llama(), {2, 8}, &options);
+    EXPECT_EQ(session.optimizer().state_bytes(),
+              optimizer_state_bytes(tensor_specs(small_llama()), options, sizeof(float)))
+        << kind.name;
+  }
+}
+
+TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
+  OptimizerOptions options = options_of("muon");
+  options.group = {{"*.down_proj.*", {}, {}, "adamw"}, {"lm_head.weight", {}, {}, "muon"}};
+  Session<Host, float> session(Host(), small_llama(), {2, 8}, &options);
+  using Names = std::vector<std::string>;
+  const Names adamw = {"momentum", "second_moment"}, muon = {"momentum"};
+  EXPECT_EQ(field_names(session, "model.layers.1.self_attn.q_proj.weight"), muon);
+  EXPECT_EQ(field_names(session, "model.layers.1.mlp.down_proj.weight"), adamw);
+  EXPECT_EQ(field_names(session, "model.embed_tokens.weight"), adamw);
+  EXPECT_EQ(field_names(session, "model.layers.0.input_layernorm.weight"), adamw);
+  EXPECT_EQ(field_names(session, "lm_head.weight"), muon);
+}
+
+// One head of q is orthogonalised as if it were a matrix on its own.
+TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
+  OptimizerOptions whole = options_of("muon"), heads = whole;
+  heads.per_head = true;
+  Session<Host, float> session(Host(), small_llama(), {2, 8, false, true}, &heads);
+  EXPECT_EQ(field_names(session, "model.layers.0.self_attn.q_proj.weight/head_03"),
+            std::vector<std::string>{"momentum"});
+  EXPECT_TRUE(field_names(session, "model.layers.0.self_attn.o_proj.weight/head_00").empty());
+  session.initialise(1);
+  std::int32_t tokens[18];
+  std::iota(std::begin(tokens), std::end(tokens), 5);
+  session.load(tokens, nullptr);
+  session.forward_backward(1, false);
+
+  const auto& q = session.tensors()[2];
+  ASSERT_EQ(q.spec.name, "model.layers.0.self_attn.q_proj.weight");
+  const std::size_t n = q.master.size() / 4;
+  const Kokkos::View<float*, Kokkos::HostSpace> alone("w", n), gradient("g", n);
+  for (std::size_t i = 0; i < n; ++i) {
+    alone(i) = q.master(2 * n + i);
+    gradient(i) = q.gradient(2 * n + i);
+  }
+  const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 4, 16, 0});
+  Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes())};
+  optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 4, 16}, {alone.data(), 4, 16}, {}});
+  session.update(1, 1.0, 0.5);
+  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;
+}
+
+TEST(Balance, GivesEveryLaneAboutTheSame) {
+  const std::vector<double> cost = {5, 4, 3, 3, 3, 2};
+  const std::vector<int> lane = balance(cost, 2);
+  double load[2] = {};
+  for (std::size_t i = 0; i < cost.size(); ++i) load[lane[i]] += cost[i];
+  EXPECT_EQ(load[0], 10);
+  EXPECT_EQ(load[1], 10);
+  EXPECT_EQ(balance({1, 2, 3}, 1), std::vector<int>(3, 0));
+  EXPECT_TRUE(balance({}, 4).empty());
+}
+
+}  // namespace
+}  // namespace sestina
