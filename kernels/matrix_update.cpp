@@ -1,7 +1,5 @@
 #include "kernels/matrix_update.hpp"
 
-#include "kernels/error.hpp"
-
 namespace sestina {
 namespace {
 
@@ -9,16 +7,8 @@ namespace {
 template <class Space>
 constexpr std::size_t grain = is_host<Space> ? 8192 : 1;
 
-struct Factors {
-  float before, step, after;
-  explicit Factors(const WeightMove& move)
-      : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
-        step(static_cast<float>(move.lr * move.scale)),
-        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)) {}
-};
-
 template <class TU>
-KOKKOS_INLINE_FUNCTION void move_range(const Factors& f, std::size_t n, const TU* __restrict direction,
+KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, const TU* __restrict direction,
                                        float* __restrict master, bf16* __restrict weight) {
   for (std::size_t i = 0; i < n; ++i)
     master[i] = f.after * (f.before * master[i] - f.step * static_cast<float>(direction[i]));
@@ -35,7 +25,7 @@ void move_weight(const Space& exec, const WeightMove& move, Vector<const TU, Spa
   SESTINA_REQUIRE(direction.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
                   "direction of {}, master {}, weight {}", direction.extent(0), n, weight.extent(0));
   constexpr std::size_t length = grain<Space>;
-  const Factors f(move);
+  const MoveFactors f(move);
   const bool has_weight = weight.extent(0) != 0;
   const Kokkos::RangePolicy<Space> pieces(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(

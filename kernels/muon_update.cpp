@@ -9,14 +9,6 @@
 namespace sestina {
 namespace {
 
-struct Factors {
-  float before, step, after;
-  explicit Factors(const WeightMove& move)
-      : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
-        step(static_cast<float>(move.lr * move.scale)),
-        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)) {}
-};
-
 // What the weight moves along, element by element: O as it is,
 struct Plain {
   KOKKOS_INLINE_FUNCTION float operator()(float o, std::size_t, std::size_t) const { return o; }
@@ -41,7 +33,7 @@ struct Adapted {
 
 // Elements (i, j) to (i, j + n). weight may be null.
 template <class T, class Direction>
-KOKKOS_INLINE_FUNCTION void move_piece(const Factors& f, const Direction& direction, std::size_t i, std::size_t j,
+KOKKOS_INLINE_FUNCTION void move_piece(const MoveFactors& f, const Direction& direction, std::size_t i, std::size_t j,
                                        std::size_t n, const T* __restrict o, float* __restrict master,
                                        bf16* __restrict weight) {
   for (std::size_t c = 0; c < n; ++c)
@@ -58,7 +50,7 @@ void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> wide
                       (weight.size() == master.size() || weight.size() == 0),
                   "direction ({}, {}), master ({}, {}), weight of {}", wide.extent(0), wide.extent(1), m, n,
                   weight.size());
-  const Factors f(step);
+  const MoveFactors f(step);
   float* to = master.data();
   bf16* rounded = weight.size() == 0 ? nullptr : weight.data();
   for_each_row(

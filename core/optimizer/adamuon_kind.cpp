@@ -5,10 +5,7 @@ namespace sestina {
 MatrixKind adamuon_kind() {
   MatrixKind kind;
   kind.name = "adamuon";
-  kind.keys = muon_keys();
-  kind.keys.push_back(number_key("beta2", 0.95, {.min = 0, .max = 1, .open_max = true}));
-  kind.keys.push_back(number_key("eps", 1e-8));
-  kind.keys.push_back(flag_key("keep_norm", true));
+  kind.keys = muon_keys_with_second_moment();
   kind.state = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
     return std::vector<FieldSize>{{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
   };

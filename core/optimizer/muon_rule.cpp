@@ -31,6 +31,14 @@ std::vector<KindKey> muon_keys() {
           word_key("decay_order", {"before"})};
 }
 
+std::vector<KindKey> muon_keys_with_second_moment() {
+  std::vector<KindKey> keys = muon_keys();
+  keys.push_back(number_key("beta2", 0.95, {.min = 0, .max = 1, .open_max = true}));
+  keys.push_back(number_key("eps", 1e-8));
+  keys.push_back(flag_key("keep_norm", true));
+  return keys;
+}
+
 MuonRule read_muon_rule(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   MuonRule rule;
   const double mu = options.number("momentum");

@@ -19,6 +19,7 @@ struct MuonRule {
 };
 
 std::vector<KindKey> muon_keys();
+std::vector<KindKey> muon_keys_with_second_moment();  // of NorMuon and AdaMuon
 MuonRule read_muon_rule(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -6,16 +6,11 @@
 
 #include "kernels/columns.hpp"
 #include "kernels/inverse_root.hpp"
+#include "kernels/matrix_update.hpp"
 #include "kernels/reduce.hpp"
 
 namespace sestina {
 namespace {
-
-template <class Space, class T>
-Vector<T, Space> flat(Matrix<T, Space> x) {
-  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
-  return {x.data(), x.size()};
-}
 
 // What a job works with in numbers of type T: its inputs in that type, and scratch.
 template <class Space, class T>
@@ -32,13 +27,13 @@ struct Attempt {
       return x;
     } else {
       const Matrix<T, Space> wide = square();
-      convert<Space, float, T>(lane.exec, flat<Space, const float>(x), flat<Space, T>(wide));
+      convert<Space, float, T>(lane.exec, flat<const float, Space>(x), flat<T, Space>(wide));
       return wide;
     }
   }
 
   void publish(Matrix<T, Space> from, Matrix<float, Space> to) {
-    convert<Space, T, float>(lane.exec, flat<Space, const T>(from), flat<Space, float>(to));
+    convert<Space, T, float>(lane.exec, flat<const T, Space>(from), flat<float, Space>(to));
   }
 
   bool finite(Vector<const T, Space> x) { return std::isfinite(sum_of_squares<Space, T>(lane.exec, x, workspace)); }
@@ -46,7 +41,7 @@ struct Attempt {
   // Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
   bool orthonormal(Matrix<const T, Space> q) {
     constexpr double tolerance = 1e-3;
-    const double squares = sum_of_squares<Space, T>(lane.exec, flat<Space, const T>(q), workspace);
+    const double squares = sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace);
     return std::abs(squares - static_cast<double>(d)) <= tolerance * static_cast<double>(d);
   }
 };
@@ -79,7 +74,7 @@ bool power_qr(Attempt<Space, T>& a) {
   const Vector<double, Space> quotients = a.workspace.template take<double>(a.d);
   const Vector<std::int32_t, Space> order = a.workspace.template take<std::int32_t>(a.d);
   a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
-  if (!a.finite(flat<Space, const T>(product))) return false;
+  if (!a.finite(flat<const T, Space>(product))) return false;
   if (sorted) {
     column_dots<Space, T>(a.lane.exec, old, product, quotients);
     order_falling<Space>(a.lane.exec, quotients, order);
@@ -108,7 +103,7 @@ bool inverse_root(Attempt<Space, T>& a) {
   const Matrix<T, Space> basis = a.square(), root = a.square();
   bool good = false;
   if (job.method == RefreshMethod::inverse_root_qr) {
-    convert<Space, float, T>(a.lane.exec, flat<Space, const float>(job.basis), flat<Space, T>(basis));
+    convert<Space, float, T>(a.lane.exec, flat<const float, Space>(job.basis), flat<T, Space>(basis));
     good = inverse_root_qr<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
   } else if (job.method == RefreshMethod::inverse_root_eigh) {
     good = inverse_root_eigh<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
@@ -177,7 +172,7 @@ void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& fail
   if (policy.dump != nullptr) {
     std::vector<float> values(d * d);
     const Vector<float, Serial> to(values.data(), values.size());
-    Kokkos::deep_copy(lane.exec, to, flat<Space, const float>(job.factor));
+    Kokkos::deep_copy(lane.exec, to, flat<const float, Space>(job.factor));
     lane.exec.fence("refresh");
     policy.dump(policy.dump_context, std::string(job.name), values, d);
   }
@@ -191,7 +186,7 @@ void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& fail
 template <class Space>
 Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
   const auto start = std::chrono::steady_clock::now();
-  const double squares = sum_of_squares<Space, float>(lane.exec, flat<Space, const float>(job.factor), lane.workspace);
+  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace);
   Refreshed result = Refreshed::done;
   if (squares == 0)
     result = Refreshed::not_needed;

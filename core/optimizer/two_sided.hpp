@@ -5,14 +5,9 @@
 
 #include "core/optimizer/matrix_optimizer.hpp"
 #include "core/optimizer/refresh.hpp"
+#include "kernels/matrix_update.hpp"
 
 namespace sestina {
-
-template <class T, class Space>
-Vector<T, Space> flat(Matrix<T, Space> x) {
-  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
-  return {x.data(), x.size()};
-}
 
 // C = alpha op_a(A) op_b(B) + beta C in fp32.
 template <class Space>

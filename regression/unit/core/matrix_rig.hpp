@@ -7,23 +7,10 @@
 
 #include "core/optimizer/matrix_optimizer.hpp"
 #include "core/random.hpp"
-#include "regression/unit/reference.hpp"
+#include "regression/unit/linear_algebra.hpp"
 
 namespace sestina::reference {
 
-inline Array transpose(const Array& a) {
-  Array t(a.cols, a.rows);
-  for (std::size_t i = 0; i < a.rows; ++i)
-    for (std::size_t j = 0; j < a.cols; ++j) t(j, i) = a(i, j);
-  return t;
-}
-inline Array product(const Array& a, const Array& b) {
-  Array c(a.rows, b.cols);
-  for (std::size_t i = 0; i < a.rows; ++i)
-    for (std::size_t k = 0; k < a.cols; ++k)
-      for (std::size_t j = 0; j < b.cols; ++j) c(i, j) += a(i, k) * b(k, j);
-  return c;
-}
 inline Array blend(double keep, const Array& a, double add, const Array& b) {
   Array c = a;
   for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] = keep * a.values[i] + add * b.values[i];

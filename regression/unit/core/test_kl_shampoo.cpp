@@ -15,14 +15,14 @@ struct PlainKlSoap {
       : w(start),
         m(g.rows, g.cols),
         v(g.rows, g.cols),
-        left(blend(0, Array(g.rows, g.rows), (1 - beta) / double(g.cols), product(g, transpose(g)))),
-        right(blend(0, Array(g.cols, g.cols), (1 - beta) / double(g.rows), product(transpose(g), g))),
+        left(blend(0, Array(g.rows, g.rows), (1 - beta) / double(g.cols), product(g, transposed(g)))),
+        right(blend(0, Array(g.cols, g.cols), (1 - beta) / double(g.rows), product(transposed(g), g))),
         ql(ql),
         qr(qr),
         left_values(g.rows, 0.1),
         right_values(g.cols, 0.1) {}
 
-  Array rotated(const Array& x) const { return product(product(transpose(ql), x), qr); }
+  Array rotated(const Array& x) const { return product(product(transposed(ql), x), qr); }
 
   static void average(double beta, double floor, double count, const std::vector<double>& sums,
                       std::vector<double>& values) {
@@ -38,9 +38,9 @@ struct PlainKlSoap {
       v.values[i] = beta2 * v.values[i] + (1 - beta2) * h.values[i] * h.values[i];
       d.values[i] /= std::sqrt(v.values[i]) + eps;
     }
-    w = blend(1, w, -lr, product(product(ql, d), transpose(qr)));
+    w = blend(1, w, -lr, product(product(ql, d), transposed(qr)));
 
-    Array a = product(g, qr), b = product(transpose(ql), g);
+    Array a = product(g, qr), b = product(transposed(ql), g);
     std::vector<double> rows(g.rows), cols(g.cols);
     for (std::size_t i = 0; i < g.rows; ++i)
       for (std::size_t j = 0; j < g.cols; ++j) {
@@ -50,8 +50,8 @@ struct PlainKlSoap {
         cols[j] += h(i, j) * h(i, j) / left_values[i];
       }
     const auto n = double(g.cols), m_rows = double(g.rows);
-    left = blend(beta, left, (1 - beta) / n, product(a, transpose(a)));
-    right = blend(beta, right, (1 - beta) / m_rows, product(transpose(b), b));
+    left = blend(beta, left, (1 - beta) / n, product(a, transposed(a)));
+    right = blend(beta, right, (1 - beta) / m_rows, product(transposed(b), b));
     average(beta, 0.01, n, rows, left_values);  // inverse roots of sides up to 10 are clamped at 10
     average(beta, 0.01, m_rows, cols, right_values);
   }

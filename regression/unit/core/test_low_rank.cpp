@@ -10,8 +10,8 @@ TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
     MatrixRig rig("galore", rows, cols, {{"rank", 5}, {"scale", 1}}, {}, 100);
     const Array g = MatrixRig::gradient_at(rows, cols, 1);
     rig.step(g);
-    const Array p = rig.field("projector"), wide = rows > cols ? p : transpose(p);
-    const Array gram = product(wide, transpose(wide));
+    const Array p = rig.field("projector"), wide = rows > cols ? p : transposed(p);
+    const Array gram = product(wide, transposed(wide));
     for (std::size_t i = 0; i < 5; ++i)
       for (std::size_t j = 0; j < 5; ++j) EXPECT_NEAR(gram(i, j), i == j ? 1 : 0, 1e-6);
     // The entry of largest size of each vector is positive.
@@ -29,7 +29,7 @@ TEST(GaLore, MovesWithinItsSubspace) {
   for (unsigned t = 0; t < 5; ++t) {
     const Array w = rig.step(MatrixRig::gradient_at(12, 8, t));
     const Array move = blend(1, w, -1, rig.weight), p = rig.field("projector");
-    const Array kept = product(product(move, transpose(p)), p);  // of its rows
+    const Array kept = product(product(move, transposed(p)), p);  // of its rows
     expect_close(kept, move, 1e-3, "movement");                  // a difference of weights of size 1
   }
 }

@@ -4,23 +4,10 @@
 #include <numeric>
 
 #include "core/session.hpp"
+#include "regression/unit/core/model_rig.hpp"
 
 namespace sestina {
 namespace {
-
-ModelConfig small_llama() {
-  ModelConfig c;
-  c.family = Family::llama;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.head_dim = 4;
-  c.vocab_size = 32;
-  c.max_position_embeddings = 32;
-  return c;
-}
 
 OptimizerOptions options_of(const std::string& kind) {
   OptimizerOptions options;
@@ -41,9 +28,9 @@ std::vector<std::string> field_names(const Session<Host, float>& session, const 
 TEST(Optimizer, TakesTheBytesThatThePlanSays) {
   for (const MatrixKind& kind : matrix_kinds()) {
     const OptimizerOptions options = options_of(kind.name);
-    Session<Host, float> session(Host(), small_llama(), {2, 8}, &options);
+    Session<Host, float> session(Host(), small_model(Family::llama), {2, 8}, &options);
     EXPECT_EQ(session.optimizer().state_bytes(),
-              optimizer_state_bytes(tensor_specs(small_llama()), options, sizeof(float)))
+              optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
         << kind.name;
   }
 }
@@ -51,7 +38,7 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
 TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
   OptimizerOptions options = options_of("muon");
   options.group = {{"*.down_proj.*", {}, {}, "adamw"}, {"lm_head.weight", {}, {}, "muon"}};
-  Session<Host, float> session(Host(), small_llama(), {2, 8}, &options);
+  Session<Host, float> session(Host(), small_model(Family::llama), {2, 8}, &options);
   using Names = std::vector<std::string>;
   const Names adamw = {"momentum", "second_moment"}, muon = {"momentum"};
   EXPECT_EQ(field_names(session, "model.layers.1.self_attn.q_proj.weight"), muon);
@@ -65,13 +52,13 @@ TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
 TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   OptimizerOptions whole = options_of("muon"), heads = whole;
   heads.per_head = true;
-  Session<Host, float> session(Host(), small_llama(), {2, 8, false, true}, &heads);
+  Session<Host, float> session(Host(), small_model(Family::llama), {2, 8, false, true}, &heads);
   EXPECT_EQ(field_names(session, "model.layers.0.self_attn.q_proj.weight/head_03"),
             std::vector<std::string>{"momentum"});
   EXPECT_TRUE(field_names(session, "model.layers.0.self_attn.o_proj.weight/head_00").empty());
   session.initialise(1);
   std::int32_t tokens[18];
-  std::iota(std::begin(tokens), std::end(tokens), 5);
+  std::iota(std::begin(tokens), std::end(tokens), 4);
   session.load(tokens, nullptr);
   session.forward_backward(1, false);
 
@@ -83,9 +70,9 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
     alone(i) = q.master(2 * n + i);
     gradient(i) = q.gradient(2 * n + i);
   }
-  const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 4, 16, 0});
+  const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
   Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes())};
-  optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 4, 16}, {alone.data(), 4, 16}, {}});
+  optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 6, 20}, {alone.data(), 6, 20}, {}});
   session.update(1, 1.0, 0.5);
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;
 }

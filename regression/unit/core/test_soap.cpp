@@ -59,8 +59,8 @@ TEST(Soap, FactorsOfIntegerGradientsAreExact) {
     for (unsigned t = 0; t < 10; ++t) {  // halves of integers below 2^6: 24 bits hold them
       const Array g = MatrixRig::integers_at(9, 6, t);
       soap.step(g);
-      left = blend(0.5, left, 0.5, product(g, transpose(g)));
-      right = blend(0.5, right, 0.5, product(transpose(g), g));
+      left = blend(0.5, left, 0.5, product(g, transposed(g)));
+      right = blend(0.5, right, 0.5, product(transposed(g), g));
     }
     expect_same(soap.field("factor_left"), left, "left factor");
     expect_same(soap.field("factor_right"), right, "right factor");
@@ -73,7 +73,7 @@ TEST(Soap, CorrectedFactorsAreMeans) {
     const Array g = MatrixRig::integers_at(6, 4, 1);
     for (int t = 0; t < 5; ++t) {
       soap.step(g);
-      expect_close(soap.field("factor_right"), product(transpose(g), g), 1e-6, "right factor");
+      expect_close(soap.field("factor_right"), product(transposed(g), g), 1e-6, "right factor");
     }
   }
 }
@@ -132,7 +132,7 @@ TEST(Soap, EveryBasisStaysOrthogonal) {
       for (unsigned t = 0; t < 9; ++t) rig.step(MatrixRig::gradient_at(rows, cols, t));
       for (const char* name : {"basis_left", "basis_right"}) {
         if (!rig.optimizer->state().has(name)) continue;
-        const Array q = rig.field(name), gram = product(transpose(q), q);
+        const Array q = rig.field(name), gram = product(transposed(q), q);
         for (std::size_t i = 0; i < q.rows; ++i)
           for (std::size_t j = 0; j < q.rows; ++j)
             EXPECT_NEAR(gram(i, j), i == j ? 1 : 0, 1e-5) << kind << " " << name << " " << rows << " x " << cols;
