@@ -2,12 +2,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "app/evaluation.hpp"
 #include "app/instruction_set.hpp"
 #include "app/restore.hpp"
+#include "io/npy_write.hpp"
 
 namespace sestina {
 namespace {
@@ -23,6 +25,17 @@ StepReport::Setting report_setting(const Options& options) {
   setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   setting.peak_tflops = options.machine.peak_tflops;
   return setting;
+}
+
+// run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it must not
+// stop the run.
+void dump_factor(const std::string& run_dir, const std::string& name, const std::vector<float>& values,
+                 std::size_t d) try {
+  std::string file = name.substr(std::string_view("/optimizer/").size());
+  std::replace(file.begin(), file.end(), '/', '.');
+  write_npy(run_dir + "/failed/" + file + ".npy", values.data(), d, d);
+} catch (const Error& error) {
+  spdlog::warn("{}", error.what());
 }
 
 }  // namespace
@@ -44,6 +57,8 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, const Sampl
       checkpoints_(setup.run_dir, options_.checkpoint),
       report_(report_setting(options_), metrics) {
   session_.initialise(options_.run.seed);
+  session_.optimizer().dump_failures(
+      [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
   if (!setup_.checkpoint.empty())
     load();
   else if (!options_.model.from_hf.empty())

@@ -4,6 +4,7 @@
 //
 // Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,13 +28,14 @@ struct OwnedMatrix {
   std::size_t cols() const { return master.extent(1); }
 };
 
-// What a refresh may do when it goes wrong, and what it tells about itself; shared by all matrices of a run.
+// Called with a factor that could not be decomposed: its name, and d x d values, row-major.
+using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
+
+// What a refresh may do when it goes wrong; shared by all matrices of a run.
 struct RefreshPolicy {
   std::int64_t max_failures = 3;  // in a row, of one factor; then the run stops
   bool stagger = false;           // refresh matrix i at t = i mod every instead of all at once
-  // Called with what could not be decomposed: (name, d x d values, row-major).
-  void (*dump)(void* context, const std::string& name, const std::vector<float>& values, std::size_t d) = nullptr;
-  void* dump_context = nullptr;
+  RefreshDump dump;               // empty: nobody wants it
 };
 
 // What the matrices that are updated one after another share. Workspace: as large as the largest of their wishes.

@@ -91,6 +91,9 @@ class LanedSet : public MatrixSet<Exec> {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
                            [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
   }
+  void dump_failures(const RefreshDump& dump) override {
+    for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
+  }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
 
   void time_products(bool on) override {

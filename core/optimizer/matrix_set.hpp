@@ -32,6 +32,8 @@ class MatrixSet {
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;
   virtual int lanes() const = 0;
+  // Where factors go that could not be decomposed; called from any lane.
+  virtual void dump_failures(const RefreshDump&) = 0;
 
   // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
   virtual void time_products(bool on) = 0;

@@ -28,6 +28,9 @@ class Optimizer {
     if (matrices_) matrices_->time_products(on);
   }
   ProductCount take_products() { return matrices_ ? matrices_->take_products() : ProductCount{}; }
+  void dump_failures(const RefreshDump& dump) {  // where factors go that could not be decomposed; from any lane
+    if (matrices_) matrices_->dump_failures(dump);
+  }
   int lanes() const { return matrices_ ? matrices_->lanes() : 0; }  // of matrices updated side by side
 
  private:

@@ -169,12 +169,12 @@ void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& fail
   ++lane.refresh_failures;
   const RefreshPolicy& policy = lane.refresh_policy;
   const std::size_t d = job.factor.extent(0);
-  if (policy.dump != nullptr) {
+  if (policy.dump) {
     std::vector<float> values(d * d);
     const Vector<float, Serial> to(values.data(), values.size());
     Kokkos::deep_copy(lane.exec, to, flat<const float, Space>(job.factor));
     lane.exec.fence("refresh");
-    policy.dump(policy.dump_context, std::string(job.name), values, d);
+    policy.dump(std::string(job.name), values, d);
   }
   if (failures > policy.max_failures)
     fail(ExitCode::diverged, "{} refreshes of {} ({} x {}) in a row failed, {} are allowed", failures, job.name, d, d,

@@ -157,12 +157,11 @@ struct Dumped {
   int count = 0;
   std::string name;
   std::vector<float> values;
-  static void dump(void* context, const std::string& name, const std::vector<float>& values, std::size_t d) {
-    auto* self = static_cast<Dumped*>(context);
-    EXPECT_EQ(values.size(), d * d);
-    ++self->count;
-    self->name = name;
-    self->values = values;
+  void take(const std::string& from, const std::vector<float>& what, std::size_t d) {
+    EXPECT_EQ(what.size(), d * d);
+    ++count;
+    name = from;
+    values = what;
   }
 };
 
@@ -171,7 +170,7 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
   constexpr std::size_t d = 5;
   auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   Dumped dumped;
-  lane.refresh_policy = {.max_failures = 2, .dump = &Dumped::dump, .dump_context = &dumped};
+  lane.refresh_policy = {.max_failures = 2, .stagger = false, .dump = [&](auto&&... x) { dumped.take(x...); }};
   for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     Array k = identity(d);
     k(1, 3) = bad;
