@@ -5,9 +5,9 @@
   compare_optimizers.py --sestina build/bin/sestina --tokens build/compare/tokens --work build/compare --jobs 2
   compare_optimizers.py --work build/compare --table            the table and the plot alone (needs matplotlib)
 
-Each optimizer is tried with every learning rate of its grid (seed 1), then with two more seeds at the best one. A run that
-is complete is not repeated. Judged by the validation loss on held-out documents: the update and the seconds of training
-at which an optimizer first reaches the loss that AdamW ends with.
+Each optimizer is tried with every learning rate of its grid (seed 1), then with two more seeds at the best one. A run
+that is complete is not repeated, one that was interrupted goes on. Judged by the validation loss on held-out documents:
+the update and the seconds of training at which an optimizer first reaches the loss that AdamW ends with.
 """
 
 import argparse
@@ -41,8 +41,10 @@ def run_dir(work, name, lr, seed):
 
 
 def lines_of(folder, kind):
+    """Lines of a kind in the order of updates; after a resume the later ones count."""
     with open(folder / "metrics.jsonl") as file:
-        return [line for line in map(json.loads, file) if line["kind"] == kind]
+        lines = {line["step"]: line for line in map(json.loads, file) if line["kind"] == kind}
+    return [lines[step] for step in sorted(lines)]
 
 
 def complete(folder, steps):
@@ -56,7 +58,8 @@ def train(args, name, lr, seed):
     folder = run_dir(args.work, name, lr, seed)
     if complete(folder, args.steps):
         return
-    command = [args.sestina, "train", "-i", str(args.deck), "-d", str(folder), *OPTIMIZERS[name][0], *args.override,
+    command = [args.sestina, "train", "-i", str(args.deck), "-d", str(folder), "-r", "auto",
+               *OPTIMIZERS[name][0], *args.override,
                f"run.steps={args.steps}", f"schedule.lr={lr:g}", f"run.seed={seed}", "run.threads=1",
                "checkpoint.keep=1", f'data.source=[{{format="megatron", path="{args.tokens.resolve()}"}}]']
     if name != "adamw":
@@ -130,17 +133,15 @@ def plot(args, names, path):
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
     matplotlib.rcParams["svg.hashsalt"] = "sestina"
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
-    for name in names:
-        points = curve(run_dir(args.work, name, best_lr(args, name), 1))
-        late = [p for p in points if p[0] >= args.steps / 5]
-        for axis, column in ((axes[0], 0), (axes[1], 1)):
-            axis.plot([p[column] for p in late], [p[2] for p in late], label=name, linewidth=1.3,
-                      color="black" if name == "adamw" else None, linestyle="--" if name == "adamw" else "-")
-    axes[0].set_xlabel("update")
-    axes[0].set_ylabel("validation loss (nats per byte)")
-    axes[1].set_xlabel("seconds of training")
-    axes[0].legend(fontsize=7)
+    figure, axis = plt.subplots(figsize=(7.5, 4.5))
+    order = sorted(names, key=lambda name: final_loss(args.work, name, best_lr(args, name), args.seeds[0], args.steps))
+    for name in order:
+        points = [p for p in curve(run_dir(args.work, name, best_lr(args, name), args.seeds[0])) if p[0] >= args.steps / 6]
+        axis.plot([p[0] for p in points], [p[2] for p in points], label=name, linewidth=1.3,
+                  color="black" if name == "adamw" else None, linestyle="--" if name == "adamw" else "-")
+    axis.set_xlabel("update")
+    axis.set_ylabel("validation loss (nats per byte)")
+    axis.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
