@@ -16,21 +16,6 @@ inline Array blend(double keep, const Array& a, double add, const Array& b) {
   for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] = keep * a.values[i] + add * b.values[i];
   return c;
 }
-// Q of A = Q R by modified Gram-Schmidt, twice. A square and of full rank.
-inline Array orthonormal(Array a) {
-  for (std::size_t j = 0; j < a.cols; ++j) {
-    for (int twice = 0; twice < 2; ++twice)
-      for (std::size_t k = 0; k < j; ++k) {
-        double dot = 0;
-        for (std::size_t i = 0; i < a.rows; ++i) dot += a(i, k) * a(i, j);
-        for (std::size_t i = 0; i < a.rows; ++i) a(i, j) -= dot * a(i, k);
-      }
-    double squares = 0;
-    for (std::size_t i = 0; i < a.rows; ++i) squares += a(i, j) * a(i, j);
-    for (std::size_t i = 0; i < a.rows; ++i) a(i, j) /= std::sqrt(squares);
-  }
-  return a;
-}
 // The columns of `basis` with the signs that those of `like` have.
 inline Array signed_like(Array basis, const Array& like) {
   for (std::size_t j = 0; j < basis.cols; ++j) {

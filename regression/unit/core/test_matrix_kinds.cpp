@@ -7,6 +7,7 @@
 
 #include "core/optimizer/matrix_optimizer.hpp"
 #include "core/random.hpp"
+#include "regression/unit/kind_names.hpp"
 
 namespace sestina {
 namespace {
@@ -197,19 +198,7 @@ TEST_P(EveryKind, DescendsAQuadratic) {
   EXPECT_LT(distance(), 0.7 * before);  // GaLore moves two directions at a time, by a quarter of a step
 }
 
-std::vector<std::string> kind_names() {
-  std::vector<std::string> names;
-  for (const MatrixKind& kind : matrix_kinds()) names.push_back(kind.name);
-  return names;
-}
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  for (char& c : name)
-    if (c == '-') c = '_';
-  return name;
-}
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryKind);
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(kind_names()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(kind_names()), kind_test_name);
 
 }  // namespace
 }  // namespace sestina

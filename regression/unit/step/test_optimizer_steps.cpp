@@ -12,6 +12,7 @@
 #include "app/trainer.hpp"
 #include "core/deck.hpp"
 #include "regression/unit/allocation_counter.hpp"
+#include "regression/unit/kind_names.hpp"
 
 namespace sestina {
 namespace {
@@ -105,18 +106,7 @@ TEST_P(OptimizerSteps, ResumeToTheSameBits) {
   EXPECT_EQ(train(rest, Host()), whole);
 }
 
-std::vector<std::string> kind_names() {
-  std::vector<std::string> names;
-  for (const MatrixKind& kind : matrix_kinds()) names.push_back(kind.name);
-  return names;
-}
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  for (char& c : name)
-    if (c == '-') c = '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerSteps, testing::ValuesIn(kind_names()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerSteps, testing::ValuesIn(kind_names()), kind_test_name);
 
 }  // namespace
 }  // namespace sestina
