@@ -42,13 +42,6 @@ void gather_columns(const Space& exec, Matrix<const float, Space> x, Vector<cons
 }
 
 template <class Space>
-void fill_identity(const Space& exec, Matrix<float, Space> x) {
-  for_elements(
-      "fill_identity", exec, x.extent(0), x.extent(1),
-      KOKKOS_LAMBDA(std::size_t i, std::size_t j) { x(i, j) = i == j ? 1.0f : 0.0f; });
-}
-
-template <class Space>
 void leading_columns(const Space& exec, Matrix<const float, Space> basis, bool transposed, Matrix<float, Space> x) {
   SESTINA_REQUIRE(x.extent(transposed ? 1 : 0) == basis.extent(0) && x.extent(transposed ? 0 : 1) <= basis.extent(1),
                   "basis ({}, {}) into ({}, {})", basis.extent(0), basis.extent(1), x.extent(0), x.extent(1));
@@ -61,7 +54,6 @@ void leading_columns(const Space& exec, Matrix<const float, Space> basis, bool t
   template void copy_matrix<Space>(const Space&, bool, Matrix<const float, Space>, Matrix<float, Space>);          \
   template void gather_columns<Space>(const Space&, Matrix<const float, Space>, Vector<const std::int32_t, Space>, \
                                       Matrix<float, Space>);                                                       \
-  template void fill_identity<Space>(const Space&, Matrix<float, Space>);                                          \
   template void leading_columns<Space>(const Space&, Matrix<const float, Space>, bool, Matrix<float, Space>);
 SESTINA_INSTANTIATE_LANES(SESTINA_MATRIX_COPY)
 

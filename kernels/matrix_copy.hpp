@@ -13,9 +13,6 @@ template <class Space>
 void gather_columns(const Space&, Matrix<const float, Space> x, Vector<const std::int32_t, Space> order,
                     Matrix<float, Space> y);
 
-template <class Space>
-void fill_identity(const Space&, Matrix<float, Space> x);
-
 // x (d, count): the first `count` columns of basis (d, d); transposed: x (count, d), as rows.
 template <class Space>
 void leading_columns(const Space&, Matrix<const float, Space> basis, bool transposed, Matrix<float, Space> x);

@@ -3,6 +3,7 @@
 
 #include "core/optimizer/rotated_adam.hpp"
 #include "kernels/columns.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/matrix_copy.hpp"
 
 namespace sestina {
@@ -58,7 +59,7 @@ struct PublishedSide {
     const Matrix<float, Space> factor = lane.workspace.template take<float>(d, d);
     const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d);
     gather_columns<Space>(lane.exec, product, order, factor);
-    fill_identity<Space>(lane.exec, basis);
+    set_identity<Space>(lane.exec, basis);
     RefreshJob<Space> job;
     job.name = side.name;
     job.factor = factor;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/channel_scale.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/error.hpp"
 #include "kernels/line_squares.hpp"
 #include "kernels/matrix_copy.hpp"
@@ -189,7 +190,7 @@ TYPED_TEST(RotatedAdam, CopiesColumns) {
   const Flat<TypeParam> from(x), square(3, 3), turned(2, 3), unit(3, 3);
   gather_columns<TypeParam>(exec, from.matrix(), Indices<TypeParam>({1, 0}).vector(), square.matrix());
   copy_matrix<TypeParam>(exec, true, from.matrix(), turned.matrix());
-  fill_identity<TypeParam>(exec, unit.matrix());
+  set_identity<TypeParam>(exec, unit.matrix());
   for (std::size_t i = 0; i < 3; ++i)
     for (std::size_t j = 0; j < 3; ++j) {
       EXPECT_EQ(square.get()(i, j), j < 2 ? x(i, 1 - j) : 0);
