@@ -43,8 +43,8 @@ const char* name(DType type) {
 }
 
 std::int64_t StateField::row_elements() const {
-  std::int64_t n = 1;
-  for (std::size_t i = 1; i < shape.size(); ++i) n *= shape[i];
+  std::int64_t n = has_all_columns() || shape.size() < 2 ? 1 : col_end - col_begin;
+  for (std::size_t i = has_all_columns() ? 1 : 2; i < shape.size(); ++i) n *= shape[i];
   return n;
 }
 

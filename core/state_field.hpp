@@ -1,4 +1,5 @@
-// State as a list of named fields: what checkpointing, tiering and memory planning read. They know no optimizer by name.
+// State as a list of named fields: what checkpointing, tiering and memory planning read. They know no optimizer by
+// name.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,18 +12,22 @@ enum class DType { f32, f64, bf16, i32, i64, u8, u16, u32 };
 std::size_t size_of(DType);
 const char* name(DType);
 
-// A tensor or a slab of rows of it, in memory that somebody else owns. `path` is its place in a checkpoint:
-// "/model/<HF name>" or "/optimizer/<HF name>/<field>".
+// A tensor or a slab of it, in memory that somebody else owns: rows [row_begin, row_end) of columns [col_begin,
+// col_end). `path` is its place in a checkpoint: "/model/<HF name>" or "/optimizer/<HF name>/<field>".
 struct StateField {
   std::string path;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;              // global shape
-  std::int64_t row_begin = 0, row_end = 0;      // rows held here (dim 0)
-  void* data = nullptr;                         // row-major; device memory when on_device
+  std::vector<std::int64_t> shape;          // global shape
+  std::int64_t row_begin = 0, row_end = 0;  // rows held here (dim 0)
+  std::int64_t col_begin = 0, col_end = 0;  // columns held here (dim 1) of a matrix that is cut there; 0, 0: all
+  void* data = nullptr;                     // row-major, without padding; device memory when on_device
   bool on_device = false;
-  std::uint64_t version = 0;                    // raised whenever the field is published anew
-  std::int64_t row_elements() const;            // product of shape[1:]
-  std::size_t bytes() const { return static_cast<std::size_t>((row_end - row_begin) * row_elements()) * size_of(dtype); }
+  std::uint64_t version = 0;          // raised whenever the field is published anew
+  std::int64_t row_elements() const;  // elements of one row of the slab
+  bool has_all_columns() const { return col_end == 0; }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>((row_end - row_begin) * row_elements()) * size_of(dtype);
+  }
 };
 
 }  // namespace sestina

@@ -1,0 +1,66 @@
+// The processes of a run: one by itself, or the ranks that a launcher (mpirun, srun) started. One process without a
+// launcher never starts MPI. No Kokkos.
+#pragma once
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/error.hpp"
+#include "parallel/communicator.hpp"
+
+namespace sestina {
+
+// How many tasks a launcher says it started, and the variable that says so; 1 and "" without one.
+struct Launch {
+  int tasks = 1;
+  std::string variable;
+};
+Launch find_launch();
+
+class Runtime {
+ public:
+  // Starts MPI where a launcher started more than one task. Error(unavailable) when the tasks do not find each other
+  // (another MPI's launcher, or a program without MPI): each would take itself for the whole run. timeout: seconds that
+  // any wait for other ranks may take.
+  explicit Runtime(double timeout);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  Communicator& world() { return *world_; }
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  bool is_first() const { return rank() == 0; }
+  int node_ranks() const { return node_ranks_; }  // ranks that share this node's cores
+  void set_timeout(double seconds);
+
+  // f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them. For phases in
+  // which a rank may fail by itself while others would wait for it.
+  void together(const std::function<void()>& f);
+
+  // Ends all ranks at once with this code; on one rank returns.
+  void abort(ExitCode);
+
+ private:
+  std::unique_ptr<Communicator> world_;
+  int node_ranks_ = 1;
+};
+
+// An Error that all ranks have agreed on: the first one reports it, all exit with its code.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
+namespace ranks {
+bool available();                                     // this build has MPI
+std::string library();                                // "Open MPI v4.1.4", or "none"
+std::unique_ptr<Communicator> start(double timeout);  // MPI_Init; the group of all ranks
+void set_timeout(double seconds);
+void stop();           // MPI_Finalize
+void abort(int code);  // MPI_Abort
+}  // namespace ranks
+
+}  // namespace sestina

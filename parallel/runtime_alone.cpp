@@ -1,0 +1,13 @@
+// A build without MPI.
+#include "parallel/runtime.hpp"
+
+namespace sestina::ranks {
+
+bool available() { return false; }
+std::string library() { return "none"; }
+std::unique_ptr<Communicator> start(double) { return make_lone_communicator(); }
+void set_timeout(double) {}
+void stop() {}
+void abort(int) {}
+
+}  // namespace sestina::ranks
