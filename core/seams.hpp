@@ -1,5 +1,6 @@
 // The seams that point upward: what parallel/ and io/ hang on the mathematics of one rank.
 #pragma once
+#include "core/row_share.hpp"
 #include "kernels/error.hpp"
 #include "kernels/exec.hpp"
 
@@ -13,9 +14,6 @@ struct BlockHooks {
   virtual void before_backward(int /*block*/) {}
   virtual void after_backward(int /*block*/) {}
 };
-
-// First row of a rank's part when `rows` rows are dealt out evenly, in order.
-inline std::int64_t first_row_of(std::int64_t rows, int size, int rank) { return rows * rank / size; }
 
 // Operations over a tensor-parallel group; this base class is the group of one rank, on which all are the identity.
 // Work of the space that comes before a call is complete for it, and results are there for work that comes after it.
