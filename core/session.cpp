@@ -50,7 +50,7 @@ Session<Exec, T>::Session(const Exec& exec, const ModelPart& part, const Session
                           const RankLayout& layout, GroupOps<Exec>* group, bool training)
     : exec_(exec),
       setting_(setting),
-      model_(exec, part.config, sestina::all_layers(part.config), setting.micro_batch, setting.sequence,
+      model_(exec, part, sestina::all_layers(part.config), setting.micro_batch, setting.sequence,
              setting.recompute, setting.deterministic, group),
       arena_(layout, training),
       slot_(model_.make_slot()),

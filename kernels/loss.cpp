@@ -60,14 +60,21 @@ void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> ta
 
 template <class Exec, class T>
 void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
-           Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y) {
+           Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first) {
   using A = Acc<T>;
   const int d = static_cast<int>(y.extent(1));
+  const auto vocabulary = static_cast<std::int32_t>(table.extent(0));
   const bool adds = position.size() > 0;
   for_rows(
       "embed", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
-        const T* from = row_of(table, token(row));
+        const std::int32_t word = token(row) - first;
         T* out = row_of(y, row);
+        if (word < 0 || word >= vocabulary) {
+          const T* at = adds ? row_of(position, row % sequence) : nullptr;
+          each(lane, d, [&](int j) { out[j] = adds ? at[j] : T(A(0)); });
+          return;
+        }
+        const T* from = row_of(table, word);
         if (adds) {
           const T* at = row_of(position, row % sequence);
           each(lane, d, [&](int j) { out[j] = T(A(from[j]) + A(at[j])); });
@@ -79,20 +86,24 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
 
 namespace {
 
-// Rows sorted by token, rows of one token in row order: token t owns rows order(start(t)) ... order(start(t + 1) - 1).
-// A counting sort on one thread: n + V steps are little beside the n * D sums that follow.
-void sort_rows(Vector<const std::int32_t, Host> token, Vector<std::int32_t, Host> start,
+// Rows sorted by token, rows of one token in row order: token first + t owns rows order(start(t)) ...
+// order(start(t + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little beside the
+// n * D sums that follow.
+void sort_rows(Vector<const std::int32_t, Host> token, std::int32_t first, Vector<std::int32_t, Host> start,
                Vector<std::int32_t, Host> order) {
   const auto n = static_cast<std::int32_t>(token.extent(0)), slots = static_cast<std::int32_t>(start.extent(0));
+  const auto counts = [&](std::int32_t t) { return 0 <= t && t < slots - 2; };
   for (std::int32_t t = 0; t < slots; ++t) start(t) = 0;
-  for (std::int32_t row = 0; row < n; ++row) ++start(token(row) + 2);  // counts, two slots further on
+  for (std::int32_t row = 0; row < n; ++row)
+    if (const std::int32_t t = token(row) - first; counts(t)) ++start(t + 2);  // counts, two slots further on
   for (std::int32_t t = 2; t < slots; ++t) start(t) += start(t - 1);
-  for (std::int32_t row = 0; row < n; ++row) order(start(token(row) + 1)++) = row;  // leaves start(t + 1) = end of t
+  for (std::int32_t row = 0; row < n; ++row)
+    if (const std::int32_t t = token(row) - first; counts(t)) order(start(t + 1)++) = row;  // start(t + 1): end of t
 }
 
 template <class T>
-void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, Matrix<const T, Host> dy,
-                     Matrix<Acc<T>, Host> dtable, Workspace<Host>& workspace) {
+void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, std::int32_t first,
+                     Matrix<const T, Host> dy, Matrix<Acc<T>, Host> dtable, Workspace<Host>& workspace) {
   using A = Acc<T>;
   const int d = static_cast<int>(dy.extent(1));
   const std::size_t vocabulary = dtable.extent(0);
@@ -100,7 +111,7 @@ void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, M
   auto start = workspace.take<std::int32_t>(vocabulary + 2);
   auto order = workspace.take<std::int32_t>(token.extent(0));
   exec.fence("embed_backward");  // the calling thread sorts
-  sort_rows(token, start, order);
+  sort_rows(token, first, start, order);
   using Policy = Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int32_t>>;
   const int chunk = 16;
   Kokkos::parallel_for("embed_back", Policy(exec, 0, vocabulary, Kokkos::ChunkSize(chunk)), [=](std::int32_t t) {
@@ -114,18 +125,20 @@ void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, M
 
 // On the device the first row of each token gathers the later ones: n^2 comparisons, but no sort and no atomics.
 template <class Exec, class T>
-void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy,
-                       Matrix<Acc<T>, Exec> dtable) {
+void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token, std::int32_t first_token,
+                       Matrix<const T, Exec> dy, Matrix<Acc<T>, Exec> dtable) {
   using A = Acc<T>;
+  const auto vocabulary = static_cast<std::int32_t>(dtable.extent(0));
   const int d = static_cast<int>(dy.extent(1));
   const auto n = static_cast<std::int64_t>(token.extent(0));
   for_rows(
       "embed_back", exec, n, KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t first) {
         const std::int32_t own = token(first);
+        if (own < first_token || own >= first_token + vocabulary) return;
         const int earlier =
             sum_over<int>(lane, static_cast<int>(first), [&](int r) { return token(r) == own ? 1 : 0; });
         if (earlier > 0) return;
-        A* sum = row_of(dtable, own);
+        A* sum = row_of(dtable, own - first_token);
         for (std::int64_t row = first; row < n; ++row) {
           if (token(row) != own) continue;
           const T* part = row_of(dy, row);
@@ -138,15 +151,16 @@ void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token,
 
 template <class Exec, class T>
 void embed_backward(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
-                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>& workspace) {
+                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>& workspace,
+                    std::int32_t first) {
   using A = Acc<T>;
   const int d = static_cast<int>(dy.extent(1));
   const auto n = static_cast<std::int64_t>(dy.extent(0));
   if (n == 0) return;
   if constexpr (std::is_same_v<Exec, Host>) {
-    add_sorted_rows<T>(exec, token, dy, dtable, workspace);
+    add_sorted_rows<T>(exec, token, first, dy, dtable, workspace);
   } else {
-    add_matching_rows<Exec, T>(exec, token, dy, dtable);
+    add_matching_rows<Exec, T>(exec, token, first, dy, dtable);
   }
   if (dposition.size() == 0) return;
   for_rows(
@@ -163,9 +177,9 @@ void embed_backward(const Exec& exec, Vector<const std::int32_t, Exec> token, Ma
   template void softmax_cross_entropy<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Acc<T>, bool,        \
                                                Matrix<T, Exec>, Vector<Acc<T>, Exec>);                             \
   template void embed<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>,               \
-                               Matrix<const T, Exec>, int, Matrix<T, Exec>);                                       \
+                               Matrix<const T, Exec>, int, Matrix<T, Exec>, std::int32_t);                                       \
   template void embed_backward<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, int, \
-                                        Matrix<Acc<T>, Exec>, Matrix<Acc<T>, Exec>, Workspace<Exec>&);
+                                        Matrix<Acc<T>, Exec>, Matrix<Acc<T>, Exec>, Workspace<Exec>&, std::int32_t);
 SESTINA_INSTANTIATE(SESTINA_LOSS)
 
 }  // namespace sestina

@@ -30,18 +30,18 @@ class Cutter {
 
 // Everything of a layer but its input.
 template <class Exec, class T>
-LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n) {
+LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, std::size_t own) {
   using A = Acc<T>;
   LayerActivations<Exec, T> layer;
-  layer.h = cut.template matrix<T>(s.h, n);
+  layer.h = cut.template matrix<T>(s.h, own);
   layer.qkv = cut.template matrix<T>(s.qkv, n);
   layer.qk = cut.template matrix<T>(s.qk, n);
   layer.attended = cut.template matrix<T>(s.attended, n);
-  layer.projected = cut.template matrix<T>(s.projected, n);
-  layer.x2 = cut.template matrix<T>(s.x2, n);
-  layer.h2 = cut.template matrix<T>(s.h2, n);
+  layer.projected = cut.template matrix<T>(s.projected, own);
+  layer.x2 = cut.template matrix<T>(s.x2, own);
+  layer.h2 = cut.template matrix<T>(s.h2, own);
   layer.up = cut.template matrix<T>(s.up, n);
-  layer.down = cut.template matrix<T>(s.down, n);
+  layer.down = cut.template matrix<T>(s.down, own);
   layer.lse = cut.template vector<A>(s.lse);
   layer.attention_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
   layer.mlp_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
@@ -53,29 +53,31 @@ LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std:
 }  // namespace
 
 template <class Exec, class T>
-Activations<Exec, T>::Activations(const ModelConfig& c, LayerRange range, int micro_batch, int sequence,
+Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int micro_batch, int sequence,
                                   bool recompute) {
+  const ModelConfig& c = part.config;
   const StorageWidth width{sizeof(T), sizeof(Acc<T>)};
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
+  const auto own = static_cast<std::size_t>(part.own_rows(static_cast<std::int64_t>(n)));
   storage_ = decltype(storage_)(Kokkos::view_alloc("sestina::activations", Kokkos::WithoutInitializing),
-                                slot_bytes(c, range, micro_batch, sequence, width, recompute));
+                                slot_bytes(part, range, micro_batch, sequence, width, recompute));
   Cutter<Exec> cut(storage_.data(), storage_.size());
-  const LayerSizes sizes = layer_sizes(c, micro_batch, sequence);
+  const LayerSizes sizes = layer_sizes(part, micro_batch, sequence);
   const std::pair<std::int64_t, std::int64_t> turned(0, c.query_width() + c.key_value_width());
   LayerActivations<Exec, T> layer;
   for (int l = range.begin; l < range.end; ++l) {
-    if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, sizes, n);
-    layer.x = cut.template matrix<T>(sizes.x, n);
+    if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, sizes, n, own);
+    layer.x = cut.template matrix<T>(sizes.x, own);
     layers.push_back(layer);
     LayerActivations<Exec, T>& last = layers.back();
     if (sizes.h == 0) last.h = last.x;
     if (sizes.h2 == 0) last.h2 = last.x2;
     if (sizes.qk == 0) last.qk = Kokkos::subview(last.qkv, Kokkos::ALL, turned);
   }
-  output = cut.template matrix<T>(sizes.x, n);
-  gradient = cut.template matrix<T>(sizes.x, n);
+  output = cut.template matrix<T>(sizes.x, own);
+  gradient = cut.template matrix<T>(sizes.x, own);
   if (range.end == c.num_hidden_layers) {
-    h = cut.template matrix<T>(sizes.x, n);
+    h = cut.template matrix<T>(sizes.x, own);
     norm = {cut.template vector<Acc<T>>(sizes.inverse), cut.template vector<Acc<T>>(sizes.mean)};
     token_loss = cut.template vector<Acc<T>>(n);
   }

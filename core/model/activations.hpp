@@ -14,8 +14,8 @@ struct NormStatistics {
   Vector<Acc<T>, Exec> inverse, mean;  // mean is empty for RMSNorm
 };
 
-// Names as in LayerSizes. Where a normalised input is not kept on its own, h is x and h2 is x2; where q and k have no
-// norm, qk is a range of columns of qkv.
+// Names and rows as in LayerSizes. Where a normalised input is not kept on its own, h is x and h2 is x2; where q and k
+// have no norm, qk is a range of columns of qkv.
 template <class Exec, class T>
 struct LayerActivations {
   Matrix<T, Exec> x, h, qkv, qk, attended, projected, x2, h2, up, down;
@@ -27,14 +27,14 @@ struct LayerActivations {
 template <class Exec, class T>
 class Activations {
  public:
-  Activations(const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute);
+  Activations(const ModelPart&, LayerRange, int micro_batch, int sequence, bool recompute);
 
   std::vector<LayerActivations<Exec, T>> layers;  // layers[0].x is the stage's input
-  Matrix<T, Exec> output;                         // (N, D) residual stream behind the last layer
-  Matrix<T, Exec> h;                              // (N, D) behind the final norm; last stage
+  Matrix<T, Exec> output;                         // (n, D) residual stream behind the last layer
+  Matrix<T, Exec> h;                              // (n, D) behind the final norm; last stage
   NormStatistics<Exec, T> norm;
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
-  Matrix<T, Exec> gradient;         // (N, D) of output before, of the stage's input after a backward pass
+  Matrix<T, Exec> gradient;         // (n, D) of output before, of the stage's input after a backward pass
   Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
 
   std::size_t bytes() const { return storage_.size(); }

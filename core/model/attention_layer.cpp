@@ -4,22 +4,11 @@
 
 #include "core/model/linear.hpp"
 #include "core/model/norm_layer.hpp"
+#include "core/model/query_norm.hpp"
 #include "kernels/rope.hpp"
 
 namespace sestina {
 namespace {
-
-// q, k or v as a range of columns of a wider matrix.
-template <class View>
-struct Parts {
-  View q, k, v;
-};
-
-template <class T, class Exec>
-Parts<Matrix<T, Exec>> split(const ModelConfig& c, Matrix<T, Exec> qk, Matrix<T, Exec> qkv) {
-  const std::int64_t q = c.query_width(), kv = c.key_value_width();
-  return {columns(qk, 0, q), columns(qk, q, q + kv), columns(qkv, q + kv, q + 2 * kv)};
-}
 
 template <class Exec, class T>
 void rotate(Context<Exec>& context, int direction, Matrix<T, Exec> qk) {
@@ -41,20 +30,18 @@ AttentionShape attention_shape(const ModelConfig& c, int batch, int sequence) {
 template <class Exec, class T>
 void attention_forward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                        Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> branch) {
-  const ModelConfig& c = context.config;
-  linear_forward<Exec, T>(context, w.qkv, a.h, a.qkv);
-  const auto out = split<T, Exec>(c, a.qk, a.qkv);
-  if (w.q_norm.size() > 0) {
-    const auto raw = split<T, Exec>(c, a.qkv, a.qkv);
-    rms_norm<Exec, T>(context.exec, raw.q, w.q_norm, c.rms_norm_eps, out.q, a.inverse_q);
-    rms_norm<Exec, T>(context.exec, raw.k, w.k_norm, c.rms_norm_eps, out.k, a.inverse_k);
+  const ModelConfig& c = context.config();
+  {
+    auto frame = context.workspace.frame();
+    linear_forward<Exec, T>(context, w.qkv, whole_rows<T>(context, a.h), a.qkv);
   }
+  const auto out = split<T, Exec>(c, a.qk, a.qkv);
+  if (w.q_norm.size() > 0) query_norms_forward<Exec, T>(context, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
   rotate<Exec, T>(context, 1, a.qk);
   attention<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), out.q, out.k, out.v, first_key,
                      a.attended, a.lse, context.workspace, a.largest_score);
   const Matrix<T, Exec> projected = context.post_norm() ? a.projected : branch;
-  linear_forward<Exec, T>(context, w.o, a.attended, projected);
-  sum_over_group<T, Exec>(context, projected);
+  linear_forward_summed<Exec, T>(context, w.o, a.attended, projected);
   if (context.post_norm())
     norm_forward<Exec, T>(context, w.attention_norm, projected, {}, {}, branch, a.attention_norm);
 }
@@ -64,29 +51,22 @@ void attention_backward_input(Context<Exec>& context, const typename Weights<Exe
                               const LayerActivations<Exec, T>& a, Vector<const std::int32_t, Exec> first_key,
                               Matrix<T, Exec> d_out, Matrix<T, Exec> d_in, AttentionGradients<Exec, T>& d,
                               bool accumulate, const typename Gradients<Exec, T>::Layer& g) {
-  const ModelConfig& c = context.config;
+  const ModelConfig& c = context.config();
   if (context.post_norm())
     norm_backward<Exec, T>(context, w.attention_norm, d_out, a.projected, a.attention_norm, {}, d.projected, accumulate,
                            g.attention_norm);
   else
     d.projected = d_out;
+  d.projected = whole_rows<T>(context, d.projected);
   linear_backward_input<Exec, T>(context, w.o, d.projected, d.attended);
 
   const auto in = split<T, Exec>(c, a.qk, a.qkv), out = split<T, Exec>(c, d.qkv, d.qkv);
   attention_backward<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), d.attended, in.q, in.k,
                               in.v, first_key, a.attended, a.lse, out.q, out.k, out.v, context.workspace);
   rotate<Exec, T>(context, -1, columns(d.qkv, 0, c.query_width() + c.key_value_width()));
-  if (w.q_norm.size() > 0) {
-    const auto raw = split<T, Exec>(c, a.qkv, a.qkv);
-    start_sum(context.exec, g.q_norm, accumulate);
-    start_sum(context.exec, g.k_norm, accumulate);
-    rms_norm_backward<Exec, T>(context.exec, out.q, raw.q, w.q_norm, a.inverse_q, {}, out.q, g.q_norm,
-                               context.workspace);
-    rms_norm_backward<Exec, T>(context.exec, out.k, raw.k, w.k_norm, a.inverse_k, {}, out.k, g.k_norm,
-                               context.workspace);
-  }
-  linear_backward_input<Exec, T>(context, w.qkv, d.qkv, d_in);
-  sum_over_group<T, Exec>(context, d_in);
+  if (w.q_norm.size() > 0)
+    query_norms_backward<Exec, T>(context, w, a, split<T, Exec>(c, a.qkv, a.qkv), out, accumulate, g);
+  linear_backward_input_summed<Exec, T>(context, w.qkv, d.qkv, d_in);
   if (context.post_norm())
     add<Exec, T>(context.exec, d_in, d_out, d_in);
   else
@@ -99,7 +79,8 @@ void attention_backward_weight(Context<Exec>& context, const LayerActivations<Ex
                                const AttentionGradients<Exec, T>& d, bool accumulate,
                                const typename Gradients<Exec, T>::Layer& g) {
   linear_backward_weight<Exec, T>(context, d.projected, a.attended, accumulate, g.o);
-  linear_backward_weight<Exec, T>(context, d.qkv, a.h, accumulate, g.qkv);
+  auto frame = context.workspace.frame();
+  linear_backward_weight<Exec, T>(context, d.qkv, whole_rows<T>(context, a.h), accumulate, g.qkv);
 }
 
 #define SESTINA_ATTENTION_LAYER(Exec, T)                                                                              \

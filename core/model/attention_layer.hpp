@@ -8,7 +8,7 @@ namespace sestina {
 
 AttentionShape attention_shape(const ModelConfig&, int batch, int sequence);
 
-// branch (N, D) from activations.h; fills qkv, qk, attended, lse (and projected: olmo2).
+// branch (n, D), the own rows, from activations.h; fills qkv, qk, attended, lse (and projected: olmo2).
 template <class Exec, class T>
 void attention_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                        Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> branch);
@@ -16,13 +16,14 @@ void attention_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, 
 // Output gradients of the two products, for the weight part.
 template <class Exec, class T>
 struct AttentionGradients {
-  Matrix<T, Exec> projected;  // (N, D); the gradient of the branch itself but for olmo2, whose norm lies between
+  Matrix<T, Exec> projected;  // (N, D)
   Matrix<T, Exec> attended;   // (N, Q)
   Matrix<T, Exec> qkv;        // (N, Q + 2K)
 };
 
-// d_in (N, D): gradient of the stream ahead of the attention half, from d_out behind it. Also the norms' own gradients.
-// d_in must not be d_out. scratch.projected is set to d_out where no norm lies between.
+// d_in (n, D): gradient of the stream ahead of the attention half, from d_out behind it. Also the norms' own gradients.
+// d_in must not be d_out. Scratch comes with projected (n, D) where a norm lies between (olmo2); all rows of projected
+// are left in scratch of the caller's frame, or are d_out itself.
 template <class Exec, class T>
 void attention_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
                               Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> d_out, Matrix<T, Exec> d_in,

@@ -39,7 +39,7 @@ template <class Exec, class T>
 void block_recompute(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                      Vector<const std::int32_t, Exec> first_key) {
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> branch = take_rows<T>(context, context.config.hidden_size);
+  const Matrix<T, Exec> branch = take_own_rows<T>(context);
   forward_to_up<Exec, T>(context, w, a, first_key, {}, {}, branch);
   if (context.post_norm()) mlp_forward_down<Exec, T>(context, w, a, branch);
 }
@@ -48,10 +48,10 @@ template <class Exec, class T>
 void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                     Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,
                     const typename Gradients<Exec, T>::Layer& g) {
-  const ModelConfig& c = context.config;
+  const ModelConfig& c = context.config();
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> between = take_rows<T>(context, c.hidden_size);  // gradient of x2
-  const Matrix<T, Exec> unnormed = context.post_norm() ? take_rows<T>(context, c.hidden_size) : Matrix<T, Exec>();
+  const Matrix<T, Exec> between = take_own_rows<T>(context);  // gradient of x2
+  const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
   {
     auto inner_frame = context.workspace.frame();
     MlpGradients<Exec, T> d{unnormed, take_rows<T>(context, c.intermediate_size)};

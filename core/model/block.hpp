@@ -1,12 +1,12 @@
 // One transformer block. Between blocks the residual stream travels in two parts, stream + pending branch, so that the
-// addition is fused with the norm that reads the sum.
+// addition is fused with the norm that reads the sum. It has the n rows of this rank (context.hpp).
 #pragma once
 #include "core/model/context.hpp"
 
 namespace sestina {
 
 // activations.x = stream + pending (pending empty: activations.x is there already), then the block. Behind it the
-// stream is activations.x2 plus branch (N, D); pending may be branch.
+// stream is activations.x2 plus branch (n, D); pending may be branch.
 template <class Exec, class T>
 void block_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                    Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> stream,
@@ -17,7 +17,7 @@ template <class Exec, class T>
 void block_recompute(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                      Vector<const std::int32_t, Exec> first_key);
 
-// gradient (N, D): of the block's output before, of its input after. Uses up activations.up.
+// gradient (n, D): of the block's output before, of its input after. Uses up activations.up.
 template <class Exec, class T>
 void block_backward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                     Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,

@@ -1,4 +1,5 @@
-// What every layer needs beside its tensors: space, sizes, products, scratch, group and rotary tables.
+// What every layer needs beside its tensors: space, sizes, products, scratch, group and rotary tables; and how rows of
+// the residual stream, of which each rank of the group holds some, come together and apart again.
 #pragma once
 #include <algorithm>
 
@@ -13,16 +14,18 @@ namespace sestina {
 template <class Exec>
 struct Context {
   Exec exec;
-  ModelConfig config;
+  ModelPart part;
   int batch = 0, sequence = 0;  // B, T; N = B * T
   Gemm<Exec>& gemm;
   Workspace<Exec>& workspace;
   GroupOps<Exec>& group;                   // tensor-parallel group
   Matrix<const float, Exec> cosine, sine;  // (T, h/2), empty where positions are learned
 
+  const ModelConfig& config() const { return part.config; }  // this rank's sizes
   int rows() const { return batch * sequence; }
-  bool post_norm() const { return config.family == Family::olmo2; }
-  bool layer_norm() const { return config.family == Family::gpt; }
+  bool post_norm() const { return config().family == Family::olmo2; }
+  bool layer_norm() const { return config().family == Family::gpt; }
+  bool splits_query_norms() const { return part.tp > 1 && config().family == Family::olmo2; }
 };
 
 // Columns [begin, end) and rows [begin, end) of a matrix.
@@ -41,10 +44,36 @@ Matrix<T, Exec> take_rows(Context<Exec>& context, std::int64_t width) {
   return context.workspace.template take<T>(static_cast<std::size_t>(context.rows()), static_cast<std::size_t>(width));
 }
 
-// Sum over the tensor-parallel group of a matrix without padding; the identity on one rank.
+// Scratch of the rows of the residual stream that are here.
 template <class T, class Exec>
-void sum_over_group(Context<Exec>& context, const Matrix<T, Exec>& m) {
-  context.group.sum(context.exec, Vector<T, Exec>(m.data(), m.size()));
+Matrix<T, Exec> take_own_rows(Context<Exec>& context) {
+  return context.workspace.template take<T>(static_cast<std::size_t>(context.part.own_rows(context.rows())),
+                                            static_cast<std::size_t>(context.config().hidden_size));
+}
+
+// All rows (N, D) of the stream-like matrix whose own rows are given: in scratch of the caller's frame, or `own` itself
+// where all rows are here.
+template <class T, class Exec>
+Matrix<T, Exec> whole_rows(Context<Exec>& context, const Matrix<T, Exec>& own) {
+  if (!context.part.splits_rows()) return own;
+  const Matrix<T, Exec> whole = take_rows<T>(context, context.config().hidden_size);
+  context.group.gather(context.exec, Matrix<const T, Exec>(own), whole);
+  return whole;
+}
+
+// own = the own rows of the sum over ranks of what write(partial) puts into partial (N, D), which is `own` itself where
+// all rows are here. No padding.
+template <class T, class Exec, class Write>
+void sum_rows(Context<Exec>& context, const Matrix<T, Exec>& own, const Write& write) {
+  if (!context.part.splits_rows()) {
+    write(own);
+    context.group.sum(context.exec, Vector<T, Exec>(own.data(), own.size()));
+    return;
+  }
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> partial = take_rows<T>(context, context.config().hidden_size);
+  write(partial);
+  context.group.scatter_sum(context.exec, partial, own);
 }
 
 // Gradients that kernels add to start from zero in the first micro-step. (Kokkos::deep_copy would allocate its labels.)

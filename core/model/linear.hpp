@@ -18,11 +18,29 @@ void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Mat
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }
 
+// Own rows of y (N, out) where each rank holds some of the columns of x (N, in) and of W.
+template <class Exec, class T>
+void linear_forward_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
+                           Matrix<T, Exec> y) {
+  sum_rows<T>(context, y, [&](const Matrix<T, Exec>& partial) {
+    context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, w.weight, 0, partial);
+  });
+  if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
+}
+
 // dx (N, in) = dy W.
 template <class Exec, class T>
 void linear_backward_input(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                            Matrix<T, Exec> dx) {
   context.gemm.template operator()<T, T>(Op::none, Op::none, 1, dy, w.weight, 0, dx);
+}
+
+// Own rows of dx (N, in) where each rank holds some of the columns of dy (N, out) and of the rows of W.
+template <class Exec, class T>
+void linear_backward_input_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
+                                  Matrix<T, Exec> dx) {
+  sum_rows<T>(context, dx,
+              [&](const Matrix<T, Exec>& partial) { linear_backward_input<Exec, T>(context, w, dy, partial); });
 }
 
 // dW (out, in) = or += dy^T x, db = or += column sums of dy.

@@ -12,21 +12,21 @@ GeluForm gelu_form(const ModelConfig& c) { return c.hidden_act == "gelu" ? GeluF
 
 template <class Exec, class T>
 void mlp_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a) {
-  linear_forward<Exec, T>(context, w.up, a.h2, a.up);
+  auto frame = context.workspace.frame();
+  linear_forward<Exec, T>(context, w.up, whole_rows<T>(context, a.h2), a.up);
 }
 
 template <class Exec, class T>
 void mlp_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                       Matrix<T, Exec> branch) {
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> inner = take_rows<T>(context, context.config.intermediate_size);
-  if (context.config.gated())
+  const Matrix<T, Exec> inner = take_rows<T>(context, context.config().intermediate_size);
+  if (context.config().gated())
     swiglu<Exec, T>(context.exec, a.up, inner);
   else
-    gelu<Exec, T>(context.exec, gelu_form(context.config), a.up, inner);
+    gelu<Exec, T>(context.exec, gelu_form(context.config()), a.up, inner);
   const Matrix<T, Exec> down = context.post_norm() ? a.down : branch;
-  linear_forward<Exec, T>(context, w.down, inner, down);
-  sum_over_group<T, Exec>(context, down);
+  linear_forward_summed<Exec, T>(context, w.down, inner, down);
   if (context.post_norm()) norm_forward<Exec, T>(context, w.mlp_norm, down, {}, {}, branch, a.mlp_norm);
 }
 
@@ -38,13 +38,13 @@ void mlp_backward_input(Context<Exec>& context, const typename Weights<Exec, T>:
     norm_backward<Exec, T>(context, w.mlp_norm, d_out, a.down, a.mlp_norm, {}, d.down, accumulate, g.mlp_norm);
   else
     d.down = d_out;
+  d.down = whole_rows<T>(context, d.down);
   linear_backward_input<Exec, T>(context, w.down, d.down, d.inner);
-  if (context.config.gated())
+  if (context.config().gated())
     swiglu_backward<Exec, T>(context.exec, d.inner, a.up, a.up, d.inner);
   else
-    gelu_backward<Exec, T>(context.exec, gelu_form(context.config), d.inner, a.up, a.up, d.inner);
-  linear_backward_input<Exec, T>(context, w.up, a.up, d_in);
-  sum_over_group<T, Exec>(context, d_in);
+    gelu_backward<Exec, T>(context.exec, gelu_form(context.config()), d.inner, a.up, a.up, d.inner);
+  linear_backward_input_summed<Exec, T>(context, w.up, a.up, d_in);
   if (context.post_norm())
     add<Exec, T>(context.exec, d_in, d_out, d_in);
   else
@@ -55,7 +55,8 @@ template <class Exec, class T>
 void mlp_backward_weight(Context<Exec>& context, const LayerActivations<Exec, T>& a, const MlpGradients<Exec, T>& d,
                          bool accumulate, const typename Gradients<Exec, T>::Layer& g) {
   linear_backward_weight<Exec, T>(context, d.down, d.inner, accumulate, g.down);
-  linear_backward_weight<Exec, T>(context, a.up, a.h2, accumulate, g.up);
+  auto frame = context.workspace.frame();
+  linear_backward_weight<Exec, T>(context, a.up, whole_rows<T>(context, a.h2), accumulate, g.up);
 }
 
 #define SESTINA_MLP_LAYER(Exec, T)                                                                                    \

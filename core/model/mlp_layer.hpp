@@ -7,7 +7,7 @@ namespace sestina {
 // activations.up from activations.h2: all that the backward pass needs of the pre-norm families.
 template <class Exec, class T>
 void mlp_forward_up(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&);
-// branch (N, D) from activations.up; fills down and its norm (olmo2).
+// branch (n, D), the own rows, from activations.up; fills down and its norm (olmo2).
 template <class Exec, class T>
 void mlp_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                       Matrix<T, Exec> branch);
@@ -15,12 +15,13 @@ void mlp_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, L
 // What the weight part needs. The gradient of up lies in the activations' own up, which the input part uses up.
 template <class Exec, class T>
 struct MlpGradients {
-  Matrix<T, Exec> down;   // (N, D) gradient of down_proj's output; that of the branch but for olmo2
+  Matrix<T, Exec> down;   // (N, D) gradient of down_proj's output
   Matrix<T, Exec> inner;  // (N, F) input of down_proj, made again
 };
 
-// d_in (N, D): gradient of the stream ahead of the MLP half, from d_out behind it. Also the norm's own gradients.
-// d_in must not be d_out. scratch.down is set to d_out where no norm lies between.
+// d_in (n, D): gradient of the stream ahead of the MLP half, from d_out behind it. Also the norm's own gradients.
+// d_in must not be d_out. Scratch comes with down (n, D) where a norm lies between (olmo2); all rows of down are left
+// in scratch of the caller's frame, or are d_out itself.
 template <class Exec, class T>
 void mlp_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
                         Matrix<T, Exec> d_out, Matrix<T, Exec> d_in, MlpGradients<Exec, T>& scratch, bool accumulate,

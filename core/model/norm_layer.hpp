@@ -15,7 +15,7 @@ template <class Exec, class T>
 void norm_forward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<const T, Exec> x,
                   Matrix<const T, Exec> branch, Matrix<T, Exec> sum, Matrix<T, Exec> y,
                   const NormStatistics<Exec, T>& s) {
-  const double eps = context.config.rms_norm_eps;
+  const double eps = context.config().rms_norm_eps;
   if (context.layer_norm())
     add_layer_norm<Exec, T>(context.exec, x, branch, w.weight, w.bias, eps, sum, y, s.mean, s.inverse);
   else if (branch.size() > 0)

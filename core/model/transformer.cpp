@@ -16,19 +16,28 @@ static_assert(Workspace<Host>::alignment == scratch_alignment);
 
 template <class Exec, class T>
 Transformer<Exec, T>::Transformer(const Exec& exec, const ModelConfig& config, LayerRange range, int micro_batch,
+                                  int sequence, bool recompute, bool deterministic)
+    : Transformer(exec, model_part(config, 1, 0), range, micro_batch, sequence, recompute, deterministic) {}
+
+template <class Exec, class T>
+Transformer<Exec, T>::Transformer(const Exec& exec, const ModelPart& part, LayerRange range, int micro_batch,
                                   int sequence, bool recompute, bool deterministic, GroupOps<Exec>* group)
     : range_(range),
       recompute_(recompute),
-      specs_(tensor_specs(config, range)),
+      specs_(tensor_specs(part.config, range)),
       gemm_(exec, deterministic),
-      context_{exec, config, micro_batch, sequence, gemm_, workspace_, group ? *group : alone_, {}, {}} {
+      context_{exec, part, micro_batch, sequence, gemm_, workspace_, group ? *group : alone_, {}, {}} {
+  const ModelConfig& config = part.config;
+  SESTINA_REQUIRE(context_.group.size() == part.tp && context_.group.rank() == part.tp_rank,
+                  "rank {} of {} with part {} of {}", context_.group.rank(), context_.group.size(), part.tp_rank,
+                  part.tp);
   SESTINA_REQUIRE(micro_batch > 0 && sequence > 0 && range.begin < range.end, "{} sequences of {}, layers {} to {}",
                   micro_batch, sequence, range.begin, range.end);
   const bool learned = config.position == ModelConfig::Position::learned;
   SESTINA_REQUIRE(!learned || sequence <= config.max_position_embeddings, "sequences of {}, {} learned positions",
                   sequence, config.max_position_embeddings);
   if (!learned) make_rope_tables(exec);
-  workspace_ = Workspace<Exec>(scratch_bytes(config, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}) +
+  workspace_ = Workspace<Exec>(scratch_bytes(part, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}) +
                                kernel_workspace_bytes(exec));
 }
 
@@ -62,12 +71,12 @@ std::size_t Transformer<Exec, T>::kernel_workspace_bytes(const Exec& exec) const
 
 template <class Exec, class T>
 Activations<Exec, T> Transformer<Exec, T>::make_slot() const {
-  return Activations<Exec, T>(config(), range_, context_.batch, context_.sequence, recompute_);
+  return Activations<Exec, T>(part(), range_, context_.batch, context_.sequence, recompute_);
 }
 
 template <class Exec, class T>
 std::size_t Transformer<Exec, T>::activation_bytes() const {
-  return slot_bytes(config(), range_, context_.batch, context_.sequence, {sizeof(T), sizeof(Acc<T>)}, recompute_);
+  return slot_bytes(part(), range_, context_.batch, context_.sequence, {sizeof(T), sizeof(Acc<T>)}, recompute_);
 }
 
 template <class Exec, class T>
@@ -75,12 +84,12 @@ void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, 
                                    Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
                                    BlockHooks& hooks) {
   auto frame = workspace_.frame();
-  const Matrix<T, Exec> branch = take_rows<T>(context_, config().hidden_size);
+  const Matrix<T, Exec> branch = take_own_rows<T>(context_);
   slot.tokens = tokens;
   slot.first_key = first_key;
   if (first_stage()) {
     hooks.before_forward(0);
-    embed<Exec, T>(context_.exec, tokens, w.embedding, w.position, context_.sequence, slot.layers[0].x);
+    embedding_forward(w, slot);
   }
   Matrix<const T, Exec> stream, pending;
   for (std::size_t i = 0; i < slot.layers.size(); ++i) {
@@ -133,14 +142,25 @@ void Transformer<Exec, T>::backward(const Weights<Exec, T>& w, Activations<Exec,
   hooks.after_backward(0);
 }
 
+// Each rank gives the rows of its own part of the vocabulary, the first one the positions too.
+template <class Exec, class T>
+void Transformer<Exec, T>::embedding_forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot) {
+  const auto position = part().tp_rank == 0 ? w.position : Matrix<const T, Exec>();
+  sum_rows<T>(context_, slot.layers[0].x, [&](const Matrix<T, Exec>& rows) {
+    embed<Exec, T>(context_.exec, slot.tokens, w.embedding, position, context_.sequence, rows,
+                   static_cast<std::int32_t>(part().vocabulary_begin));
+  });
+}
+
 template <class Exec, class T>
 void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool accumulate,
                                               const Gradients<Exec, T>& g) {
   const bool begun_by_head = config().tie_word_embeddings && last_stage();
   start_sum(context_.exec, g.embedding, accumulate || begun_by_head);
   start_sum(context_.exec, g.position, accumulate);
-  embed_backward<Exec, T>(context_.exec, slot.tokens, slot.gradient, context_.sequence, g.embedding, g.position,
-                          workspace_);
+  auto frame = workspace_.frame();
+  embed_backward<Exec, T>(context_.exec, slot.tokens, whole_rows<T>(context_, slot.gradient), context_.sequence,
+                          g.embedding, g.position, workspace_, static_cast<std::int32_t>(part().vocabulary_begin));
 }
 
 template <class Exec, class T>
@@ -151,7 +171,8 @@ double Transformer<Exec, T>::loss_sum(const Activations<Exec, T>& slot) {
 template <class Exec, class T>
 void Transformer<Exec, T>::logits(const Weights<Exec, T>& w, const Activations<Exec, T>& slot, int begin,
                                   Matrix<T, Exec> out) {
-  const Matrix<const T, Exec> h = slot.h;
+  auto frame = workspace_.frame();
+  const Matrix<const T, Exec> h = whole_rows<T>(context_, slot.h);
   gemm_.template operator()<T, T>(Op::none, Op::transpose, 1,
                                   row_range(h, begin, begin + static_cast<int>(out.extent(0))), w.head, 0, out);
 }

@@ -1,6 +1,7 @@
 // A transformer language model, or the layers of one pipeline stage of it, as functions of (weights, activation slot,
-// gradients). It owns no tensor: only rotary tables, the products' caches, and scratch in which nothing outlives a
-// call. After the first forward and backward pass no call allocates. Nothing fences but loss_sum.
+// gradients); under tensor parallelism one rank's part of it. It owns no tensor: only rotary tables, the products'
+// caches, and scratch in which nothing outlives a call. After the first forward and backward pass no call allocates.
+// Nothing fences but loss_sum.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,12 +17,17 @@ namespace sestina {
 template <class Exec, class T>
 class Transformer {
  public:
-  // micro_batch B sequences of length T; N = B * T. deterministic: bits do not depend on the thread count. The group
-  // must outlive the model; null: the group of one rank.
-  Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
+  // micro_batch B sequences of length T; N = B * T, of which this rank's part of the residual stream has n rows.
+  // deterministic: bits do not depend on the thread count. The group has the ranks of the part and must outlive the
+  // model; null: the group of one rank. All ranks of a group make the same calls.
+  Transformer(const Exec&, const ModelPart&, LayerRange, int micro_batch, int sequence, bool recompute,
               bool deterministic, GroupOps<Exec>* = nullptr);
+  // The whole model on one rank.
+  Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
+              bool deterministic);
 
-  const ModelConfig& config() const { return context_.config; }
+  const ModelPart& part() const { return context_.part; }
+  const ModelConfig& config() const { return context_.config(); }  // this rank's sizes
   LayerRange range() const { return range_; }
   const std::vector<TensorSpec>& specs() const { return specs_; }
   Activations<Exec, T> make_slot() const;
@@ -30,9 +36,9 @@ class Transformer {
   Workspace<Exec>& workspace() { return workspace_; }
   Gemm<Exec>& gemm() { return gemm_; }
 
-  // tokens (N), first_key (N) or empty: both must stay until the slot's backward pass. The first stage embeds tokens,
-  // later ones start from slot.layers[0].x; the last leaves the normalised output in slot.h, all leave the stream in
-  // slot.output.
+  // tokens (N), first_key (N) or empty, the same on all ranks: both must stay until the slot's backward pass. The first
+  // stage embeds tokens, later ones start from slot.layers[0].x; the last leaves the normalised output in slot.h, all
+  // leave the stream in slot.output.
   void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
 
@@ -47,9 +53,10 @@ class Transformer {
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                 BlockHooks&);
 
-  // Sum of slot.token_loss in double; fences.
+  // Sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);
-  // Rows [begin, begin + logits.extent(0)) of the logits, after forward. Not rounded to a slice: logits (rows, V).
+  // Rows [begin, begin + logits.extent(0)) of the logits, after forward. Not rounded to a slice: logits (rows, V) of
+  // this rank's vocabulary.
   void logits(const Weights<Exec, T>&, const Activations<Exec, T>&, int begin, Matrix<T, Exec> logits);
 
  private:
@@ -60,6 +67,7 @@ class Transformer {
   bool first_stage() const { return range_.begin == 0; }
   bool last_stage() const { return range_.end == static_cast<int>(config().num_hidden_layers); }
   int last_block() const { return 1 + static_cast<int>(config().num_hidden_layers); }
+  void embedding_forward(const Weights<Exec, T>&, Activations<Exec, T>&);
   void embedding_backward(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&);
 
   LayerRange range_;

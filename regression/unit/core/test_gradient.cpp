@@ -95,7 +95,7 @@ TEST_P(Gradient, StreamThroughOneBlock) {
   rig.disturb_vectors();
   const std::size_t n = 10, d = static_cast<std::size_t>(rig.config.hidden_size);
   GroupOps<Host> group;
-  Context<Host> context{rig.exec, rig.config, 2, 5, rig.model.gemm(), rig.model.workspace(), group, {}, {}};
+  Context<Host> context{rig.exec, rig.model.part(), 2, 5, rig.model.gemm(), rig.model.workspace(), group, {}, {}};
   auto& a = rig.slot.layers[0];
   Kokkos::View<double*, Kokkos::HostSpace> storage("branch", n * d);
   const Matrix<double, Host> branch(storage.data(), n, d), gradient = rig.slot.gradient;

@@ -122,6 +122,40 @@ TYPED_TEST(Loss, EmbeddingBothWays) {
   }
 }
 
+// A table of some of the tokens: the others give zero rows, and no gradient.
+TYPED_TEST(Loss, EmbeddingOfAPartOfTheVocabulary) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  const std::size_t n = 33, d = 13, first = 4, own = 3;
+  const std::vector<int> tokens = random_tokens(n, 11, 3);
+  const Array t = rounded<T>(random_array(own, d, 1)), p = rounded<T>(random_array(11, d, 2));
+  const Array dy = rounded<T>(random_array(n, d, 4));
+  Array without(n, d), with(n, d), dt(own, d, 0.5), dp(11, d, 0.5);
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t j = 0; j < d; ++j) {
+      const auto token = static_cast<std::size_t>(tokens[r]);
+      const bool here = first <= token && token < first + own;
+      without(r, j) = here ? t(token - first, j) : 0;
+      with(r, j) = without(r, j) + p(r % 11, j);
+      if (here) dt(token - first, j) += dy(r, j);
+      dp(r % 11, j) += dy(r, j);
+    }
+  }
+  const Indices<Exec> token(tokens);
+  Field<T, Exec> table(t, 1), position(p, 2), y(n, d, 3), grad(dy, 4);
+  Field<A, Exec> dtable(Array(own, d, 0.5), 1), dposition(Array(11, d, 0.5), 2);
+  embed<Exec, T>(this->exec_, token.vector(), table.read(), {}, 11, y.matrix(), first);
+  expect_same(y.get(), without, "embedding");
+  embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), 11, y.matrix(), first);
+  expect_close(y.get(), with, epsilon<T>, "embedding with position");
+  Workspace<Exec> workspace(embed_workspace_bytes<Exec>(n, own));
+  embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), 11, dtable.matrix(), dposition.matrix(), workspace,
+                          first);
+  expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
+  expect_close(dposition.get(), dp, 8 * epsilon<A>, "dposition");
+}
+
 TEST(LossOnHost, BitsDoNotDependOnTheThreadCount) {
   const std::size_t n = 333, d = 24;
   const Array dy = random_array(n, d, 1);

@@ -1,0 +1,228 @@
+// The model on the ranks of a tensor-parallel group against the whole model, which every rank runs by itself with the
+// same weights: losses and all gradients.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "parallel/tensor_group.hpp"
+#include "parallel/tensor_shard.hpp"
+#include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/mpi/ranks.hpp"
+
+namespace sestina {
+namespace {
+
+struct Case {
+  int batch = 3, sequence = 7;  // 21 rows: uneven over 2 and 4 ranks
+  bool sequence_parallel = true, recompute = false, masked = false;
+};
+
+ModelConfig shared_model(Family family, bool tied) {
+  ModelConfig c = small_model(family);
+  c.intermediate_size = 16;
+  c.attention_bias = family == Family::gpt || family == Family::llama;
+  c.tie_word_embeddings = tied;
+  if (family == Family::gpt) c.position = tied ? ModelConfig::Position::rope : ModelConfig::Position::learned;
+  return c;
+}
+
+// The elements of a rank's shard, from those of the whole tensor.
+template <class A>
+std::vector<A> cut(const std::vector<A>& whole, const TensorSpec& spec, const TensorShard& shard) {
+  std::vector<A> own;
+  const bool by_columns = shard.cut == TensorShard::Cut::cols;
+  for (std::int64_t i = 0; i < spec.rows; ++i)
+    for (std::int64_t j = 0; j < spec.cols; ++j)
+      if (const std::int64_t at = by_columns ? j : i; shard.begin <= at && at < shard.end)
+        own.push_back(whole[static_cast<std::size_t>(i * spec.cols + j)]);
+  return own;
+}
+
+// One rank's part, with the weights of a whole model.
+template <class T>
+struct PartRig {
+  using A = Acc<T>;
+  const ModelRig<Host, T>& whole;
+  Case given;
+  TensorGroup<Host> group;
+  ModelPart part;
+  Transformer<Host, T> model;
+  Arena<Host, T> arena;
+  Activations<Host, T> slot;
+  Weights<Host, T> weights;
+  Gradients<Host, T> gradients;
+  BlockHooks hooks;
+
+  PartRig(const ModelRig<Host, T>& from, const Case& c)
+      : whole(from),
+        given(c),
+        group(world()),
+        part(model_part(from.config, group.size(), group.rank(), c.sequence_parallel)),
+        model(Host(), part, from.range, c.batch, c.sequence, c.recompute, false, &group),
+        arena(model.specs(), true),
+        slot(model.make_slot()),
+        weights(weights_of<Host, T>(part.config, from.range, arena)),
+        gradients(gradients_of<Host, T>(part.config, from.range, arena)) {
+    for (std::size_t i = 0; i < arena.size(); ++i) {
+      const std::vector<A> own = cut(whole.master(i), whole.arena.specs()[i], shard(i));
+      Kokkos::deep_copy(arena.master(i), Vector<const A, Host>(own.data(), own.size()));
+    }
+    arena.round_weights(Host());
+  }
+  TensorShard shard(std::size_t i) const { return shard_of(i, group.rank()); }
+  TensorShard shard_of(std::size_t i, int rank) const {
+    return tensor_shard(whole.arena.specs()[i], whole.config, group.size(), rank);
+  }
+  double loss() {
+    model.forward(weights, slot, whole.tokens, whole.first_key, hooks);
+    model.loss_only(weights, slot, whole.targets);
+    return model.loss_sum(slot);
+  }
+  double loss_and_backward(double scale, bool accumulate) {
+    model.forward(weights, slot, whole.tokens, whole.first_key, hooks);
+    model.loss_and_backward(weights, slot, whole.targets, scale, accumulate, gradients, hooks);
+    return model.loss_sum(slot);
+  }
+  // The gradient of a tensor: where it is left in parts, summed over the ranks that hold the same elements, and
+  // otherwise the same bits on all of them.
+  std::vector<double> gradient(std::size_t i) {
+    const auto own = arena.gradient(i);
+    std::vector<double> mine(own.data(), own.data() + own.size());
+    const bool partial =
+        gradient_is_partial(whole.arena.specs()[i], whole.config, group.size(), given.sequence_parallel);
+    std::size_t most = mine.size();
+    for (int rank = 0; rank < group.size(); ++rank)
+      most = std::max(most, cut(whole.master(i), whole.arena.specs()[i], shard_of(i, rank)).size());
+    std::vector<double> padded = mine, all(most * static_cast<std::size_t>(group.size()));
+    padded.resize(most);
+    world().all_gather(padded.data(), most * sizeof(double), all.data());
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (rank == group.rank() || shard_of(i, rank).begin != shard(i).begin) continue;
+      const double* other = all.data() + static_cast<std::size_t>(rank) * most;
+      for (std::size_t j = 0; j < mine.size(); ++j) {
+        if (partial)
+          mine[j] += other[j];
+        else
+          EXPECT_EQ(other[j], mine[j]) << whole.arena.specs()[i].name << " at " << j;
+      }
+    }
+    return mine;
+  }
+};
+
+// Sums of up to some hundred products, in another order, through two layers: a hundred roundings of the largest term.
+template <class T>
+constexpr double tolerance = 200 * std::numeric_limits<Acc<T>>::epsilon();
+
+template <class A>
+double largest_of(const std::vector<A>& values) {
+  double largest = 0;
+  for (const A value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  return largest;
+}
+
+// Gradients that are nothing but rounding (of k's bias without rotary positions, which moves all scores of a row alike)
+// are measured by those of the whole model.
+template <class T>
+void expect_same_gradients(ModelRig<Host, T>& whole, PartRig<T>& part) {
+  double most = 0;
+  for (std::size_t i = 0; i < whole.arena.size(); ++i) most = std::max(most, largest_of(whole.gradient(i)));
+  for (std::size_t i = 0; i < whole.arena.size(); ++i) {
+    const TensorSpec& spec = whole.arena.specs()[i];
+    const auto want = cut(whole.gradient(i), spec, part.shard(i));
+    const std::vector<double> got = part.gradient(i);
+    ASSERT_EQ(got.size(), want.size());
+    const double bound = tolerance<T> * std::max(largest_of(whole.gradient(i)), 0.01 * most);
+    for (std::size_t j = 0; j < want.size(); ++j) ASSERT_NEAR(got[j], want[j], bound) << spec.name << " at " << j;
+  }
+}
+
+template <class T>
+void expect_same_model(const ModelConfig& config, const Case& c) {
+  SCOPED_TRACE(fmt::format("{}, {} rows, {}{}{}{}", name(config.family), c.batch * c.sequence,
+                           config.tie_word_embeddings ? "tied, " : "", c.sequence_parallel ? "split, " : "",
+                           c.recompute ? "recompute, " : "", c.masked ? "masked" : ""));
+  ModelRig<Host, T> whole(config, c.batch, c.sequence, c.recompute);
+  whole.disturb_vectors();
+  whole.arena.round_weights(Host());
+  const int n = c.batch * c.sequence;
+  whole.targets(0) = whole.targets(n / 2) = -1;
+  if (c.masked) {
+    std::vector<std::int32_t> first(static_cast<std::size_t>(n));
+    for (int r = 0; r < n; ++r) first[static_cast<std::size_t>(r)] = r % c.sequence >= 3 ? 3 : 0;
+    whole.mask(first);
+  }
+  PartRig<T> part(whole, c);
+  EXPECT_EQ(part.slot.bytes(),
+            slot_bytes(part.part, whole.range, c.batch, c.sequence, {sizeof(T), sizeof(Acc<T>)}, c.recompute));
+  const double want = whole.loss();
+  EXPECT_NEAR(part.loss(), want, tolerance<T> * want);
+  const double scale = 1.0 / n;
+  for (const bool accumulate : {false, true}) {
+    whole.loss_and_backward(scale, accumulate);
+    double got = part.loss_and_backward(scale, accumulate), other = got;
+    EXPECT_NEAR(got, want, tolerance<T> * want);
+    world().broadcast(&other, sizeof other, 0);
+    EXPECT_EQ(got, other);  // the same bits on every rank
+    expect_same_gradients(whole, part);
+  }
+}
+
+constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+
+TEST(TensorModel, IsTheWholeModelInDouble) {
+  for (const Family family : families)
+    for (const bool tied : {false, true})
+      for (const bool split : {true, false})
+        for (const bool recompute : {false, true})
+          expect_same_model<double>(shared_model(family, tied),
+                                    {.sequence_parallel = split, .recompute = recompute, .masked = tied});
+}
+
+TEST(TensorModel, IsTheWholeModelInSinglePrecision) {
+  for (const Family family : families)
+    for (const bool split : {true, false})
+      expect_same_model<float>(shared_model(family, false), {.sequence_parallel = split, .masked = true});
+}
+
+TEST(TensorModel, TakesFewerRowsThanRanks) {
+  for (const Family family : families)
+    for (const int sequence : {1, 3})
+      expect_same_model<double>(shared_model(family, false), {.batch = 1, .sequence = sequence});
+}
+
+// Slices of the logits must be the same on ranks whose parts of the vocabulary are not.
+TEST(TensorModel, SlicesLogitsAlike) {
+  ModelConfig config = shared_model(Family::llama, false);
+  config.vocab_size = 100001;
+  const Case c{.batch = 2, .sequence = 200};
+  ASSERT_LT(logit_rows(model_part(config, world().size(), 0), 400, sizeof(double)), 400);
+  expect_same_model<double>(config, c);
+}
+
+TEST(TensorModel, Bfloat16FollowsTheWholeModel) {
+  for (const Family family : families) {
+    ModelConfig config = shared_model(family, false);
+    config.initializer_range = 0.05;
+    ModelRig<Host, bf16> whole(config, 3, 7);
+    PartRig<bf16> part(whole, {});
+    EXPECT_NEAR(part.loss() / 21, whole.loss() / 21, 0.02) << name(family);
+  }
+}
+
+// One logit that is not finite, on one rank: no rank has a finite loss.
+TEST(TensorModel, SharesNonFiniteLosses) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    ModelRig<Host, double> whole(shared_model(Family::llama, false));
+    const std::size_t head = whole.index("lm_head.weight");
+    auto values = whole.master(head);
+    values.back() = bad;
+    whole.set_master(head, values);
+    PartRig<double> part(whole, {.batch = 2, .sequence = 7});
+    EXPECT_FALSE(std::isfinite(part.loss()));
+  }
+}
+
+}  // namespace
+}  // namespace sestina

@@ -1,0 +1,96 @@
+// A rank's part of a model against the cuts of its tensors.
+#include "core/model_part.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/model_size.hpp"
+#include "core/options.hpp"
+#include "parallel/tensor_shard.hpp"
+
+namespace sestina {
+namespace {
+
+ModelConfig sized(Family family, std::int64_t kv, bool tied) {
+  ModelConfig c = family_defaults(family);
+  c.hidden_size = 20;
+  c.intermediate_size = 24;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 8;
+  c.num_key_value_heads = family == Family::gpt ? 8 : kv;
+  c.head_dim = 6;
+  c.vocab_size = 23;
+  c.max_position_embeddings = 16;
+  c.attention_bias = family != Family::olmo2;
+  c.tie_word_embeddings = tied;
+  return c;
+}
+
+constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+
+TEST(ModelPart, HasTheTensorsOfItsShard) {
+  for (const Family family : families)
+    for (const std::int64_t kv : {1, 2, 8})
+      for (const int tp : {1, 2, 4, 8})
+        for (int rank = 0; rank < tp; ++rank) {
+          const ModelConfig whole = sized(family, kv, kv == 2);
+          ASSERT_TRUE(tensor_parallel_defects(whole, tp).empty());
+          const ModelPart part = model_part(whole, tp, rank);
+          const auto specs = tensor_specs(whole), own = tensor_specs(part.config);
+          ASSERT_EQ(own.size(), specs.size());
+          for (std::size_t i = 0; i < specs.size(); ++i) {
+            const TensorSpec local = local_spec(specs[i], whole, tp, rank);
+            EXPECT_EQ(own[i].name, local.name);
+            EXPECT_EQ(own[i].rows, local.rows) << local.name << " on " << rank << " of " << tp;
+            EXPECT_EQ(own[i].cols, local.cols) << local.name << " on " << rank << " of " << tp;
+            EXPECT_EQ(own[i].follows, local.follows) << local.name;
+            EXPECT_EQ(own[i].heads * part.config.head_dim, own[i].heads > 0 ? local.rows : 0) << local.name;
+            if (local.name == "model.embed_tokens.weight") {
+              EXPECT_EQ(part.vocabulary_begin, tensor_shard(specs[i], whole, tp, rank).begin);
+              EXPECT_LE(local.rows, part.largest_vocabulary());
+            }
+          }
+          EXPECT_EQ(part.config.num_attention_heads % part.config.num_key_value_heads, 0);
+        }
+}
+
+// Only a tensor that another rank holds too can have a partial gradient, and heads that are held once have none.
+TEST(ModelPart, PartialGradientsAreThoseOfSharedTensors) {
+  for (const Family family : families)
+    for (const std::int64_t kv : {2, 8})
+      for (const bool sequence_parallel : {false, true}) {
+        const ModelConfig whole = sized(family, kv, false);
+        for (const TensorSpec& spec : tensor_specs(whole)) {
+          EXPECT_FALSE(gradient_is_partial(spec, whole, 1, sequence_parallel)) << spec.name;
+          if (!gradient_is_partial(spec, whole, 4, sequence_parallel)) continue;
+          bool shared = false;
+          const TensorShard first = tensor_shard(spec, whole, 4, 0);
+          for (int rank = 1; rank < 4; ++rank) {
+            const TensorShard shard = tensor_shard(spec, whole, 4, rank);
+            shared = shared || (shard.begin == first.begin && shard.end == first.end);
+          }
+          EXPECT_TRUE(shared) << spec.name;
+        }
+        const bool few_heads = family != Family::gpt && kv < 4;
+        const auto partial = [&](const char* name) {
+          return gradient_is_partial({.name = name}, whole, 4, sequence_parallel);
+        };
+        EXPECT_EQ(partial("model.layers.0.self_attn.k_proj.weight"), few_heads);
+        EXPECT_EQ(partial("model.layers.0.self_attn.v_proj.bias"), few_heads);
+        EXPECT_EQ(partial("model.layers.0.self_attn.k_norm.weight"), few_heads || family == Family::qwen3);
+        EXPECT_EQ(partial("model.norm.weight"), sequence_parallel);
+        EXPECT_FALSE(partial("model.layers.0.mlp.down_proj.weight"));
+      }
+}
+
+// With sequence parallelism a rank keeps about its share of the activations.
+TEST(ModelPart, DividesTheActivations) {
+  const ModelConfig c = sized(Family::llama, 8, false);
+  const auto bytes = [&](int tp, bool split) {
+    return slot_bytes(model_part(c, tp, 0, split), all_layers(c), 4, 64, width_fp32, false);
+  };
+  EXPECT_LE(bytes(4, true), bytes(1, true) / 4 + bytes(1, true) / 50);
+  EXPECT_GT(bytes(4, false), bytes(4, true));
+}
+
+}  // namespace
+}  // namespace sestina
