@@ -17,7 +17,7 @@ Manifest example() {
   manifest.run.loss = std::numeric_limits<double>::quiet_NaN();
   manifest.run.deck = "a = \"\xe2\x82\xac\"\n";
   manifest.files = {{"shard_00000.h5", 10000, std::string(32, 'a')}, {"global.h5", 5000, std::string(32, '0')}};
-  manifest.tensors = {{"/model/w", DType::f32, {4, 3}, 7, {{0, 0, 4, 4096, 48, std::string(16, 'f')}}}};
+  manifest.tensors = {{"/model/w", DType::f32, {4, 3}, 7, {{0, 0, 4, 0, 0, 4096, 48, std::string(16, 'f')}}}};
   return manifest;
 }
 
