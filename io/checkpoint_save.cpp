@@ -42,18 +42,10 @@ SaveFolders::SaveFolders(const std::string& run_dir, const std::string& staging_
   if (!staging_dir.empty())
     staging_ = fmt::format("{}/{}{}-{}.{}.tmp-{}", staging_dir, staging_name(run_dir), rank, step_folder(step), save,
                            ::getpid());
-  try {
-    make_folders(temporary_);
-    if (!staging_.empty()) make_folders(staging_);
-  } catch (...) {
-    remove();
-    throw;
-  }
+  make_folders(temporary_);
 }
 
-SaveFolders::~SaveFolders() { remove(); }
-
-void SaveFolders::remove() const {
+SaveFolders::~SaveFolders() {
   std::error_code ignored;
   if (!shared_) fs::remove_all(temporary_, ignored);
   if (!staging_.empty()) fs::remove_all(staging_, ignored);
@@ -69,6 +61,7 @@ ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<S
     part.tensors = write_shard(path, 0, fields, run, data);
     digest = digest_file(path);
   } else {
+    make_folders(folders.staging());
     const std::string first = folders.staging() + "/" + part.file.name;
     part.tensors = write_shard(first, 0, fields, run, data);
     if (staged) staged();

@@ -25,10 +25,9 @@ class SaveFolders {
   SaveFolders(const SaveFolders&) = delete;
   SaveFolders& operator=(const SaveFolders&) = delete;
   const std::string& temporary() const { return temporary_; }
-  const std::string& staging() const { return staging_; }  // "": none
+  const std::string& staging() const { return staging_; }  // "": none; made when it is needed
 
  private:
-  void remove() const;
   std::string temporary_, staging_;
   bool shared_;
 };
