@@ -30,7 +30,7 @@ struct Snapshot {
   std::vector<StateField> fields;      // data points into `storage`
   std::vector<std::byte> storage;
 };
-// Copies the fields (device memory through `copy_from_device`) into a snapshot, reusing its storage.
+// Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its storage.
 void take_snapshot(const std::vector<StateField>&, const RunState&, const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
 
 struct CheckpointInfo { std::string path; std::int64_t step = 0; std::uint64_t bytes = 0; std::string problem; };  // problem "" = complete
