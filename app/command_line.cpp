@@ -258,6 +258,14 @@ void Parser::add_checkpoint() {
   app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put beside it (default: that of the deck)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
+  auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards",
+                                            app);
+  app->add_option("checkpoint", c->checkpoint, "checkpoint, or run directory: its newest complete one")->required();
+  app->add_option("-o,--output", c->run_dir, "run directory that gets the checkpoint; must not hold its step yet")
+      ->required();
+  app->add_option("--shards", c->shards, "files to cut it into, by rows")->check(CLI::Range(1, 99999));
+  add_json(app, c->json);
+
   auto m = verb<CheckpointImportArguments>(*checkpoint, "import", "make a checkpoint from an HF folder", app);
   app->add_option("hf", m->hf, "folder with config.json and safetensors")->required();
   app->add_option("-d,--run-dir", m->run_dir, "run directory that gets checkpoints/step_00000000")->required();

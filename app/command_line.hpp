@@ -16,8 +16,9 @@ struct BenchKernelsArguments : BenchArguments {};
 using Command =
     std::variant<ShowText, TrainArguments, PlanArguments, EvalArguments, GenerateArguments, DataTokenizeArguments,
                  DataTrainTokenizerArguments, DataInspectArguments, DataVerifyArguments, CheckpointListArguments,
-                 CheckpointVerifyArguments, CheckpointExportArguments, CheckpointImportArguments, ReportArguments,
-                 BenchStepArguments, BenchKernelsArguments, BenchOptimizerArguments, InfoArguments>;
+                 CheckpointVerifyArguments, CheckpointExportArguments, CheckpointConvertArguments,
+                 CheckpointImportArguments, ReportArguments, BenchStepArguments, BenchKernelsArguments,
+                 BenchOptimizerArguments, InfoArguments>;
 
 // Throws Error(usage) with a suggestion.
 Command parse_command_line(int argc, const char* const* argv);

@@ -21,6 +21,7 @@ int run(const DataVerifyArguments& a) { return run_data_verify(a); }
 int run(const CheckpointListArguments& a) { return run_checkpoint_list(a); }
 int run(const CheckpointVerifyArguments& a) { return run_checkpoint_verify(a); }
 int run(const CheckpointExportArguments& a) { return run_checkpoint_export(a); }
+int run(const CheckpointConvertArguments& a) { return run_checkpoint_convert(a); }
 int run(const CheckpointImportArguments& a) { return run_checkpoint_import(a); }
 int run(const ReportArguments& a) { return run_report(a); }
 int run(const BenchStepArguments& a) { return run_bench_step(a); }

@@ -29,14 +29,6 @@ StateField weight_field(const TensorSpec& spec) {
   return field;
 }
 
-// A run directory means its newest complete checkpoint.
-std::string find_checkpoint(const std::string& path) {
-  if (!fs::is_directory(fs::path(path) / "checkpoints")) return path;
-  const std::string found = newest_complete(path, false, [](const std::string& line) { spdlog::warn("{}", line); });
-  if (found.empty()) fail(ExitCode::bad_data, "{}: no complete checkpoint in this run directory", path);
-  return found;
-}
-
 ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoint, std::string& tokenizer) {
   Deck deck;
   deck.add_text(reader.run().deck, checkpoint + "/manifest.json", "");
@@ -94,7 +86,8 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
 }  // namespace
 
 int run_checkpoint_export(const CheckpointExportArguments& arguments) {
-  const std::string checkpoint = find_checkpoint(arguments.checkpoint);
+  const std::string checkpoint =
+      find_checkpoint(arguments.checkpoint, [](const std::string& line) { spdlog::warn("{}", line); });
   const CheckpointReader reader(checkpoint, false);
   std::string tokenizer = arguments.tokenizer;
   const ModelConfig config = model_of(reader, checkpoint, tokenizer);

@@ -97,6 +97,11 @@ struct CheckpointExportArguments {
   std::string tokenizer;                 // copied along, "" = data.tokenizer of the checkpoint's deck
   bool bf16 = false;                     // stored type, else fp32
 };
+struct CheckpointConvertArguments {
+  std::string checkpoint, run_dir;       // run directory that gets the same step in another number of shards
+  int shards = 1;
+  bool json = false;
+};
 struct CheckpointImportArguments {
   std::string hf, run_dir;               // HF folder; run directory that gets checkpoints/step_00000000
   DeckArguments deck;                    // run settings to store beside the weights, may be empty
@@ -134,6 +139,7 @@ int run_data_verify(const DataVerifyArguments&);
 int run_checkpoint_list(const CheckpointListArguments&);
 int run_checkpoint_verify(const CheckpointVerifyArguments&);
 int run_checkpoint_export(const CheckpointExportArguments&);
+int run_checkpoint_convert(const CheckpointConvertArguments&);
 int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
 int run_bench_step(const BenchArguments&);

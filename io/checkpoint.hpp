@@ -30,19 +30,31 @@ struct Snapshot {
   std::vector<StateField> fields;      // data points into `storage`
   std::vector<std::byte> storage;
 };
-// Copies the fields (device memory through `copy_from_device`) into a snapshot, reusing its storage.
+// Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its storage.
 void take_snapshot(const std::vector<StateField>&, const RunState&, const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
 
 struct CheckpointInfo { std::string path; std::int64_t step = 0; std::uint64_t bytes = 0; std::string problem; };  // problem "" = complete
 
-// Writes on its own I/O thread when async (signals blocked; HDF5 is called there only).
+// The ranks that write one checkpoint together. They share the run directory and send no messages: the first rank waits
+// for the shards of the others to appear. Every rank makes the same saves in the same order.
+struct WriterGroup {
+  int rank = 0, ranks = 1;
+  std::string token;                   // process number of the first rank, the same on all; may be empty for one rank
+  double timeout = 60;                 // seconds that the first rank waits for the others after its own shard
+  int dp = 1, tp = 1, pp = 1;          // their grid, for the manifest
+};
+
+// Writes on its own I/O thread when async (signals blocked; HDF5 is called there only). A field with no rows here is
+// left to the other ranks; together the ranks must hold every element of a tensor once.
 class CheckpointWriter {
  public:
-  CheckpointWriter(const std::string& run_dir, const CheckpointOptions&);
+  CheckpointWriter(const std::string& run_dir, const CheckpointOptions&, const WriterGroup& = {});
   ~CheckpointWriter();                 // waits for a save under way
   Snapshot& slot();                    // waits until the previous save has ended; fill it, then
   void save();                         // starts (or does) the save of the slot; then keep-k
-  void wait();                         // until the save under way is durable; rethrows nothing
+  void wait();                         // until the save under way is durable (this rank's part of it); rethrows nothing
+  // Only the first rank's events tell how a save ended, with an error that names the rank; the others tell their own errors only.
+  bool outcome_known_here() const;
   struct Event { std::int64_t step; std::string path, error; double seconds; std::uint64_t bytes; };  // error "" = saved
   std::vector<Event> take_events();    // finished saves since the last call
   int failures_in_a_row() const;       // two: the trainer stops with io_error
@@ -57,19 +69,31 @@ class CheckpointWriter {
 std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir);
 // Size and digest of every file; with full also every dataset. "" or the first problem (file, what).
 std::string verify_checkpoint(const std::string& checkpoint, bool full);
+// The same for the files with number i, i mod parts = part, so that several ranks share the work. With full and more than
+// one part the datasets of global.h5 are not read, since they lead to files whose digest others check.
+std::string verify_part(const std::string& checkpoint, int part, int parts, bool full);
 // Newest checkpoint that verifies; `warn` gets a line for each newer one that does not. "" when there is none.
 std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn);
 
+// A checkpoint folder as it is; of a run directory its newest complete one, Error(bad_data) when it has none.
+std::string find_checkpoint(const std::string& path, const std::function<void(const std::string&)>& warn);
+
+// Size and digest of a file are checked before HDF5 opens it: of all files at once, of each when it is first needed, or of
+// all with every dataset read too.
+enum class Verify { all, opened, full };
+
 class CheckpointReader {
  public:
-  // Verifies size and digest of every file before HDF5 opens it; Error(bad_data) names file and defect.
-  CheckpointReader(const std::string& checkpoint, bool full);
+  // Error(bad_data) names file and defect; with Verify::opened read() throws it too.
+  CheckpointReader(const std::string& checkpoint, Verify);
+  CheckpointReader(const std::string& checkpoint, bool full) : CheckpointReader(checkpoint, full ? Verify::full : Verify::all) {}
   ~CheckpointReader();
   const RunState& run() const;
   struct Entry { std::string path; DType dtype; std::vector<std::int64_t> shape; std::uint64_t version; };
   const std::vector<Entry>& entries() const;
   bool has(const std::string& path) const;
-  // Reads rows [row_begin, row_end) of the field's global tensor into host memory of field.dtype; shape and dtype must agree.
+  // Reads the field's slab of its global tensor into host memory of field.dtype, from the shards that hold some of it;
+  // shape and dtype must agree.
   void read(const StateField& field, void* host) const;
 
  private:

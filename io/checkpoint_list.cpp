@@ -81,6 +81,22 @@ std::string verify_checkpoint(const std::string& checkpoint, bool full) {
   }
 }
 
+std::string verify_part(const std::string& checkpoint, int part, int parts, bool full) {
+  if (parts == 1) return verify_checkpoint(checkpoint, full);
+  SESTINA_REQUIRE(0 <= part && part < parts, "part {} of {}", part, parts);
+  try {
+    const Manifest manifest = load_manifest(checkpoint);
+    if (part == 0) check_extra_files(checkpoint, manifest);
+    for (auto i = static_cast<std::size_t>(part); i < manifest.files.size(); i += static_cast<std::size_t>(parts)) {
+      check_file(checkpoint, manifest, i);
+      if (full && manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);
+    }
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::string newest_complete(const std::string& run_dir, bool full,
                             const std::function<void(const std::string&)>& warn) {
   const std::string link = latest_problem(run_dir + "/checkpoints");
@@ -91,6 +107,13 @@ std::string newest_complete(const std::string& run_dir, bool full,
     if (warn) warn(fmt::format("checkpoint of step {} is not used: {}", info.step, problem));
   }
   return "";
+}
+
+std::string find_checkpoint(const std::string& path, const std::function<void(const std::string&)>& warn) {
+  if (!fs::is_directory(fs::path(path) / "checkpoints")) return path;
+  const std::string found = newest_complete(path, false, warn);
+  if (found.empty()) fail(ExitCode::bad_data, "{}: no complete checkpoint in this run directory", path);
+  return found;
 }
 
 }  // namespace sestina

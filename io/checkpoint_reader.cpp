@@ -4,6 +4,7 @@
 #include "io/checkpoint.hpp"
 #include "io/checkpoint_verify.hpp"
 #include "io/hdf5_file.hpp"
+#include "io/slab.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -20,20 +21,23 @@ struct CheckpointReader::State {
   Manifest manifest;
   std::vector<Entry> entries;
   std::map<std::string, const ManifestTensor*> by_path;
+  bool verified = true;                  // all files, before the first is opened
   std::map<std::size_t, Hdf5File> open;  // shards opened so far
 
   const Hdf5File& shard(std::size_t file) {
     const auto found = open.find(file);
     if (found != open.end()) return found->second;
+    if (!verified) check_file(path, manifest, file);
     return open.emplace(file, Hdf5File::open(path + "/" + manifest.files[file].name)).first->second;
   }
 };
 
-CheckpointReader::CheckpointReader(const std::string& checkpoint, bool full) : state_(std::make_unique<State>()) {
+CheckpointReader::CheckpointReader(const std::string& checkpoint, Verify verify) : state_(std::make_unique<State>()) {
   state_->path = checkpoint;
   state_->manifest = load_manifest(checkpoint);
-  check_digests(checkpoint, state_->manifest);
-  if (full) check_datasets(checkpoint, state_->manifest);
+  state_->verified = verify != Verify::opened;
+  if (state_->verified) check_digests(checkpoint, state_->manifest);
+  if (verify == Verify::full) check_datasets(checkpoint, state_->manifest);
   for (const ManifestTensor& tensor : state_->manifest.tensors) {
     state_->entries.push_back({tensor.path, tensor.dtype, tensor.shape, tensor.version});
     state_->by_path[tensor.path] = &tensor;
@@ -52,17 +56,17 @@ void CheckpointReader::read(const StateField& field, void* host) const {
   if (tensor.dtype != field.dtype || tensor.shape != field.shape)
     fail(ExitCode::bad_data, "{}: tensor {} is {}, this run needs {}", state_->path, field.path,
          shown(tensor.dtype, tensor.shape), shown(field.dtype, field.shape));
-  SESTINA_REQUIRE(0 <= field.row_begin && field.row_begin <= field.row_end && field.row_end <= field.shape[0], "{}",
-                  field.path);
-  const std::int64_t row_bytes = field.row_elements() * static_cast<std::int64_t>(size_of(field.dtype));
+  const Slab wanted = slab_of(field, field.shape);
+  SESTINA_REQUIRE(0 <= wanted.row_begin && wanted.row_begin <= wanted.row_end && wanted.row_end <= field.shape[0] &&
+                      0 <= wanted.col_begin && wanted.col_begin <= wanted.col_end &&
+                      wanted.col_end <= columns_of(field.shape),
+                  "{}", field.path);
   for (const ManifestPiece& piece : tensor.pieces) {
-    const std::int64_t begin = std::max(field.row_begin, piece.row_begin), end = std::min(field.row_end, piece.row_end);
-    if (begin >= end) continue;
-    std::vector<std::int64_t> slab = tensor.shape;
-    slab[0] = piece.row_end - piece.row_begin;
-    std::byte* out = static_cast<std::byte*>(host) + (begin - field.row_begin) * row_bytes;
+    const Slab held = slab_of(piece, tensor.shape), both = intersection(wanted, held);
+    if (both.rows() <= 0 || both.cols() <= 0) continue;
     state_->shard(piece.file)
-        .read_rows(tensor.path, tensor.dtype, slab, begin - piece.row_begin, end - piece.row_begin, out);
+        .read_into(tensor.path, tensor.dtype, shape_of(held, tensor.shape), relative(both, held), host,
+                   shape_of(wanted, tensor.shape), relative(both, wanted));
   }
 }
 

@@ -3,6 +3,7 @@
 #include "io/checkpoint_files.hpp"
 #include "io/digest.hpp"
 #include "io/hdf5_file.hpp"
+#include "io/slab.hpp"
 
 namespace sestina {
 namespace {
@@ -17,16 +18,32 @@ void add_run(Hdf5File& file, const RunState& run) {
   file.add_text("/run/deck", run.deck);
 }
 
-ManifestTensor describe(const StateField& field, std::size_t file, std::uint64_t offset) {
-  ManifestPiece piece{file,   field.row_begin, field.row_end,
-                      offset, field.bytes(),   hex64(digest64(field.data, field.bytes()))};
-  return {field.path, field.dtype, field.shape, field.version, {piece}};
+// Where the field will lie; its digest comes with its data.
+ManifestTensor place(Hdf5File& file, const StateField& field, std::size_t number) {
+  const Slab slab = slab_of(field, field.shape);
+  ManifestPiece piece;
+  piece.file = number;
+  piece.row_begin = slab.row_begin;
+  piece.row_end = slab.row_end;
+  if (slab.cols() != columns_of(field.shape)) {
+    piece.col_begin = slab.col_begin;
+    piece.col_end = slab.col_end;
+  }
+  piece.offset = file.add_tensor(field.path, field.dtype, shape_of(slab, field.shape));
+  piece.bytes = field.bytes();
+  return {field.path, field.dtype, field.shape, field.version, {std::move(piece)}};
 }
+
+// Nothing to write: the tensor has elements, but this rank holds none of them.
+bool is_elsewhere(const StateField& field) { return field.bytes() == 0 && !is_empty(field.shape); }
 
 }  // namespace
 
+std::string shard_name(std::int64_t rank) { return fmt::format("shard_{:05}.h5", rank); }
+
 std::vector<ManifestTensor> write_shard(const std::string& path, std::size_t number,
-                                        const std::vector<StateField>& fields, const RunState& run) {
+                                        const std::vector<StateField>& fields, const RunState& run,
+                                        const FieldData& data) {
   std::uint64_t total = 0;
   for (const StateField& field : fields) total += field.bytes();
   reserve_room(path, total);
@@ -34,16 +51,19 @@ std::vector<ManifestTensor> write_shard(const std::string& path, std::size_t num
   Hdf5File file = Hdf5File::create(path);
   add_run(file, run);
   std::vector<ManifestTensor> tensors;
-  std::vector<FilePart> parts;
+  std::vector<const StateField*> placed;
   for (const StateField& field : fields) {
-    std::vector<std::int64_t> slab = field.shape;
-    slab.at(0) = field.row_end - field.row_begin;
-    const std::uint64_t offset = file.add_tensor(field.path, field.dtype, slab);
-    tensors.push_back(describe(field, number, offset));
-    parts.push_back({field.data, offset, field.bytes()});
+    if (is_elsewhere(field)) continue;
+    tensors.push_back(place(file, field, number));
+    placed.push_back(&field);
   }
   file.close();
-  write_parts(path, parts);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    ManifestPiece& piece = tensors[i].pieces[0];
+    const void* bytes = data && piece.bytes > 0 ? data(*placed[i]) : placed[i]->data;
+    piece.xxh3_64 = hex64(digest64(bytes, piece.bytes));
+    write_parts(path, {{bytes, piece.offset, piece.bytes}});
+  }
   return tensors;
 }
 
@@ -53,7 +73,7 @@ void write_global(const std::string& path, const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors) {
     std::vector<VirtualPart> parts;
     for (const ManifestPiece& piece : tensor.pieces)
-      parts.push_back({manifest.files[piece.file].name, piece.row_begin, piece.row_end});
+      parts.push_back({manifest.files[piece.file].name, slab_of(piece, tensor.shape)});
     file.add_virtual(tensor.path, tensor.dtype, tensor.shape, parts);
   }
   file.close();

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "io/digest.hpp"
 #include "io/hdf5_file.hpp"
+#include "io/slab.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -29,21 +31,27 @@ std::string damaged_part(const std::string& path, const Manifest& manifest, std:
   return "; the damage lies outside the tensors";
 }
 
-// The rows of a piece, which begin at row `first` of the dataset of that shape in `file`, have the piece's digest.
-void check_rows(const Hdf5File& file, const std::string& path, const ManifestTensor& tensor,
-                const std::vector<std::int64_t>& shape, std::int64_t first, const ManifestPiece& piece) {
-  const std::int64_t rows = piece.row_end - piece.row_begin;
-  const std::int64_t row_bytes = rows == 0 ? 0 : static_cast<std::int64_t>(piece.bytes) / rows;
-  const std::int64_t step = std::max<std::int64_t>(1, row_bytes == 0 ? rows : kReadBytes / row_bytes);
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(step, rows) * row_bytes));
+// A slab of the dataset of that shape in `file` has the digest of the piece. Read in stretches of rows.
+void check_slab(const Hdf5File& file, const std::string& path, const ManifestTensor& tensor,
+                const std::vector<std::int64_t>& shape, const Slab& slab, const ManifestPiece& piece) {
+  const std::int64_t row_bytes = slab.rows() == 0 ? 0 : static_cast<std::int64_t>(piece.bytes) / slab.rows();
+  const std::int64_t step = std::max<std::int64_t>(1, row_bytes == 0 ? slab.rows() : kReadBytes / row_bytes);
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(step, slab.rows()) * row_bytes));
   Digest64 digest;
-  for (std::int64_t row = 0; row < rows; row += step) {
-    const std::int64_t end = std::min(rows, row + step);
-    file.read_rows(tensor.path, tensor.dtype, shape, first + row, first + end, buffer.data());
-    digest.add(buffer.data(), static_cast<std::size_t>((end - row) * row_bytes));
+  for (Slab part = slab; part.row_begin < slab.row_end; part.row_begin = part.row_end) {
+    part.row_end = std::min(slab.row_end, part.row_begin + step);
+    file.read(tensor.path, tensor.dtype, shape, part, buffer.data());
+    digest.add(buffer.data(), static_cast<std::size_t>(part.rows() * row_bytes));
   }
   if (digest.hex() != piece.xxh3_64)
     fail(ExitCode::bad_data, "{}: dataset {} does not hold the bytes that the manifest vouches for", path, tensor.path);
+}
+
+void check_size(const std::string& path, const ManifestFile& file) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) fail(ExitCode::bad_data, "{}: is missing", path);
+  if (static_cast<std::uint64_t>(status.st_size) != file.size)
+    fail(ExitCode::bad_data, "{}: has {} bytes, the manifest says {}", path, status.st_size, file.size);
 }
 
 }  // namespace
@@ -70,54 +78,56 @@ Manifest load_manifest(const std::string& checkpoint) {
 }
 
 void check_sizes(const std::string& checkpoint, const Manifest& manifest) {
-  for (const ManifestFile& file : manifest.files) {
-    struct stat status {};
-    const std::string path = checkpoint + "/" + file.name;
-    if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
-      fail(ExitCode::bad_data, "{}: is missing", path);
-    if (static_cast<std::uint64_t>(status.st_size) != file.size)
-      fail(ExitCode::bad_data, "{}: has {} bytes, the manifest says {}", path, status.st_size, file.size);
-  }
+  for (const ManifestFile& file : manifest.files) check_size(checkpoint + "/" + file.name, file);
+  check_extra_files(checkpoint, manifest);
+}
+
+void check_extra_files(const std::string& checkpoint, const Manifest& manifest) {
+  std::set<std::string> listed;
+  for (const ManifestFile& file : manifest.files) listed.insert(file.name);
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint, error)) {
     const std::string name = entry.path().filename().string();
-    const bool listed = std::any_of(manifest.files.begin(), manifest.files.end(),
-                                    [&](const ManifestFile& file) { return file.name == name; });
-    if (name.ends_with(".h5") && !listed)
+    if (name.ends_with(".h5") && !listed.contains(name))
       fail(ExitCode::bad_data, "{}/{}: is not listed in the manifest", checkpoint, name);
   }
 }
 
+void check_file(const std::string& checkpoint, const Manifest& manifest, std::size_t number) {
+  const ManifestFile& file = manifest.files[number];
+  const std::string path = checkpoint + "/" + file.name;
+  check_size(path, file);
+  const std::string got = digest_file(path).xxh3_128;
+  if (got != file.xxh3_128)
+    fail(ExitCode::bad_data, "{}: digest does not match: the manifest says {}, the file has {}{}", path, file.xxh3_128,
+         got, damaged_part(path, manifest, number));
+}
+
 void check_digests(const std::string& checkpoint, const Manifest& manifest) {
   check_sizes(checkpoint, manifest);
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    const ManifestFile& file = manifest.files[i];
-    const std::string path = checkpoint + "/" + file.name, got = digest_file(path).xxh3_128;
-    if (got != file.xxh3_128)
-      fail(ExitCode::bad_data, "{}: digest does not match: the manifest says {}, the file has {}{}", path,
-           file.xxh3_128, got, damaged_part(path, manifest, i));
-  }
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) check_file(checkpoint, manifest, i);
+}
+
+void check_shard(const std::string& checkpoint, const Manifest& manifest, std::size_t number) {
+  const std::string path = checkpoint + "/" + manifest.files[number].name;
+  const Hdf5File shard = Hdf5File::open(path);
+  for (const ManifestTensor& tensor : manifest.tensors)
+    for (const ManifestPiece& piece : tensor.pieces) {
+      if (piece.file != number) continue;
+      const Slab slab = slab_of(piece, tensor.shape);
+      check_slab(shard, path, tensor, shape_of(slab, tensor.shape), relative(slab, slab), piece);
+    }
 }
 
 void check_datasets(const std::string& checkpoint, const Manifest& manifest) {
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    if (manifest.files[i].name == "global.h5") continue;
-    const std::string path = checkpoint + "/" + manifest.files[i].name;
-    const Hdf5File shard = Hdf5File::open(path);
-    for (const ManifestTensor& tensor : manifest.tensors)
-      for (const ManifestPiece& piece : tensor.pieces) {
-        if (piece.file != i) continue;
-        std::vector<std::int64_t> slab = tensor.shape;
-        slab[0] = piece.row_end - piece.row_begin;
-        check_rows(shard, path, tensor, slab, 0, piece);
-      }
-  }
+  for (std::size_t i = 0; i < manifest.files.size(); ++i)
+    if (manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);
   // With the shards closed: HDF5 1.10 reads zeros through a virtual dataset whose source is open with other properties.
   const std::string path = checkpoint + "/global.h5";
   const Hdf5File global = Hdf5File::open(path);
   for (const ManifestTensor& tensor : manifest.tensors)
     for (const ManifestPiece& piece : tensor.pieces)
-      check_rows(global, path, tensor, tensor.shape, piece.row_begin, piece);
+      check_slab(global, path, tensor, tensor.shape, slab_of(piece, tensor.shape), piece);
 }
 
 }  // namespace sestina

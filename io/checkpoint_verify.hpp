@@ -10,9 +10,16 @@ namespace sestina {
 Manifest load_manifest(const std::string& checkpoint);
 // Every file is there, no shard is there that is not listed, sizes agree. Error(bad_data).
 void check_sizes(const std::string& checkpoint, const Manifest&);
-// check_sizes, then the digest of every file; a wrong one is traced to the tensor it hits. Error(bad_data).
+// No shard is there that is not listed. Error(bad_data).
+void check_extra_files(const std::string& checkpoint, const Manifest&);
+// Size and digest of one file; a wrong digest is traced to the tensor it hits. Error(bad_data).
+void check_file(const std::string& checkpoint, const Manifest&, std::size_t file);
+// check_sizes, then check_file of every file. Error(bad_data).
 void check_digests(const std::string& checkpoint, const Manifest&);
-// Reads every dataset through HDF5 and compares type, shape and bytes; call after check_digests. Error(bad_data).
+// Reads every dataset of a shard through HDF5 and compares type, shape and bytes; call after check_file.
+// Error(bad_data).
+void check_shard(const std::string& checkpoint, const Manifest&, std::size_t file);
+// Reads every dataset of all files through HDF5; call after check_digests. Error(bad_data).
 void check_datasets(const std::string& checkpoint, const Manifest&);
 
 }  // namespace sestina

@@ -7,11 +7,12 @@
 #include <filesystem>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "io/checkpoint.hpp"
 #include "io/checkpoint_files.hpp"
 #include "io/checkpoint_list.hpp"
-#include "io/checkpoint_shard.hpp"
+#include "io/checkpoint_save.hpp"
 #include "io/quiet_threads.hpp"
 #include "kernels/error.hpp"
 
@@ -19,18 +20,6 @@ namespace sestina {
 namespace {
 
 namespace fs = std::filesystem;
-
-void make_folders(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail(ExitCode::io_error, "{}: cannot be created: {}", path, error.message());
-}
-
-std::uint64_t next_serial(const std::string& run_dir) {
-  std::uint64_t serial = 0;
-  for (const ListedCheckpoint& listed : list_with_serials(run_dir)) serial = std::max(serial, listed.serial);
-  return serial + 1;
-}
 
 // Keeps the `keep` newest complete checkpoints; what is older goes. A delete that fails costs disk, not the run.
 void prune(const std::string& run_dir, int keep) {
@@ -49,77 +38,15 @@ void prune(const std::string& run_dir, int keep) {
   }
 }
 
-// Staging folders of this run begin so; other runs may share the disk.
-std::string staging_name(const std::string& run_dir) {
-  const std::string path = fs::weakly_canonical(run_dir).string();
-  return "sestina-" + hex64(digest64(path.data(), path.size())) + "-";
-}
-
-// Temporary folders of one save; what is left of them is removed on every way out.
-struct Folders {
-  std::string temporary, staging;  // staging empty: none
-  Folders(const std::string& parent, const std::string& staging_prefix, std::int64_t step) {
-    const std::string name = fmt::format("{}.tmp-{}", step_folder(step), ::getpid());
-    temporary = parent + "/" + name;
-    if (!staging_prefix.empty()) staging = staging_prefix + name;
-    remove();
-    make_folders(temporary);
-    if (!staging.empty()) make_folders(staging);
-  }
-  ~Folders() { remove(); }
-  Folders(const Folders&) = delete;
-  Folders& operator=(const Folders&) = delete;
-  void remove() const {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    if (!staging.empty()) fs::remove_all(staging, ignored);
-  }
-};
-
-struct Saved {
-  std::string path;
-  std::uint64_t bytes = 0;
-};
-
-// The whole order of writing. `staged` is called when the snapshot is on the staging disk and no longer needed.
-Saved save_checkpoint(const std::string& run_dir, const CheckpointOptions& options, const Snapshot& snapshot,
-                      const std::function<void()>& staged) {
-  const std::string parent = run_dir + "/checkpoints", name = step_folder(snapshot.run.step);
-  make_folders(parent);
-  const std::string& disk = options.staging_dir;
-  const Folders folders(parent, disk.empty() ? "" : disk + "/" + staging_name(run_dir), snapshot.run.step);
-  const std::string& first = folders.staging.empty() ? folders.temporary : folders.staging;
-
-  Manifest manifest;
-  manifest.run = snapshot.run;
-  manifest.serial = next_serial(run_dir);
-  manifest.files = {{"shard_00000.h5", 0, ""}, {"global.h5", 0, ""}};
-  manifest.tensors = write_shard(first + "/" + manifest.files[0].name, 0, snapshot.fields, snapshot.run);
-  write_global(first + "/" + manifest.files[1].name, manifest);
-  if (!folders.staging.empty()) staged();
-
-  Saved saved{parent + "/" + name, 0};
-  for (ManifestFile& file : manifest.files) {
-    const std::string path = folders.temporary + "/" + file.name;
-    const FileDigest digest =
-        folders.staging.empty() ? digest_file(path) : copy_file_digest(folders.staging + "/" + file.name, path);
-    sync_path(path);
-    file.size = digest.size;
-    file.xxh3_128 = digest.xxh3_128;
-    saved.bytes += file.size;
-  }
-  write_durably(folders.temporary + "/manifest.json", manifest_text(manifest));
-  publish_folder(folders.temporary, saved.path);
-  point_latest(parent, name);
-  return saved;
-}
-
 }  // namespace
 
 struct CheckpointWriter::State {
   std::string run_dir;
   CheckpointOptions options;
+  WriterGroup group;
   Snapshot snapshot;
+  std::uint64_t saves = 0;          // begun so far: the same number on all ranks
+  std::vector<std::string> failed;  // temporary folders of saves that failed
   std::thread thread;
   mutable std::mutex lock;  // guards all below
   std::condition_variable changed;
@@ -138,38 +65,94 @@ struct CheckpointWriter::State {
       guard.lock();
       failures = event.error.empty() ? 0 : failures + 1;
       if (event.error.empty()) longest = std::max(longest, event.seconds);
-      events.push_back(std::move(event));
+      if (group.rank == 0 || !event.error.empty()) events.push_back(std::move(event));
       busy = false;
       snapshot_free = true;
       changed.notify_all();
     }
   }
 
+  // The snapshot is on the staging disk: training may overwrite it.
+  void free_snapshot() {
+    const std::lock_guard guard(lock);
+    snapshot_free = true;
+    changed.notify_all();
+  }
+
   Event save() {
     const auto begin = std::chrono::steady_clock::now();
     Event event{snapshot.run.step, "", "", 0, 0};
+    ++saves;
     try {
-      const Saved saved = save_checkpoint(run_dir, options, snapshot, [this] {
-        const std::lock_guard guard(lock);
-        snapshot_free = true;
-        changed.notify_all();
-      });
-      event.path = saved.path;
-      event.bytes = saved.bytes;
-      prune(run_dir, options.keep);
+      if (group.rank == 0)
+        save_whole(event);
+      else
+        save_part(event);
     } catch (const std::exception& error) {
       event.error = error.what();
     }
     event.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return event;
   }
+
+  void save_whole(Event& event) {
+    remove_late_parts();
+    const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, 0);
+    failed.push_back(folders.temporary());
+    std::vector<ShardPart> parts = {save_own(folders)};
+    for (ShardPart& part : collect_parts(folders.temporary(), group.ranks, group.timeout))
+      parts.push_back(std::move(part));
+    Manifest manifest;
+    manifest.run = snapshot.run;
+    manifest.ranks = group.ranks;
+    manifest.dp = group.dp;
+    manifest.tp = group.tp;
+    manifest.pp = group.pp;
+    merge_parts(parts, manifest);
+    const Saved saved = finish_checkpoint(run_dir, folders, std::move(manifest));
+    failed.pop_back();
+    event.path = saved.path;
+    event.bytes = saved.bytes;
+    prune(run_dir, options.keep);
+  }
+
+  // Whatever goes wrong is told to the first rank too, if it can be.
+  void save_part(Event& event) {
+    const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, group.rank);
+    ShardPart part;
+    try {
+      part = save_own(folders);
+      event.bytes = part.file.size;
+    } catch (const std::exception& error) {
+      part = {};
+      part.error = error.what();
+    }
+    publish_part(folders.temporary(), group.rank, part);
+    event.error = part.error;
+  }
+
+  ShardPart save_own(const SaveFolders& folders) {
+    return save_shard(folders, group.rank, snapshot.fields, snapshot.run, [this] { free_snapshot(); });
+  }
+
+  // What a rank wrote after the first one had given up.
+  void remove_late_parts() {
+    std::error_code ignored;
+    for (const std::string& folder : std::exchange(failed, {})) fs::remove_all(folder, ignored);
+  }
 };
 
-CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointOptions& options)
+CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointOptions& options,
+                                   const WriterGroup& group)
     : state_(std::make_unique<State>()) {
+  SESTINA_REQUIRE(0 <= group.rank && group.rank < group.ranks && group.dp * group.tp * group.pp == group.ranks,
+                  "rank {} of {} = {} x {} x {}", group.rank, group.ranks, group.dp, group.tp, group.pp);
+  SESTINA_REQUIRE(group.ranks == 1 || !group.token.empty(), "{} ranks without a common token", group.ranks);
   state_->run_dir = run_dir;
   state_->options = options;
-  remove_leftovers(run_dir + "/checkpoints", "");
+  state_->group = group;
+  if (group.token.empty()) state_->group.token = std::to_string(::getpid());
+  if (group.rank == 0) remove_leftovers(run_dir + "/checkpoints", "");
   if (!options.staging_dir.empty()) remove_leftovers(options.staging_dir, staging_name(run_dir));
   // Quiet: signals belong to the main thread, and beyond a file-size limit a write gives an errno instead of a signal.
   state_->thread = quiet_thread([state = state_.get()] { state->loop(); });
@@ -182,6 +165,7 @@ CheckpointWriter::~CheckpointWriter() {
     state_->changed.notify_all();
   }
   state_->thread.join();
+  state_->remove_late_parts();
 }
 
 Snapshot& CheckpointWriter::slot() {
@@ -212,6 +196,8 @@ int CheckpointWriter::failures_in_a_row() const {
   const std::lock_guard guard(state_->lock);
   return state_->failures;
 }
+
+bool CheckpointWriter::outcome_known_here() const { return state_->group.rank == 0; }
 
 double CheckpointWriter::longest_save_seconds() const {
   const std::lock_guard guard(state_->lock);

@@ -91,17 +91,15 @@ Id make_space(const std::vector<std::int64_t>& shape) {
   return Id(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose);
 }
 
-herr_t select_rows(hid_t space, const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t end) {
+herr_t select(hid_t space, const std::vector<std::int64_t>& shape, const Slab& slab) {
   std::vector<hsize_t> start(shape.size(), 0), count(shape.begin(), shape.end());
-  start[0] = static_cast<hsize_t>(begin);
-  count[0] = static_cast<hsize_t>(end - begin);
+  start[0] = static_cast<hsize_t>(slab.row_begin);
+  count[0] = static_cast<hsize_t>(slab.rows());
+  if (shape.size() > 1) {
+    start[1] = static_cast<hsize_t>(slab.col_begin);
+    count[1] = static_cast<hsize_t>(slab.cols());
+  }
   return H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr);
-}
-
-bool is_empty(const std::vector<std::int64_t>& shape) {
-  for (std::int64_t n : shape)
-    if (n == 0) return true;
-  return false;
 }
 
 }  // namespace
@@ -188,11 +186,8 @@ void Hdf5File::add_virtual(const std::string& path, DType dtype, const std::vect
   const std::lock_guard guard(library_lock());
   const Id type = make_type(dtype), space = make_space(shape), create(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   for (const VirtualPart& part : parts) {
-    if (part.row_begin == part.row_end) continue;
-    std::vector<std::int64_t> slab = shape;
-    slab[0] = part.row_end - part.row_begin;
-    const Id source = make_space(slab);
-    state_->checked(select_rows(space, shape, part.row_begin, part.row_end), path);
+    const Id source = make_space(shape_of(part.slab, shape));
+    state_->checked(select(space, shape, part.slab), path);
     state_->checked(H5Pset_virtual(create, space, part.file.c_str(), path.c_str(), source), path);
   }
   state_->checked(H5Sselect_all(space), path);
@@ -233,19 +228,23 @@ Hdf5File::Shape Hdf5File::shape(const std::string& path) const {
   return result;
 }
 
-void Hdf5File::read_rows(const std::string& path, DType dtype, const std::vector<std::int64_t>& shape,
-                         std::int64_t row_begin, std::int64_t row_end, void* out) const {
+void Hdf5File::read(const std::string& path, DType dtype, const std::vector<std::int64_t>& shape, const Slab& slab,
+                    void* out) const {
+  read_into(path, dtype, shape, slab, out, shape_of(slab, shape), relative(slab, slab));
+}
+
+void Hdf5File::read_into(const std::string& path, DType dtype, const std::vector<std::int64_t>& shape, const Slab& from,
+                         void* out, const std::vector<std::int64_t>& out_shape, const Slab& to) const {
   const Shape stored = this->shape(path);
   if (stored.dtype != dtype || stored.shape != shape)
     fail(ExitCode::bad_data, "{}: dataset {} has another type or shape than the manifest says", state_->name, path);
-  if (row_begin == row_end || is_empty(shape)) return;
+  if (is_empty(shape_of(from, shape))) return;
   const std::lock_guard guard(library_lock());
   const Id set(state_->checked(H5Dopen2(state_->file, path.c_str(), H5P_DEFAULT), path), H5Dclose),
       type = make_type(dtype);
-  std::vector<std::int64_t> slab = shape;
-  slab[0] = row_end - row_begin;
-  const Id space = make_space(shape), memory = make_space(slab);
-  state_->checked(select_rows(space, shape, row_begin, row_end), path);
+  const Id space = make_space(shape), memory = make_space(out_shape);
+  state_->checked(select(space, shape, from), path);
+  state_->checked(select(memory, out_shape, to), path);
   state_->checked(H5Dread(set, type, memory, space, H5P_DEFAULT, out), "reading " + path);
 }
 

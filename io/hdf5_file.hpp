@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "core/state_field.hpp"
+#include "io/slab.hpp"
 
 namespace sestina {
 
-// Rows [row_begin, row_end) of a virtual dataset lie in the dataset of the same path in `file` (a sibling file).
+// This slab of a virtual dataset is the dataset of the same path in `file` (a sibling file).
 struct VirtualPart {
   std::string file;
-  std::int64_t row_begin = 0, row_end = 0;
+  Slab slab;
 };
 
 class Hdf5File {
@@ -42,9 +43,11 @@ class Hdf5File {
     std::vector<std::int64_t> shape;
   };
   Shape shape(const std::string& path) const;  // Error(bad_data) if there is no such dataset
-  // Rows [row_begin, row_end) of a dataset of this type and shape into host memory; Error(bad_data) if it differs.
-  void read_rows(const std::string& path, DType, const std::vector<std::int64_t>& shape, std::int64_t row_begin,
-                 std::int64_t row_end, void* out) const;
+  // A slab of a dataset of this type and shape into host memory, without gaps; Error(bad_data) if the dataset differs.
+  void read(const std::string& path, DType, const std::vector<std::int64_t>& shape, const Slab&, void* out) const;
+  // The slab `from` of a dataset to the place `to` (of the same size) of host memory of another shape.
+  void read_into(const std::string& path, DType, const std::vector<std::int64_t>& shape, const Slab& from, void* out,
+                 const std::vector<std::int64_t>& out_shape, const Slab& to) const;
 
  private:
   struct State;

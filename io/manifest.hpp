@@ -19,10 +19,11 @@ struct ManifestFile {
   std::string xxh3_128;
 };
 
-// Rows [row_begin, row_end) of a tensor, at `offset` of file number `file`.
+// Rows [row_begin, row_end) of columns [col_begin, col_end) of a tensor, at `offset` of file number `file`. Columns 0,
+// 0 are all of them; they are written only where they are not.
 struct ManifestPiece {
   std::size_t file = 0;
-  std::int64_t row_begin = 0, row_end = 0;
+  std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
   std::uint64_t offset = 0, bytes = 0;
   std::string xxh3_64;
 };
@@ -32,12 +33,12 @@ struct ManifestTensor {
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;
   std::uint64_t version = 0;
-  std::vector<ManifestPiece> pieces;  // in row order, without gap or overlap
+  std::vector<ManifestPiece> pieces;  // in the order of their first rows and columns, without gap or overlap
 };
 
 struct Manifest {
   std::uint64_t serial = 0;  // counts the saves of a run directory: tells which is newest after a rewind
-  std::int64_t ranks = 1;
+  std::int64_t ranks = 1, dp = 1, tp = 1, pp = 1;  // who wrote it: ranks = dp tp pp
   RunState run;
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;

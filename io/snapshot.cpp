@@ -8,11 +8,13 @@ namespace sestina {
 void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
                    const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot& snapshot) {
   constexpr std::size_t kAlign = 64;
+  snapshot.fields.clear();
+  for (const StateField& field : fields)
+    if (field.saved) snapshot.fields.push_back(field);
   std::size_t total = 0;
-  for (const StateField& field : fields) total += (field.bytes() + kAlign - 1) / kAlign * kAlign;
+  for (const StateField& field : snapshot.fields) total += (field.bytes() + kAlign - 1) / kAlign * kAlign;
   if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.run = run;
-  snapshot.fields = fields;
   std::byte* to = snapshot.storage.data();
   for (StateField& field : snapshot.fields) {
     if (field.on_device) {

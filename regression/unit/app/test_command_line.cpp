@@ -71,6 +71,8 @@ TEST(CommandLine, EveryVerb) {
   EXPECT_EQ(as<CheckpointListArguments>({"checkpoint", "list", "r"}).run_dir, "r");
   EXPECT_TRUE(as<CheckpointVerifyArguments>({"checkpoint", "verify", "r", "--full"}).full);
   EXPECT_EQ(as<CheckpointExportArguments>({"checkpoint", "export", "c", "-o", "h"}).output, "h");
+  EXPECT_EQ(as<CheckpointConvertArguments>({"checkpoint", "convert", "c", "-o", "r"}).shards, 1);
+  EXPECT_EQ(as<CheckpointConvertArguments>({"checkpoint", "convert", "c", "-o", "r", "--shards", "5"}).shards, 5);
   EXPECT_EQ(as<CheckpointImportArguments>({"checkpoint", "import", "h", "-d", "r", "run.seed=3"}).deck.overrides.size(),
             1u);
   EXPECT_EQ(as<ReportArguments>({"report", "a", "b"}).run_dirs.size(), 2u);
@@ -102,6 +104,8 @@ TEST(CommandLine, MistakesAreNamed) {
   expect_usage({"eval", "-r", "c", "--hf", "h"}, "excludes");
   expect_usage({"generate", "-r", "c"}, "--prompt is required");
   expect_usage({"generate", "-r", "c", "--prompt", "x", "--tokens", "-1"}, "--tokens");
+  expect_usage({"checkpoint", "convert", "c"}, "--output is required");
+  expect_usage({"checkpoint", "convert", "c", "-o", "r", "--shards", "0"}, "--shards");
   expect_usage({"checkpoint", "list", "a", "b"}, "unexpected argument, got b");
   expect_usage({"data", "verify"}, "nothing to check");
   expect_usage({"data", "inspect", "x", "--format", "csv"}, "--format");

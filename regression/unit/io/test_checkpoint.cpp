@@ -42,11 +42,12 @@ struct Checkpoint : testing::Test {
   ~Checkpoint() override { fs::remove_all(dir); }
 
   std::vector<StateField> fields() {
-    return {{"/model/model.layers.0.mlp.up_proj.weight", DType::f32, {7, 5}, 0, 7, weights.data(), false, 3},
-            {"/optimizer/model.norm.weight/m", DType::f32, {11}, 0, 11, moment.data(), false, 9},
-            {"/optimizer/model.norm.weight/cube", DType::bf16, {4, 3, 2}, 0, 4, half.data(), false, 0},
-            {"/optimizer/model.norm.weight/step", DType::i64, {1}, 0, 1, counter.data(), false, 0},
-            {"/optimizer/empty/m", DType::f32, {0, 6}, 0, 0, nullptr, false, 0}};
+    return {
+        {"/model/model.layers.0.mlp.up_proj.weight", DType::f32, {7, 5}, 0, 7, 0, 0, weights.data(), false, true, 3},
+        {"/optimizer/model.norm.weight/m", DType::f32, {11}, 0, 11, 0, 0, moment.data(), false, true, 9},
+        {"/optimizer/model.norm.weight/cube", DType::bf16, {4, 3, 2}, 0, 4, 0, 0, half.data(), false, true, 0},
+        {"/optimizer/model.norm.weight/step", DType::i64, {1}, 0, 1, 0, 0, counter.data(), false, true, 0},
+        {"/optimizer/empty/m", DType::f32, {0, 6}, 0, 0, 0, 0, nullptr, false, true, 0}};
   }
   RunState run(std::int64_t step) {
     RunState state;
@@ -129,7 +130,7 @@ TEST_F(Checkpoint, ReadsSlabsAcrossShards) {
   high.data = weights.data() + 15;
   Manifest manifest;
   manifest.run = run(5);
-  manifest.ranks = 2;
+  manifest.ranks = manifest.dp = 2;
   manifest.files = {{"shard_00000.h5", 0, ""}, {"shard_00001.h5", 0, ""}, {"global.h5", 0, ""}};
   manifest.tensors = write_shard((folder / "shard_00000.h5").string(), 0, {low}, manifest.run);
   manifest.tensors[0].pieces.push_back(
@@ -356,6 +357,11 @@ TEST_F(Checkpoint, SnapshotIsACopyAndReusesItsStorage) {
   EXPECT_EQ(static_cast<const float*>(snapshot.fields[0].data)[0], 42.f);
   EXPECT_FALSE(snapshot.fields[0].on_device);
   EXPECT_EQ(snapshot.storage.data(), storage);
+  device[1].saved = false;  // another rank's to write
+  take_snapshot(
+      device, run(3), [](const StateField&, void*) {}, snapshot);
+  ASSERT_EQ(snapshot.fields.size(), device.size() - 1);
+  EXPECT_EQ(snapshot.fields[1].path, device[2].path);
 }
 
 }  // namespace

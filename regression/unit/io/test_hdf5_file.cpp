@@ -55,7 +55,7 @@ TEST_F(Hdf5, EveryTypeComesBack) {
     EXPECT_EQ(shape.dtype, type);
     EXPECT_EQ(shape.shape, (std::vector<std::int64_t>{5, 3}));
     std::vector<std::byte> got(2 * 3 * size_of(type));
-    back.read_rows(path, type, {5, 3}, 2, 4, got.data());
+    back.read(path, type, {5, 3}, {2, 4, 0, 3}, got.data());
     EXPECT_EQ(std::memcmp(got.data(), bytes.data() + 6 * size_of(type), got.size()), 0) << name(type);
   }
   EXPECT_EQ(back.shape("/run/deck").dtype, std::nullopt);
@@ -72,11 +72,11 @@ TEST_F(Hdf5, VirtualDatasetsFindTheirFilesFromAnywhere) {
     write_parts(path, {{rows.data() + 3 * part, offset, part == 0 ? 12u : 36u}});
   }
   Hdf5File whole = Hdf5File::create(at("whole.h5"));
-  whole.add_virtual("/model/w", DType::f32, {4, 3}, {{"low.h5", 0, 1}, {"high.h5", 1, 4}});
-  whole.add_virtual("/model/none", DType::f32, {0, 3}, {{"low.h5", 0, 0}});
+  whole.add_virtual("/model/w", DType::f32, {4, 3}, {{"low.h5", {0, 1, 0, 3}}, {"high.h5", {1, 4, 0, 3}}});
+  whole.add_virtual("/model/none", DType::f32, {0, 3}, {{"low.h5", {0, 0, 0, 3}}});
   whole.close();
   std::vector<float> got(12);
-  Hdf5File::open(at("whole.h5")).read_rows("/model/w", DType::f32, {4, 3}, 0, 4, got.data());
+  Hdf5File::open(at("whole.h5")).read("/model/w", DType::f32, {4, 3}, {0, 4, 0, 3}, got.data());
   EXPECT_EQ(got, rows);
 }
 
@@ -91,9 +91,9 @@ TEST_F(Hdf5, ErrorsHaveTheirCodes) {
   file.close();
   const Hdf5File back = Hdf5File::open(at("a.h5"));
   double out[4];
-  EXPECT_EQ(code_of([&] { back.read_rows("/model/v", DType::f32, {2, 2}, 0, 2, out); }), ExitCode::bad_data);
-  EXPECT_EQ(code_of([&] { back.read_rows("/model/w", DType::f64, {2, 2}, 0, 2, out); }), ExitCode::bad_data);
-  EXPECT_EQ(code_of([&] { back.read_rows("/model/w", DType::f32, {4, 1}, 0, 2, out); }), ExitCode::bad_data);
+  EXPECT_EQ(code_of([&] { back.read("/model/v", DType::f32, {2, 2}, {0, 2, 0, 2}, out); }), ExitCode::bad_data);
+  EXPECT_EQ(code_of([&] { back.read("/model/w", DType::f64, {2, 2}, {0, 2, 0, 2}, out); }), ExitCode::bad_data);
+  EXPECT_EQ(code_of([&] { back.read("/model/w", DType::f32, {4, 1}, {0, 2, 0, 1}, out); }), ExitCode::bad_data);
 }
 
 // The well-known values of the empty input, seed 0.

@@ -1,6 +1,8 @@
 // The manifest parser: round trip, and refusal of what is damaged, hostile or of another version.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -17,7 +19,7 @@ Manifest example() {
   manifest.run.loss = std::numeric_limits<double>::quiet_NaN();
   manifest.run.deck = "a = \"\xe2\x82\xac\"\n";
   manifest.files = {{"shard_00000.h5", 10000, std::string(32, 'a')}, {"global.h5", 5000, std::string(32, '0')}};
-  manifest.tensors = {{"/model/w", DType::f32, {4, 3}, 7, {{0, 0, 4, 4096, 48, std::string(16, 'f')}}}};
+  manifest.tensors = {{"/model/w", DType::f32, {4, 3}, 7, {{0, 0, 4, 0, 0, 4096, 48, std::string(16, 'f')}}}};
   return manifest;
 }
 
@@ -83,6 +85,81 @@ TEST(Manifest, RefusesEachDefectByName) {
     const std::string message = refusal(changed(from, to));
     EXPECT_NE(message.find(part), std::string::npos) << to << ": " << message;
   }
+}
+
+// How a tensor is refused that lies in as many shards as there are pieces: each are (row_begin, row_end, col_begin,
+// col_end).
+std::string refusal_of_pieces(const std::vector<std::array<std::int64_t, 4>>& pieces,
+                              const std::vector<std::int64_t>& shape = {6, 9}) {
+  Manifest manifest = example();
+  manifest.ranks = manifest.dp = static_cast<std::int64_t>(pieces.size());
+  manifest.files.resize(1, manifest.files[0]);
+  manifest.files[0].name = "global.h5";
+  manifest.tensors[0].shape = shape;
+  manifest.tensors[0].pieces.clear();
+  for (const auto& [row_begin, row_end, col_begin, col_end] : pieces) {
+    const std::size_t number = manifest.files.size();
+    manifest.files.push_back({fmt::format("shard_{:05}.h5", number - 1), 1 << 20, std::string(32, 'a')});
+    ManifestPiece piece{number, row_begin, row_end, col_begin, col_end, 4096, 0, std::string(16, 'f')};
+    piece.bytes = static_cast<std::uint64_t>(piece.row_end - piece.row_begin) * 4;
+    if (shape.size() > 1)
+      piece.bytes *= static_cast<std::uint64_t>(piece.col_end == 0 ? shape[1] : piece.col_end - piece.col_begin);
+    piece.bytes = std::min<std::uint64_t>(piece.bytes, 4096);  // inside the file, whatever the columns say
+    manifest.tensors[0].pieces.push_back(piece);
+  }
+  return refusal(manifest_text(manifest));
+}
+
+TEST(Manifest, PiecesOfColumnsMustHoldEachElementOnce) {
+  EXPECT_EQ(refusal_of_pieces({{0, 6, 0, 0}}), "");
+  EXPECT_EQ(refusal_of_pieces({{0, 6, 0, 9}}), "");
+  EXPECT_EQ(refusal_of_pieces({{0, 6, 0, 4}, {0, 6, 4, 9}}), "");
+  EXPECT_EQ(refusal_of_pieces({{0, 2, 0, 4}, {0, 5, 4, 9}, {2, 6, 0, 4}, {5, 6, 4, 9}}), "");
+  EXPECT_EQ(refusal_of_pieces({{0, 2, 0, 6}, {0, 4, 6, 9}, {2, 6, 0, 3}, {2, 4, 3, 6}, {4, 6, 3, 9}}), "");  // a wheel
+  const auto refused = [](const char* part, const auto& pieces, const std::vector<std::int64_t>& shape = {6, 9}) {
+    const std::string message = refusal_of_pieces(pieces, shape);
+    EXPECT_NE(message.find(part), std::string::npos) << part << ": " << message;
+  };
+  using Pieces = std::vector<std::array<std::int64_t, 4>>;
+  refused("overlap", Pieces{{0, 6, 0, 5}, {0, 6, 4, 9}});
+  refused("overlap", Pieces{{0, 6, 0, 0}, {0, 6, 0, 0}});
+  refused("overlap", Pieces{{0, 4, 0, 9}, {3, 6, 2, 3}});
+  refused("overlap", Pieces{{0, 4, 3, 4}, {3, 6, 0, 9}});
+  refused("hold 48 of 54", Pieces{{0, 6, 0, 4}, {0, 6, 5, 9}});
+  refused("hold 45 of 54", Pieces{{0, 2, 0, 0}, {3, 6, 0, 0}});
+  refused("hold 0 of 54", Pieces{});
+  refused("stand behind", Pieces{{0, 6, 4, 9}, {0, 6, 0, 4}});
+  refused("outside", Pieces{{0, 6, 0, 4}, {0, 6, 4, 10}});
+  refused("outside", Pieces{{0, 7, 0, 0}});
+  refused("outside", Pieces{{0, 6, 0, 1}}, {6});
+  refused("empty", Pieces{{0, 0, 0, 0}, {0, 6, 0, 0}});
+  refused("are none", Pieces{{0, 6, 4, 4}, {0, 6, 0, 0}});
+  refused("are none", Pieces{{0, 6, 5, 4}, {0, 6, 0, 0}});
+  refused("col_begin", Pieces{{0, 6, -1, 4}, {0, 6, 4, 9}});
+  refused("col_end", Pieces{{0, 6, 0, std::int64_t{1} << 60}});
+  refused("outside", Pieces{{0, 6, 0, (std::int64_t{1} << 53) - 1}});
+}
+
+TEST(Manifest, TensorsWithoutElementsHaveOnePiece) {
+  EXPECT_EQ(refusal_of_pieces({{0, 0, 0, 0}}, {0, 9}), "");
+  EXPECT_EQ(refusal_of_pieces({{0, 6, 0, 0}}, {6, 0}), "");
+  EXPECT_NE(refusal_of_pieces({{0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 9}), "");
+  EXPECT_NE(refusal_of_pieces({{0, 3, 0, 0}, {3, 6, 0, 0}}, {6, 0}), "");
+  EXPECT_NE(refusal_of_pieces({}, {0, 9}), "");
+}
+
+TEST(Manifest, LayoutMustAgreeWithTheRanks) {
+  EXPECT_NE(refusal(changed("\"dp\": 1", "\"dp\": 2")).find("dp 2"), std::string::npos);
+  EXPECT_NE(refusal(changed("\"tp\": 1,", "")).find("tp"), std::string::npos);
+  EXPECT_NE(refusal(changed("\"pp\": 1", "\"pp\": 1, \"cp\": 1")).find("members"), std::string::npos);
+  EXPECT_NE(refusal(changed("\"dp\": 1", "\"dp\": 0")).find("dp 0"), std::string::npos);
+}
+
+TEST(Manifest, TwoPiecesOfATensorInOneFileAreRefused) {
+  Manifest manifest = example();
+  manifest.tensors[0].pieces = {{0, 0, 2, 0, 0, 4096, 24, std::string(16, 'f')},
+                                {0, 2, 4, 0, 0, 5000, 24, std::string(16, 'f')}};
+  EXPECT_NE(refusal(manifest_text(manifest)).find("one file"), std::string::npos);
 }
 
 TEST(Manifest, HugeShapesDoNotOverflow) {
