@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "core/session.hpp"
 #include "io/data_loader.hpp"
@@ -14,10 +15,17 @@ struct Evaluation {
   std::uint64_t tokens = 0;
 };
 
+// Ranks share the micro-batches: this one computes numbers i with i mod parts = part, and `sum` adds the losses of all,
+// in which the places of other ranks are zero.
+struct EvaluationShare {
+  int part = 0, parts = 1;
+  std::function<void(std::vector<double>&)> sum;  // empty: one rank
+};
+
 // Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
-// so.
+// so; it is asked ahead of every micro-batch, whoever computes it.
 template <class Exec, class T>
 std::optional<Evaluation> evaluate_loss(Session<Exec, T>&, const SampleSet&, int batches,
-                                        const std::function<bool()>& stop);
+                                        const std::function<bool()>& stop, const EvaluationShare& = {});
 
 }  // namespace sestina

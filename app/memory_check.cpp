@@ -4,8 +4,9 @@
 #include <string>
 
 #include "core/model_size.hpp"
-#include "core/optimizer/routing.hpp"
 #include "kernels/exec.hpp"
+#include "parallel/make_plan.hpp"
+#include "parallel/plan_memory.hpp"
 
 namespace sestina {
 
@@ -18,18 +19,19 @@ std::uint64_t available_memory_bytes() {
   return 0;
 }
 
-void require_memory(const Options& options) {
+void require_memory(const Options& options, int rank, int node_ranks) {
   const bool own_memory = !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible;
   if (own_memory && options.run.space == RunOptions::Space::device) return;
-  const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
-  const int micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
-  const ModelSize size =
-      model_size(options.model, {0, static_cast<int>(options.model.num_hidden_layers)}, micro_batch,
-                 options.data.sequence_length, width, options.train.recompute,
-                 optimizer_state_bytes(tensor_specs(options.model), options.optimizer, width.accumulate));
+  const Plan plan = make_plan(options);
+  const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(rank)];
+  ModelSize size = memory.size;
+  if (options.run.deterministic) {  // gradients of micro-batches wait on the levels of a tree
+    const int micros = options.train.global_batch / options.train.micro_batch / options.parallel.dp;
+    for (int width = 1; width < micros; width *= 2) size.gradients += memory.size.gradients;
+  }
   // A checkpoint is written from a host copy of weights and state.
-  const std::uint64_t snapshot = size.master + size.optimizer, need = size.total() + snapshot,
-                      have = available_memory_bytes();
+  const std::uint64_t snapshot = memory.checkpoint, need = size.total() + snapshot,
+                      have = available_memory_bytes() / static_cast<std::uint64_t>(node_ranks);
   if (have == 0 || need <= have) return;
   const auto gb = [](std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   fail(ExitCode::unavailable,

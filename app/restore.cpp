@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
+#include <map>
 
 #include "app/deck_layers.hpp"
 
@@ -31,6 +32,7 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
 
 Options options_of(const Source& source, DeckArguments layers) {
   if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
+  for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   const Options options = Options::read(deck);
   require_one_rank(deck, options.parallel);
@@ -60,33 +62,45 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
   }
   if (missing > 0)
     spdlog::warn("{} of {} state fields were not in the checkpoint and start anew", missing, fields.size());
-  session.weights_changed();
 }
 
 template <class Exec, class T>
-void restore_hf_weights(Session<Exec, T>& session, const std::string& folder) {
-  const SafeTensors file = open_hf_weights(folder, session.config());
-  std::vector<float> host;
-  for (const auto& tensor : session.tensors()) {
-    host.resize(static_cast<std::size_t>(tensor.spec.elements()));
-    read_hf_tensor(file, tensor.spec, host.data());
-    for (const StateField& field : session.model_fields())
-      if (field.path == "/model/" + tensor.spec.name) session.copy_from_host(field, host.data());
+void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
+                        const std::string& folder) {
+  const SafeTensors file = open_hf_weights(folder, whole);
+  std::map<std::string, TensorSpec> specs;
+  for (const TensorSpec& spec : tensor_specs(whole)) specs["/model/" + spec.name] = spec;
+  std::vector<float> host, slab;
+  for (const StateField& field : fields) {
+    const TensorSpec& spec = specs.at(field.path);
+    host.resize(static_cast<std::size_t>(spec.elements()));
+    read_hf_tensor(file, spec, host.data());
+    slab.clear();
+    const std::int64_t first = field.has_all_columns() ? 0 : field.col_begin;
+    for (std::int64_t row = field.row_begin; row < field.row_end; ++row) {
+      const float* from = host.data() + row * spec.cols + first;
+      slab.insert(slab.end(), from, from + field.row_elements());
+    }
+    session.copy_from_host(field, slab.data());
   }
-  session.weights_changed();
 }
 
 template <class Exec, class T>
 void restore_weights(Session<Exec, T>& session, const Source& source) {
-  if (!source.hf.empty()) return restore_hf_weights(session, source.hf);
-  const CheckpointReader reader(source.checkpoint, false);
-  restore(session, reader, session.model_fields(), false);
+  if (!source.hf.empty()) {
+    restore_hf_weights(session, session.model_fields(), session.config(), source.hf);
+  } else {
+    const CheckpointReader reader(source.checkpoint, false);
+    restore(session, reader, session.model_fields(), false);
+  }
+  session.weights_changed();
 }
 
 #define SESTINA_RESTORE(Exec, T)                                                                                    \
   template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool); \
   template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                         \
-  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::string&);
+  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&,  \
+                                            const std::string&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE)
 
 }  // namespace sestina

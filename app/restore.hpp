@@ -18,14 +18,16 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
 // The checkpoint's own deck, or a deck with model.from_hf, under what the command line says.
 Options options_of(const Source&, DeckArguments);
 
-// Reads fields of the session. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing stays as
-// it is, with one line in the log for all of them.
+// Reads fields of the session (or of what is built around it). A field that the checkpoint lacks is an Error(bad_data),
+// or with reset_missing stays as it is, with one line in the log for all of them. weights_changed() is the caller's.
 template <class Exec, class T>
 void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing);
 
 template <class Exec, class T>
 void restore_weights(Session<Exec, T>&, const Source&);
+// Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model. Likewise.
 template <class Exec, class T>
-void restore_hf_weights(Session<Exec, T>&, const std::string& folder);
+void restore_hf_weights(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
+                        const std::string& folder);
 
 }  // namespace sestina

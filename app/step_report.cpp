@@ -37,6 +37,7 @@ StepReport::StepReport(const Setting& setting, Metrics& metrics)
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
                       std::int64_t skipped, const PhaseClock& clock) {
+  if (setting_.quiet) return;
   TrainLine line;
   line.step = step;
   line.tokens = tokens;
@@ -108,7 +109,7 @@ void StepReport::bar(const TrainLine& line) {
 }
 
 void StepReport::clear_bar() {
-  if (!terminal_) return;
+  if (!terminal_ || setting_.quiet) return;
   std::fputs("\r\033[K", stdout);
   std::fflush(stdout);
 }

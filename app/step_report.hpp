@@ -3,6 +3,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -37,6 +38,17 @@ class PhaseClock {
     seconds_[static_cast<std::size_t>(to)] += seconds;
   }
   double total() const { return last_ - begin_; }
+  // Seconds by phase and, last, of all: to be replaced by the largest over the ranks.
+  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {
+    std::array<double, static_cast<std::size_t>(Phase::count) + 1> all{};
+    std::copy(seconds_.begin(), seconds_.end(), all.begin());
+    all.back() = total();
+    return all;
+  }
+  void set_seconds(const std::array<double, static_cast<std::size_t>(Phase::count) + 1>& all) {
+    std::copy_n(all.begin(), seconds_.size(), seconds_.begin());
+    begin_ = last_ - all.back();
+  }
   double operator[](Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
 
  private:
@@ -54,6 +66,7 @@ class StepReport {
     std::uint64_t tokens_per_step = 0;
     double flops_per_token = 0;
     std::optional<double> peak_tflops;  // for MFU; null when not known
+    bool quiet = false;                 // says nothing: all ranks but the first
   };
   StepReport(const Setting&, Metrics&);
 

@@ -96,8 +96,11 @@ bool take(const std::filesystem::path& path) {
 
 }  // namespace
 
-Stop::Stop(const RunOptions& run, const std::string& run_dir)
-    : stop_file_(run_dir + "/STOP"), checkpoint_file_(run_dir + "/CHECKPOINT"), deadline_(deadline_of(run.walltime)) {
+Stop::Stop(const RunOptions& run, const std::string& run_dir, bool first)
+    : stop_file_(run_dir + "/STOP"),
+      checkpoint_file_(run_dir + "/CHECKPOINT"),
+      deadline_(deadline_of(run.walltime)),
+      first_(first) {
   stop_signal = 0;
   save_signal = 0;
   interrupts = 0;
@@ -120,7 +123,7 @@ Stop::Wish Stop::poll(double reserve) {
   save_signal = 0;
   bool save_file = false;
   constexpr double file_interval = 0.25;  // seconds between looks at the run directory, which may be far away
-  if (now >= next_look_) {
+  if (first_ && now >= next_look_) {
     next_look_ = now + file_interval;
     if (take(stop_file_)) reason_ = "STOP file";
     save_file = take(checkpoint_file_);

@@ -14,7 +14,8 @@ class Stop {
  public:
   // Installs handlers for the deck's stop signals, INT and HUP. walltime counts from process start; when 0,
   // SLURM_JOB_END_TIME is used where present.
-  Stop(const RunOptions&, const std::string& run_dir);
+  // Of several ranks only the first one looks for the STOP and CHECKPOINT files.
+  Stop(const RunOptions&, const std::string& run_dir, bool first = true);
   ~Stop();
   Stop(const Stop&) = delete;
   Stop& operator=(const Stop&) = delete;
@@ -30,6 +31,7 @@ class Stop {
   std::string reason_;
   std::vector<int> signals_;
   double deadline_ = 0, next_look_ = 0;  // seconds since boot
+  bool first_;
 };
 // Blocks all signals in the calling thread: helper threads call it first.
 void block_signals();

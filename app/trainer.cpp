@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -16,7 +18,7 @@ namespace {
 
 constexpr std::int64_t max_skips_in_a_row = 20;  // more of them is divergence, not an accident
 
-StepReport::Setting report_setting(const Options& options) {
+StepReport::Setting report_setting(const Options& options, bool first) {
   StepReport::Setting setting;
   setting.steps = options.run.steps;
   setting.every = options.metrics.every;
@@ -24,7 +26,21 @@ StepReport::Setting report_setting(const Options& options) {
       static_cast<std::uint64_t>(options.train.global_batch) * static_cast<std::uint64_t>(options.data.sequence_length);
   setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   setting.peak_tflops = options.machine.peak_tflops;
+  setting.quiet = !first;
   return setting;
+}
+
+// The ranks name their common temporary folders by the process number of the first.
+WriterGroup writer_group(const Options& options, Runtime& runtime) {
+  WriterGroup group;
+  group.rank = runtime.rank();
+  group.ranks = runtime.size();
+  group.token = std::to_string(::getpid());
+  runtime.world().broadcast(group.token, 0);
+  group.timeout = options.run.abort_timeout;
+  group.dp = options.parallel.dp;
+  group.tp = options.parallel.tp;
+  return group;
 }
 
 // run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it must not
@@ -41,31 +57,38 @@ void dump_factor(const std::string& run_dir, const std::string& name, const std:
 }  // namespace
 
 template <class Exec, class T>
-Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, const SampleSet& training,
+Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& runtime, const SampleSet& training,
                           const SampleSet* validation, Stop& stop, Metrics& metrics)
     : setup_(setup),
       options_(setup.options),
+      runtime_(runtime),
       stop_(stop),
       metrics_(metrics),
       exec_(exec),
-      micro_batch_(options_.train.micro_batch > 0 ? options_.train.micro_batch : options_.train.global_batch),
-      accumulation_(options_.train.global_batch / micro_batch_),
-      session_(exec, options_.model, session_setting(options_), &options_.optimizer),
+      model_(exec, options_, runtime.world()),
       schedule_(options_.schedule),
       training_(training),
       validation_(validation),
-      checkpoints_(setup.run_dir, options_.checkpoint),
-      report_(report_setting(options_), metrics) {
-  session_.initialise(options_.run.seed);
-  session_.optimizer().dump_failures(
+      checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
+      report_(report_setting(options_, runtime.is_first()), metrics) {
+  model_.initialise(options_.run.seed);
+  model_.session().optimizer().dump_failures(
       [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
-  if (!setup_.checkpoint.empty())
-    load();
-  else if (!options_.model.from_hf.empty())
-    restore_hf_weights(session_, options_.model.from_hf);
+  runtime_.together([this] {  // files are read: one rank may fail
+    if (!setup_.checkpoint.empty())
+      load();
+    else if (!options_.model.from_hf.empty())
+      restore_hf_weights(model_.session(), model_.model_fields(), options_.model, options_.model.from_hf);
+  });
+  model_.weights_changed();
   if (options_.metrics.tensors_every > 0)
-    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, session_.tensors());
-  loader_ = std::make_unique<DataLoader>(training_, micro_batch_, options_.data.sequence_length, sample_);
+    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, model_.session().tensors());
+  const BatchShare& share = model_.share();
+  const auto B = static_cast<std::uint64_t>(share.micro_batch);
+  loader_ =
+      std::make_unique<DataLoader>(training_, share.micro_batch, options_.data.sequence_length,
+                                   sample_ + B * static_cast<std::uint64_t>(share.first),
+                                   BatchPattern{share.count, B * static_cast<std::uint64_t>(share.all - share.count)});
 }
 
 template <class Exec, class T>
@@ -80,14 +103,17 @@ ExitCode Trainer<Exec, T>::run() {
     if (due(options_.metrics.eval_every)) evaluate();
     if (save_wished_ || due(options_.checkpoint.every)) save();
     drain_events();
-    if (checkpoints_.failures_in_a_row() >= 2)
+    if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
       fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
   checkpoints_.wait();
   drain_events();
-  const bool saved = saved_step_ == step_ && checkpoints_.failures_in_a_row() == 0;
+  model_.finish_gather();
+  double unsaved = saved_step_ == step_ && checkpoints_.failures_in_a_row() == 0 ? 0 : 1;
+  runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
+  const bool saved = unsaved == 0;
   if (!stopped_) {
     if (!saved) fail(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
     return ExitCode::done;
@@ -102,39 +128,52 @@ template <class Exec, class T>
 bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   clock_.start();
   if (!accumulate()) return false;
-  const double norm = session_.gradient_norm();
+  const auto [loss, norm] = model_.complete();  // gradients are with their owners
+  loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   clock_.end(Phase::reduce);
+  if (several() && stop_wished()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   if (!finite(loss_, norm)) return true;  // decided before the update: weights and moments are untouched
   const double factor = schedule_.factor(step_ + 1);
   const bool diagnose = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
   if (diagnose) diagnostics_->before_update(exec_);
-  session_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
+  model_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
   clock_.end(Phase::optimizer);
-  clock_.move(Phase::optimizer, Phase::refresh, session_.optimizer().take_refresh_seconds());
   note_refresh_failures();
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
-  longest_step_ = std::max(longest_step_, clock_.total());
   if (diagnose) write_diagnostics();
-  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
+  report(norm, factor);
   return true;
+}
+
+// Times are the largest over the ranks.
+template <class Exec, class T>
+void Trainer<Exec, T>::report(double norm, double factor) {
+  clock_.move(Phase::optimizer, Phase::refresh, model_.session().optimizer().take_refresh_seconds());
+  clock_.move(Phase::forward_backward, Phase::gather, model_.take_gather_seconds());
+  if (several()) {
+    auto seconds = clock_.seconds();
+    runtime_.world().all_reduce(seconds.data(), seconds.size(), Reduction::max);
+    clock_.set_seconds(seconds);
+  }
+  longest_step_ = std::max(longest_step_, clock_.total());
+  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
 }
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::accumulate() {
   const double scale = 1.0 / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
-  double sum = 0;
-  for (int micro = 0; micro < accumulation_; ++micro) {
+  const int micros = model_.share().count;
+  for (int micro = 0; micro < micros; ++micro) {
     loader_->next(batch_);
     clock_.end(Phase::data);
-    session_.load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
-    sum += session_.forward_backward(scale, micro);
+    model_.session().load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
+    model_.forward_backward(scale, micro);
     clock_.end(Phase::forward_backward);
-    if (micro + 1 < accumulation_ && stop_wished()) return false;
+    if (!several() && micro + 1 < micros && stop_wished()) return false;
   }
-  loss_ = sum * scale;
   return true;
 }
 
@@ -161,7 +200,7 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
 
 template <class Exec, class T>
 void Trainer<Exec, T>::note_refresh_failures() {
-  const std::int64_t failures = session_.optimizer().refresh_failures();
+  const std::int64_t failures = model_.session().optimizer().refresh_failures();
   if (failures == refresh_failures_) return;
   const std::string what = fmt::format("{} preconditioners kept their last good result", failures - refresh_failures_);
   spdlog::warn("update {}: {}", step_ + 1, what);
@@ -176,7 +215,7 @@ void Trainer<Exec, T>::write_diagnostics() {
   std::vector<Metrics::TensorLine> lines;
   for (std::size_t i = 0; i < values.size(); ++i)
     lines.push_back(
-        {session_.tensors()[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
+        {model_.session().tensors()[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
   metrics_.tensors(step_, lines);
 }
 
@@ -184,8 +223,12 @@ template <class Exec, class T>
 bool Trainer<Exec, T>::stop_wished() {
   const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
   const Stop::Wish wish = stop_.poll(reserve);
-  if (wish == Stop::Wish::save) save_wished_ = true;
-  if (wish == Stop::Wish::stop) stopped_ = true;
+  double wishes[3] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
+                      checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
+  runtime_.world().all_reduce(wishes, 3, Reduction::max);  // a wish at one rank is enough
+  if (wishes[1] > 0) save_wished_ = true;
+  if (wishes[0] > 0) stopped_ = true;
+  saves_fail_ = wishes[2] > 0;
   return stopped_;
 }
 
@@ -194,8 +237,13 @@ void Trainer<Exec, T>::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
   const double start = now_seconds();
-  const auto result =
-      evaluate_loss(session_, *validation_, options_.metrics.eval_batches, [this] { return stop_wished(); });
+  EvaluationShare share{model_.grid().dp_rank, model_.grid().dp, {}};
+  if (share.parts > 1)
+    share.sum = [this](std::vector<double>& losses) {
+      model_.grid().dp_group->all_reduce(losses.data(), losses.size(), Reduction::sum);
+    };
+  const auto result = evaluate_loss(
+      model_.session(), *validation_, options_.metrics.eval_batches, [this] { return stop_wished(); }, share);
   if (!result) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;
   metrics_.validation(step_, tokens_, result->loss, result->bits_per_byte, seconds);
@@ -227,8 +275,8 @@ void Trainer<Exec, T>::save() {
   Snapshot& slot = checkpoints_.slot();
   drain_events();
   take_snapshot(
-      session_.fields(), run_state(),
-      [this](const StateField& field, void* host) { session_.copy_to_host(field, host); }, slot);
+      model_.fields(), run_state(),
+      [this](const StateField& field, void* host) { model_.session().copy_to_host(field, host); }, slot);
   checkpoints_.save();
   saved_step_ = step_;
   save_wished_ = false;
@@ -249,9 +297,12 @@ void Trainer<Exec, T>::drain_events() {
 
 template <class Exec, class T>
 void Trainer<Exec, T>::load() {
-  const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full);
+  // The first rank has verified all of it when it was chosen; each one checks what it opens.
+  const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full ? Verify::full
+                                                   : several()                     ? Verify::opened
+                                                                                   : Verify::all);
   if (setup_.weights_only) {
-    restore(session_, reader, session_.model_fields(), false);
+    restore(model_.session(), reader, model_.model_fields(), false);
     spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,
                  reader.run().step);
     return;
@@ -261,8 +312,8 @@ void Trainer<Exec, T>::load() {
       run.tokenizer_digest != setup_.tokenizer_digest)
     fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
          run.tokenizer_digest, setup_.tokenizer_digest);
-  restore(session_, reader, session_.model_fields(), false);
-  restore(session_, reader, session_.optimizer_fields(), options_.optimizer.reset_missing);
+  restore(model_.session(), reader, model_.model_fields(), false);
+  restore(model_.session(), reader, model_.optimizer_fields(), options_.optimizer.reset_missing);
   step_ = run.step;
   sample_ = run.sample;
   tokens_ = run.tokens;

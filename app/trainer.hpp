@@ -1,4 +1,5 @@
-// The training run of one process: owns all, and shows the step. What a rank computes with lies in core/session.hpp.
+// The training run of one rank: owns all, and shows the step. What a rank computes with lies in core/session.hpp, what
+// the ranks do together in parallel/distributed_session.hpp.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,13 +9,14 @@
 #include "core/diagnostics.hpp"
 #include "core/options.hpp"
 #include "core/schedule.hpp"
-#include "core/session.hpp"
 #include "io/checkpoint.hpp"
 #include "io/data_loader.hpp"
+#include "parallel/distributed_session.hpp"
+#include "parallel/runtime.hpp"
 
 namespace sestina {
 
-// What verb_train settled before Kokkos started.
+// What verb_train settled before Kokkos started; the same on all ranks.
 struct TrainSetup {
   Options options;
   std::string deck;  // resolved, TOML; stored in every checkpoint
@@ -29,31 +31,34 @@ template <class Exec, class T>
 class Trainer {
  public:
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
-  Trainer(const Exec&, const TrainSetup&, const SampleSet& training, const SampleSet* validation, Stop&, Metrics&);
+  Trainer(const Exec&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
+          Metrics&);
   // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
   ExitCode run();
   // One update; false when a stop was wished meanwhile and the open accumulation was dropped.
   bool step();
 
  private:
-  bool accumulate();                      // forward and backward of one global batch
+  bool accumulate();                      // forward and backward of this rank's share of a global batch
   bool finite(double loss, double norm);  // applies run.on_nonfinite
   void evaluate();
   void save();
   void drain_events();
-  bool stop_wished();
+  bool stop_wished();  // on all ranks together
   void load();
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
+  void report(double norm, double factor);
   RunState run_state() const;
+  bool several() const { return runtime_.size() > 1; }
 
   const TrainSetup& setup_;
   const Options& options_;
+  Runtime& runtime_;
   Stop& stop_;
   Metrics& metrics_;
   Exec exec_;
-  int micro_batch_, accumulation_;
-  Session<Exec, T> session_;
+  DistributedSession<Exec, T> model_;
   Schedule schedule_;
   std::unique_ptr<DataLoader> loader_;
   const SampleSet& training_;
@@ -66,7 +71,7 @@ class Trainer {
   std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0, refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
-  bool save_wished_ = false, stopped_ = false;
+  bool save_wished_ = false, stopped_ = false, saves_fail_ = false;
 };
 
 }  // namespace sestina

@@ -11,6 +11,7 @@
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/memory_check.hpp"
+#include "app/rank_run.hpp"
 #include "app/run_data.hpp"
 #include "app/run_dir.hpp"
 #include "app/trainer.hpp"
@@ -55,18 +56,6 @@ bool inside(const std::string& checkpoint, const std::string& run_dir) {
   return fs::equivalent(fs::canonical(checkpoint, ignored).parent_path().parent_path(), run_dir, ignored);
 }
 
-// One process today: started as several tasks, each would take itself for the whole run.
-void refuse_copies() {
-  for (const char* name : {"SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || std::atoi(value) <= 1) continue;
-    fail(ExitCode::unavailable,
-         "started as {} tasks ({} is set), but this program runs as one process: start it once per run directory "
-         "(srun --ntasks=1), or each task would train the same model",
-         value, name);
-  }
-}
-
 void refuse_changes(const std::string& stored_deck, const Deck& now, const std::string& checkpoint) {
   Deck stored;
   stored.add_text(stored_deck, checkpoint + "/manifest.json", ".");
@@ -80,77 +69,165 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
          lines);
 }
 
-void log_to(const std::string& run_dir) {
-  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(run_dir + "/log.txt");
+// The first rank logs to the console and to log.txt; others show warnings, and say who they are.
+void log_to(const std::string& run_dir, const Runtime& runtime) {
   auto console = std::make_shared<spdlog::sinks::stdout_sink_mt>();
-  auto logger = std::make_shared<spdlog::logger>("sestina", spdlog::sinks_init_list{console, file});
-  logger->set_pattern("%v");
-  file->set_pattern("%Y-%m-%d %H:%M:%S %L %v");
-  logger->flush_on(spdlog::level::info);
+  std::shared_ptr<spdlog::logger> logger;
+  if (runtime.is_first()) {
+    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(run_dir + "/log.txt");
+    logger = std::make_shared<spdlog::logger>("sestina", spdlog::sinks_init_list{console, file});
+    logger->set_pattern("%v");
+    file->set_pattern("%Y-%m-%d %H:%M:%S %L %v");
+    logger->flush_on(spdlog::level::info);
+  } else {
+    logger = std::make_shared<spdlog::logger>("sestina", console);
+    logger->set_pattern(fmt::format("rank {}: %v", runtime.rank()));
+    logger->set_level(spdlog::level::warn);
+    logger->flush_on(spdlog::level::warn);
+  }
   spdlog::set_default_logger(logger);
 }
 
+// parallel.dp where neither deck nor command line says it (a resumed deck does not count): all ranks that are left.
+void take_all_ranks(DeckArguments& arguments, const std::string& stored, const std::string& stored_where, int ranks) {
+  if (!arguments.deck.empty() || !arguments.overrides.empty())
+    if (layered_deck(arguments).has("parallel.dp")) return;
+  Deck deck = layered_deck(arguments, stored, stored_where);
+  const std::int64_t others = deck.integer("parallel.tp", 1) * deck.integer("parallel.pp", 1);
+  if (others > 0 && ranks % others == 0) arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / others));
+}
+
+void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
+  if (parallel.ranks() == ranks) return;
+  deck.error("parallel.dp",
+             fmt::format("the deck is for {} x {} x {} = {} ranks (dp, tp, pp), {} started", parallel.dp, parallel.tp,
+                         parallel.pp, parallel.ranks(), ranks == 1 ? "one was" : fmt::format("{} were", ranks)),
+             fmt::format("start it with mpirun -n {}, or leave parallel.dp away", parallel.ranks()));
+}
+
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, Stop& stop, Metrics& metrics) {
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop,
+               Metrics& metrics) {
   const Options& options = setup.options;
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
-  const SampleSet training = open_samples(options, Split::train, tokenizer.get());
-  spdlog::info("{}", training.description());
-  std::unique_ptr<SampleSet> validation;
-  if (options.metrics.eval_every > 0 && has_validation(options.data))
-    validation = std::make_unique<SampleSet>(training.validation(tokenizer.get()));
-  if (stop.poll(0) == Stop::Wish::stop) {
-    spdlog::info("stopped by {} before the first update", stop.reason());
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<SampleSet> training, validation;
+  runtime.together([&] {
+    tokenizer = open_tokenizer(options.data);
+    training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get()));
+    if (options.metrics.eval_every > 0 && has_validation(options.data))
+      validation = std::make_unique<SampleSet>(training->validation(tokenizer.get()));
+  });
+  spdlog::info("{}", training->description());
+  double stopped = stop.poll(0) == Stop::Wish::stop ? 1 : 0;
+  runtime.world().all_reduce(&stopped, 1, Reduction::max);
+  if (stopped > 0) {
+    spdlog::info("stopped by {} before the first update", stop.reason().empty() ? "another rank" : stop.reason());
     return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
   }
-  const KokkosSession session(options.run.threads, kokkos);
+  if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
+  const KokkosSession session(options.run.threads, kokkos, runtime.node_ranks());
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, training, validation.get(), stop, metrics);
+    Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
+                                                        metrics);
     return trainer.run();
   });
+}
+
+// The newest checkpoint and its deck, found and verified by the first rank.
+void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& setup, std::string& stored) {
+  runtime.together([&] {
+    if (!runtime.is_first()) return;
+    setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+    if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
+  });
+  runtime.world().broadcast(setup.checkpoint, 0);
+  runtime.world().broadcast(stored, 0);
+}
+
+// Deck and options, the same on every rank, or the same error.
+void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::string& stored, TrainSetup& setup) {
+  DeckArguments layers = arguments.deck;
+  take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
+  Deck deck = layered_deck(layers, stored, setup.checkpoint);
+  setup.options = Options::read(deck);
+  require_training_keys(deck);
+  require_trainable(deck, setup.options);
+  require_ranks(deck, setup.options.parallel, runtime.size());
+  deck.finish();
+  if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
+  setup.deck = deck.dump();
+  setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
+  if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
+}
+
+// The run directory belongs to the first rank, which locks it.
+std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) {
+  std::unique_ptr<RunDir> run_dir;
+  runtime.together([&] {
+    if (!runtime.is_first()) return;
+    run_dir = std::make_unique<RunDir>(setup.run_dir);
+    if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
+      fail(ExitCode::cannot_create,
+           "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
+    run_dir->write_deck(setup.deck);
+  });
+  return run_dir;
+}
+
+int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
+  TrainSetup setup;
+  std::string stored;
+  runtime.together([&] { setup.run_dir = find_run_dir(arguments); });
+  find_start(arguments, runtime, setup, stored);
+  setup.weights_only = arguments.weights_only;
+  runtime.together([&] { read_deck(arguments, runtime, stored, setup); });
+  const Options& options = setup.options;
+  runtime.set_timeout(options.run.abort_timeout);
+  runtime.together([&] {
+    require_memory(options, runtime.rank(), runtime.node_ranks());
+    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
+  });
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime);
+  log_to(setup.run_dir, runtime);
+  Stop stop(options.run, setup.run_dir, runtime.is_first());
+  std::unique_ptr<Metrics> metrics;
+  runtime.together([&] {
+    metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
+                                 : std::make_unique<Metrics>();
+  });
+  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
+               options.run.steps, options.train.global_batch, options.data.sequence_length,
+               options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
+  if (runtime.size() > 1)
+    spdlog::info("{} ranks: {} x {} (data x tensor parallel), micro-batches of {} sequences", runtime.size(),
+                 options.parallel.dp, options.parallel.tp, options.train.micro_batch);
+  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, *metrics));
+}
+
+// Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
+int print_deck(const TrainArguments& arguments) {
+  TrainSetup setup;
+  setup.run_dir = find_run_dir(arguments);
+  setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+  std::string stored;
+  if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
+  Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
+  Options options = Options::read(deck);
+  require_training_keys(deck);
+  require_trainable(deck, options);
+  deck.finish();
+  std::fputs(deck.dump().c_str(), stdout);
+  return static_cast<int>(ExitCode::done);
 }
 
 }  // namespace
 
 int run_train(const TrainArguments& arguments) {
-  TrainSetup setup;
-  if (!arguments.dry_run) refuse_copies();
-  setup.run_dir = find_run_dir(arguments);
-  setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
-  setup.weights_only = arguments.weights_only;
-  std::string stored;
-  if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
-  Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
-  setup.options = Options::read(deck);
-  require_training_keys(deck);
-  require_one_rank(deck, setup.options.parallel);
-  deck.finish();
-  if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
-  setup.deck = deck.dump();
-  if (arguments.dry_run) {
-    std::fputs(setup.deck.c_str(), stdout);
-    return static_cast<int>(ExitCode::done);
-  }
-  require_memory(setup.options);
-  setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
-  if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
-  if (!setup.options.data.tokenizer.empty())
-    setup.tokenizer_digest = digest_file(setup.options.data.tokenizer).xxh3_128;
-
-  const RunDir run_dir(setup.run_dir);
-  if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
-    fail(ExitCode::cannot_create,
-         "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
-  run_dir.write_deck(setup.deck);
-  log_to(setup.run_dir);
-  Stop stop(setup.options.run, setup.run_dir);
-  Metrics metrics(setup.run_dir, setup.options.metrics.tensorboard);
-  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir,
-               parameter_count(setup.options.model), setup.options.run.steps, setup.options.train.global_batch,
-               setup.options.data.sequence_length,
-               setup.options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
-  return static_cast<int>(train(setup, arguments.kokkos, stop, metrics));
+  if (arguments.dry_run) return print_deck(arguments);
+  constexpr double start_timeout = 60;  // until the deck says run.abort_timeout
+  Runtime runtime(start_timeout);
+  return run_on_ranks(runtime, [&] { return train_on_ranks(arguments, runtime); });
 }
 
 }  // namespace sestina

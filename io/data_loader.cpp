@@ -16,7 +16,9 @@ namespace sestina {
 struct DataLoader::State {
   const SampleSet& set;
   const int batch, sequence;
+  const BatchPattern pattern;
   std::uint64_t cursor;  // of the caller
+  std::uint64_t handed = 0;  // batches that the caller has taken
   std::mutex mutex;
   std::condition_variable changed;
   Batch ready;
@@ -24,8 +26,14 @@ struct DataLoader::State {
   std::exception_ptr error;
   std::thread thread;
 
-  State(const SampleSet& set_, int batch_, int sequence_, std::uint64_t cursor_)
-      : set(set_), batch(batch_), sequence(sequence_), cursor(cursor_) {}
+  State(const SampleSet& set_, int batch_, int sequence_, std::uint64_t cursor_, BatchPattern pattern_)
+      : set(set_), batch(batch_), sequence(sequence_), pattern(pattern_), cursor(cursor_) {}
+
+  // First sample of the batch behind batch number `number`, which begins at `sample`.
+  std::uint64_t next_sample(std::uint64_t sample, std::uint64_t number) const {
+    const bool last = (number + 1) % static_cast<std::uint64_t>(pattern.count) == 0;
+    return sample + static_cast<std::uint64_t>(batch) + (last ? pattern.skip : 0);
+  }
 
   void fill(std::uint64_t sample) {
     const auto rows = static_cast<std::size_t>(batch), length = static_cast<std::size_t>(sequence);
@@ -38,7 +46,7 @@ struct DataLoader::State {
   }
 
   void run(std::uint64_t sample) {
-    for (;; sample += static_cast<std::uint64_t>(batch)) {
+    for (std::uint64_t number = 0;; sample = next_sample(sample, number++)) {
       std::exception_ptr caught;
       try {
         fill(sample);
@@ -56,8 +64,8 @@ struct DataLoader::State {
   }
 };
 
-DataLoader::DataLoader(const SampleSet& set, int batch, int sequence, std::uint64_t cursor)
-    : state_(std::make_unique<State>(set, batch, sequence, cursor)) {
+DataLoader::DataLoader(const SampleSet& set, int batch, int sequence, std::uint64_t cursor, BatchPattern pattern)
+    : state_(std::make_unique<State>(set, batch, sequence, cursor, pattern)) {
   SESTINA_REQUIRE(batch > 0 && sequence == set.sequence(), "batch {}, sequence {}, the set's {}", batch, sequence,
                   set.sequence());
   if (set.windows() < static_cast<std::uint64_t>(batch))
@@ -82,7 +90,7 @@ void DataLoader::next(Batch& batch) {
   if (state.error) std::rethrow_exception(state.error);
   std::swap(batch, state.ready);
   state.full = false;
-  state.cursor += static_cast<std::uint64_t>(state.batch);
+  state.cursor = state.next_sample(state.cursor, state.handed++);
   lock.unlock();
   state.changed.notify_all();
 }

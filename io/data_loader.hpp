@@ -47,13 +47,19 @@ class SampleSet {
   std::unique_ptr<State> state_;
 };
 
+// Which batches a rank reads: `count` in a row, then those of other ranks, `skip` samples, are left out; and again.
+struct BatchPattern {
+  int count = 1;
+  std::uint64_t skip = 0;
+};
+
 // Reads ahead on one thread (signals blocked). next() hands over the batch of samples [cursor, cursor + B) and moves
-// on.
+// on, as the pattern says.
 class DataLoader {
  public:
   // The set must outlive the loader. Error(bad_data) when it has fewer windows than a batch. What fails while reading
   // is thrown by the next next().
-  DataLoader(const SampleSet&, int batch, int sequence, std::uint64_t cursor);
+  DataLoader(const SampleSet&, int batch, int sequence, std::uint64_t cursor, BatchPattern = {});
   ~DataLoader();
   void next(Batch&);             // swaps buffers: allocates nothing after the first two calls
   std::uint64_t cursor() const;  // first sample of the batch that next() will hand over

@@ -114,9 +114,11 @@ struct Metrics::State {
 };
 
 Metrics::Metrics(const std::string& run_dir, bool tensorboard) : state_(std::make_unique<State>(run_dir, tensorboard)) {}
+Metrics::Metrics() = default;
 Metrics::~Metrics() = default;
 
 void Metrics::train(const TrainLine& t) {
+  if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("train", t.step);
   line.integer("tokens", t.tokens);
@@ -157,6 +159,7 @@ void Metrics::train(const TrainLine& t) {
 }
 
 void Metrics::validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds) {
+  if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("val", step);
   line.integer("tokens", tokens);
@@ -172,6 +175,7 @@ void Metrics::validation(std::int64_t step, std::uint64_t tokens, double loss, s
 }
 
 void Metrics::checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes, const std::string& error) {
+  if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("checkpoint", step);
   line.text("path", path);
@@ -187,6 +191,7 @@ void Metrics::checkpoint(std::int64_t step, const std::string& path, double seco
 }
 
 void Metrics::event(std::int64_t step, const std::string& what, const std::string& detail) {
+  if (!state_) return;
   state_->line.begin("event", step);
   state_->line.text("what", what);
   state_->line.text("detail", detail);
@@ -194,12 +199,14 @@ void Metrics::event(std::int64_t step, const std::string& what, const std::strin
 }
 
 void Metrics::rewind(std::int64_t step, std::int64_t to_step) {
+  if (!state_) return;
   state_->line.begin("rewind", step);
   state_->line.integer("to_step", to_step);
   state_->finish();
 }
 
 void Metrics::tensors(std::int64_t step, const std::vector<TensorLine>& tensors) {
+  if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("tensors", step);
   line.key("tensors");

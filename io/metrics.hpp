@@ -24,6 +24,7 @@ class Metrics {
  public:
   // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* beside it.
   Metrics(const std::string& run_dir, bool tensorboard);
+  Metrics();  // writes nothing: all ranks but the first
   ~Metrics();
   void train(const TrainLine&);
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds);

@@ -135,6 +135,11 @@ void DistributedSession<Exec, T>::finish_gather() {
 }
 
 template <class Exec, class T>
+double DistributedSession<Exec, T>::take_gather_seconds() {
+  return gather_ ? gather_->take_wait_seconds() : 0;
+}
+
+template <class Exec, class T>
 std::vector<StateField> DistributedSession<Exec, T>::model_fields() const {
   std::vector<StateField> fields = session_->model_fields();
   if (hosts_)

@@ -46,12 +46,14 @@ class DistributedSession {
   // The same on all ranks, whatever the layout where sums are exact.
   StepSums complete();
   void update(std::int64_t t, double factor, double gradient_scale);
-  void finish_gather();  // all weights are there
+  void finish_gather();          // all weights are there
+  double take_gather_seconds();  // that forward passes waited for weights, since the last call
 
   // Master weights ("/model/...") and optimizer state that this rank keeps.
   std::vector<StateField> model_fields() const;
-  std::vector<StateField> fields() const;
-  void weights_changed();  // master weights were written, on all ranks: rounds, sends and waits
+  std::vector<StateField> optimizer_fields() const { return session_->optimizer_fields(); }
+  std::vector<StateField> fields() const;  // both
+  void weights_changed();                  // master weights were written, on all ranks: rounds, sends and waits
 
   // Exchanges that a step starts on this rank, by what they carry.
   struct Exchanges {

@@ -7,6 +7,8 @@
 namespace sestina {
 namespace {
 
+constexpr const char* slurm_tasks = "SLURM_STEP_NUM_TASKS";
+
 // An outcome as text that travels: "" for success, else code and message.
 std::string outcome_of(const std::function<void()>& f) {
   const auto text = [](ExitCode code, const char* message) {
@@ -33,7 +35,7 @@ std::string outcome_of(const std::function<void()>& f) {
 }  // namespace
 
 Launch find_launch() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", slurm_tasks}) {
     const char* value = std::getenv(name);
     int tasks = 0;
     if (value == nullptr || std::from_chars(value, value + std::strlen(value), tasks).ec != std::errc()) continue;
@@ -41,6 +43,18 @@ Launch find_launch() {
   }
   return {};
 }
+
+namespace {
+
+// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a word of ours.
+bool has_meeting_point(const Launch& launch) {
+  if (launch.variable != slurm_tasks) return true;
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
+}  // namespace
 
 Runtime::Runtime(double timeout) {
   const Launch launch = find_launch();
@@ -54,6 +68,11 @@ Runtime::Runtime(double timeout) {
         "started as {} tasks ({} is set), but this program was built without MPI (SESTINA_ENABLE_MPI): start it as one "
         "task, or each would train the same model",
         launch.tasks, launch.variable);
+  if (!has_meeting_point(launch))
+    fail(ExitCode::unavailable,
+         "srun started {} tasks, but gave them no way to find each other: start them with srun --mpi=pmix, or with "
+         "mpirun inside the job",
+         launch.tasks);
   world_ = ranks::start(timeout);
   if (world_->size() != launch.tasks) {
     const int found = world_->size();

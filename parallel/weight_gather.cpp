@@ -1,6 +1,7 @@
 #include "parallel/weight_gather.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 namespace sestina {
 
@@ -47,8 +48,7 @@ void WeightGather<Exec, T>::before_forward(int block) {
   for (Bucket& bucket : buckets_) {
     if (!bucket.open) continue;
     if (bucket.block <= block) {
-      bucket.weights->finish();
-      bucket.open = false;
+      wait_for(bucket);
     } else {
       bucket.weights->test();
     }
@@ -57,10 +57,17 @@ void WeightGather<Exec, T>::before_forward(int block) {
 
 template <class Exec, class T>
 void WeightGather<Exec, T>::finish() {
-  for (Bucket& bucket : buckets_) {
-    if (bucket.open) bucket.weights->finish();
-    bucket.open = false;
-  }
+  for (Bucket& bucket : buckets_)
+    if (bucket.open) wait_for(bucket);
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::wait_for(Bucket& bucket) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  bucket.weights->finish();
+  bucket.open = false;
+  wait_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 #define SESTINA_WEIGHT_GATHER(Exec, T) template class WeightGather<Exec, T>;

@@ -3,6 +3,7 @@
 // staged.
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -22,6 +23,7 @@ class WeightGather {
   // Waits for what the block needs, moves the rest on.
   void before_forward(int block);
   void finish();
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // spent in waiting since the last call
 
   std::int64_t exchanges_per_step() const { return static_cast<std::int64_t>(buckets_.size()); }
 
@@ -31,7 +33,10 @@ class WeightGather {
     std::unique_ptr<Exchange> weights;
     bool open = false;
   };
+  void wait_for(Bucket&);
+
   std::vector<Bucket> buckets_;  // in the order of the forward pass
+  double wait_seconds_ = 0;
 };
 
 }  // namespace sestina

@@ -66,8 +66,8 @@ class Surroundings(Case):
 
     def test_25_started_as_singletons(self):
         """Four tasks of one job of which each believes to be alone would write the same files."""
-        output = self.train("run", "run.steps=2", environment={"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_JOB_ID": "5"}, expected=UNAVAILABLE)
-        self.assertIn("SLURM_NTASKS", output)
+        output = self.train("run", "run.steps=2", environment={"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "SLURM_JOB_ID": "5"}, expected=UNAVAILABLE)
+        self.assertIn("srun", output)
 
     def test_25_fresh_start_over_checkpoints(self):
         self.train("run", "run.steps=2")

@@ -1,0 +1,34 @@
+#include "app/rank_run.hpp"
+
+#include <cstdio>
+
+namespace sestina {
+namespace {
+
+void end_all(Runtime& runtime, ExitCode code, const char* message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sestina: error: rank %d: %s\n", runtime.rank(), message);
+  runtime.abort(code);
+}
+
+}  // namespace
+
+int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
+  if (runtime.size() == 1) return verb();
+  try {
+    return verb();
+  } catch (const AgreedError& error) {
+    if (runtime.is_first()) throw;
+    return static_cast<int>(error.code());
+  } catch (const Error& error) {
+    end_all(runtime, error.code(), error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    end_all(runtime, ExitCode::internal, "out of memory");
+  } catch (const std::exception& error) {
+    end_all(runtime, ExitCode::internal, error.what());
+  }
+  return static_cast<int>(ExitCode::internal);
+}
+
+}  // namespace sestina

@@ -1,0 +1,14 @@
+// A verb on several ranks: errors are reported once, and no rank is left behind.
+#pragma once
+#include <functional>
+
+#include "parallel/runtime.hpp"
+
+namespace sestina {
+
+// Runs the verb on this rank and returns its exit code. An error that all ranks have agreed on (Runtime::together) is
+// thrown on the first rank and silent on the others. Any other error on one of several ranks would leave the rest
+// waiting: it is reported here, and the whole job is ended with its code.
+int run_on_ranks(Runtime&, const std::function<int()>& verb);
+
+}  // namespace sestina
