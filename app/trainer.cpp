@@ -130,7 +130,7 @@ bool Trainer<Exec, T>::accumulate() {
     loader_->next(batch_);
     clock_.end(Phase::data);
     session_.load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
-    sum += session_.forward_backward(scale, micro > 0);
+    sum += session_.forward_backward(scale, micro);
     clock_.end(Phase::forward_backward);
     if (micro + 1 < accumulation_ && stop_wished()) return false;
   }

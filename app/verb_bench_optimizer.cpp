@@ -77,7 +77,8 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   std::vector<OwnedTensor<Exec, T>> tensors;
   for (std::size_t i = 0; i < arena.size(); ++i)
     tensors.push_back({specs[i], arena.gradient(i), arena.master(i), arena.compute(i)});
-  Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic);
+  Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
+                               matrix_index(specs, options.optimizer));
 
   // A pass is one period of refreshes, so that each pass has its share of them.
   const std::int64_t period = options.optimizer.matrix ? options.optimizer.matrix->refresh_every : 1;

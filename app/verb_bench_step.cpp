@@ -63,7 +63,7 @@ StepBench time_steps(const Exec& exec, const Options& options, const BenchArgume
       for (std::size_t b = 0; b < B; ++b) data.read(sample++, &tokens[b * (length + 1)], &first_key[b * length]);
       clock.end(Phase::data);
       session.load(tokens.data(), setting.mask_documents ? first_key.data() : nullptr);
-      session.forward_backward(scale, micro > 0);
+      session.forward_backward(scale, micro);
       clock.end(Phase::forward_backward);
     }
     const double norm = session.gradient_norm();

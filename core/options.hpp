@@ -100,6 +100,7 @@ struct ParallelOptions {
   std::int64_t micro_group_bytes = std::int64_t{1} << 28;  // whole gradients that a host takes in at a time
   int node_size = 0;                                   // ranks of a node; 0: as the machine says
   enum class TpUpdate { home, duplicated, distributed, blockwise } tp_update = TpUpdate::home;
+  bool sequence_parallel = true;                       // tensor-parallel ranks split the rows of the residual stream
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
   static ParallelOptions read(Deck&, const ModelConfig&);
 };
@@ -140,7 +141,10 @@ struct Options {
 // Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
 void require_training_keys(Deck&);
 
-// Collects an error for more than one rank: for what runs the model, not for what plans it. Before deck.finish().
+// Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
+// largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
+void require_trainable(Deck&, Options&);
+// Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);
 
 }  // namespace sestina

@@ -32,6 +32,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
   parallel.micro_group_bytes = deck.integer("parallel.micro_group_bytes", parallel.micro_group_bytes, {.min = 1});
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
+  parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
   constexpr std::int64_t most_ranks = 1 << 20;
   if (parallel.ranks() > most_ranks)
     deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
@@ -60,9 +61,36 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   return found;
 }
 
+void require_trainable(Deck& deck, Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  TrainOptions& train = options.train;
+  if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned, but not trained yet", "1");
+  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 &&
+      options.optimizer.kind != "muon")
+    deck.error("parallel.tp_update",
+               fmt::format("distributed products are those of muon, not of {}", options.optimizer.kind),
+               "home, duplicated, blockwise");
+  if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
+    deck.error("optimizer.qk_clip", "scales whole matrices of one rank", "0 with parallel.tp > 1");
+  if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)
+    deck.error("metrics.tensors_every", "measures whole tensors of one rank", "0 with several ranks");
+  if (train.global_batch < parallel.dp) {
+    deck.error("train.global_batch", fmt::format("fewer sequences than parallel.dp = {} ranks", parallel.dp),
+               fmt::format(">= {}", parallel.dp));
+  } else if (train.micro_batch == train.global_batch) {
+    while (train.global_batch % train.micro_batch != 0 || train.global_batch / train.micro_batch < parallel.dp)
+      --train.micro_batch;
+  } else if (train.global_batch / train.micro_batch < parallel.dp) {
+    deck.error(
+        "train.micro_batch",
+        fmt::format("{} micro-batches for parallel.dp = {} ranks", train.global_batch / train.micro_batch, parallel.dp),
+        fmt::format("at most {}", train.global_batch / parallel.dp));
+  }
+}
+
 void require_one_rank(Deck& deck, const ParallelOptions& parallel) {
   const auto check = [&](const char* key, int ranks) {
-    if (ranks > 1) deck.error(key, "this version runs on one rank (`sestina plan` knows more)", "1");
+    if (ranks > 1) deck.error(key, "this runs on one rank (`sestina train` and `sestina plan` know more)", "1");
   };
   check("parallel.dp", parallel.dp);
   check("parallel.tp", parallel.tp);

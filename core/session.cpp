@@ -4,9 +4,35 @@
 #include <cstring>
 
 #include "core/model/initialise.hpp"
-#include "kernels/reduce.hpp"
 
 namespace sestina {
+namespace {
+
+// What this rank owns of the arena's tensors.
+template <class Exec, class T>
+std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, bool training) {
+  std::vector<OwnedTensor<Exec, T>> owned;
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorHolding& t = arena.layout().tensors[i];
+    if (t.hosted || t.owned_rows() == 0) continue;
+    OwnedTensor<Exec, T> tensor{t.whole, {}, arena.master(i), arena.owned_compute(i)};
+    if (training) tensor.gradient = arena.owned_gradient(i);
+    if (t.owned_rows() != t.whole.rows) {
+      tensor.row_begin = t.row_begin + t.owned_begin;
+      tensor.row_end = t.row_begin + t.owned_end;
+    }
+    if (t.local.cols != t.whole.cols) {
+      tensor.col_begin = t.col_begin;
+      tensor.col_end = t.col_begin + t.local.cols;
+      tensor.row_end = t.row_begin + t.owned_end;
+    }
+    tensor.saved = t.saved;
+    owned.push_back(tensor);
+  }
+  return owned;
+}
+
+}  // namespace
 
 SessionSetting session_setting(const Options& options) {
   SessionSetting setting;
@@ -15,44 +41,77 @@ SessionSetting session_setting(const Options& options) {
   setting.recompute = options.train.recompute;
   setting.deterministic = options.run.deterministic;
   setting.mask_documents = options.data.mask_documents;
+  setting.micros = options.train.global_batch / setting.micro_batch;
   return setting;
 }
 
 template <class Exec, class T>
-Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const SessionSetting& setting,
-                          const OptimizerOptions* optimizer)
+Session<Exec, T>::Session(const Exec& exec, const ModelPart& part, const SessionSetting& setting,
+                          const RankLayout& layout, GroupOps<Exec>* group, bool training)
     : exec_(exec),
-      config_(config),
       setting_(setting),
-      model_(exec, config, all_layers(), setting.micro_batch, setting.sequence, setting.recompute,
-             setting.deterministic),
-      arena_(tensor_specs(config), optimizer != nullptr),
+      model_(exec, part, sestina::all_layers(part.config), setting.micro_batch, setting.sequence,
+             setting.recompute, setting.deterministic, group),
+      arena_(layout, training),
       slot_(model_.make_slot()),
-      weights_(weights_of<Exec, T>(config, all_layers(), arena_)),
+      weights_(weights_of<Exec, T>(part.config, all_layers(), arena_)),
+      tensors_(owned_tensors(arena_, training)),
+      first_head_(part.tp_rank * static_cast<int>(part.config.num_attention_heads)),
       batch_("sestina::batch", 3,
              static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)),
       host_batch_(Kokkos::create_mirror_view(batch_)) {
-  std::size_t largest = 0;
-  for (std::size_t i = 0; i < arena_.size(); ++i) {
-    tensors_.push_back({arena_.specs()[i],
-                        optimizer ? Vector<const Acc<T>, Exec>(arena_.gradient(i)) : Vector<const Acc<T>, Exec>(),
-                        arena_.master(i), arena_.compute(i)});
-    largest = std::max(largest, arena_.master(i).size());
-  }
-  if (optimizer == nullptr) return;
-  gradients_ = gradients_of<Exec, T>(config, all_layers(), arena_);
-  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec, tensors_, *optimizer, setting.deterministic);
-  if (optimizer->qk_clip > 0) {
-    qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec, config, *optimizer, tensors_);
-    for (std::size_t layer = 0; layer < slot_.layers.size(); ++layer)
-      slot_.layers[layer].largest_score = qk_clip_->scores(static_cast<int>(layer));
-  }
-  workspace_ = Workspace<Exec>(reduce_workspace_bytes<Exec>(largest));
+  if (!training) return;
+  // Deterministic runs must not depend on which gradients lie side by side.
+  gradients_ = gradients_of<Exec, T>(part.config, all_layers(), arena_, setting.deterministic);
+  norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_);
+  if (setting.deterministic && setting.micros > 1)
+    tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
+}
+
+template <class Exec, class T>
+Session<Exec, T>::Session(const Exec& exec, const ModelPart& part, const SessionSetting& setting,
+                          const RankLayout& layout, GroupOps<Exec>* group)
+    : Session(exec, part, setting, layout, group, true) {}
+
+template <class Exec, class T>
+Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const SessionSetting& setting,
+                          const OptimizerOptions* optimizer)
+    : Session(exec, model_part(config, 1, 0), setting, lone_layout(tensor_specs(config)), nullptr,
+              optimizer != nullptr) {
+  if (optimizer != nullptr) make_optimizer(config, *optimizer);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
+                                      const std::vector<MatrixItem<Exec>>& hosted) {
+  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
+                                                    matrix_index(tensor_specs(whole), options), hosted);
+  if (options.qk_clip <= 0) return;
+  qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
+  for (std::size_t layer = 0; layer < slot_.layers.size(); ++layer)
+    slot_.layers[layer].largest_score =
+        qk_clip_->scores(static_cast<int>(layer), first_head_, static_cast<int>(config().num_attention_heads));
 }
 
 template <class Exec, class T>
 void Session<Exec, T>::initialise(std::uint64_t seed) {
-  sestina::initialise<Exec, T>(exec_, arena_, config_, seed);
+  sestina::initialise<Exec, T>(exec_, arena_, config(), seed);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::MicroHooks::before_forward(int block) {
+  if (session.outer_hooks_) session.outer_hooks_->before_forward(block);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::MicroHooks::before_backward(int block) {
+  if (session.outer_hooks_) session.outer_hooks_->before_backward(block);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::MicroHooks::after_backward(int block) {
+  if (session.tree_) session.tree_->add(session.exec_, block, micro);
+  if (session.outer_hooks_ && micro + 1 == session.setting_.micros) session.outer_hooks_->after_backward(block);
 }
 
 template <class Exec, class T>
@@ -78,9 +137,11 @@ void Session<Exec, T>::forward() {
 }
 
 template <class Exec, class T>
-double Session<Exec, T>::forward_backward(double gradient_scale, bool accumulate) {
-  if (qk_clip_ && !accumulate) qk_clip_->start_step(exec_);
+double Session<Exec, T>::forward_backward(double gradient_scale, int micro) {
+  if (qk_clip_ && micro == 0) qk_clip_->start_step(exec_);
   forward();
+  hooks_.micro = micro;
+  const bool accumulate = micro > 0 && !tree_;
   const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
   model_.loss_and_backward(weights_, slot_, targets, gradient_scale, accumulate, gradients_, hooks_);
   return model_.loss_sum(slot_);
@@ -96,7 +157,7 @@ double Session<Exec, T>::loss() {
 
 template <class Exec, class T>
 void Session<Exec, T>::logits(int row, float* host) {
-  const auto n = static_cast<std::size_t>(config_.vocab_size);
+  const auto n = static_cast<std::size_t>(config().vocab_size);
   const Kokkos::View<T*, typename Exec::memory_space> row_logits("sestina::row_logits", n);
   const Kokkos::View<float*, typename Exec::memory_space> wide("sestina::row_logits_f32", n);
   model_.logits(weights_, slot_, row, Matrix<T, Exec>(row_logits.data(), 1, n));
@@ -107,20 +168,24 @@ void Session<Exec, T>::logits(int row, float* host) {
 
 template <class Exec, class T>
 double Session<Exec, T>::gradient_norm() {
-  return sestina::gradient_norm<Exec, T>(exec_, tensors_, workspace_);
+  norm_->squares(exec_);
+  norm_->by_tensor();
+  return norm_->norm();
 }
 
 template <class Exec, class T>
 void Session<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
   optimizer_->step(exec_, t, factor, gradient_scale);
-  if (qk_clip_) qk_clip_->apply(exec_);
+  if (!qk_clip_) return;
+  qk_clip_->fetch(exec_);
+  qk_clip_->apply(exec_);
 }
 
 template <class Exec, class T>
 std::vector<StateField> Session<Exec, T>::model_fields() const {
   std::vector<StateField> fields;
   for (const auto& tensor : tensors_)
-    fields.push_back(field_of<Exec>(tensor.spec, "/model/" + tensor.spec.name, tensor.master.data()));
+    fields.push_back(field_of(tensor, "/model/" + tensor.spec.name, tensor.master.data()));
   return fields;
 }
 

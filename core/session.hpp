@@ -4,7 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "core/accumulation_tree.hpp"
 #include "core/model/transformer.hpp"
+#include "core/model_part.hpp"
+#include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
 #include "core/options.hpp"
@@ -14,30 +17,40 @@ namespace sestina {
 struct SessionSetting {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
+  int micros = 1;  // micro-batches of a step
 };
 SessionSetting session_setting(const Options&);
 
 template <class Exec, class T>
 class Session {
  public:
-  // optimizer null: weights and activations for forward passes alone (evaluation, generation).
+  // One rank with the whole model. optimizer null: weights and activations for forward passes alone (evaluation,
+  // generation).
   Session(const Exec&, const ModelConfig&, const SessionSetting&, const OptimizerOptions* optimizer);
+  // A rank's part of it, to be trained; the group must outlive it. make_optimizer before the first update.
+  Session(const Exec&, const ModelPart&, const SessionSetting&, const RankLayout&, GroupOps<Exec>*);
+  void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
+                      const std::vector<MatrixItem<Exec>>& hosted = {});
 
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   // Host tokens (B, T+1); inputs are columns 0..T-1, targets 1..T. A target below 0 does not count (its input is read
   // as 0). first_key (B, T) or null: see kernels/attention.hpp.
   void load(const std::int32_t* tokens, const std::int32_t* first_key);
-  // Sum of token losses of the loaded batch; gradients of gradient_scale times that sum are assigned or added.
-  double forward_backward(double gradient_scale, bool accumulate);
+  // Sum of token losses of the loaded batch, micro-batch `micro` of setting().micros; gradients of gradient_scale times
+  // that sum are added to those of the micro-batches before: in order, or deterministically in a tree.
+  double forward_backward(double gradient_scale, int micro);
   double loss();                      // the sum alone
   void logits(int row, float* host);  // (V) of row b * T + t of the loaded batch, after a forward pass
   void forward();
+  // Called around blocks; after_backward in the last micro-batch only. Null: nobody. Must outlive its use.
+  void set_hooks(BlockHooks* hooks) { outer_hooks_ = hooks; }
 
-  double gradient_norm();
+  GradientNorm<Exec, T>& norm() { return *norm_; }
+  double gradient_norm();  // of one rank
   void update(std::int64_t t, double factor, double gradient_scale);
   Optimizer<Exec, T>& optimizer() { return *optimizer_; }
-  QkClip<Exec, T>& qk_clip() { return *qk_clip_; }  // only with optimizer.qk_clip
+  QkClip<Exec, T>* qk_clip() { return qk_clip_.get(); }  // null without optimizer.qk_clip
 
   std::vector<StateField> model_fields() const;  // master weights, "/model/<HF name>"
   std::vector<StateField> optimizer_fields() const;
@@ -47,15 +60,26 @@ class Session {
   void weights_changed();  // after model_fields were written: rounds the compute weights anew
 
   const SessionSetting& setting() const { return setting_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return model_.config(); }
   Transformer<Exec, T>& model() { return model_; }
-  const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }
+  const Arena<Exec, T>& arena() const { return arena_; }
+  const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // of which something is owned
 
  private:
-  LayerRange all_layers() const { return {0, static_cast<int>(config_.num_hidden_layers)}; }
+  // Adds up micro-batches behind each block, and hands on to the outer hooks.
+  struct MicroHooks final : BlockHooks {
+    explicit MicroHooks(Session& s) : session(s) {}
+    void before_forward(int block) override;
+    void before_backward(int block) override;
+    void after_backward(int block) override;
+    Session& session;
+    int micro = 0;
+  };
+
+  LayerRange all_layers() const { return {0, static_cast<int>(model_.config().num_hidden_layers)}; }
+  Session(const Exec&, const ModelPart&, const SessionSetting&, const RankLayout&, GroupOps<Exec>*, bool training);
 
   Exec exec_;
-  ModelConfig config_;
   SessionSetting setting_;
   Transformer<Exec, T> model_;
   Arena<Exec, T> arena_;
@@ -63,10 +87,13 @@ class Session {
   Weights<Exec, T> weights_;
   Gradients<Exec, T> gradients_;  // empty without an optimizer
   std::vector<OwnedTensor<Exec, T>> tensors_;
+  std::unique_ptr<AccumulationTree<Exec, T>> tree_;  // deterministic, with several micro-batches
+  std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip
-  Workspace<Exec> workspace_;
-  BlockHooks hooks_;
+  MicroHooks hooks_{*this};
+  BlockHooks* outer_hooks_ = nullptr;
+  int first_head_ = 0;  // of this rank's query heads
   Kokkos::View<std::int32_t**, Kokkos::LayoutRight, typename Exec::memory_space>
       batch_;  // rows: inputs, targets, first keys; (3, N)
   typename decltype(batch_)::HostMirror host_batch_;

@@ -81,7 +81,7 @@ ArenaLayout layout(const std::vector<TensorSpec>& specs, bool vectors) {
       result.offset.push_back(0);
       continue;
     }
-    if (!spec.follows) result.elements = (result.elements + arena_alignment - 1) / arena_alignment * arena_alignment;
+    if (!spec.follows) result.elements = aligned_elements(result.elements);
     result.offset.push_back(result.elements);
     result.elements += static_cast<std::size_t>(spec.elements());
   }

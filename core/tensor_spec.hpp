@@ -37,6 +37,9 @@ inline LayerRange all_layers(const ModelConfig& config) { return {0, static_cast
 // Where each tensor lies in a flat buffer, in elements: in the order of the specs, each run of tensors that follow one
 // another begun on a multiple of `arena_alignment`.
 inline constexpr std::size_t arena_alignment = 32;  // elements: 64 bytes of bf16
+constexpr std::size_t aligned_elements(std::size_t n) {
+  return (n + arena_alignment - 1) / arena_alignment * arena_alignment;
+}
 struct ArenaLayout {
   std::vector<std::size_t> offset;  // by spec
   std::size_t elements = 0;         // whole buffer, gaps included
@@ -44,5 +47,12 @@ struct ArenaLayout {
 ArenaLayout arena_layout(const std::vector<TensorSpec>&);  // every tensor: master weights, gradients, optimizer state
 ArenaLayout matrix_arena_layout(
     const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
+
+// Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows
+// of a tensor are dealt out to ranks they are cut between chunks. So no cut changes a sum.
+inline constexpr std::int64_t chunk_elements = 4096;
+inline std::int64_t chunk_rows(const TensorSpec& spec) {
+  return spec.cols < chunk_elements ? chunk_elements / spec.cols : 1;
+}
 
 }  // namespace sestina

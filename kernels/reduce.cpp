@@ -32,23 +32,23 @@ constexpr std::size_t chunks_of(std::size_t n) { return (n + reduce_chunk - 1) /
 
 // partial (chunks): the sum of each chunk of x, on the host by one thread in the order of chunk_sum,
 template <class Term, class Exec, class T>
-void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, Vector<double, Exec> partial) {
+void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
   const Kokkos::RangePolicy<Exec> chunks(exec, 0, partial.extent(0));
   Kokkos::parallel_for("reduce_chunks", chunks, [=](std::size_t chunk) {
-    const std::size_t begin = chunk * reduce_chunk;
-    partial(chunk) = chunk_sum<Term>(x.data() + begin, std::min(reduce_chunk, x.extent(0) - begin));
+    const std::size_t begin = chunk * length;
+    partial(chunk) = chunk_sum<Term>(x.data() + begin, std::min(length, x.extent(0) - begin));
   });
 }
 
 // on a device by one team, whose order is fixed by its size.
 template <class Term, class Exec, class T>
-void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, Vector<double, Exec> partial) {
+void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
   using Teams = Kokkos::TeamPolicy<Exec>;
   const Teams teams(exec, static_cast<int>(partial.extent(0)), 128);
   Kokkos::parallel_for(
       "reduce_chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-        const std::size_t begin = team.league_rank() * reduce_chunk;
-        const std::size_t count = Kokkos::min(std::size_t{reduce_chunk}, x.extent(0) - begin);
+        const std::size_t begin = team.league_rank() * length;
+        const std::size_t count = Kokkos::min(length, x.extent(0) - begin);
         double total = 0;
         Kokkos::parallel_reduce(
             Kokkos::TeamThreadRange(team, count),
@@ -58,15 +58,20 @@ void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, Vector<doub
 }
 
 template <class Term, class Exec, class T>
+void sum_chunks(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
+  if constexpr (is_host<Exec>)
+    sum_chunks_on_host<Term, Exec, T>(exec, x, length, partial);
+  else
+    sum_chunks_on_device<Term, Exec, T>(exec, x, length, partial);
+}
+
+template <class Term, class Exec, class T>
 double reduce(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace) {
   const std::size_t chunks = chunks_of(x.extent(0));
   if (chunks == 0) return 0;
   const auto frame = workspace.frame();
   const Vector<double, Exec> partial = workspace.template take<double>(chunks);
-  if constexpr (is_host<Exec>)
-    sum_chunks_on_host<Term, Exec, T>(exec, x, partial);
-  else
-    sum_chunks_on_device<Term, Exec, T>(exec, x, partial);
+  sum_chunks<Term, Exec, T>(exec, x, reduce_chunk, partial);
   double total = 0;
   if constexpr (is_host<Exec>) {  // by hand: Kokkos would allocate for the label of its own fence
     exec.fence("reduce");
@@ -95,6 +100,13 @@ double sum_of_squares(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>
 }
 
 template <class Exec, class T>
+void squares_of_chunks(const Exec& exec, Vector<const T, Exec> x, std::size_t chunk, Vector<double, Exec> squares) {
+  SESTINA_REQUIRE(squares.extent(0) == (x.extent(0) + chunk - 1) / chunk, "{} chunks of {} elements in {}",
+                  squares.extent(0), chunk, x.extent(0));
+  if (squares.extent(0) > 0) sum_chunks<Square, Exec, T>(exec, x, chunk, squares);
+}
+
+template <class Exec, class T>
 double sum(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace) {
   return reduce<Value, Exec, T>(exec, x, workspace);
 }
@@ -119,6 +131,10 @@ void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
   template double sum<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_REDUCE)
 SESTINA_FOR_TYPES(SESTINA_REDUCE, ::sestina::Serial)
+
+#define SESTINA_CHUNK_SQUARES(Exec, T) \
+  template void squares_of_chunks<Exec, T>(const Exec&, Vector<const T, Exec>, std::size_t, Vector<double, Exec>);
+SESTINA_INSTANTIATE(SESTINA_CHUNK_SQUARES)
 
 #define SESTINA_CONVERT_PAIR(Exec, From, To) \
   template void convert<Exec, From, To>(const Exec&, Vector<const From, Exec>, Vector<To, Exec>);

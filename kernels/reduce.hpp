@@ -15,6 +15,9 @@ constexpr std::size_t reduce_workspace_bytes(std::size_t n) {
 // Sum of squares of x (n). NaN and infinity propagate.
 template <class Exec, class T>
 double sum_of_squares(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
+// squares(c) = sum of squares of chunk c of x (n): `chunk` elements each, the last one shorter. Does not fence.
+template <class Exec, class T>
+void squares_of_chunks(const Exec&, Vector<const T, Exec> x, std::size_t chunk, Vector<double, Exec> squares);
 // Sum of x (n).
 template <class Exec, class T>
 double sum(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);

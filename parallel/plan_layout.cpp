@@ -30,12 +30,13 @@ BucketLayout place(const std::vector<TensorSpec>& local, std::vector<int> specs,
   return bucket;
 }
 
-// The row boundary nearest to a place in the bucket; behind a tensor's last row the next tensor begins.
+// The boundary between chunks of rows nearest to a place in the bucket; behind a tensor's last row the next one begins.
 std::int64_t nearest_row(const std::vector<TensorSpec>& local, const BucketLayout& bucket, std::int64_t place) {
   const auto next = std::upper_bound(bucket.offset.begin(), bucket.offset.end(), place);
   const auto i = static_cast<std::size_t>(next - bucket.offset.begin()) - 1;
   const TensorSpec& spec = local[at(bucket.specs[i])];
-  const std::int64_t row = (place - bucket.offset[i] + spec.cols / 2) / spec.cols;
+  const std::int64_t rows = chunk_rows(spec), chunk = rows * spec.cols;
+  const std::int64_t row = (place - bucket.offset[i] + chunk / 2) / chunk * rows;
   if (row < spec.rows) return bucket.offset[i] + row * spec.cols;
   return next == bucket.offset.end() ? bucket.elements : *next;
 }

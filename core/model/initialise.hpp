@@ -7,8 +7,13 @@
 
 namespace sestina {
 
-// Fills the master weights and rounds the compute weights. Fences.
+// Fills what is computed with and the master weights that are owned. Fences.
 template <class Exec, class T>
 void initialise(const Exec&, const Arena<Exec, T>&, const ModelConfig&, std::uint64_t seed);
+
+// Rows [begin, end) of a tensor's shard into out (rows times columns). Fences.
+template <class Exec, class A>
+void initialise_rows(const Exec&, const TensorHolding&, std::int64_t begin, std::int64_t end, double range,
+                     std::uint64_t seed, Vector<A, Exec> out);
 
 }  // namespace sestina

@@ -47,7 +47,15 @@ void linear_backward_input_summed(Context<Exec>& context, const LinearWeights<Ex
 template <class Exec, class T>
 void linear_backward_weight(Context<Exec>& context, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, bool accumulate,
                             const LinearGradients<Exec, T>& g) {
-  context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, dy, x, accumulate ? 1 : 0, g.weight);
+  const int beta = accumulate ? 1 : 0;
+  if (g.parts == 0) context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, dy, x, beta, g.weight);
+  std::int64_t row = 0;
+  for (int i = 0; i < g.parts; ++i) {
+    const Matrix<Acc<T>, Exec>& part = g.part[static_cast<std::size_t>(i)];
+    const auto end = row + static_cast<std::int64_t>(part.extent(0));
+    context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, columns(dy, row, end), x, beta, part);
+    row = end;
+  }
   if (g.bias.size() == 0) return;
   start_sum(context.exec, g.bias, accumulate);
   bias_backward<Exec, T>(context.exec, dy, g.bias, context.workspace);

@@ -11,8 +11,8 @@ class Builder {
  public:
   using Views = ModelViews<Exec, M, V>;
 
-  Builder(const ModelConfig& config, const std::vector<TensorSpec>& specs, MatrixOf matrix, VectorOf vector)
-      : c_(config), specs_(specs), matrix_(matrix), vector_(vector) {
+  Builder(const ModelConfig& config, const std::vector<TensorSpec>& specs, MatrixOf matrix, VectorOf vector, bool apart)
+      : c_(config), specs_(specs), matrix_(matrix), vector_(vector), apart_(apart) {
     for (std::size_t i = 0; i < specs.size(); ++i) index_[specs[i].name] = i;
   }
 
@@ -42,7 +42,23 @@ class Builder {
     return result;
   }
   typename Views::Linear linear(const std::string& at, std::int64_t rows, std::int64_t cols) const {
-    return {matrix(at + ".weight", rows, cols), vector(at + ".bias", rows)};
+    typename Views::Linear linear;
+    linear.bias = vector(at + ".bias", rows);
+    const std::size_t first = index_.at(at + ".weight");
+    require_rows(first, rows, cols);
+    if (!apart_ && lie_together(first)) {
+      linear.weight = Matrix<M, Exec>(matrix_(first), rows, cols);
+      return linear;
+    }
+    for (std::size_t i = first; i == first || (i < specs_.size() && specs_[i].follows); ++i)
+      linear.part[static_cast<std::size_t>(linear.parts++)] = Matrix<M, Exec>(matrix_(i), specs_[i].rows, cols);
+    return linear;
+  }
+  // Whether the tensors that follow tensor i really do so in memory.
+  bool lie_together(std::size_t i) const {
+    for (std::size_t j = i + 1; j < specs_.size() && specs_[j].follows; ++j)
+      if (matrix_(j) != matrix_(j - 1) + specs_[j - 1].elements()) return false;
+    return true;
   }
   typename Views::Norm norm(const std::string& at) const {
     return {vector(at + ".weight", c_.hidden_size), vector(at + ".bias", c_.hidden_size)};
@@ -71,6 +87,7 @@ class Builder {
   const std::vector<TensorSpec>& specs_;
   MatrixOf matrix_;
   VectorOf vector_;
+  bool apart_;
   std::unordered_map<std::string, std::size_t> index_;
 };
 
@@ -78,23 +95,24 @@ class Builder {
 
 template <class Exec, class T>
 Weights<Exec, T> weights_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
-  const auto matrix = [&](std::size_t i) { return arena.matrix(i); };
-  const auto vector = [&](std::size_t i) { return arena.master(i).data(); };
-  return Builder<Exec, const T, const Acc<T>, decltype(matrix), decltype(vector)>(config, arena.specs(), matrix, vector)
+  const auto matrix = [&](std::size_t i) -> const T* { return arena.matrix(i); };
+  const auto vector = [&](std::size_t i) -> const Acc<T>* { return arena.vector(i); };
+  return Builder<Exec, const T, const Acc<T>, decltype(matrix), decltype(vector)>(config, arena.specs(), matrix, vector,
+                                                                                  false)
       .build(range);
 }
 
 template <class Exec, class T>
-Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
+Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena, bool apart) {
   const auto gradient = [&](std::size_t i) { return arena.gradient(i).data(); };
   return Builder<Exec, Acc<T>, Acc<T>, decltype(gradient), decltype(gradient)>(config, arena.specs(), gradient,
-                                                                               gradient)
+                                                                               gradient, apart)
       .build(range);
 }
 
 #define SESTINA_WEIGHTS(Exec, T)                                                                        \
   template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&); \
-  template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&);
+  template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool);
 SESTINA_INSTANTIATE(SESTINA_WEIGHTS)
 
 }  // namespace sestina

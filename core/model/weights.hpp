@@ -1,6 +1,7 @@
 // The tensors of a model as the layers see them: matrices and vectors by their part in the mathematics, q, k, v and
 // gate, up as one matrix each (they lie side by side). Weights and gradients have the same form.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -11,8 +12,11 @@ namespace sestina {
 template <class Exec, class M, class V>
 struct ModelViews {
   struct Linear {
-    Matrix<M, Exec> weight;  // (out, in)
+    Matrix<M, Exec> weight;  // (out, in); empty where `part` holds it
     Vector<V, Exec> bias;    // (out), or empty
+    // Gradients whose tensors (q, k, v; gate, up) lie apart: `parts` ranges of rows in order.
+    std::array<Matrix<M, Exec>, 3> part;
+    int parts = 0;
   };
   struct Norm {
     Vector<V, Exec> weight, bias;  // bias: LayerNorm, else empty
@@ -42,7 +46,9 @@ using Gradients = ModelViews<Exec, Acc<T>, Acc<T>>;
 // Views into an arena made from tensor_specs(config, range).
 template <class Exec, class T>
 Weights<Exec, T> weights_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&);
+// apart: a part for each tensor even where they lie side by side, so that what is computed does not depend on who owns
+// what (deterministic runs).
 template <class Exec, class T>
-Gradients<Exec, T> gradients_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&);
+Gradients<Exec, T> gradients_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool apart = false);
 
 }  // namespace sestina

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/adamw.hpp"
-#include "kernels/reduce.hpp"
 
 namespace sestina {
 
@@ -61,23 +60,14 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
   std::size_t offset = 0;
   for (const auto& tensor : tensors_) {
     const std::string path = "/optimizer/" + tensor.spec.name;
-    fields.push_back(field_of<Exec>(tensor.spec, path + "/momentum", momentum_.data() + offset));
-    fields.push_back(field_of<Exec>(tensor.spec, path + "/second_moment", second_moment_.data() + offset));
+    fields.push_back(field_of(tensor, path + "/momentum", momentum_.data() + offset));
+    fields.push_back(field_of(tensor, path + "/second_moment", second_moment_.data() + offset));
     offset += tensor.gradient.size();
   }
   return fields;
 }
 
-template <class Exec, class T>
-double gradient_norm(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors, Workspace<Exec>& workspace) {
-  double squares = 0;
-  for (const auto& tensor : tensors) squares += sum_of_squares<Exec, Acc<T>>(exec, tensor.gradient, workspace);
-  return std::sqrt(squares);
-}
-
-#define SESTINA_ADAMW(Exec, T)   \
-  template class AdamW<Exec, T>; \
-  template double gradient_norm<Exec, T>(const Exec&, const std::vector<OwnedTensor<Exec, T>>&, Workspace<Exec>&);
+#define SESTINA_ADAMW(Exec, T) template class AdamW<Exec, T>;
 SESTINA_INSTANTIATE(SESTINA_ADAMW)
 
 }  // namespace sestina

@@ -7,7 +7,6 @@
 #include "core/optimizer/owned_tensor.hpp"
 #include "core/optimizer/routing.hpp"
 #include "core/state_field.hpp"
-#include "kernels/workspace.hpp"
 
 namespace sestina {
 
@@ -37,14 +36,5 @@ class AdamW {
   std::vector<Run> runs_;
   Storage momentum_, second_moment_;
 };
-
-// Norm over all gradients: squares summed in double per tensor over fixed chunks, tensors in order. Fences.
-template <class Exec, class T>
-double gradient_norm(const Exec&, const std::vector<OwnedTensor<Exec, T>>&, Workspace<Exec>&);
-
-// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm is 0.
-inline double clip_scale(double norm, double clip_norm) {
-  return clip_norm > 0 && norm + 1e-6 > clip_norm ? clip_norm / (norm + 1e-6) : 1.0;
-}
 
 }  // namespace sestina

@@ -46,7 +46,7 @@ class LanedSet : public MatrixSet<Exec> {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_lane<Space>(matrix));
       rates_.push_back(items[i].rates);
-      const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), static_cast<std::int64_t>(i)};
+      const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
     for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
@@ -58,15 +58,15 @@ class LanedSet : public MatrixSet<Exec> {
     }
   }
 
-  void step(std::int64_t t, double factor, double gradient_scale) override {
-    if (lanes_.size() == 1) return run(0, t, factor, gradient_scale);
+  void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) override {
+    if (lanes_.size() == 1) return run(0, t, factor, gradient_scale, begin, end);
     std::exception_ptr error;
 #pragma omp parallel num_threads(static_cast <int>(lanes_.size()))
     {
       for (auto lane = static_cast<std::size_t>(omp_get_thread_num()); lane < lanes_.size();
            lane += static_cast<std::size_t>(omp_get_num_threads()))
         try {
-          run(lane, t, factor, gradient_scale);
+          run(lane, t, factor, gradient_scale, begin, end);
         } catch (...) {
 #pragma omp critical(sestina_matrix_set_error)
           error = std::current_exception();
@@ -95,6 +95,7 @@ class LanedSet : public MatrixSet<Exec> {
     for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
   }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
+  std::size_t size() const override { return matrices_.size(); }
 
   void time_products(bool on) override {
     for (Lane<Space>& lane : lanes_) {
@@ -113,8 +114,8 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
  private:
-  void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale) {
-    for (std::size_t i = 0; i < matrices_.size(); ++i)
+  void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i)
       if (lane_of_[i] == static_cast<int>(lane))
         optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
                              matrices_[i]);

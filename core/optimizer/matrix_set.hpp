@@ -16,6 +16,7 @@ template <class Exec>
 struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
+  std::int64_t index = 0;  // among the matrices of the whole model
 };
 
 struct ProductCount {
@@ -26,8 +27,9 @@ template <class Exec>
 class MatrixSet {
  public:
   virtual ~MatrixSet() = default;
-  // Update number t with factor times each matrix' peak rate.
-  virtual void step(std::int64_t t, double factor, double gradient_scale) = 0;
+  // Update number t of the matrices [begin, end) with factor times each one's peak rate.
+  virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
+  virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;

@@ -12,20 +12,30 @@ std::vector<OwnedTensor<Exec, T>> scalar_tensors(const std::vector<OwnedTensor<E
   return scalar;
 }
 
+// Names a slab of a matrix that is updated by itself; global, so that a checkpoint knows it from the whole matrix.
 template <class Exec, class T>
-std::vector<MatrixItem<Exec>> matrix_items(const std::vector<OwnedTensor<Exec, T>>& tensors,
-                                           const OptimizerOptions& options) {
+TensorSpec slab_spec(const OwnedTensor<Exec, T>& tensor) {
+  TensorSpec spec = tensor.spec;
+  if (tensor.is_whole()) return spec;
+  spec.name += fmt::format("/rows_{}_{}_cols_{}_{}", tensor.row_begin, tensor.row_begin + tensor.rows(),
+                           tensor.col_begin, tensor.col_begin + tensor.cols());
+  if (spec.heads > 0) spec.heads = static_cast<int>(spec.heads * tensor.rows() / spec.rows);
+  spec.rows = tensor.rows();
+  spec.cols = tensor.cols();
+  return spec;
+}
+
+template <class Exec, class T>
+std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>>& tensors,
+                                          const OptimizerOptions& options, const MatrixIndex& index) {
   std::vector<MatrixItem<Exec>> items;
   for (const auto& tensor : tensors) {
-    if (!is_matrix_optimized(tensor.spec, options)) continue;
-    const TensorRates rates = rates_of(tensor.spec, options);
-    for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
-      const auto m = static_cast<std::size_t>(part.rows), n = static_cast<std::size_t>(part.cols);
-      const std::size_t at = static_cast<std::size_t>(part.row_begin) * n;
-      OwnedMatrix<Exec> matrix{part.name, {tensor.gradient.data() + at, m, n}, {tensor.master.data() + at, m, n}, {}};
-      if constexpr (std::is_same_v<T, bf16>) matrix.weight = {tensor.weight.data() + at, m, n};
-      items.push_back({matrix, rates});
-    }
+    if (!is_matrix_optimized(tensor.spec, options) || tensor.rows() == 0) continue;
+    const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
+    Matrix<bf16, Exec> weight;
+    if constexpr (std::is_same_v<T, bf16>) weight = {tensor.weight.data(), m, n};
+    add_matrix_items<Exec>({slab_spec(tensor), rates_of(tensor.spec, options), index.at(tensor.spec.name)}, options,
+                           {tensor.gradient.data(), m, n}, {tensor.master.data(), m, n}, weight, items);
   }
   return items;
 }
@@ -34,9 +44,11 @@ std::vector<MatrixItem<Exec>> matrix_items(const std::vector<OwnedTensor<Exec, T
 
 template <class Exec, class T>
 Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
-                              const OptimizerOptions& options, bool deterministic)
+                              const OptimizerOptions& options, bool deterministic, const MatrixIndex& index,
+                              const std::vector<MatrixItem<Exec>>& hosted)
     : scalar_(exec, scalar_tensors(tensors, options), options) {
-  const std::vector<MatrixItem<Exec>> items = matrix_items(tensors, options);
+  std::vector<MatrixItem<Exec>> items = owned_items(tensors, options, index);
+  items.insert(items.end(), hosted.begin(), hosted.end());
   if (items.empty()) return;
   MatrixSetSetting setting;
   setting.options = *options.matrix;
@@ -48,8 +60,19 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
 
 template <class Exec, class T>
 void Optimizer<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+  step_scalar(exec, t, factor, gradient_scale);
+  step_matrices(t, factor, gradient_scale, 0, matrix_count());
+}
+
+template <class Exec, class T>
+void Optimizer<Exec, T>::step_scalar(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   scalar_.step(exec, t, factor, gradient_scale);
-  if (matrices_) matrices_->step(t, factor, gradient_scale);
+}
+
+template <class Exec, class T>
+void Optimizer<Exec, T>::step_matrices(std::int64_t t, double factor, double gradient_scale, std::size_t begin,
+                                       std::size_t end) {
+  if (begin < end) matrices_->step(t, factor, gradient_scale, begin, end);
 }
 
 template <class Exec, class T>

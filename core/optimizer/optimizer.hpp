@@ -5,18 +5,25 @@
 #include <vector>
 
 #include "core/optimizer/adamw.hpp"
-#include "core/optimizer/matrix_set.hpp"
+#include "core/optimizer/matrix_items.hpp"
 
 namespace sestina {
 
 template <class Exec, class T>
 class Optimizer {
  public:
-  // All state is created here, zero. Tensors in the order of the model's specs.
-  Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>&, const OptimizerOptions&, bool deterministic);
+  // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
+  // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"). hosted: matrices that are gathered
+  // for their update, behind all others.
+  Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
+            const MatrixIndex&, const std::vector<MatrixItem<Exec>>& hosted = {});
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
+  // Its two halves; of the matrices, the range [begin, end).
+  void step_scalar(const Exec&, std::int64_t t, double factor, double gradient_scale);
+  void step_matrices(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end);
+  std::size_t matrix_count() const { return matrices_ ? matrices_->size() : 0; }
 
   // "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
   std::vector<StateField> state() const;

@@ -22,34 +22,40 @@ template <class Exec, class T>
 QkClip<Exec, T>::QkClip(const Exec& exec, const ModelConfig& config, const OptimizerOptions& options,
                         const std::vector<OwnedTensor<Exec, T>>& tensors)
     : threshold_(options.qk_clip),
+      alpha_(options.qk_clip_alpha),
       heads_(static_cast<int>(config.num_attention_heads)),
       groups_(static_cast<int>(config.num_key_value_heads)),
       scores_("sestina::largest_scores", static_cast<std::size_t>(config.num_hidden_layers),
               static_cast<std::size_t>(heads_)),
-      host_(Kokkos::create_mirror_view(scores_)) {
-  for (const auto& tensor : tensors) {
-    if (tensor.spec.name.find(".q_proj.") != std::string::npos) add(tensor, heads_, options.qk_clip_alpha);
-    if (tensor.spec.name.find(".k_proj.") != std::string::npos) add(tensor, groups_, 1 - options.qk_clip_alpha);
-  }
+      host_(Kokkos::create_mirror_view(scores_)),
+      largest_(scores_.size()) {
+  for (const auto& tensor : tensors) add(tensor);
   start_step(exec);
 }
 
 template <class Exec, class T>
-void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor, int heads, double exponent) {
-  const std::size_t n = tensor.master.size() / static_cast<std::size_t>(groups_);  // heads of a group lie together
-  SESTINA_REQUIRE(heads % groups_ == 0 && n * static_cast<std::size_t>(groups_) == tensor.master.size(),
-                  "{}: {} heads in {} groups", tensor.spec.name, heads, groups_);
+void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor) {
+  const bool q = tensor.spec.name.find(".q_proj.") != std::string::npos;
+  if (!q && tensor.spec.name.find(".k_proj.") == std::string::npos) return;
+  const std::int64_t rows = tensor.spec.rows / groups_;  // heads of a group lie together
+  SESTINA_REQUIRE(tensor.spec.rows % groups_ == 0, "{}: {} rows in {} groups", tensor.spec.name, tensor.spec.rows,
+                  groups_);
   for (int group = 0; group < groups_; ++group) {
-    const std::size_t at = static_cast<std::size_t>(group) * n;
+    const std::int64_t begin = std::max(tensor.row_begin, group * rows) - tensor.row_begin,
+                       end = std::min(tensor.row_begin + tensor.rows(), (group + 1) * rows) - tensor.row_begin;
+    if (begin >= end) continue;
+    const auto at = static_cast<std::size_t>(begin * tensor.cols()),
+               n = static_cast<std::size_t>((end - begin) * tensor.cols());
     Vector<T, Exec> weight;
     if (tensor.weight.size() > 0) weight = {tensor.weight.data() + at, n};
-    scaled_.push_back({tensor.spec.layer, group, exponent, {tensor.master.data() + at, n}, weight});
+    scaled_.push_back({tensor.spec.layer, group, q ? alpha_ : 1 - alpha_, {tensor.master.data() + at, n}, weight});
   }
 }
 
 template <class Exec, class T>
-Vector<Acc<T>, Exec> QkClip<Exec, T>::scores(int layer) const {
-  return {scores_.data() + static_cast<std::size_t>(layer) * scores_.extent(1), scores_.extent(1)};
+Vector<Acc<T>, Exec> QkClip<Exec, T>::scores(int layer, int first, int count) const {
+  return {scores_.data() + static_cast<std::size_t>(layer) * scores_.extent(1) + first,
+          static_cast<std::size_t>(count)};
 }
 
 template <class Exec, class T>
@@ -62,16 +68,20 @@ void QkClip<Exec, T>::start_step(const Exec& exec) {
 }
 
 template <class Exec, class T>
-double QkClip<Exec, T>::apply(const Exec& exec) {
+std::vector<double>& QkClip<Exec, T>::fetch(const Exec& exec) {
   if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, scores_);
   exec.fence("qk_clip");
+  for (std::size_t i = 0; i < largest_.size(); ++i) largest_[i] = static_cast<double>(host_.data()[i]);
+  return largest_;
+}
+
+template <class Exec, class T>
+double QkClip<Exec, T>::apply(const Exec& exec) {
   const int group_heads = heads_ / groups_;
-  double largest = -INFINITY;
-  for (std::size_t i = 0; i < host_.size(); ++i) largest = std::max(largest, static_cast<double>(host_.data()[i]));
+  const double largest = *std::max_element(largest_.begin(), largest_.end());
   if (!(largest > threshold_)) return largest;
   for (const Head& head : scaled_) {
-    const Acc<T>* first =
-        &host_(static_cast<std::size_t>(head.layer), static_cast<std::size_t>(head.group * group_heads));
+    const double* first = &largest_[static_cast<std::size_t>(head.layer * heads_ + head.group * group_heads)];
     const double top = *std::max_element(first, first + group_heads);
     if (top > threshold_)
       scale_rows<Exec, T>(exec, static_cast<Acc<T>>(std::pow(threshold_ / top, head.exponent)), head.master,

@@ -12,13 +12,16 @@ namespace sestina {
 template <class Exec, class T>
 class QkClip {
  public:
-  // tensors: those of the model; their q_proj and k_proj are the ones that are scaled, biases included.
+  // tensors: owned ones; their q_proj and k_proj are the ones that are scaled, biases included. More can be added.
   QkClip(const Exec&, const ModelConfig&, const OptimizerOptions&, const std::vector<OwnedTensor<Exec, T>>& tensors);
+  void add(const OwnedTensor<Exec, T>&);
 
-  // Where the attention of a layer leaves its largest scores, (H).
-  Vector<Acc<T>, Exec> scores(int layer) const;
+  // Where the attention of a layer leaves the largest scores of heads [first, first + count).
+  Vector<Acc<T>, Exec> scores(int layer, int first, int count) const;
   void start_step(const Exec&);  // forgets the scores of the last step
-  // Scales what went beyond; returns the largest score that there was. Fences.
+  // The scores of all layers and heads on the host, to be completed by the largest over all ranks. Fences.
+  std::vector<double>& fetch(const Exec&);
+  // After fetch: scales what went beyond; returns the largest score that there was.
   double apply(const Exec&);
 
  private:
@@ -28,13 +31,13 @@ class QkClip {
     Vector<Acc<T>, Exec> master;
     Vector<T, Exec> weight;
   };
-  void add(const OwnedTensor<Exec, T>&, int heads, double exponent);
 
-  double threshold_;
+  double threshold_, alpha_;
   int heads_, groups_;
   std::vector<Head> scaled_;
   Kokkos::View<Acc<T>**, Kokkos::LayoutRight, typename Exec::memory_space> scores_;  // (layers, H)
   typename decltype(scores_)::HostMirror host_;
+  std::vector<double> largest_;  // (layers, H), of all ranks
 };
 
 }  // namespace sestina

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/optimizer/adamw.hpp"
+#include "core/optimizer/gradient_norm.hpp"
 
 namespace sestina {
 namespace {

@@ -60,7 +60,7 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   std::int32_t tokens[18];
   std::iota(std::begin(tokens), std::end(tokens), 4);
   session.load(tokens, nullptr);
-  session.forward_backward(1, false);
+  session.forward_backward(1, 0);
 
   const auto& q = session.tensors()[2];
   ASSERT_EQ(q.spec.name, "model.layers.0.self_attn.q_proj.weight");

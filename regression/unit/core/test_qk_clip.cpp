@@ -28,7 +28,7 @@ struct Rig {
   }
   // The largest score per layer and head of a forward pass, over both sequences.
   double largest(int layer, int group) {
-    const Vector<Acc<T>, Host> scores = session.qk_clip().scores(layer);
+    const Vector<Acc<T>, Host> scores = session.qk_clip()->scores(layer, 0, 4);
     return static_cast<double>(std::max(scores(2 * group), scores(2 * group + 1)));
   }
   OptimizerOptions optimizer;
@@ -38,15 +38,15 @@ struct Rig {
 
 TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
   Rig<float> rig(1e30);
-  rig.session.forward_backward(1, false);
+  rig.session.forward_backward(1, 0);
   const double before = rig.largest(0, 0), other = rig.largest(0, 1);
   ASSERT_GT(before, 1);
   const double threshold = 0.6 * std::max(before, other);
   Rig<float> clipped(threshold);
-  clipped.session.forward_backward(1, false);
+  clipped.session.forward_backward(1, 0);
   EXPECT_EQ(clipped.largest(0, 0), before);
   clipped.session.update(1, 1.0, 1.0);  // the rate is 0: only the clip acts
-  clipped.session.forward_backward(1, false);
+  clipped.session.forward_backward(1, 0);
   // Layer 0 sees the same input: its scores are products of one scaled q and one scaled k, a few roundings each.
   for (const int group : {0, 1}) {
     const double was = group == 0 ? before : other;
@@ -57,7 +57,7 @@ TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
 TEST(QkClip, LeavesSmallScoresAlone) {
   Rig<bf16> rig(1e30), plain(0);
   for (Rig<bf16>* each : {&rig, &plain}) {
-    each->session.forward_backward(1, false);
+    each->session.forward_backward(1, 0);
     each->session.update(1, 1.0, 1.0);
   }
   for (std::size_t i = 0; i < plain.session.tensors().size(); ++i) {
@@ -68,13 +68,13 @@ TEST(QkClip, LeavesSmallScoresAlone) {
 
 TEST(QkClip, TakesTheLargestOverMicroBatches) {
   Rig<float> rig(1e30);
-  rig.session.forward_backward(1, false);
+  rig.session.forward_backward(1, 0);
   const double first = rig.largest(1, 0);
   for (auto& token : rig.tokens) token = (token + 11) % 23;
   rig.session.load(rig.tokens, nullptr);
-  rig.session.forward_backward(1, true);
+  rig.session.forward_backward(1, 1);
   const double both = rig.largest(1, 0);
-  rig.session.forward_backward(1, false);
+  rig.session.forward_backward(1, 0);
   EXPECT_EQ(both, std::max(first, rig.largest(1, 0)));
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/optimizer/adamw.hpp"
+#include "core/optimizer/gradient_norm.hpp"
 #include "core/schedule.hpp"
 #include "io/safetensors.hpp"
 #include "regression/unit/core/model_rig.hpp"
@@ -80,19 +81,18 @@ TEST_P(GoldenModel, ThirtyUpdates) {
   const Schedule schedule(shape);
 
   std::vector<OwnedTensor<Device, float>> tensors;
-  std::size_t largest = 0;
-  for (std::size_t i = 0; i < rig_.arena.size(); ++i) {
+  for (std::size_t i = 0; i < rig_.arena.size(); ++i)
     tensors.push_back({rig_.arena.specs()[i], rig_.arena.gradient(i), rig_.arena.master(i), rig_.arena.compute(i)});
-    largest = std::max(largest, rig_.arena.master(i).size());
-  }
   AdamW<Device, float> optimizer(rig_.exec, tensors, options);
-  Workspace<Device> workspace(reduce_workspace_bytes<Device>(largest));
+  GradientNorm<Device, float> gradient_norm(rig_.arena);
 
   std::vector<double> loss, norm;
   for (int t = 1; t <= steps; ++t) {
     load(t - 1);
     loss.push_back(rig_.loss_and_backward(1.0 / (batch * sequence)) / (batch * sequence));
-    norm.push_back(gradient_norm<Device, float>(rig_.exec, tensors, workspace));
+    gradient_norm.squares(rig_.exec);
+    gradient_norm.by_tensor();
+    norm.push_back(gradient_norm.norm());
     optimizer.step(rig_.exec, t, schedule.factor(t), clip_scale(norm.back(), hyper("clip_norm")));
   }
   rig_.exec.fence("training");

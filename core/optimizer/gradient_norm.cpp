@@ -1,0 +1,69 @@
+#include "core/optimizer/gradient_norm.hpp"
+
+#include <algorithm>
+
+#include "kernels/reduce.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena) {
+  std::size_t slots = 0, partials = 0;
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorHolding& tensor = arena.layout().tensors[i];
+    const auto rows = static_cast<std::size_t>(chunk_rows(tensor.local));
+    const auto chunks = [&](std::int64_t n) { return (static_cast<std::size_t>(n) + rows - 1) / rows; };
+    first_slot_.push_back(slots);
+    if (tensor.saved && tensor.owned_rows() > 0) {
+      Part part;
+      part.gradient = arena.owned_gradient(i);
+      part.chunk = rows * static_cast<std::size_t>(tensor.local.cols);
+      part.chunks = chunks(tensor.owned_rows());
+      part.partial = partials;
+      part.slot = slots + (tensor.dealt ? chunks(tensor.owned_begin) : 0);
+      part.dealt = tensor.dealt;
+      partials += part.chunks;
+      parts_.push_back(part);
+    }
+    slots += tensor.dealt ? chunks(tensor.local.rows) : 1;
+  }
+  first_slot_.push_back(slots);
+  squares_.resize(slots);
+  by_tensor_.resize(arena.size());
+  partial_ = decltype(partial_)("sestina::squares", partials);
+  host_ = Kokkos::create_mirror_view(partial_);
+}
+
+template <class Exec, class T>
+std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
+  for (const Part& part : parts_)
+    squares_of_chunks<Exec, Acc<T>>(exec, part.gradient, part.chunk,
+                                    Vector<double, Exec>(partial_.data() + part.partial, part.chunks));
+  if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, partial_);
+  exec.fence("norm");
+  std::fill(squares_.begin(), squares_.end(), 0.0);
+  for (const Part& part : parts_)
+    for (std::size_t c = 0; c < part.chunks; ++c) squares_[part.slot + (part.dealt ? c : 0)] += host_(part.partial + c);
+  return squares_;
+}
+
+template <class Exec, class T>
+std::vector<double>& GradientNorm<Exec, T>::by_tensor() {
+  for (std::size_t i = 0; i < by_tensor_.size(); ++i) {
+    by_tensor_[i] = 0;
+    for (std::size_t slot = first_slot_[i]; slot < first_slot_[i + 1]; ++slot) by_tensor_[i] += squares_[slot];
+  }
+  return by_tensor_;
+}
+
+template <class Exec, class T>
+double GradientNorm<Exec, T>::norm() const {
+  double sum = 0;
+  for (const double squares : by_tensor_) sum += squares;
+  return std::sqrt(sum);
+}
+
+#define SESTINA_GRADIENT_NORM(Exec, T) template class GradientNorm<Exec, T>;
+SESTINA_INSTANTIATE(SESTINA_GRADIENT_NORM)
+
+}  // namespace sestina

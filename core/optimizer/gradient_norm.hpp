@@ -1,0 +1,46 @@
+// The norm over all gradients, from sums of squares whose bits no layout changes: squares are summed in double by
+// chunks of whole rows (chunk_rows), chunks of a tensor in order, tensors in the order of the specs.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "core/arena.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class GradientNorm {
+ public:
+  explicit GradientNorm(const Arena<Exec, T>&);
+
+  // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
+  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out.
+  // Fences. The memory is reused by the next call.
+  std::vector<double>& squares(const Exec&);
+  // Of each shard, from complete `squares`: one number for each tensor, zero where another rank of the tensor-parallel
+  // group counts it.
+  std::vector<double>& by_tensor();
+  // From complete sums by tensor.
+  double norm() const;
+
+ private:
+  struct Part {  // an owned range of chunks
+    Vector<const Acc<T>, Exec> gradient;
+    std::size_t chunk = 0, chunks = 0;  // elements of one; how many
+    std::size_t partial = 0;            // place in partial_
+    std::size_t slot = 0;               // first place in squares_
+    bool dealt = false;
+  };
+  std::vector<Part> parts_;
+  std::vector<std::size_t> first_slot_;  // by tensor, and one behind the last
+  std::vector<double> squares_, by_tensor_;
+  Kokkos::View<double*, typename Exec::memory_space> partial_;
+  typename decltype(partial_)::HostMirror host_;
+};
+
+// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm is 0.
+inline double clip_scale(double norm, double clip_norm) {
+  return clip_norm > 0 && norm + 1e-6 > clip_norm ? clip_norm / (norm + 1e-6) : 1.0;
+}
+
+}  // namespace sestina

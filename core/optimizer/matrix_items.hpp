@@ -1,0 +1,47 @@
+// From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each head.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/optimizer/matrix_set.hpp"
+#include "core/optimizer/routing.hpp"
+
+namespace sestina {
+
+// Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes go by it, so
+// they fall due at the same updates whoever owns the matrix.
+using MatrixIndex = std::map<std::string, std::int64_t, std::less<>>;
+inline MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
+  MatrixIndex index;
+  std::int64_t next = 0;
+  for (const TensorSpec& spec : model) {
+    if (!is_matrix_optimized(spec, options)) continue;
+    index[spec.name] = next;
+    next += static_cast<std::int64_t>(matrix_parts(spec, options).size());
+  }
+  return index;
+}
+
+struct MatrixTensor {
+  TensorSpec spec;  // of what is updated: its name begins the names of its state
+  TensorRates rates;
+  std::int64_t index = 0;
+};
+
+// gradient, master and weight (m, n); weight empty where the master is computed with.
+template <class Exec>
+void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& options,
+                      const Matrix<const float, Exec>& gradient, const Matrix<float, Exec>& master,
+                      const Matrix<bf16, Exec>& weight, std::vector<MatrixItem<Exec>>& items) {
+  std::int64_t index = tensor.index;
+  for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
+    const auto m = static_cast<std::size_t>(part.rows), n = static_cast<std::size_t>(part.cols);
+    const std::size_t at = static_cast<std::size_t>(part.row_begin) * n;
+    OwnedMatrix<Exec> matrix{part.name, {gradient.data() + at, m, n}, {master.data() + at, m, n}, {}};
+    if (weight.size() > 0) matrix.weight = {weight.data() + at, m, n};
+    items.push_back({matrix, tensor.rates, index++});
+  }
+}
+
+}  // namespace sestina

@@ -1,0 +1,88 @@
+// The part of a run that all ranks do together: one Session on each rank, and around it the plan, carried out. On one
+// rank there is nothing around it.
+//
+// A step: forward_backward for each micro-batch of the rank's share (gradients leave for their owners in the last),
+// complete (sums are there; loss and norm are known to all), then update, whose weights travel under the next forward.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/session.hpp"
+#include "parallel/gradient_reduce.hpp"
+#include "parallel/matrix_hosts.hpp"
+#include "parallel/process_grid.hpp"
+#include "parallel/tensor_group.hpp"
+#include "parallel/weight_gather.hpp"
+
+namespace sestina {
+
+// The micro-batches of one data-parallel rank, of `all` in a step: numbers [first, first + count).
+struct BatchShare {
+  int micro_batch = 1;  // sequences in each
+  int all = 1, first = 0, count = 1;
+};
+BatchShare batch_share(const Options&, int dp_rank);
+
+template <class Exec, class T>
+class DistributedSession {
+ public:
+  // world.size() must be dp * tp of the options; pp is 1.
+  DistributedSession(const Exec&, const Options&, Communicator& world);
+  ~DistributedSession();
+
+  Session<Exec, T>& session() { return *session_; }
+  const ProcessGrid& grid() const { return grid_; }
+  const BatchShare& share() const { return share_; }
+  const StagePlan& plan() const { return stage_; }
+
+  void initialise(std::uint64_t seed);
+  // Micro-batch `micro` of the share.
+  void forward_backward(double gradient_scale, int micro);
+
+  struct StepSums {
+    double loss = 0;  // sum of token losses over the global batch
+    double norm = 0;  // over all gradients
+  };
+  // The same on all ranks, whatever the layout where sums are exact.
+  StepSums complete();
+  void update(std::int64_t t, double factor, double gradient_scale);
+  void finish_gather();  // all weights are there
+
+  // Master weights ("/model/...") and optimizer state that this rank keeps.
+  std::vector<StateField> model_fields() const;
+  std::vector<StateField> fields() const;
+  void weights_changed();  // master weights were written, on all ranks: rounds, sends and waits
+
+  // Exchanges that a step starts on this rank, by what they carry.
+  struct Exchanges {
+    std::int64_t gradients = 0, weights = 0, hosts = 0;
+  };
+  Exchanges exchanges_per_step() const;
+  typename TensorGroup<Exec>::Count take_group_count() { return tensor_group_->take_count(); }
+
+ private:
+  struct Hooks final : BlockHooks {
+    explicit Hooks(DistributedSession& s) : session(s) {}
+    void before_forward(int block) override { session.gather_->before_forward(block); }
+    void after_backward(int block) override { session.reduce_->block_done(block); }
+    DistributedSession& session;
+  };
+  void complete_norm();
+
+  Exec exec_;
+  Communicator& world_;
+  ProcessGrid grid_;
+  BatchShare share_;
+  ModelConfig whole_;
+  StagePlan stage_;
+  std::unique_ptr<TensorGroup<Exec>> tensor_group_, replicas_;  // ranks with the same key and value heads
+  std::unique_ptr<Communicator> replica_group_;
+  std::unique_ptr<Session<Exec, T>> session_;
+  std::unique_ptr<MatrixHosts<Exec, T>> hosts_;
+  std::unique_ptr<GradientReduce<Exec>> reduce_;
+  std::unique_ptr<WeightGather<Exec, T>> gather_;
+  Hooks hooks_{*this};
+  std::vector<double> losses_, sums_, shard_squares_;
+};
+
+}  // namespace sestina

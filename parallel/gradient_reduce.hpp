@@ -1,0 +1,59 @@
+// Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
+// reduce-scatter. Every rank sends each owner its piece (one message, the bytes of a ring's reduce-scatter), and owners
+// add the pieces up in tree order, so that no bit depends on the library or on arrival. What several tensor-parallel
+// ranks hold parts of is summed over them first.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "core/seams.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/shard_layout.hpp"
+
+namespace sestina {
+
+// A gradient of which each rank of a group has a part.
+template <class Exec>
+struct PartialGradient {
+  int block = 0;
+  Vector<float, Exec> gradient;
+  GroupOps<Exec>* group = nullptr;
+};
+
+template <class Exec>
+class GradientReduce {
+ public:
+  // gradients: the whole buffer, laid out as the buckets say.
+  GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
+                 std::vector<PartialGradient<Exec>>);
+
+  // The gradients of a block are finished on this rank: starts the buckets that it completes, moves others on.
+  void block_done(int block);
+  // Returns when this rank has the sums of all that it owns.
+  void finish();
+
+  std::int64_t exchanges_per_step() const;  // started in a step
+
+ private:
+  struct Bucket {
+    int block = 0;
+    Vector<float, Exec> own, others;  // what this rank owns of it; the other ranks' pieces of that, in rank order
+    std::unique_ptr<Exchange> pieces;
+    std::unique_ptr<Exchange> sums;  // only where every rank needs all sums (replicated)
+    enum class State { idle, pieces_under_way, summed } state = State::idle;
+  };
+  void add_bucket(const BucketLayout&, float* begin, std::size_t slot);
+  void start(std::size_t bucket);
+  void add_up(Bucket&);
+
+  Exec exec_;
+  Communicator& group_;
+  std::vector<Bucket> buckets_;  // in the order in which they are completed
+  std::vector<PartialGradient<Exec>> partial_;
+  // Pieces of other ranks: buckets take turns in these, so memory does not grow with their number.
+  static constexpr std::size_t slots = 3;
+  Kokkos::View<float*, typename Exec::memory_space> received_[slots];
+};
+
+}  // namespace sestina

@@ -1,0 +1,123 @@
+// A small training run without files: on one rank by itself, or on all ranks together.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/optimizer/kinds.hpp"
+#include "core/random.hpp"
+#include "parallel/distributed_session.hpp"
+#include "regression/unit/mpi/ranks.hpp"
+
+namespace sestina {
+
+struct TrainingCase {
+  Options options;
+};
+
+// Sizes at which nothing divides anything: the embedding is dealt out in chunks, matrices have several costs.
+inline TrainingCase training_case(const std::string& kind, Family family = Family::llama) {
+  TrainingCase run;
+  Options& o = run.options;
+  o.model = family_defaults(family);
+  o.model.hidden_size = 48;
+  o.model.intermediate_size = 80;
+  o.model.num_hidden_layers = 2;
+  o.model.num_attention_heads = 4;
+  o.model.num_key_value_heads = family == Family::gpt ? 4 : 2;
+  o.model.head_dim = 12;
+  o.model.vocab_size = 301;
+  o.model.max_position_embeddings = 16;
+  o.data.sequence_length = 16;
+  o.train.global_batch = 4;
+  o.train.micro_batch = 1;
+  o.run.deterministic = true;
+  o.schedule.lr = o.optimizer.lr = o.optimizer.adamw.lr = 3e-3;
+  o.optimizer.kind = kind;
+  if (const MatrixKind* known = find_matrix_kind(kind)) {
+    o.optimizer.matrix = default_options(*known);
+    o.optimizer.matrix->refresh_every = 4;
+  }
+  return run;
+}
+
+// What a run leaves: loss and norm of every update, and all weights that are computed with, in the order of the specs.
+struct Trained {
+  std::vector<double> loss, norm;
+  std::vector<float> weights;
+};
+
+inline std::vector<std::int32_t> sample_tokens(const Options& options, std::uint64_t sample) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.data.sequence_length) + 1);
+  for (std::size_t t = 0; t < tokens.size(); ++t)  // a few words that come back: something can be learned
+    tokens[t] = static_cast<std::int32_t>((sample * 7 + (t % 5) * (sample % 3 + 1) * 11) %
+                                          static_cast<std::uint64_t>(options.model.vocab_size));
+  return tokens;
+}
+
+// The whole weights: those of shards put together over the tensor-parallel group.
+template <class T>
+std::vector<float> whole_weights(DistributedSession<Host, T>& run) {
+  std::vector<float> all;
+  const Arena<Host, T>& arena = run.session().arena();
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorHolding& tensor = arena.layout().tensors[i];
+    std::vector<double> values(static_cast<std::size_t>(tensor.whole.elements()), -1e300);
+    for (std::int64_t r = 0; r < tensor.local.rows; ++r)
+      for (std::int64_t c = 0; c < tensor.local.cols; ++c) {
+        const auto from = static_cast<std::size_t>(r * tensor.local.cols + c);
+        const double value = tensor.local.is_vector() ? static_cast<double>(arena.vector(i)[from])
+                                                      : static_cast<double>(float(arena.matrix(i)[from]));
+        values[static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c)] = value;
+      }
+    run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+template <class T>
+void train_steps(DistributedSession<Host, T>& run, const Options& options, int begin, int end, Trained& result) {
+  const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
+  const BatchShare& share = run.share();
+  for (int t = begin + 1; t <= end; ++t) {
+    for (int micro = 0; micro < share.count; ++micro) {
+      std::vector<std::int32_t> tokens;
+      for (int b = 0; b < share.micro_batch; ++b) {
+        const std::vector<std::int32_t> window =
+            sample_tokens(options, static_cast<std::uint64_t>((t - 1) * options.train.global_batch +
+                                                              (share.first + micro) * share.micro_batch + b));
+        tokens.insert(tokens.end(), window.begin(), window.end());
+      }
+      run.session().load(tokens.data(), nullptr);
+      run.forward_backward(scale, micro);
+    }
+    const auto sums = run.complete();
+    result.loss.push_back(sums.loss * scale);
+    result.norm.push_back(sums.norm);
+    run.update(t, 1.0, clip_scale(sums.norm, 1.0));
+  }
+  run.finish_gather();
+}
+
+template <class T>
+Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
+  DistributedSession<Host, T> session(Host(), run.options, ranks);
+  session.initialise(5);
+  Trained result;
+  train_steps(session, run.options, 0, steps, result);
+  result.weights = whole_weights(session);
+  return result;
+}
+
+template <class T>
+Trained train_alone(const TrainingCase& run, int steps) {
+  const auto alone = make_lone_communicator();
+  return train_on<T>(*alone, run, steps);
+}
+
+template <class T>
+Trained train_together(const TrainingCase& run, int steps) {
+  return train_on<T>(world(), run, steps);
+}
+
+}  // namespace sestina
