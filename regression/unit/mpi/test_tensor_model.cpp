@@ -128,9 +128,9 @@ void expect_near(const std::vector<double>& got, const std::vector<A>& want, dou
   for (std::size_t j = 0; j < want.size(); ++j) ASSERT_NEAR(got[j], want[j], bound) << what << " at " << j;
 }
 
-// Every rank compares every tensor, whatever it finds, since all ranks gather.
-// Gradients that are nothing but rounding (of k's bias without rotary positions, which moves all scores of a row alike)
-// are measured by those of the whole model.
+// Every rank compares every tensor, whatever it finds, since all ranks gather. Gradients that are nothing but rounding
+// (of k's bias without rotary positions, which moves all scores of a row alike) are measured by those of the whole
+// model.
 template <class T>
 void expect_same_gradients(ModelRig<Host, T>& whole, PartRig<T>& part) {
   double most = 0;
@@ -209,6 +209,22 @@ TEST(TensorModel, SlicesLogitsAlike) {
   const double want = whole.loss_and_backward(1.0 / 400);
   EXPECT_NEAR(part.loss_and_backward(1.0 / 400, false), want, tolerance<double> * want);
   expect_same_gradients(whole, part);
+}
+
+// Wide rows: scratch that is not planned for does not fit into what the kernels leave of theirs.
+TEST(TensorModel, FindsItsScratch) {
+  for (const Family family : families)
+    for (const bool split : {true, false})
+      for (const bool recompute : {true, false}) {
+        ModelConfig config = shared_model(family, false);
+        config.hidden_size = 256;
+        config.num_hidden_layers = 1;
+        config.initializer_range = 0.05;
+        ModelRig<Host, float> whole(config, 4, 16, recompute);
+        PartRig<float> part(whole, {4, 16, split, recompute});
+        const double want = whole.loss_and_backward(1.0 / 64);
+        EXPECT_NEAR(part.loss_and_backward(1.0 / 64, false), want, tolerance<float> * want);
+      }
 }
 
 TEST(TensorModel, Bfloat16FollowsTheWholeModel) {
