@@ -217,7 +217,7 @@ TEST(TensorModel, FindsItsScratch) {
     for (const bool split : {true, false})
       for (const bool recompute : {true, false}) {
         ModelConfig config = shared_model(family, false);
-        config.hidden_size = 256;
+        config.hidden_size = 2048;
         config.num_hidden_layers = 1;
         config.initializer_range = 0.05;
         ModelRig<Host, float> whole(config, 4, 16, recompute);
