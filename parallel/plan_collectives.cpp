@@ -147,10 +147,10 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
             *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
 }
 
-// The model's own, by micro-batch (core/model). With sequence parallelism, attention and MLP each gather their input and
-// scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight gradients. The
-// embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go to everybody
-// and nothing is gathered.
+// The model's own, by micro-batch (core/model). With sequence parallelism, attention and MLP each gather their input
+// and scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight
+// gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go
+// to everybody and nothing is gathered.
 void activations(Tally& tally, const StagePlan& stage, const Options& options) {
   const ModelConfig& model = options.model;
   const LocalBatch batch = local_batch(options);
@@ -174,7 +174,8 @@ void activations(Tally& tally, const StagePlan& stage, const Options& options) {
   }
   if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
     const ModelPart part = model_part(model, options.parallel.tp, 0, options.parallel.sequence_parallel);
-    const std::int64_t rows = logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(options)));
+    const std::int64_t rows =
+        logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(options)));
     tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * f32);
   }
 }
