@@ -112,7 +112,7 @@ TEST(Grids, BlockwiseUpdatesTrain) {
                   home = train_together<float>(grid_case(kind, tensor_sizes().back()), 30);
     EXPECT_EQ(trained.loss[0], home.loss[0]) << kind;
     EXPECT_NE(trained.loss.back(), home.loss.back()) << kind;
-    EXPECT_LT(trained.loss.back(), 0.8 * trained.loss.front()) << kind;
+    EXPECT_LT(trained.loss.back(), 0.93 * trained.loss.front()) << kind;
   }
 }
 
