@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "kernels/error.hpp"
 #include "parallel/communicator.hpp"
@@ -52,6 +53,12 @@ class AgreedError : public Error {
  public:
   using Error::Error;
 };
+
+// Fails on all ranks, for what all of them have found out alike: one report, one code.
+template <class... Args>
+[[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
+}
 
 // The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
 namespace ranks {

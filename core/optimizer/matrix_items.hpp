@@ -27,6 +27,7 @@ struct MatrixTensor {
   TensorSpec spec;  // of what is updated: its name begins the names of its state
   TensorRates rates;
   std::int64_t index = 0;
+  bool saved = true;
 };
 
 // gradient, master and weight (m, n); weight empty where the master is computed with.
@@ -40,7 +41,7 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
     const std::size_t at = static_cast<std::size_t>(part.row_begin) * n;
     OwnedMatrix<Exec> matrix{part.name, {gradient.data() + at, m, n}, {master.data() + at, m, n}, {}};
     if (weight.size() > 0) matrix.weight = {weight.data() + at, m, n};
-    items.push_back({matrix, tensor.rates, index++});
+    items.push_back({matrix, tensor.rates, index++, tensor.saved});
   }
 }
 

@@ -17,6 +17,7 @@ struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
   std::int64_t index = 0;  // among the matrices of the whole model
+  bool saved = true;       // its state, see StateField
 };
 
 struct ProductCount {

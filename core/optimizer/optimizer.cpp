@@ -34,7 +34,7 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
     const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
     Matrix<bf16, Exec> weight;
     if constexpr (std::is_same_v<T, bf16>) weight = {tensor.weight.data(), m, n};
-    add_matrix_items<Exec>({slab_spec(tensor), rates_of(tensor.spec, options), index.at(tensor.spec.name)}, options,
+    add_matrix_items<Exec>({slab_spec(tensor), rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved}, options,
                            {tensor.gradient.data(), m, n}, {tensor.master.data(), m, n}, weight, items);
   }
   return items;

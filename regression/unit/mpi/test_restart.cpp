@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "app/restore.hpp"
 #include "regression/unit/kind_names.hpp"
@@ -125,6 +126,29 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
         EXPECT_TRUE(first == contents(folder.run(name))) << kind << " on " << name;
     }
     world().barrier();
+  }
+}
+
+// Where several ranks keep the same state, one of them writes it and all read it.
+TEST(Restart, CopiesAreWrittenOnce) {
+  for (const auto& [grid, partition, update] :
+       {std::tuple(Grid{4, 1}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(Grid{2, 2}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(Grid{2, 2}, ParallelOptions::Partition::optimal, ParallelOptions::TpUpdate::duplicated)}) {
+    const SharedFolder folder;
+    TrainingCase run = restart_case("soap", grid);
+    run.options.parallel.partition = partition;
+    run.options.parallel.tp_update = update;
+    {
+      DistributedSession<Host, float> session(Host(), run.options, world());
+      session.initialise(5);
+      Trained ignored;
+      train_steps(session, run.options, 0, 5, ignored);
+      save(session, world(), grid, folder.run("copies"));
+    }
+    pass_through("soap", {1, 1}, folder.run("copies"), folder.run("one"));
+    pass_through("soap", {4, 1}, folder.run("one"), folder.run("four"));
+    if (world().rank() == 0) EXPECT_TRUE(contents(folder.run("copies")) == contents(folder.run("four")));
   }
 }
 
