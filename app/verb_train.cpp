@@ -143,6 +143,11 @@ void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& s
   });
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
+  if (setup.checkpoint.empty() || arguments.resume == "auto" || arguments.resume == "latest") return;
+  runtime.together([&] {  // one that was named, not found: the ranks share the work of verifying it
+    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false);
+    if (!problem.empty()) fail(ExitCode::bad_data, "{}", problem);
+  });
 }
 
 // Deck and options, the same on every rank, or the same error.

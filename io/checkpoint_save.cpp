@@ -1,8 +1,11 @@
 #include "io/checkpoint_save.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "io/checkpoint_files.hpp"
@@ -43,12 +46,30 @@ SaveFolders::SaveFolders(const std::string& run_dir, const std::string& staging_
     staging_ = fmt::format("{}/{}{}-{}.{}.tmp-{}", staging_dir, staging_name(run_dir), rank, step_folder(step), save,
                            ::getpid());
   make_folders(temporary_);
+  descriptor_ = ::open(temporary_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
 SaveFolders::~SaveFolders() {
-  std::error_code ignored;
-  if (!shared_) fs::remove_all(temporary_, ignored);
-  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  std::error_code error;
+  if (!shared_) {  // at once for the other ranks, then piece by piece
+    fs::rename(temporary_, gone_name(), error);
+    fs::remove_all(error ? temporary_ : gone_name(), error);
+  }
+  if (!staging_.empty()) fs::remove_all(staging_, error);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::string SaveFolders::gone_name() const {
+  const fs::path path = temporary_;
+  return (path.parent_path() / ("gone-" + path.filename().string())).string();
+}
+
+bool SaveFolders::are_given_up() const {
+  struct stat now {
+  }, mine{};
+  if (::stat(temporary_.c_str(), &now) != 0) return errno == ENOENT;
+  if (descriptor_ < 0) return true;  // it went before it could be opened
+  return ::fstat(descriptor_, &mine) == 0 && (now.st_ino != mine.st_ino || now.st_dev != mine.st_dev);
 }
 
 ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<StateField>& fields, const RunState& run,

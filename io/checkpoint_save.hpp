@@ -26,10 +26,16 @@ class SaveFolders {
   SaveFolders& operator=(const SaveFolders&) = delete;
   const std::string& temporary() const { return temporary_; }
   const std::string& staging() const { return staging_; }  // "": none; made when it is needed
+  // The first rank has removed or published the folder that this rank found or made (another one may have come since).
+  bool are_given_up() const;
+  // Where a rank that is late may still put something after this object has gone.
+  std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_name()}; }
 
  private:
+  std::string gone_name() const;
   std::string temporary_, staging_;
   bool shared_;
+  int descriptor_ = -1;  // of the temporary folder: while it is open its inode's number is not given out again
 };
 
 // Writes shard `number`, on the staging disk first if there is one, until it is durable in the temporary folder.

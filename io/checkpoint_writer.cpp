@@ -45,8 +45,8 @@ struct CheckpointWriter::State {
   CheckpointOptions options;
   WriterGroup group;
   Snapshot snapshot;
-  std::uint64_t saves = 0;          // begun so far: the same number on all ranks
-  std::vector<std::string> failed;  // temporary folders of saves that failed
+  std::uint64_t saves = 0;        // begun so far: the same number on all ranks
+  std::vector<std::string> late;  // where ranks may have written after a save that failed
   std::thread thread;
   mutable std::mutex lock;  // guards all below
   std::condition_variable changed;
@@ -98,7 +98,7 @@ struct CheckpointWriter::State {
   void save_whole(Event& event) {
     remove_late_parts();
     const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, 0);
-    failed.push_back(folders.temporary());
+    late = folders.places_of_late_parts();
     std::vector<ShardPart> parts = {save_own(folders)};
     for (ShardPart& part : collect_parts(folders.temporary(), group.ranks, group.timeout))
       parts.push_back(std::move(part));
@@ -110,35 +110,43 @@ struct CheckpointWriter::State {
     manifest.pp = group.pp;
     merge_parts(parts, manifest);
     const Saved saved = finish_checkpoint(run_dir, folders, std::move(manifest));
-    failed.pop_back();
+    late.clear();
     event.path = saved.path;
     event.bytes = saved.bytes;
     prune(run_dir, options.keep);
   }
 
-  // Whatever goes wrong is told to the first rank too, if it can be.
+  // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said
+  // why, and the folder has gone: that is no error of this rank.
   void save_part(Event& event) {
     const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, group.rank);
     ShardPart part;
+    const auto report = [&](const std::exception& error) {
+      part = {};
+      part.error = error.what();
+      if (event.error.empty() && !folders.are_given_up()) event.error = part.error;
+    };
     try {
       part = save_own(folders);
       event.bytes = part.file.size;
     } catch (const std::exception& error) {
-      part = {};
-      part.error = error.what();
+      report(error);
     }
-    publish_part(folders.temporary(), group.rank, part);
-    event.error = part.error;
+    try {
+      publish_part(folders.temporary(), group.rank, part);
+    } catch (const std::exception& error) {
+      report(error);
+    }
   }
 
   ShardPart save_own(const SaveFolders& folders) {
     return save_shard(folders, group.rank, snapshot.fields, snapshot.run, [this] { free_snapshot(); });
   }
 
-  // What a rank wrote after the first one had given up.
+  // What ranks wrote after this one had given up.
   void remove_late_parts() {
     std::error_code ignored;
-    for (const std::string& folder : std::exchange(failed, {})) fs::remove_all(folder, ignored);
+    for (const std::string& folder : std::exchange(late, {})) fs::remove_all(folder, ignored);
   }
 };
 

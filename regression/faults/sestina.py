@@ -29,6 +29,10 @@ def text(bytes_wanted=60000, seed=7):
     return "\n".join(lines) + "\n"
 
 
+MPI_SURROUNDINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                    "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                    "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
 DECK = """[run]
 seed = 3
 threads = 1
@@ -87,6 +91,36 @@ class Case(unittest.TestCase):
                                  errors="replace", cwd=self.work, env=surroundings, preexec_fn=before, **options)
         self.children.append(child)
         return child
+
+    def start_ranks(self, ranks, *arguments, **options):
+        """The program as so many ranks under mpirun (oversubscribed where there are fewer cores); blocks: largest file that a
+        rank may write, in KiB (then ranks talk by TCP: shared memory is a file too)."""
+        program, self.sestina = self.sestina, os.environ["MPIEXEC"]
+        blocks = options.pop("blocks", None)
+        limits = ("--mca", "btl", "self,tcp", "bash", "-c", f'ulimit -f {blocks}; exec "$@"', "--") if blocks else ()
+        try:
+            return self.start("-n", ranks, *limits, program, *arguments, environment=MPI_SURROUNDINGS | options.pop("environment", {}), **options)
+        finally:
+            self.sestina = program
+
+    def rank_processes(self, child, ranks):
+        """Process numbers of the ranks, by rank."""
+        found = {}
+        def look():
+            for number in pathlib.Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
+                try:
+                    words = pathlib.Path(f"/proc/{number}/environ").read_text().split("\0")
+                except OSError:
+                    continue
+                for word in words:
+                    if word.startswith("OMPI_COMM_WORLD_RANK="):
+                        found[int(word.split("=")[1])] = int(number)
+            return len(found) == ranks
+        self.wait_for(look, child)
+        return found
+
+    def train_ranks(self, ranks, run, *more, expected=DONE, **options):
+        return self.finish(self.start_ranks(ranks, *self.train_arguments(run, *more), **options), expected, 120)[1]
 
     def finish(self, child, expected=None, seconds=60):
         """Waits; returns (exit code, all output)."""

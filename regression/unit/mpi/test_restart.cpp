@@ -1,0 +1,163 @@
+// Checkpoints on any layout: what 4 x 1 ranks write, 1, 2 x 2, 3 x 1 and 1 x 2 read and write again, and 4 x 1 read
+// back: the same bits of weights and optimizer state, for every optimizer, each rank reading only what it keeps.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "app/restore.hpp"
+#include "regression/unit/kind_names.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Grid {
+  int dp, tp;
+};
+
+// A folder that all ranks know.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    path_ = (fs::temp_directory_path() / fmt::format("sestina-restart-{}", ::getpid())).string();
+    world().broadcast(path_, 0);
+    if (world().rank() == 0) fs::remove_all(path_);
+    world().barrier();
+  }
+  ~SharedFolder() {
+    world().barrier();
+    std::error_code ignored;
+    if (world().rank() == 0) fs::remove_all(path_, ignored);
+  }
+  std::string run(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+TrainingCase restart_case(const std::string& kind, Grid grid) {
+  TrainingCase run = training_case(kind);
+  run.options.parallel.dp = grid.dp;
+  run.options.parallel.tp = grid.tp;
+  run.options.parallel.bucket_elements = 20000;
+  return run;
+}
+
+void save(DistributedSession<Host, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
+  WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
+  ranks.broadcast(group.token, 0);
+  CheckpointWriter writer(folder, CheckpointOptions(), group);
+  RunState state;
+  state.step = 5;
+  take_snapshot(run.fields(), state, {}, writer.slot());
+  writer.save();
+  writer.wait();
+  for (const CheckpointWriter::Event& event : writer.take_events()) EXPECT_EQ(event.error, "") << folder;
+  ranks.barrier();
+}
+
+void load(DistributedSession<Host, float>& run, const std::string& folder) {
+  const CheckpointReader reader(folder + "/checkpoints/step_00000005", Verify::opened);
+  restore(run.session(), reader, run.fields(), false);
+  run.weights_changed();
+}
+
+// Every tensor of a checkpoint, whole.
+std::map<std::string, std::vector<std::byte>> contents(const std::string& folder) {
+  const CheckpointReader reader(folder + "/checkpoints/step_00000005", Verify::full);
+  std::map<std::string, std::vector<std::byte>> all;
+  for (const CheckpointReader::Entry& entry : reader.entries()) {
+    StateField field;
+    field.path = entry.path;
+    field.dtype = entry.dtype;
+    field.shape = entry.shape;
+    field.row_end = entry.shape[0];
+    all[entry.path].resize(field.bytes());
+    reader.read(field, all[entry.path].data());
+  }
+  return all;
+}
+
+// Ranks [0, dp * tp) read `from` and write `to`; the others wait.
+void pass_through(const std::string& kind, Grid grid, const std::string& from, const std::string& to) {
+  const int size = grid.dp * grid.tp;
+  const bool takes_part = world().rank() < size;
+  const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
+  if (takes_part) {
+    const TrainingCase run = restart_case(kind, grid);
+    DistributedSession<Host, float> session(Host(), run.options, *ranks);
+    session.initialise(77);  // other weights than those that are read
+    load(session, from);
+    save(session, *ranks, grid, to);
+  }
+  world().barrier();
+}
+
+TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
+  ASSERT_EQ(world().size(), 4);
+  std::vector<std::string> kinds = kind_names();
+  kinds.push_back("adamw");
+  for (const std::string& kind : kinds) {
+    const SharedFolder folder;
+    const Grid four{4, 1};
+    {
+      const TrainingCase run = restart_case(kind, four);
+      DistributedSession<Host, float> session(Host(), run.options, world());
+      session.initialise(5);
+      Trained ignored;
+      train_steps(session, run.options, 0, 5, ignored);
+      save(session, world(), four, folder.run("first"));
+    }
+    std::string last = folder.run("first");
+    for (const Grid grid : {Grid{1, 1}, Grid{2, 2}, Grid{3, 1}, Grid{1, 2}, four}) {
+      const std::string next = folder.run(fmt::format("{}x{}", grid.dp, grid.tp));
+      pass_through(kind, grid, last, next);
+      last = next;
+    }
+    if (world().rank() == 0) {
+      const auto first = contents(folder.run("first"));
+      EXPECT_GT(first.size(), 20u);
+      for (const char* name : {"1x1", "2x2", "3x1", "1x2", "4x1"})
+        EXPECT_TRUE(first == contents(folder.run(name))) << kind << " on " << name;
+    }
+    world().barrier();
+  }
+}
+
+// Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
+TEST(Restart, TrainingGoesOnToTheSameBits) {
+  for (const char* kind : {"soap", "muon", "shampoo"}) {
+    const SharedFolder folder;
+    const Grid four{4, 1};
+    const TrainingCase run = restart_case(kind, four);
+    Trained whole;
+    {
+      DistributedSession<Host, float> session(Host(), run.options, world());
+      session.initialise(5);
+      train_steps(session, run.options, 0, 5, whole);
+      save(session, world(), four, folder.run("run"));
+      train_steps(session, run.options, 5, 10, whole);
+      whole.weights = whole_weights(session);
+    }
+    for (const Grid grid : {four, Grid{2, 1}, Grid{1, 1}}) {
+      const bool takes_part = world().rank() < grid.dp;
+      const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
+      if (!takes_part) continue;
+      const TrainingCase part = restart_case(kind, grid);
+      DistributedSession<Host, float> session(Host(), part.options, *ranks);
+      load(session, folder.run("run"));
+      Trained rest;
+      train_steps(session, part.options, 5, 10, rest);
+      EXPECT_EQ(rest.loss, std::vector<double>(whole.loss.begin() + 5, whole.loss.end())) << kind << ", dp " << grid.dp;
+      EXPECT_EQ(whole_weights(session), whole.weights) << kind << ", dp " << grid.dp;
+    }
+    world().barrier();
+  }
+}
+
+}  // namespace
+}  // namespace sestina
