@@ -31,7 +31,7 @@ template <class Exec, class T>
 DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options& options, Communicator& world)
     : exec_(exec),
       world_(world),
-      grid_(make_grid(world, options.parallel.dp, options.parallel.tp, options.parallel.node_size)),
+      grid_(make_grid(world, options.parallel.dp, options.parallel.tp, options.parallel.node_size, !is_host<Exec>)),
       share_(batch_share(options, grid_.dp_rank)),
       whole_(options.model),
       losses_(static_cast<std::size_t>(share_.all)) {

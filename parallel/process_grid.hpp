@@ -14,7 +14,7 @@ struct ProcessGrid {
 };
 
 // One pipeline stage; world.size() must be dp * tp. node_size: see node_groups.hpp; the data-parallel groups, which
-// span nodes, work in two levels.
-ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size);
+// span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
+ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device);
 
 }  // namespace sestina

@@ -64,6 +64,7 @@ template <class... Args>
 namespace ranks {
 bool available();                                     // this build has MPI
 std::string library();                                // "Open MPI v4.1.4", or "none"
+bool reads_device_memory();                           // that library takes pointers of CUDA
 std::unique_ptr<Communicator> start(double timeout);  // MPI_Init; the group of all ranks
 void set_timeout(double seconds);
 void stop();           // MPI_Finalize
