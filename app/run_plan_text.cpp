@@ -106,9 +106,9 @@ void print_balance(const RunPlan& run) {
 
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
-  fmt::print("{:32}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
+  fmt::print("{:38}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
   for (const Collective& c : run.plan.collectives)
-    fmt::print("  {:3} {:14} {:11}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
+    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
                with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"));
   fmt::print("\n");
 }

@@ -12,6 +12,7 @@
 #include "app/instruction_set.hpp"
 #include "app/restore.hpp"
 #include "io/npy_write.hpp"
+#include "parallel/plan_collectives.hpp"
 
 namespace sestina {
 namespace {
@@ -155,6 +156,7 @@ void Trainer<Exec, T>::report(double norm, double factor) {
   clock_.move(Phase::forward_backward, Phase::gather, model_.take_gather_seconds());
   if (several()) {
     auto seconds = clock_.seconds();
+    static_assert(std::tuple_size_v<decltype(seconds)> == RunMessages::times);
     runtime_.world().all_reduce(seconds.data(), seconds.size(), Reduction::max);
     clock_.set_seconds(seconds);
   }
@@ -224,9 +226,9 @@ template <class Exec, class T>
 bool Trainer<Exec, T>::stop_wished() {
   const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
   const Stop::Wish wish = stop_.poll(reserve);
-  double wishes[3] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
+  double wishes[RunMessages::wishes] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
                       checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
-  runtime_.world().all_reduce(wishes, 3, Reduction::max);  // a wish at one rank is enough
+  runtime_.world().all_reduce(wishes, RunMessages::wishes, Reduction::max);  // a wish at one rank is enough
   if (wishes[1] > 0) save_wished_ = true;
   if (wishes[0] > 0) stopped_ = true;
   saves_fail_ = wishes[2] > 0;

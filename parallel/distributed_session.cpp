@@ -5,6 +5,7 @@
 
 #include "core/model_part.hpp"
 #include "parallel/make_plan.hpp"
+#include "parallel/traced_communicator.hpp"
 
 namespace sestina {
 namespace {
@@ -28,9 +29,11 @@ BatchShare batch_share(const Options& options, int dp_rank) {
 }
 
 template <class Exec, class T>
-DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options& options, Communicator& world)
+DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options& options, Communicator& world,
+                                                Trace* trace)
     : exec_(exec),
       world_(world),
+      trace_(trace),
       grid_(make_grid(world, options.parallel.dp, options.parallel.tp, options.parallel.node_size, !is_host<Exec>)),
       share_(batch_share(options, grid_.dp_rank)),
       whole_(options.model),
@@ -38,8 +41,10 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
   const SessionSetting setting = rank_setting(options, share_);
   if (world.size() == 1) {
     session_ = std::make_unique<Session<Exec, T>>(exec, options.model, setting, &options.optimizer);
+    if (trace_) session_->set_hooks(&hooks_);
     return;
   }
+  trace_groups();
   const int dp_rank = grid_.dp_rank, tp = grid_.tp, tp_rank = grid_.tp_rank;
   stage_ = plan_stage(options, all_layers(options.model));
   lay_out_buckets(stage_, options, tp_rank);
@@ -47,6 +52,7 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
   tensor_group_ = std::make_unique<TensorGroup<Exec>>(*grid_.tp_group);
   const ModelPart part = model_part(options.model, tp, tp_rank, options.parallel.sequence_parallel);
   replica_group_ = grid_.tp_group->split(tp_rank / part.key_value_holders(), tp_rank);
+  if (trace_) replica_group_ = traced(std::move(replica_group_), *trace_, "ranks with the same heads");
   replicas_ = std::make_unique<TensorGroup<Exec>>(*replica_group_);
   session_ = std::make_unique<Session<Exec, T>>(
       exec, part, setting, shard_layout(stage_, buckets, options, dp_rank, tp_rank), tensor_group_.get());
@@ -74,6 +80,13 @@ template <class Exec, class T>
 DistributedSession<Exec, T>::~DistributedSession() = default;
 
 template <class Exec, class T>
+void DistributedSession<Exec, T>::trace_groups() {
+  if (!trace_) return;
+  grid_.tp_group = traced(std::move(grid_.tp_group), *trace_, "tensor-parallel group");
+  grid_.dp_group = traced(std::move(grid_.dp_group), *trace_, "data-parallel group");
+}
+
+template <class Exec, class T>
 void DistributedSession<Exec, T>::initialise(std::uint64_t seed) {
   session_->initialise(seed);
   if (hosts_) hosts_->initialise(whole_.initializer_range, seed);
@@ -82,13 +95,20 @@ void DistributedSession<Exec, T>::initialise(std::uint64_t seed) {
 template <class Exec, class T>
 void DistributedSession<Exec, T>::forward_backward(double gradient_scale, int micro) {
   if (micro == 0) std::fill(losses_.begin(), losses_.end(), 0.0);
+  hooks_.training = true;
   losses_[static_cast<std::size_t>(share_.first + micro)] = session_->forward_backward(gradient_scale, micro);
+  hooks_.training = false;
+  hooks_.span.end();
 }
 
 template <class Exec, class T>
 typename DistributedSession<Exec, T>::StepSums DistributedSession<Exec, T>::complete() {
   GradientNorm<Exec, T>& norm = session_->norm();
-  if (reduce_) reduce_->finish();
+  if (reduce_) {
+    const TraceSpan span(trace_, "rest of the gradients");
+    reduce_->finish();
+  }
+  const TraceSpan span(trace_, "loss and norm");
   std::vector<double>& squares = norm.squares(exec_);
   if (grid_.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
     sums_.assign(losses_.begin(), losses_.end());
@@ -118,12 +138,24 @@ void DistributedSession<Exec, T>::complete_norm() {
 
 template <class Exec, class T>
 void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
-  if (!gather_) return session_->update(t, factor, gradient_scale);
+  if (!gather_) {
+    const TraceSpan span(trace_, "optimizer");
+    return session_->update(t, factor, gradient_scale);
+  }
   Optimizer<Exec, T>& optimizer = session_->optimizer();
-  optimizer.step_scalar(exec_, t, factor, gradient_scale);
-  optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - hosts_->items().size());
-  hosts_->update(optimizer, t, factor, gradient_scale);
-  if (sharded_) sharded_->step(exec_, factor, gradient_scale);
+  {
+    const TraceSpan span(trace_, "scalar optimizer");
+    optimizer.step_scalar(exec_, t, factor, gradient_scale);
+  }
+  {
+    const TraceSpan span(trace_, "matrices");
+    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - hosts_->items().size());
+  }
+  hosts_->update(optimizer, t, factor, gradient_scale, trace_);
+  if (sharded_) {
+    const TraceSpan span(trace_, "sharded matrices");
+    sharded_->step(exec_, factor, gradient_scale);
+  }
   if (QkClip<Exec, T>* clip = session_->qk_clip()) {
     std::vector<double>& scores = clip->fetch(exec_);
     world_.all_reduce(scores.data(), scores.size(), Reduction::max);

@@ -13,6 +13,7 @@
 #include "parallel/matrix_hosts.hpp"
 #include "parallel/process_grid.hpp"
 #include "parallel/tensor_group.hpp"
+#include "parallel/trace.hpp"
 #include "parallel/weight_gather.hpp"
 
 namespace sestina {
@@ -27,8 +28,8 @@ BatchShare batch_share(const Options&, int dp_rank);
 template <class Exec, class T>
 class DistributedSession {
  public:
-  // world.size() must be dp * tp of the options; pp is 1.
-  DistributedSession(const Exec&, const Options&, Communicator& world);
+  // world.size() must be dp * tp of the options; pp is 1. The trace, if any, must outlive it.
+  DistributedSession(const Exec&, const Options&, Communicator& world, Trace* trace = nullptr);
   ~DistributedSession();
 
   Session<Exec, T>& session() { return *session_; }
@@ -67,15 +68,27 @@ class DistributedSession {
 
  private:
   struct Hooks final : BlockHooks {
-    explicit Hooks(DistributedSession& s) : session(s) {}
-    void before_forward(int block) override { session.gather_->before_forward(block); }
-    void after_backward(int block) override { session.reduce_->block_done(block); }
+    explicit Hooks(DistributedSession& s) : session(s), span(s.trace_) {}
+    void before_forward(int block) override {
+      span.end();
+      if (session.gather_) session.gather_->before_forward(block);
+      if (training) span.begin("forward", block);
+    }
+    void before_backward(int block) override { span.begin("backward", block); }
+    void after_backward(int block) override {
+      span.end();
+      if (session.reduce_) session.reduce_->block_done(block);
+    }
     DistributedSession& session;
+    OpenSpan span;          // of the block that is computed
+    bool training = false;  // an evaluation shows no blocks
   };
+  void trace_groups();
   void complete_norm();
 
   Exec exec_;
   Communicator& world_;
+  Trace* trace_;  // null: none
   ProcessGrid grid_;
   BatchShare share_;
   ModelConfig whole_;

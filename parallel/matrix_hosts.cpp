@@ -175,7 +175,8 @@ void MatrixHosts<Exec, T>::initialise(double range, std::uint64_t seed) {
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale) {
+void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
+                                  Trace* trace) {
   if (groups_.empty()) return;
   const std::size_t base = optimizer.matrix_count() - items_.size();
   exec_.fence("hosts");
@@ -184,8 +185,11 @@ void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
     Group& group = groups_[g];
     group.gradients->finish();
     if (g + 1 < groups_.size()) groups_[g + 1].gradients->start();
-    optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
-    exec_.fence("hosts");
+    {
+      const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
+      optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
+      exec_.fence("hosts");
+    }
     group.weights->start();
     if (g > 0) groups_[g - 1].weights->finish();
   }

@@ -11,6 +11,7 @@
 #include "core/session.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/shard_layout.hpp"
+#include "parallel/trace.hpp"
 
 namespace sestina {
 
@@ -27,7 +28,8 @@ class MatrixHosts {
   void initialise(double range, std::uint64_t seed);
 
   // The update of all hosted matrices; `optimizer` holds items() behind its other matrices.
-  void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale);
+  void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
+              Trace* trace = nullptr);
   // Master weights were written: sends their shards to all ranks.
   void publish();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "core/model_part.hpp"
+#include "core/model_size.hpp"
 #include "core/optimizer/muon_rule.hpp"
 #include "parallel/plan_memory.hpp"
 #include "parallel/shard_layout.hpp"
@@ -52,15 +54,58 @@ class Tally {
   std::vector<Collective> stage_, all_;
 };
 
-// Gradients to their owners, weights back, bucket by bucket.
+// Sizes are those of tensor-parallel rank 0, whose shards are the largest.
+TensorSpec largest_shard(const TensorSpec& spec, const Options& options) {
+  return local_spec(spec, options.model, options.parallel.tp, 0);
+}
+
+// Gradients to their owners, weights back, bucket by bucket; where nobody owns a bucket, sums to everybody. Weights
+// travel without the gaps between them, as they are computed with: vectors in fp32.
 void data_parallel(Tally& tally, const StagePlan& stage, const Options& options) {
   if (options.parallel.dp == 1) return;
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
     for (const BucketLayout& bucket : *buckets) {
-      const bool owned = !bucket.cut.empty();
-      tally.add(owned ? "reduce_scatter" : "all_reduce", "dp", "gradients", 1, bucket.elements * f32);
-      if (owned) tally.add("all_gather", "dp", "weights", 1, bucket.elements * compute_bytes(options));
+      tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * f32);
+      if (bucket.cut.empty()) {
+        tally.add("all_gather", "dp", "gradients", 1, bucket.elements * f32);
+        continue;
+      }
+      std::int64_t bytes = 0;
+      for (const int number : bucket.specs) {
+        const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
+        bytes += local.elements() * (local.is_vector() ? f32 : compute_bytes(options));
+      }
+      tally.add("all_gather", "dp", "weights", 1, bytes);
     }
+}
+
+// Places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an owner, one for
+// each chunk of one that is dealt out.
+std::int64_t square_places(const StagePlan& stage, const Options& options) {
+  std::int64_t places = 0;
+  for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
+    const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
+    const std::int64_t rows = chunk_rows(local);
+    places += stage.is_matrix(number) ? 1 : (local.rows + rows - 1) / rows;
+  }
+  return places;
+}
+
+// Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; what the trainer asks all ranks.
+void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options) {
+  constexpr std::int64_t f64 = 8;
+  const ParallelOptions& parallel = options.parallel;
+  const auto tensors = static_cast<std::int64_t>(stage.specs.size());
+  const std::int64_t micros = options.train.global_batch / local_batch(options).micro;
+  if (parallel.dp > 1)
+    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options)));
+  if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * tensors * parallel.tp);
+  if (parallel.pp > 1) tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + tensors));
+  if (options.optimizer.qk_clip > 0)
+    tally.add("all_reduce", "all", "largest scores", 1,
+              f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
+  tally.add("all_reduce", "all", "wishes", RunMessages::polls, RunMessages::polls * RunMessages::wishes * f64);
+  tally.add("all_reduce", "all", "times", 1, RunMessages::times * f64);
 }
 
 std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& options) {
@@ -71,16 +116,22 @@ std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& opt
 // Whole matrices for their update: to the hosts and back, or all to all, or products summed.
 void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options& options) {
   if (options.parallel.tp == 1) return;
-  std::int64_t groups = 0, group_bytes = 0;
+  std::int64_t groups = 0, gradient_bytes = 0, update_bytes = 0;
   for (const auto& of_rank : stage.micro_groups) {
-    std::int64_t bytes = 0;
+    std::int64_t gradients = 0, updates = 0;
     for (const MicroGroup& group : of_rank)
-      for (const int spec : group.specs) bytes += stage.specs[static_cast<std::size_t>(spec)].elements() * f32;
+      for (const int number : group.specs) {
+        const TensorSpec& spec = stage.specs[static_cast<std::size_t>(number)];
+        gradients += spec.elements() * f32;
+        for (int rank = 0; rank < options.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
+          updates += local_spec(spec, options.model, options.parallel.tp, rank).elements() * compute_bytes(options);
+      }
     groups = std::max(groups, static_cast<std::int64_t>(of_rank.size()));
-    group_bytes = std::max(group_bytes, bytes);
+    gradient_bytes = std::max(gradient_bytes, gradients);
+    update_bytes = std::max(update_bytes, updates);
   }
-  tally.add("all_to_all", "tp", "whole gradients", groups, group_bytes);
-  tally.add("all_to_all", "tp", "updates", groups, group_bytes);
+  tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
+  tally.add("all_to_all", "tp", "updates", groups, update_bytes);
   if (options.parallel.tp_update != TpUpdate::duplicated && options.parallel.tp_update != TpUpdate::distributed) return;
   std::vector<std::int64_t> count(static_cast<std::size_t>(options.parallel.dp), 0), bytes = count;
   for (std::size_t i = 0; i < stage.specs.size(); ++i)
@@ -103,24 +154,54 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
             *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
 }
 
-// The model's own: with sequence parallelism, attention and MLP each gather their input and scatter their sum, forward;
-// backward does both in mirror and gathers the input once more for the weight gradients.
-void model_parallel(Tally& tally, const StagePlan& stage, const Options& options) {
+// The model's own, by micro-batch (core/model). With sequence parallelism, attention and MLP each gather their input
+// and scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight
+// gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go
+// to everybody and nothing is gathered.
+void activations(Tally& tally, const StagePlan& stage, const Options& options) {
+  const ModelConfig& model = options.model;
   const LocalBatch batch = local_batch(options);
   const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length, micros = batch.count;
-  const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
-  if (options.parallel.tp > 1) {
-    const std::int64_t again = options.train.recompute ? 1 : 0;
-    const std::int64_t halves = 2 * (stage.layers.end - stage.layers.begin) * micros;
-    const std::int64_t gathers = halves * (3 + again), scatters = halves * (2 + again);
+  const std::int64_t stream = tokens * model.hidden_size * compute_bytes(options);
+  const bool first = stage.layers.begin == 0, last = stage.layers.end == model.num_hidden_layers;
+  const bool post_norm = model.family == Family::olmo2, again = options.train.recompute;
+  const std::int64_t layers = stage.layers.end - stage.layers.begin, ends = (first ? 1 : 0) + (last ? 1 : 0);
+  const std::int64_t gathers = micros * (layers * (6 + (again ? 2 : 0)) + ends);
+  // A recomputed layer needs the sum behind its MLP only where a norm follows it.
+  const std::int64_t sums = micros * (layers * (4 + (again ? (post_norm ? 2 : 1) : 0)) + ends);
+  if (options.parallel.sequence_parallel) {
     tally.add("all_gather", "tp", "activations", gathers, gathers * stream);
-    tally.add("reduce_scatter", "tp", "activations", scatters, scatters * stream);
+    tally.add("reduce_scatter", "tp", "activations", sums, sums * stream);
+  } else {
+    tally.add("all_reduce", "tp", "activations", sums, sums * stream);
   }
-  if (options.parallel.pp > 1) {
-    const bool ends = stage.layers.begin == 0 || stage.layers.end == options.model.num_hidden_layers;
-    const std::int64_t sends = micros * (ends ? 1 : 2);
-    tally.add("send", "pp", "activations", sends, sends * stream / options.parallel.tp);
+  if (post_norm) {  // squares of q and k of each row, over all heads
+    const std::int64_t norms = micros * layers * (again ? 3 : 2);
+    tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * f32);
   }
+  if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
+    const ModelPart part = model_part(model, options.parallel.tp, 0, options.parallel.sequence_parallel);
+    const std::int64_t rows =
+        logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(options)));
+    tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * f32);
+  }
+}
+
+// What each rank has a part of is summed once, behind the last micro-batch.
+void partial_gradients(Tally& tally, const StagePlan& stage, const Options& options) {
+  for (const TensorSpec& spec : stage.specs)
+    if (gradient_is_partial(spec, options.model, options.parallel.tp, options.parallel.sequence_parallel))
+      tally.add("all_reduce", "tp", "partial gradients", 1, largest_shard(spec, options).elements() * f32);
+}
+
+void pipeline(Tally& tally, const StagePlan& stage, const Options& options) {
+  if (options.parallel.pp == 1) return;
+  const LocalBatch batch = local_batch(options);
+  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length;
+  const bool ends = stage.layers.begin == 0 || stage.layers.end == options.model.num_hidden_layers;
+  const std::int64_t sends = batch.count * (ends ? 1 : 2);
+  const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
+  tally.add("send", "pp", "activations", sends, sends * stream / options.parallel.tp);
 }
 
 }  // namespace
@@ -130,17 +211,22 @@ std::vector<Collective> collectives(const Plan& plan, const Options& options) {
   for (const StagePlan& stage : plan.stages) {
     data_parallel(tally, stage, options);
     tensor_parallel_update(tally, stage, options);
-    model_parallel(tally, stage, options);
-    // Loss and norm: one fp64 for each tensor and one more.
-    if (plan.ranks() > 1)
-      tally.add("all_reduce", "all", "loss and norm", 1, 8 * (static_cast<std::int64_t>(stage.specs.size()) + 1));
+    if (plan.tp > 1) {
+      activations(tally, stage, options);
+      partial_gradients(tally, stage, options);
+    }
+    pipeline(tally, stage, options);
+    if (plan.ranks() > 1) loss_and_norm(tally, stage, options);
     tally.end_stage();
   }
   return tally.take();
 }
 
 double sent_bytes(const Collective& collective, const Plan& plan) {
-  const int size = collective.group == "dp" ? plan.dp : collective.group == "tp" ? plan.tp : plan.ranks();
+  const int size = collective.group == "dp"   ? plan.dp
+                   : collective.group == "tp" ? plan.tp
+                   : collective.group == "pp" ? plan.pp
+                                              : plan.ranks();
   const double part = static_cast<double>(size - 1) / size, bytes = static_cast<double>(collective.bytes);
   if (collective.operation == "send") return bytes;
   if (collective.operation == "all_to_all") return bytes * part / size;

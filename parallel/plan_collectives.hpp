@@ -7,6 +7,12 @@
 
 namespace sestina {
 
+// What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them wishes to
+// stop or to save; and behind it, how long each phase took.
+struct RunMessages {
+  static constexpr int polls = 2, wishes = 3, times = 7;  // fp64 numbers in each of the last two
+};
+
 // Collectives of one step by kind, as the busiest rank takes part in them; a group of one rank sends nothing.
 std::vector<Collective> collectives(const Plan&, const Options&);
 

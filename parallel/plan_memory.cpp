@@ -65,11 +65,12 @@ void add_rows(std::vector<RankMemory>& ranks, const StagePlan& stage, const Opti
 }  // namespace
 
 LocalBatch local_batch(const Options& options) {
-  const int ranks = options.parallel.dp;
-  const int share = std::max((options.train.global_batch + ranks - 1) / ranks, 1);
+  const int ranks = options.parallel.dp, sequences = options.train.global_batch;
   LocalBatch batch;
-  batch.micro = std::min(options.train.micro_batch, share);
-  batch.count = (share + batch.micro - 1) / batch.micro;
+  batch.micro = options.train.micro_batch;
+  // As require_trainable lowers it; sequences fewer than ranks cannot be trained on.
+  while (batch.micro > 1 && (sequences % batch.micro != 0 || sequences / batch.micro < ranks)) --batch.micro;
+  batch.count = std::max((sequences / batch.micro + ranks - 1) / ranks, 1);
   return batch;
 }
 

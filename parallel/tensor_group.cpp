@@ -20,7 +20,8 @@ Vector<T, Exec> TensorGroup<Exec>::staging(std::size_t n) {
 
 template <class Exec>
 template <class T, class Cut>
-void TensorGroup<Exec>::scatter(const Exec& exec, const T* from, const Cut& cut, Vector<T, Exec> received) {
+void TensorGroup<Exec>::scatter(const Exec& exec, const char* name, const T* from, const Cut& cut,
+                                Vector<T, Exec> received) {
   exec.fence("group_scatter");
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   std::size_t at = 0;
@@ -30,12 +31,12 @@ void TensorGroup<Exec>::scatter(const Exec& exec, const T* from, const Cut& cut,
     group_.send(peer, from + cut(peer), (cut(peer + 1) - cut(peer)) * sizeof(T));
     at += mine;
   }
-  group_.wait("sum over the tensor-parallel group");
+  group_.wait(name);
 }
 
 template <class Exec>
 template <class T, class Cut>
-void TensorGroup<Exec>::collect(const Exec& exec, T* whole, const Cut& cut) {
+void TensorGroup<Exec>::collect(const Exec& exec, const char* name, T* whole, const Cut& cut) {
   exec.fence("group_collect");
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   for (int peer = 0; peer < size(); ++peer) {
@@ -43,12 +44,13 @@ void TensorGroup<Exec>::collect(const Exec& exec, T* whole, const Cut& cut) {
     group_.receive(peer, whole + cut(peer), (cut(peer + 1) - cut(peer)) * sizeof(T));
     group_.send(peer, whole + cut(rank()), mine * sizeof(T));
   }
-  group_.wait("gather over the tensor-parallel group");
+  group_.wait(name);
 }
 
 template <class Exec>
 template <class T>
 void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
+  if (size() == 1) return;
   ++count_.reductions;
   const std::size_t n = x.extent(0);
   const auto ranks = static_cast<std::size_t>(size());
@@ -74,9 +76,9 @@ void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
   const auto cut = [&](int r) { return n * static_cast<std::size_t>(r) / ranks; };
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   const Vector<T, Exec> others = staging<T>((ranks - 1) * mine);
-  scatter(exec, x.data(), cut, others);
+  scatter(exec, "parts of a sum over the tensor-parallel group", x.data(), cut, others);
   apply(Vector<T, Exec>(x.data() + cut(rank()), mine), others);
-  collect(exec, x.data(), cut);
+  collect(exec, "gather of a sum over the tensor-parallel group", x.data(), cut);
 }
 
 template <class Exec>
@@ -91,7 +93,7 @@ void TensorGroup<Exec>::rows(const Exec& exec, Matrix<const T, Exec> part, Matri
                   part.extent(1), n, width);
   if (part.data() != own)
     convert<Exec, T, T>(exec, Vector<const T, Exec>(part.data(), part.size()), Vector<T, Exec>(own, part.size()));
-  collect(exec, whole.data(), cut);
+  collect(exec, "gather over the tensor-parallel group", whole.data(), cut);
 }
 
 template <class Exec>
@@ -104,7 +106,7 @@ void TensorGroup<Exec>::sums(const Exec& exec, Matrix<T, Exec> whole, Matrix<T, 
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   SESTINA_REQUIRE(part.size() == mine, "{} x {} is not my part of {} x {}", part.extent(0), part.extent(1), n, width);
   const Vector<T, Exec> others = staging<T>(static_cast<std::size_t>(size() - 1) * mine);
-  scatter(exec, whole.data(), cut, others);
+  scatter(exec, "sum of rows over the tensor-parallel group", whole.data(), cut, others);
   tree_sum<Exec, T>(exec, rank(), size(), Vector<const T, Exec>(whole.data() + cut(rank()), mine), others,
                     Vector<T, Exec>(part.data(), mine));
 }

@@ -42,9 +42,9 @@ class TensorGroup final : public GroupOps<Exec> {
   void sums(const Exec&, Matrix<T, Exec> whole, Matrix<T, Exec> part);
   // Elements [cut(r), cut(r + 1)) of my `from` go to rank r; its elements [cut(rank), ...) come to `received`.
   template <class T, class Cut>
-  void scatter(const Exec&, const T* from, const Cut& cut, Vector<T, Exec> received);
+  void scatter(const Exec&, const char* name, const T* from, const Cut& cut, Vector<T, Exec> received);
   template <class T, class Cut>
-  void collect(const Exec&, T* whole, const Cut& cut);
+  void collect(const Exec&, const char* name, T* whole, const Cut& cut);
   template <class T>
   Vector<T, Exec> staging(std::size_t n);
 

@@ -1,0 +1,82 @@
+// What a rank did and when: spans of computation, and exchanges from their start until they were seen complete, each in
+// a row of its own. Recording reads a clock and fills memory that was there before: nothing allocates. A full memory
+// drops what comes, and counts it. On a device, spans of computation are those of the calls that queue it. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+class Trace {
+ public:
+  using Handle = std::int64_t;  // of a span; below 0: none
+  enum class Kind : std::uint8_t { work, wait, exchange };
+  struct Event {
+    const char* name = nullptr;  // static
+    std::int64_t number = -1;    // of the block, bucket or group; -1: none
+    std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
+    int row = 0;
+    Kind kind = Kind::work;
+  };
+  static constexpr int work_row = 0;
+
+  explicit Trace(std::size_t capacity);
+  int add_row(std::string name);  // allocates: before recording
+
+  void start();  // forgets what was recorded; the clock starts at 0
+  void stop();   // what is still open ends here
+  bool recording() const { return recording_; }
+
+  Handle begin(int row, const char* name, std::int64_t number = -1, Kind kind = Kind::work);
+  void end(Handle);
+  void end_as(Handle, const char* name);  // where the name is known last
+
+  const std::vector<Event>& events() const { return events_; }
+  const std::vector<std::string>& rows() const { return rows_; }
+  std::int64_t dropped() const { return dropped_; }
+
+ private:
+  std::int64_t now() const;
+
+  std::vector<Event> events_;
+  std::vector<std::string> rows_{"computation"};
+  Handle first_ = 0;  // that of events_[0]; spans of recordings before lie below
+  std::int64_t origin_ = 0, dropped_ = 0;
+  bool recording_ = false;
+};
+
+// One span after another in the row of computation; null: does nothing.
+class OpenSpan {
+ public:
+  explicit OpenSpan(Trace* trace) : trace_(trace) {}
+  void begin(const char* name, std::int64_t number = -1, Trace::Kind kind = Trace::Kind::work) {
+    end();
+    if (trace_) handle_ = trace_->begin(Trace::work_row, name, number, kind);
+  }
+  void end() {
+    if (handle_ >= 0) trace_->end(handle_);
+    handle_ = -1;
+  }
+
+ private:
+  Trace* trace_;
+  Trace::Handle handle_ = -1;
+};
+
+// As long as it lives.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, const char* name, std::int64_t number = -1, Trace::Kind kind = Trace::Kind::work)
+      : span_(trace) {
+    span_.begin(name, number, kind);
+  }
+  ~TraceSpan() { span_.end(); }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  OpenSpan span_;
+};
+
+}  // namespace sestina
