@@ -106,7 +106,7 @@ ExitCode Trainer<Exec, T>::run() {
     if (save_wished_ || due(options_.checkpoint.every)) save();
     drain_events();
     if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
-      fail(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
+      fail_on_all(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
   trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
@@ -118,7 +118,7 @@ ExitCode Trainer<Exec, T>::run() {
   runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
   const bool saved = unsaved == 0;
   if (!stopped_) {
-    if (!saved) fail(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
+    if (!saved) fail_on_all(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
     return ExitCode::done;
   }
   spdlog::info("stopped by {} at update {}{}", stop_.reason(), step_,
@@ -196,8 +196,9 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row) {
     metrics_.event(step_, "diverged", what);
-    fail(ExitCode::diverged, "not finite: {}; the last update is not affected, the newest checkpoint is of update {}",
-         what, saved_step_);
+    fail_on_all(ExitCode::diverged,
+                "not finite: {}; the last update is not affected, the newest checkpoint is of update {}", what,
+                saved_step_);
   }
   ++skipped_;
   ++skipped_in_a_row_;

@@ -18,6 +18,8 @@
 #include "app/memory_check.hpp"
 #include "app/verbs.hpp"
 #include "kernels/exec.hpp"
+#include "parallel/device_communicator.hpp"
+#include "parallel/runtime.hpp"
 #include "sestina_version.hpp"
 
 namespace sestina {
@@ -96,6 +98,8 @@ Json collect(const InfoArguments& arguments) {
     info["problem"] = error.what();
   }
   info["ranks"] = 1;
+  info["mpi"] = {{"library", ranks::library()}, {"reads_device_memory", ranks::reads_device_memory()}};
+  info["nccl"] = nccl_version();
   info["built_with"] = header_versions();
   info["libraries"] = loaded_libraries();
   return info;

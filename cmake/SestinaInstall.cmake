@@ -10,4 +10,4 @@ install(EXPORT SestinaTargets NAMESPACE Sestina:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/SestinaConfig.cmake.in ${PROJECT_BINARY_DIR}/SestinaConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/SestinaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/SestinaConfig.cmake ${PROJECT_BINARY_DIR}/SestinaConfigVersion.cmake
-  cmake/SestinaDependencies.cmake cmake/FindDNNL.cmake DESTINATION ${package_dir})
+  cmake/SestinaDependencies.cmake cmake/FindDNNL.cmake cmake/FindNCCL.cmake DESTINATION ${package_dir})

@@ -17,8 +17,11 @@ struct TensorHolding {
                                                 // hosted ones, whose master weights and state it keeps
   bool dealt =
       false;  // rows are dealt out to data-parallel ranks (cuts: multiples of chunk_rows), else it has one owner
-  bool hosted = false;  // a tensor-parallel rank of the owner's updates it whole (parallel/matrix_hosts.hpp)
-  bool saved = true;    // false: another rank has the same values, which counts them and writes them to checkpoints
+  bool hosted = false;   // a tensor-parallel rank of the owner's updates it whole (parallel/matrix_hosts.hpp)
+  bool sharded = false;  // a matrix that is updated where its shards are, by the whole tensor-parallel group
+                         // (core/optimizer/sharded_muon.hpp)
+  bool saved = true;     // false: another rank has the same values, which counts them and writes them to checkpoints
+  bool counted = true;   // false: another rank of the tensor-parallel group has the same shard, and enters it into sums
   std::size_t gradient_offset = 0;  // of the shard's gradient in the gradient buffer, elements
   std::int64_t owned_rows() const { return owned_end - owned_begin; }
   std::size_t owned_elements() const { return static_cast<std::size_t>(owned_rows() * local.cols); }

@@ -26,7 +26,9 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
       tensor.col_end = t.col_begin + t.local.cols;
       tensor.row_end = t.row_begin + t.owned_end;
     }
+    tensor.sharded = t.sharded;
     tensor.saved = t.saved;
+    tensor.counted = t.counted;
     owned.push_back(tensor);
   }
   return owned;

@@ -34,7 +34,7 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
     : exec_(exec),
       world_(world),
       trace_(trace),
-      grid_(make_grid(world, options.parallel.dp, options.parallel.tp)),
+      grid_(make_grid(world, options.parallel.dp, options.parallel.tp, options.parallel.node_size, !is_host<Exec>)),
       share_(batch_share(options, grid_.dp_rank)),
       whole_(options.model),
       losses_(static_cast<std::size_t>(share_.all)) {
@@ -59,6 +59,9 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
   const Arena<Exec, T>& arena = session_->arena();
   hosts_ = std::make_unique<MatrixHosts<Exec, T>>(exec, *grid_.tp_group, stage_, options, arena, dp_rank);
   session_->make_optimizer(options.model, options.optimizer, hosts_->items());
+  if (std::any_of(session_->tensors().begin(), session_->tensors().end(), [](const auto& t) { return t.sharded; }))
+    sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, session_->tensors(), options.optimizer,
+                                                      setting.deterministic, *tensor_group_);
 
   std::vector<PartialGradient<Exec>> partial;
   for (std::size_t i = 0; i < stage_.specs.size(); ++i) {
@@ -149,6 +152,10 @@ void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double g
     optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - hosts_->items().size());
   }
   hosts_->update(optimizer, t, factor, gradient_scale, trace_);
+  if (sharded_) {
+    const TraceSpan span(trace_, "sharded matrices");
+    sharded_->step(exec_, factor, gradient_scale);
+  }
   if (QkClip<Exec, T>* clip = session_->qk_clip()) {
     std::vector<double>& scores = clip->fetch(exec_);
     world_.all_reduce(scores.data(), scores.size(), Reduction::max);
@@ -177,9 +184,17 @@ std::vector<StateField> DistributedSession<Exec, T>::model_fields() const {
 }
 
 template <class Exec, class T>
+std::vector<StateField> DistributedSession<Exec, T>::optimizer_fields() const {
+  std::vector<StateField> fields = session_->optimizer_fields();
+  if (sharded_)
+    for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
 std::vector<StateField> DistributedSession<Exec, T>::fields() const {
   std::vector<StateField> all = model_fields();
-  for (StateField& field : session_->optimizer_fields()) all.push_back(std::move(field));
+  for (StateField& field : optimizer_fields()) all.push_back(std::move(field));
   return all;
 }
 

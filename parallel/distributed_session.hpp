@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/optimizer/sharded_muon.hpp"
 #include "core/session.hpp"
 #include "parallel/gradient_reduce.hpp"
 #include "parallel/matrix_hosts.hpp"
@@ -52,7 +53,7 @@ class DistributedSession {
 
   // Master weights ("/model/...") and optimizer state that this rank keeps.
   std::vector<StateField> model_fields() const;
-  std::vector<StateField> optimizer_fields() const { return session_->optimizer_fields(); }
+  std::vector<StateField> optimizer_fields() const;
   std::vector<StateField> fields() const;  // both
   void weights_changed();                  // master weights were written, on all ranks: rounds, sends and waits
 
@@ -61,6 +62,8 @@ class DistributedSession {
     std::int64_t gradients = 0, weights = 0, hosts = 0;
   };
   Exchanges exchanges_per_step() const;
+  // Sums over the tensor-parallel group that an update takes: one norm and the Gram matrices of each sharded matrix.
+  std::int64_t sums_per_update() const { return sharded_ ? sharded_->sums_per_step() : 0; }
   typename TensorGroup<Exec>::Count take_group_count() { return tensor_group_->take_count(); }
 
  private:
@@ -94,6 +97,7 @@ class DistributedSession {
   std::unique_ptr<Communicator> replica_group_;
   std::unique_ptr<Session<Exec, T>> session_;
   std::unique_ptr<MatrixHosts<Exec, T>> hosts_;
+  std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   std::unique_ptr<GradientReduce<Exec>> reduce_;
   std::unique_ptr<WeightGather<Exec, T>> gather_;
   Hooks hooks_{*this};

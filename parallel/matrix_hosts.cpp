@@ -58,8 +58,9 @@ MatrixHosts<Exec, T>::MatrixHosts(const Exec& exec, Communicator& tp_group, cons
       const Hosted& matrix = hosted_[h];
       Matrix<bf16, Exec> rounded;
       if constexpr (!shared) rounded = matrix.weight;
-      add_matrix_items<Exec>({matrix.spec, rates_of(matrix.spec, options.optimizer), index.at(matrix.spec.name)},
-                             options.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
+      add_matrix_items<Exec>(
+          {matrix.spec, rates_of(matrix.spec, options.optimizer), index.at(matrix.spec.name), matrix.saved},
+          options.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
     }
     group.end_item = items_.size();
     make_exchanges(group, stage, options.model, arena);

@@ -5,7 +5,9 @@
 
 #include "core/model_part.hpp"
 #include "core/model_size.hpp"
+#include "core/optimizer/muon_rule.hpp"
 #include "parallel/plan_memory.hpp"
+#include "parallel/shard_layout.hpp"
 #include "parallel/tensor_shard.hpp"
 
 namespace sestina {
@@ -106,6 +108,11 @@ void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options)
   tally.add("all_reduce", "all", "times", 1, RunMessages::times * f64);
 }
 
+std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& options) {
+  const auto rows = static_cast<std::size_t>(spec.rows), cols = static_cast<std::size_t>(spec.cols);
+  return static_cast<std::int64_t>(read_muon_rule(*options.optimizer.matrix, rows, cols).steps.size());
+}
+
 // Whole matrices for their update: to the hosts and back, or all to all, or products summed.
 void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options& options) {
   if (options.parallel.tp == 1) return;
@@ -126,7 +133,6 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
   tally.add("all_to_all", "tp", "updates", groups, update_bytes);
   if (options.parallel.tp_update != TpUpdate::duplicated && options.parallel.tp_update != TpUpdate::distributed) return;
-  constexpr std::int64_t iterations = 5;
   std::vector<std::int64_t> count(static_cast<std::size_t>(options.parallel.dp), 0), bytes = count;
   for (std::size_t i = 0; i < stage.specs.size(); ++i)
     for (std::size_t rank = 0; rank < count.size(); ++rank) {
@@ -135,11 +141,12 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
       if (options.parallel.tp_update == TpUpdate::duplicated) {
         count[rank] += 1;
         bytes[rank] += spec.elements() * f32;
-      } else {  // the norm, then a Gram matrix of the whole side each time
+      } else if (is_sharded(spec, options)) {  // the norm, then a Gram matrix of the whole side each time
         const auto cut = tensor_shard(spec, options.model, options.parallel.tp, 0).cut;
+        const std::int64_t iterations = newton_schulz_iterations(spec, options);
         const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
         count[rank] += 1 + iterations;
-        bytes[rank] += f32 + iterations * side * side * f32;
+        bytes[rank] += 2 * f32 + iterations * side * side * f32;
       }
     }
   const bool gather = options.parallel.tp_update == TpUpdate::duplicated;

@@ -13,7 +13,8 @@ struct ProcessGrid {
   std::unique_ptr<Communicator> tp_group;  // same samples, other shards; ordered by tp_rank
 };
 
-// One pipeline stage; world.size() must be dp * tp.
-ProcessGrid make_grid(Communicator& world, int dp, int tp);
+// One pipeline stage; world.size() must be dp * tp. node_size: see node_groups.hpp; the data-parallel groups, which
+// span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
+ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device);
 
 }  // namespace sestina

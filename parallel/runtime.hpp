@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "kernels/error.hpp"
 #include "parallel/communicator.hpp"
@@ -53,10 +54,17 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
+// Fails on all ranks, for what all of them have found out alike: one report, one code.
+template <class... Args>
+[[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
 // The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
 namespace ranks {
 bool available();                                     // this build has MPI
 std::string library();                                // "Open MPI v4.1.4", or "none"
+bool reads_device_memory();                           // that library takes pointers of CUDA
 std::unique_ptr<Communicator> start(double timeout);  // MPI_Init; the group of all ranks
 void set_timeout(double seconds);
 void stop();           // MPI_Finalize

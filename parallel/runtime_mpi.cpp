@@ -1,23 +1,21 @@
 // Ranks over MPI. Only non-blocking calls of the library are used, and every wait polls them: so a wait can end with a
 // message when another rank is lost, and a rank that waits gives its core to those that work.
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 #include <cstring>
 #include <utility>
 
 #include "parallel/copy_blocks.hpp"
+#include "parallel/poll.hpp"
 #include "parallel/runtime.hpp"
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 namespace sestina {
 namespace {
-
-double timeout_seconds = 60;  // one process, one MPI, one limit
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void check(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -27,33 +25,21 @@ void check(int code, const char* what) {
   fail(ExitCode::unavailable, "MPI: {}: {}", what, text);
 }
 
-// Polls until done() or the limit; on the limit fails with what was waited for.
-template <class Done, class Who>
-void poll(const char* name, Done done, Who who) {
-  if (done()) return;
-  const double begin = now();
-  for (int i = 0; !done(); ++i) {
-    sched_yield();
-    if (i % 64 != 0 || now() - begin < timeout_seconds) continue;
-    fail(ExitCode::unavailable, "waited {:.0f} s for {} in \"{}\" (run.abort_timeout): lost, or hanging",
-         timeout_seconds, who(), name);
-  }
-}
-
 void wait_for(MPI_Request& request, const char* name) {
   const auto done = [&] {
     int flag = 0;
     check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), name);
     return flag != 0;
   };
-  poll(name, done, [] { return std::string("the other ranks"); });
+  poll_until(name, done, [] { return std::string("the other ranks"); });
 }
 
 MPI_Op operation(Reduction reduction) {
   return reduction == Reduction::sum ? MPI_SUM : reduction == Reduction::max ? MPI_MAX : MPI_MIN;
 }
 
-// A type for the blocks of a message; counts of MPI are ints, so long stretches are cut into pages.
+// A type for the blocks of a message, relative to its first block: libraries that read device memory tell it by the
+// address they are given. Counts of MPI are ints, so long stretches are cut into pages.
 class BlockType {
  public:
   explicit BlockType(const std::vector<Block>& blocks) {
@@ -62,10 +48,12 @@ class BlockType {
     std::vector<MPI_Datatype> types;
     for (const Block& block : blocks) {
       if (block.bytes() == 0) continue;
-      MPI_Aint place = 0;
+      if (first_ == nullptr) first_ = block.data;
+      MPI_Aint place = 0, origin = 0;
       MPI_Get_address(block.data, &place);
+      MPI_Get_address(first_, &origin);
       lengths.push_back(1);
-      places.push_back(place);
+      places.push_back(MPI_Aint_diff(place, origin));
       types.push_back(rows_type(block));
     }
     MPI_Type_create_struct(static_cast<int>(types.size()), lengths.data(), places.data(), types.data(), &type_);
@@ -75,6 +63,7 @@ class BlockType {
   ~BlockType() { MPI_Type_free(&type_); }
   BlockType(const BlockType&) = delete;
   BlockType& operator=(const BlockType&) = delete;
+  void* first() const { return first_; }
   MPI_Datatype get() const { return type_; }
 
  private:
@@ -103,6 +92,7 @@ class BlockType {
     return type;
   }
 
+  void* first_ = nullptr;
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
@@ -134,7 +124,7 @@ class MpiExchange final : public Exchange {
     return flag != 0;
   }
   void finish() override {
-    poll(
+    poll_until(
         name_, [this] { return test(); }, [this] { return missing(); });
   }
 
@@ -149,9 +139,9 @@ class MpiExchange final : public Exchange {
     MPI_Request request;
     const BlockType type(message.blocks);
     if (out)
-      check(MPI_Send_init(MPI_BOTTOM, 1, type.get(), message.peer, tag, comm, &request), name_);
+      check(MPI_Send_init(type.first(), 1, type.get(), message.peer, tag, comm, &request), name_);
     else
-      check(MPI_Recv_init(MPI_BOTTOM, 1, type.get(), message.peer, tag, comm, &request), name_);
+      check(MPI_Recv_init(type.first(), 1, type.get(), message.peer, tag, comm, &request), name_);
     requests_.push_back(request);
     peers_.push_back(message.peer);
   }
@@ -233,7 +223,7 @@ class MpiCommunicator final : public Communicator {
       check(MPI_Testall(static_cast<int>(started_.size()), started_.data(), &flag, MPI_STATUSES_IGNORE), name);
       return flag != 0;
     };
-    poll(name, done, [this] { return fmt::format("rank {} of the group", fmt::join(peers_, ", ")); });
+    poll_until(name, done, [this] { return fmt::format("rank {} of the group", fmt::join(peers_, ", ")); });
     started_.clear();
     peers_.clear();
   }
@@ -274,15 +264,25 @@ std::string library() {
   return version.substr(0, version.find_first_of(",\n"));
 }
 
+bool reads_device_memory() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0 ? MPIX_Query_cuda_support() == 1 : MPIX_CUDA_AWARE_SUPPORT == 1;
+#else
+  return false;
+#endif
+}
+
 std::unique_ptr<Communicator> start(double timeout) {
-  timeout_seconds = timeout;
+  wait_limit() = timeout;
   int provided = 0;
   // Only the main thread calls MPI; others run beside it.
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
   return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
 }
 
-void set_timeout(double seconds) { timeout_seconds = seconds; }
+void set_timeout(double seconds) { wait_limit() = seconds; }
 void stop() { MPI_Finalize(); }
 void abort(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 

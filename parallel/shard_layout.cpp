@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/optimizer/routing.hpp"
 #include "parallel/tensor_shard.hpp"
 
 namespace sestina {
@@ -63,7 +64,9 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     tensor.dealt = !stage.is_matrix(spec) && options.parallel.dp > 1;
     tensor.hosted = is_hosted(stage, spec, options.parallel);
     const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
-    tensor.saved = !copied && shard_holders(tensor.whole, options.model, tp, tp_rank).first == tp_rank;
+    tensor.sharded = is_sharded(tensor.whole, options);
+    tensor.counted = shard_holders(tensor.whole, options.model, tp, tp_rank).first == tp_rank;
+    tensor.saved = !copied && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
     tensor.gradient_offset =
         static_cast<std::size_t>(all.begin[at(place.bucket)] + all.buckets[at(place.bucket)].offset[at(place.entry)]);
@@ -71,6 +74,14 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
   }
   layout.gradient_elements = static_cast<std::size_t>(all.begin.back());
   return layout;
+}
+
+bool is_sharded(const TensorSpec& spec, const Options& options) {
+  const int tp = options.parallel.tp;
+  if (tp == 1 || options.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
+  return is_matrix_optimized(spec, options.optimizer) && options.optimizer.matrix->kind == "muon" &&
+         matrix_parts(spec, options.optimizer).size() == 1 &&
+         local_spec(spec, options.model, tp, 0).elements() != spec.elements();
 }
 
 ShardHolders shard_holders(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {

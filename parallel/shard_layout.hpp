@@ -28,6 +28,10 @@ struct OwnedRows {
 };
 OwnedRows owned_rows(const StagePlan&, const GradientBuckets&, int spec, const TensorSpec& local, int dp_rank);
 
+// True for matrices that are updated in shards (core/optimizer/sharded_muon.hpp). Heads by themselves, and matrices
+// that every rank holds whole, are ordinary matrices on each rank.
+bool is_sharded(const TensorSpec&, const Options&);
+
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const Options&, int dp_rank, int tp_rank);
 
 // Tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many (consecutive).

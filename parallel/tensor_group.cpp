@@ -1,5 +1,6 @@
 #include "parallel/tensor_group.hpp"
 
+#include "kernels/reduce.hpp"
 #include "kernels/tree_sum.hpp"
 
 namespace sestina {
@@ -91,7 +92,7 @@ void TensorGroup<Exec>::rows(const Exec& exec, Matrix<const T, Exec> part, Matri
   SESTINA_REQUIRE(part.size() == cut(rank() + 1) - cut(rank()), "{} x {} is not my part of {} x {}", part.extent(0),
                   part.extent(1), n, width);
   if (part.data() != own)
-    Kokkos::deep_copy(exec, Vector<T, Exec>(own, part.size()), Vector<const T, Exec>(part.data(), part.size()));
+    convert<Exec, T, T>(exec, Vector<const T, Exec>(part.data(), part.size()), Vector<T, Exec>(own, part.size()));
   collect(exec, "gather over the tensor-parallel group", whole.data(), cut);
 }
 

@@ -24,7 +24,7 @@ case.toml
     runs = ["{work}/a", "{work}/b"]
 
 Names in braces: sestina (the program), case (its folder), work (an empty folder), data (regression/data),
-golden (regression/golden).
+golden (regression/golden), mpiexec (the launcher of ranks).
 
   run_case.py --sestina build/bin/sestina regression/cases/NAME [--keep] [--work DIR]
   run_case.py ... --update --reason "why the numbers changed"
@@ -164,7 +164,8 @@ def new_reference(case, names, reason):
 def run_case(folder, sestina, work, update_reason):
     case = tomllib.loads((folder / "case.toml").read_text())
     here = pathlib.Path(__file__).resolve().parent
-    names = {"sestina": sestina, "case": folder, "work": work, "data": here / "data", "golden": here / "golden"}
+    names = {"sestina": sestina, "case": folder, "work": work, "data": here / "data", "golden": here / "golden",
+             "mpiexec": os.environ.get("MPIEXEC", "mpiexec")}
     deadline = time.monotonic() + case.get("timeout", 120)
     for step in case["step"]:
         run_step(step, names, deadline)

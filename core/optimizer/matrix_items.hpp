@@ -27,20 +27,25 @@ struct MatrixTensor {
   TensorSpec spec;  // of what is updated: its name begins the names of its state
   TensorRates rates;
   std::int64_t index = 0;
+  bool saved = true;           // see TensorHolding
+  std::int64_t row_begin = 0;  // of the rows at hand: those of some of its matrices
 };
 
-// gradient, master and weight (m, n); weight empty where the master is computed with.
+// gradient, master and weight (rows at hand, n); weight empty where the master is computed with.
 template <class Exec>
 void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& options,
                       const Matrix<const float, Exec>& gradient, const Matrix<float, Exec>& master,
                       const Matrix<bf16, Exec>& weight, std::vector<MatrixItem<Exec>>& items) {
-  std::int64_t index = tensor.index;
+  std::int64_t next = tensor.index;
+  const std::int64_t row_end = tensor.row_begin + static_cast<std::int64_t>(master.extent(0));
   for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
+    const std::int64_t index = next++;
+    if (part.row_begin < tensor.row_begin || part.row_begin + part.rows > row_end) continue;
     const auto m = static_cast<std::size_t>(part.rows), n = static_cast<std::size_t>(part.cols);
-    const std::size_t at = static_cast<std::size_t>(part.row_begin) * n;
+    const std::size_t at = static_cast<std::size_t>(part.row_begin - tensor.row_begin) * n;
     OwnedMatrix<Exec> matrix{part.name, {gradient.data() + at, m, n}, {master.data() + at, m, n}, {}};
     if (weight.size() > 0) matrix.weight = {weight.data() + at, m, n};
-    items.push_back({matrix, tensor.rates, index++});
+    items.push_back({matrix, tensor.rates, index, tensor.saved});
   }
 }
 

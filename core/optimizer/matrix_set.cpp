@@ -46,6 +46,7 @@ class LanedSet : public MatrixSet<Exec> {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_lane<Space>(matrix));
       rates_.push_back(items[i].rates);
+      saved_.push_back(items[i].saved);
       const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
@@ -77,8 +78,11 @@ class LanedSet : public MatrixSet<Exec> {
 
   std::vector<StateField> state() override {
     std::vector<StateField> fields;
-    for (const auto& optimizer : optimizers_)
-      for (StateField& field : optimizer->state().fields()) fields.push_back(std::move(field));
+    for (std::size_t i = 0; i < optimizers_.size(); ++i)
+      for (StateField& field : optimizers_[i]->state().fields()) {
+        field.saved = saved_[i];
+        fields.push_back(std::move(field));
+      }
     return fields;
   }
 
@@ -124,6 +128,7 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<int> lane_of_;
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
+  std::vector<bool> saved_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Lane<Space>> lanes_;
 };

@@ -17,6 +17,7 @@ struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
   std::int64_t index = 0;  // among the matrices of the whole model
+  bool saved = true;       // false: another rank writes the same state to checkpoints
 };
 
 struct ProductCount {

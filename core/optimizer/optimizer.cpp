@@ -16,13 +16,24 @@ std::vector<OwnedTensor<Exec, T>> scalar_tensors(const std::vector<OwnedTensor<E
 template <class Exec, class T>
 TensorSpec slab_spec(const OwnedTensor<Exec, T>& tensor) {
   TensorSpec spec = tensor.spec;
-  if (tensor.is_whole()) return spec;
   spec.name += fmt::format("/rows_{}_{}_cols_{}_{}", tensor.row_begin, tensor.row_begin + tensor.rows(),
                            tensor.col_begin, tensor.col_begin + tensor.cols());
-  if (spec.heads > 0) spec.heads = static_cast<int>(spec.heads * tensor.rows() / spec.rows);
   spec.rows = tensor.rows();
   spec.cols = tensor.cols();
   return spec;
+}
+
+// Heads by themselves are whole on their rank: they are the same matrices whoever owns them.
+template <class Exec, class T>
+MatrixTensor matrix_tensor(const OwnedTensor<Exec, T>& tensor, const OptimizerOptions& options,
+                           const MatrixIndex& index) {
+  MatrixTensor matrix{tensor.spec, rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved};
+  if (tensor.is_whole()) return matrix;
+  if (matrix_parts(tensor.spec, options).size() > 1)
+    matrix.row_begin = tensor.row_begin;
+  else
+    matrix.spec = slab_spec(tensor);
+  return matrix;
 }
 
 template <class Exec, class T>
@@ -30,12 +41,12 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
                                           const OptimizerOptions& options, const MatrixIndex& index) {
   std::vector<MatrixItem<Exec>> items;
   for (const auto& tensor : tensors) {
-    if (!is_matrix_optimized(tensor.spec, options) || tensor.rows() == 0) continue;
+    if (!is_matrix_optimized(tensor.spec, options) || tensor.rows() == 0 || tensor.sharded) continue;
     const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
     Matrix<bf16, Exec> weight;
     if constexpr (std::is_same_v<T, bf16>) weight = {tensor.weight.data(), m, n};
-    add_matrix_items<Exec>({slab_spec(tensor), rates_of(tensor.spec, options), index.at(tensor.spec.name)}, options,
-                           {tensor.gradient.data(), m, n}, {tensor.master.data(), m, n}, weight, items);
+    add_matrix_items<Exec>(matrix_tensor(tensor, options, index), options, {tensor.gradient.data(), m, n},
+                           {tensor.master.data(), m, n}, weight, items);
   }
   return items;
 }

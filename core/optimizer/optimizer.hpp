@@ -13,8 +13,8 @@ template <class Exec, class T>
 class Optimizer {
  public:
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
-  // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"). hosted: matrices that are gathered
-  // for their update, behind all others.
+  // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. hosted:
+  // matrices that are gathered for their update, behind all others.
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
             const MatrixIndex&, const std::vector<MatrixItem<Exec>>& hosted = {});
 

@@ -16,7 +16,7 @@ struct OwnedTensor {
   Vector<T, Exec> weight;  // (elements) rounded copy the model computes with; empty when it is the master itself
   // The slab; row_end 0: all rows, col_end 0: all columns.
   std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
-  bool saved = true;  // see TensorHolding
+  bool sharded = false, saved = true, counted = true;  // see TensorHolding
   bool is_whole() const { return row_end == 0 && col_end == 0; }
   std::int64_t rows() const { return row_end == 0 ? spec.rows : row_end - row_begin; }
   std::int64_t cols() const { return col_end == 0 ? spec.cols : col_end - col_begin; }

@@ -1,5 +1,5 @@
 """Plans of many ranks from the real program: ratios counted again from names, owners and hosts alone, and decks that no
-number of ranks fits. Training on more than one rank is refused."""
+number of ranks fits, or not the number that was started."""
 
 import json
 import pathlib
@@ -52,8 +52,9 @@ class Plans(Case):
         self.call("plan", "-i", "deck.toml", "--reading", "mine", expected=USAGE)
 
     def test_running_takes_one_rank(self):
-        for words in (["train", "-i", "deck.toml"], ["train", "-n", "-i", "deck.toml"], ["bench", "step", "-i", "deck.toml"]):
-            self.assertIn("parallel.dp: this version runs on one rank", self.call(*words, "parallel.dp=2", expected=BAD_DECK))
+        for words, text in ((["train", "-i", "deck.toml"], "start it with mpirun -n 2"), (["bench", "step", "-i", "deck.toml"], "this runs on one rank")):
+            self.assertIn(text, self.call(*words, "parallel.dp=2", expected=BAD_DECK))
+        self.assertIn("dp = 2", self.call("train", "-n", "-i", "deck.toml", "parallel.dp=2", expected=DONE))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
 }
 
 TEST(Options, RefusesWhatThisVersionLacks) {
-  expect_error("[parallel]\nsequence_parallel = true\n", "parallel.sequence_parallel: unknown key");
+  expect_error("[parallel]\nstash = \"on\"\n", "parallel.stash: unknown key");
   expect_error("[optimizer]\nkind = \"lion\"\n",
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: stands beside matrix optimizers only");
@@ -143,7 +143,7 @@ TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
     FAIL() << "two ranks were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_deck);
-    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this version runs on one rank"),
+    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this runs on one rank"),
               std::string::npos);
   }
 }

@@ -2,8 +2,6 @@
 // the ways of updating under tensor parallelism against one another.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -11,51 +9,6 @@ namespace sestina {
 namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
-
-// Six heads over two, three or six ranks; the vocabulary of 301 and the rows of the stream divide by none of them.
-TrainingCase grid_case(const std::string& kind, int tp, Family family = Family::llama) {
-  TrainingCase run = training_case(kind, family);
-  Options& o = run.options;
-  o.model.num_attention_heads = 6;
-  o.model.num_key_value_heads = family == Family::qwen3 ? 1 : 6;  // qwen3: one head that all ranks hold
-  o.model.head_dim = 8;
-  o.model.intermediate_size = 84;
-  o.data.sequence_length = o.model.max_position_embeddings = 13;
-  o.train.global_batch = 6;
-  o.parallel.tp = tp;
-  o.parallel.dp = world().size() / tp;
-  o.parallel.bucket_elements = 20000;
-  o.parallel.micro_group_bytes = 60000;  // several micro-groups
-  return run;
-}
-
-std::vector<int> tensor_sizes() {
-  std::vector<int> sizes;
-  for (const int tp : {1, 2, 3, 6})
-    if (world().size() % tp == 0) sizes.push_back(tp);
-  return sizes;
-}
-
-TrainingCase alone(TrainingCase run) {
-  run.options.parallel = ParallelOptions();
-  return run;
-}
-
-double largest_difference(const Trained& a, const Trained& b) {
-  double largest = 0;
-  for (std::size_t t = 0; t < a.loss.size(); ++t)
-    largest = std::max(largest, std::abs(a.loss[t] - b.loss[t]) / std::abs(a.loss[t]));
-  return largest;
-}
-
-double weight_difference(const Trained& a, const Trained& b) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.weights.size(); ++i) {
-    difference += std::pow(double(a.weights[i]) - double(b.weights[i]), 2);
-    size += std::pow(double(a.weights[i]), 2);
-  }
-  return std::sqrt(difference / size);
-}
 
 // Row-parallel products and sums over ranks are rounded in another order: the gradients of each update differ by some
 // eps of themselves. What 50 updates make of it depends on the rule: nearly nothing where the update is a product of
@@ -112,7 +65,7 @@ TEST(Grids, BlockwiseUpdatesTrain) {
                   home = train_together<float>(grid_case(kind, tensor_sizes().back()), 30);
     EXPECT_EQ(trained.loss[0], home.loss[0]) << kind;
     EXPECT_NE(trained.loss.back(), home.loss.back()) << kind;
-    EXPECT_LT(trained.loss.back(), 0.8 * trained.loss.front()) << kind;
+    EXPECT_LT(trained.loss.back(), 0.93 * trained.loss.front()) << kind;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "app/restore.hpp"
 #include "regression/unit/kind_names.hpp"
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 
 struct Grid {
   int dp, tp;
+  bool in_shards = false;  // parallel.tp_update = "distributed"
 };
 
 // A folder that all ranks know.
@@ -44,6 +46,7 @@ TrainingCase restart_case(const std::string& kind, Grid grid) {
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
   run.options.parallel.bucket_elements = 20000;
+  if (grid.in_shards) run.options.parallel.tp_update = ParallelOptions::TpUpdate::distributed;
   return run;
 }
 
@@ -125,6 +128,54 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
         EXPECT_TRUE(first == contents(folder.run(name))) << kind << " on " << name;
     }
     world().barrier();
+  }
+}
+
+// Where several ranks keep the same state, one of them writes it and all read it.
+TEST(Restart, CopiesAreWrittenOnce) {
+  for (const auto& [grid, partition, update] :
+       {std::tuple(Grid{4, 1}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(Grid{2, 2}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(Grid{2, 2}, ParallelOptions::Partition::optimal, ParallelOptions::TpUpdate::duplicated)}) {
+    const SharedFolder folder;
+    TrainingCase run = restart_case("soap", grid);
+    run.options.parallel.partition = partition;
+    run.options.parallel.tp_update = update;
+    {
+      DistributedSession<Host, float> session(Host(), run.options, world());
+      session.initialise(5);
+      Trained ignored;
+      train_steps(session, run.options, 0, 5, ignored);
+      save(session, world(), grid, folder.run("copies"));
+    }
+    pass_through("soap", {1, 1}, folder.run("copies"), folder.run("one"));
+    pass_through("soap", {4, 1}, folder.run("one"), folder.run("four"));
+    if (world().rank() == 0) EXPECT_TRUE(contents(folder.run("copies")) == contents(folder.run("four")));
+  }
+}
+
+// Momentum that lies in shards is that of the whole matrices: written in shards, read whole, and the other way round.
+// With 1 x 4, two ranks hold the same key and value heads, and one of them writes.
+TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
+  const SharedFolder folder;
+  const Grid first{1, 4, true};
+  {
+    const TrainingCase run = restart_case("muon", first);
+    DistributedSession<Host, float> session(Host(), run.options, world());
+    session.initialise(5);
+    Trained ignored;
+    train_steps(session, run.options, 0, 5, ignored);
+    save(session, world(), first, folder.run("first"));
+  }
+  int number = 0;
+  std::string last = folder.run("first");
+  for (const Grid grid : {Grid{1, 1}, Grid{2, 2, true}, Grid{2, 2}, Grid{1, 2, true}, Grid{1, 4, true}}) {
+    const std::string next = folder.run(std::to_string(++number));
+    pass_through("muon", grid, last, next);
+    if (world().rank() == 0) {
+      EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << "passage " << number;
+    }
+    last = next;
   }
 }
 

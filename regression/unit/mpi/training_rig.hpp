@@ -1,5 +1,7 @@
 // A small training run without files: on one rank by itself, or on all ranks together.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -118,6 +120,51 @@ Trained train_alone(const TrainingCase& run, int steps) {
 template <class T>
 Trained train_together(const TrainingCase& run, int steps) {
   return train_on<T>(world(), run, steps);
+}
+
+// Six heads over two, three or six ranks; the vocabulary of 301 and the rows of the stream divide by none of them.
+inline TrainingCase grid_case(const std::string& kind, int tp, Family family = Family::llama) {
+  TrainingCase run = training_case(kind, family);
+  Options& o = run.options;
+  o.model.num_attention_heads = 6;
+  o.model.num_key_value_heads = family == Family::qwen3 ? 1 : 6;  // qwen3: one head that all ranks hold
+  o.model.head_dim = 8;
+  o.model.intermediate_size = 84;
+  o.data.sequence_length = o.model.max_position_embeddings = 13;
+  o.train.global_batch = 6;
+  o.parallel.tp = tp;
+  o.parallel.dp = world().size() / tp;
+  o.parallel.bucket_elements = 20000;
+  o.parallel.micro_group_bytes = 60000;  // several micro-groups
+  return run;
+}
+
+inline std::vector<int> tensor_sizes() {
+  std::vector<int> sizes;
+  for (const int tp : {1, 2, 3, 6})
+    if (world().size() % tp == 0) sizes.push_back(tp);
+  return sizes;
+}
+
+inline TrainingCase alone(TrainingCase run) {
+  run.options.parallel = ParallelOptions();
+  return run;
+}
+
+inline double largest_difference(const Trained& a, const Trained& b) {
+  double largest = 0;
+  for (std::size_t t = 0; t < a.loss.size(); ++t)
+    largest = std::max(largest, std::abs(a.loss[t] - b.loss[t]) / std::abs(a.loss[t]));
+  return largest;
+}
+
+inline double weight_difference(const Trained& a, const Trained& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    difference += std::pow(double(a.weights[i]) - double(b.weights[i]), 2);
+    size += std::pow(double(a.weights[i]), 2);
+  }
+  return std::sqrt(difference / size);
 }
 
 }  // namespace sestina

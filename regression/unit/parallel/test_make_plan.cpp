@@ -231,6 +231,24 @@ TEST(MakePlan, SendsEachGradientOnce) {
   EXPECT_EQ(weights, computed);
 }
 
+// The norm and a Gram matrix over the cut side for each step: q, k, v, gate, up by rows, o and down by columns.
+TEST(MakePlan, DistributedProductsAreSummedOnceForEachStep) {
+  Options options = plan_options(small_model(), "muon", 1, 2);
+  options.parallel.tp_update = ParallelOptions::TpUpdate::distributed;
+  const auto products = [&] {
+    for (const Collective& collective : make_plan(options).collectives)
+      if (collective.what == "products") return collective;
+    return Collective{};
+  };
+  const std::int64_t layers = options.model.num_hidden_layers, side = options.model.hidden_size;
+  EXPECT_EQ(products().count, layers * 7 * (1 + 5));
+  EXPECT_EQ(products().bytes, layers * 7 * (8 + 5 * side * side * 4));
+  options.optimizer.matrix->numbers["ns_steps"] = 8;
+  EXPECT_EQ(products().count, layers * 7 * (1 + 8));
+  options.optimizer.per_head = true;  // heads are whole on their rank
+  EXPECT_EQ(products().count, layers * 4 * (1 + 8));
+}
+
 TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
   Deck deck;
   deck.add_file(std::string(SESTINA_SOURCE_DIR) + "/inputs/plan_qwen3_32b.toml");

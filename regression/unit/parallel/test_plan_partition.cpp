@@ -97,18 +97,19 @@ TEST(PlanLayout, EveryShardIsOneInterval) {
   EXPECT_EQ(layout.block, 0);
 }
 
-TEST(PlanLayout, RowsAreCutEvenlyAndNeverInside) {
-  const auto specs = specs_of({{10, 64}, {100, 1}});  // 640 + 100, with its gap 128
+// Sums over a tensor are taken by chunks of rows: cuts fall between these, so that no cut changes a sum.
+TEST(PlanLayout, ChunksOfRowsAreCutEvenlyAndNeverInside) {
+  const auto specs = specs_of({{1000, 64}, {100, 1}});  // 64000 (chunks of 64 rows) + 100, with its gap 128
   for (const int dp : {1, 2, 3, 7, 500}) {
     const auto layout = row_buckets(specs, {{1, 0}}, dp).at(0);
     ASSERT_EQ(layout.cut.size(), static_cast<std::size_t>(dp) + 1);
     EXPECT_EQ(layout.cut.front(), 0);
     EXPECT_EQ(layout.cut.back(), layout.elements);
-    EXPECT_EQ(layout.elements, 768);
+    EXPECT_EQ(layout.elements, 64128);
     for (std::size_t r = 0; r < static_cast<std::size_t>(dp); ++r) {
       EXPECT_LE(layout.cut[r], layout.cut[r + 1]);
-      EXPECT_TRUE(layout.cut[r] <= 128 || (layout.cut[r] - 128) % 64 == 0) << "inside a row";
-      EXPECT_LE(layout.cut[r + 1] - layout.cut[r], 768 / dp + 64) << "uneven by more than a row";
+      EXPECT_TRUE(layout.cut[r] == 0 || (layout.cut[r] - 128) % 4096 == 0 || layout.cut[r] == 64128) << "in a chunk";
+      EXPECT_LE(layout.cut[r + 1] - layout.cut[r], 64128 / dp + 4096) << "uneven by more than a chunk";
     }
   }
 }

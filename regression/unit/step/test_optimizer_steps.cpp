@@ -59,7 +59,8 @@ class OptimizerSteps : public testing::TestWithParam<std::string> {
     Stop stop(setup.options.run, setup.run_dir);
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
-    Trainer<Host, float> trainer(exec, setup, samples, nullptr, stop, metrics);
+    Runtime runtime(60);
+    Trainer<Host, float> trainer(exec, setup, runtime, samples, nullptr, stop, metrics);
     EXPECT_EQ(trainer.run(), ExitCode::done);
     const CheckpointReader reader(newest_complete(setup.run_dir, true, [](const std::string&) {}), true);
     std::string bytes;
@@ -78,7 +79,8 @@ class OptimizerSteps : public testing::TestWithParam<std::string> {
     Stop stop(run.options.run, run.run_dir);
     Metrics metrics(run.run_dir, false);
     const SampleSet samples(run.options.data, Split::train, 256, 1, nullptr);
-    Trainer<Host, T> trainer(Host{}, run, samples, nullptr, stop, metrics);
+    Runtime runtime(60);
+    Trainer<Host, T> trainer(Host{}, run, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step());  // the second refresh is in it
     AllocationCounter counter;
     for (int i = 0; i < 4; ++i) trainer.step();

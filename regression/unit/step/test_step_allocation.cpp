@@ -61,7 +61,8 @@ void expect_no_allocation(const std::string& precision) {
     Stop stop(setup.options.run, setup.run_dir);
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
-    Trainer<Host, T> trainer(Host{}, setup, samples, nullptr, stop, metrics);
+    Runtime runtime(60);
+    Trainer<Host, T> trainer(Host{}, setup, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.step());
     AllocationCounter counter;
     for (int i = 0; i < 4; ++i) trainer.step();

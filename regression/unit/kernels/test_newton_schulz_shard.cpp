@@ -1,0 +1,214 @@
+// Newton-Schulz of one shard of a matrix, the other ranks played by loops over the whole matrix in double.
+#include "kernels/newton_schulz_shard.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/newton_schulz_plain.hpp"
+#include "regression/unit/reference.hpp"
+
+namespace sestina {
+namespace {
+
+using reference::Array;
+using reference::Field;
+
+constexpr NewtonSchulzStep simple = {3.4445, -4.7750, 2.0315};
+constexpr NewtonSchulzStep cubic = {1.5, -0.5, 0};
+
+struct Slab {
+  std::size_t row = 0, rows = 0, col = 0, cols = 0;
+};
+
+Array slab_of(const Array& x, const Slab& slab) {
+  Array part(slab.rows, slab.cols);
+  for (std::size_t i = 0; i < slab.rows; ++i)
+    for (std::size_t j = 0; j < slab.cols; ++j) part(i, j) = x(slab.row + i, slab.col + j);
+  return part;
+}
+
+double sum_of_squares(const Array& x) {
+  double sum = 0;
+  for (const double value : x.values) sum += value * value;
+  return sum;
+}
+
+// factor times the Gram matrix over the cut side.
+Array gram(const Array& x, CutSide cut, double factor) {
+  const std::size_t side = cut == CutSide::rows ? x.cols : x.rows,
+                    length = x.values.size() / std::max<std::size_t>(side, 1);
+  Array g(side, side);
+  for (std::size_t i = 0; i < side; ++i)
+    for (std::size_t j = 0; j < side; ++j)
+      for (std::size_t k = 0; k < length; ++k)
+        g(i, j) += factor * (cut == CutSide::rows ? x(k, i) * x(k, j) : x(i, k) * x(j, k));
+  return g;
+}
+
+// All other ranks together: they hold what lies outside the slab, and add what is theirs to the sums.
+class Others {
+ public:
+  Others(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns)
+      : now_(whole), slab_(slab), cut_(cut), ns_(ns) {}
+
+  double squares() {
+    const double all = sum_of_squares(now_), theirs = all - sum_of_squares(slab_of(now_, slab_));
+    for (double& value : now_.values) value *= all > 0 ? 1 / std::sqrt(all) : 0;
+    return theirs;
+  }
+  // The matrix after the next step, and what the others add before it.
+  Array next_gram() {
+    const NewtonSchulzStep& step = ns_.steps[step_++];
+    const double factor = step.c == 0 ? step.b : 1;
+    Array theirs = gram(now_, cut_, factor);
+    const Array own = gram(slab_of(now_, slab_), cut_, factor);
+    for (std::size_t i = 0; i < own.values.size(); ++i) theirs.values[i] -= own.values[i];
+    const NewtonSchulz once = {std::span(&step, 1), 0};
+    const double size = std::sqrt(sum_of_squares(now_));
+    // The plain loops divide by the norm first: a step with the norm taken out of its coefficients.
+    const NewtonSchulzStep scaled = {step.a * size, step.b * std::pow(size, 3), step.c * std::pow(size, 5)};
+    newton_schulz_plain(std::span(&scaled, 1), 0, once.norm, now_.rows, now_.cols, now_.values);
+    return theirs;
+  }
+  int steps() const { return static_cast<int>(step_); }
+
+ private:
+  Array now_;
+  Slab slab_;
+  CutSide cut_;
+  const NewtonSchulz& ns_;
+  std::size_t step_ = 0;
+};
+
+struct Result {
+  Array shard;
+  int sums = 0;
+};
+
+template <class T, class Exec>
+Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns, bool counted = true) {
+  const Exec exec;
+  Gemm<Exec> gemm(exec, true);
+  Others others(whole, counted ? slab : Slab{}, cut, ns);
+  Result result;
+  const ShardSums<Exec> sums = {[&](Vector<double, Exec> x) {
+                                  EXPECT_EQ(x.extent(0), 1u);
+                                  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+                                  host(0) += others.squares();
+                                  Kokkos::deep_copy(x, host);
+                                },
+                                [&](Vector<float, Exec> x) {
+                                  ++result.sums;
+                                  exec.fence();
+                                  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+                                  const Array theirs = others.next_gram();
+                                  ASSERT_EQ(host.extent(0), theirs.values.size());
+                                  for (std::size_t i = 0; i < theirs.values.size(); ++i)
+                                    host(i) += static_cast<float>(theirs.values[i]);
+                                  Kokkos::deep_copy(x, host);
+                                }};
+  const Array own = slab_of(whole, slab);
+  const std::size_t n = own.values.size(), chunks = chunk_count(n);
+  Array flat = own;
+  flat.rows = 1;
+  flat.cols = n;
+  const Field<float, Exec> u(flat);
+  Workspace<Exec> workspace(newton_schulz_shard_workspace_bytes<T, Exec>(slab.rows, slab.cols, cut));
+  Array squares(1, chunks);
+  for (std::size_t i = 0; i < n; ++i) squares.values[i / reduce_chunk] += own.values[i] * own.values[i];
+  const Field<double, Exec> chunk_squares(squares);
+  const Matrix<const T, Exec> x =
+      newton_schulz_shard<T, Exec>(exec, gemm, workspace, ns, Blend<Exec>{{}, u.read_vector()}, slab.rows, slab.cols,
+                                   cut, chunk_squares.read_vector(), counted, sums);
+  exec.fence();
+  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+  result.shard = Array(slab.rows, slab.cols);
+  for (std::size_t i = 0; i < slab.rows; ++i)
+    for (std::size_t j = 0; j < slab.cols; ++j)
+      result.shard(i, j) = static_cast<double>(static_cast<float>(host(i, j)));
+  return result;
+}
+
+Array sample(std::size_t rows, std::size_t cols) {
+  return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
+}
+
+Array plain(Array x, const NewtonSchulz& ns) {
+  newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);
+  return x;
+}
+
+template <class Exec>
+class NewtonSchulzShard : public testing::Test {};
+using Spaces = std::conditional_t<std::is_same_v<Host, Device>, testing::Types<Host>, testing::Types<Host, Device>>;
+TYPED_TEST_SUITE(NewtonSchulzShard, Spaces);
+
+struct Case {
+  std::size_t rows, cols;
+  Slab slab;
+  CutSide cut;
+};
+const std::vector<Case> cases = {
+    {33, 7, {0, 33, 0, 7}, CutSide::rows},       {33, 7, {5, 9, 0, 7}, CutSide::rows},
+    {33, 7, {0, 33, 2, 3}, CutSide::cols},       {7, 33, {3, 2, 0, 33}, CutSide::rows},
+    {7, 33, {0, 7, 11, 20}, CutSide::cols},      {64, 64, {16, 16, 0, 64}, CutSide::rows},
+    {64, 64, {0, 64, 63, 1}, CutSide::cols},     {1, 40, {0, 1, 7, 13}, CutSide::cols},
+    {40, 1, {7, 13, 0, 1}, CutSide::rows},       {130, 70, {0, 65, 0, 70}, CutSide::rows},
+    {150, 193, {0, 150, 50, 97}, CutSide::cols}, {12, 9, {4, 0, 0, 9}, CutSide::rows},
+};
+
+// As for whole matrices (test_newton_schulz.cpp), with sums over the longer side where the cut side is the shorter one.
+TYPED_TEST(NewtonSchulzShard, IsTheShardOfTheOrthogonalisedMatrix) {
+  const std::vector<NewtonSchulzStep> steps = {simple, simple, cubic, simple, simple};
+  for (const Case& c : cases)
+    for (const NewtonSchulzNorm norm : {NewtonSchulzNorm::max, NewtonSchulzNorm::add}) {
+      const Array x = sample(c.rows, c.cols);
+      const NewtonSchulz ns = {steps, 1e-7, norm};
+      const Result got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns);
+      SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", slab of " << c.slab.rows << " x "
+                                      << c.slab.cols);
+      EXPECT_EQ(got.sums, 5);
+      reference::expect_close(got.shard, slab_of(plain(x, ns), c.slab),
+                              30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "shard");
+    }
+}
+
+// Another rank holds the same slab: nothing of it is added here, and the result is the same.
+TYPED_TEST(NewtonSchulzShard, UncountedShardsAddNothing) {
+  const std::vector<NewtonSchulzStep> steps(5, simple);
+  for (const Case& c : cases) {
+    const Array x = sample(c.rows, c.cols);
+    const NewtonSchulz ns = {steps};
+    reference::expect_close(run_shard<float, TypeParam>(x, c.slab, c.cut, ns, false).shard,
+                            slab_of(plain(x, ns), c.slab),
+                            30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "uncounted");
+  }
+}
+
+// bf16 products err by about 2 % of the RMS (2^-9 per rounding, amplified).
+TYPED_TEST(NewtonSchulzShard, Bf16PointsWhereFp32Does) {
+  const std::vector<NewtonSchulzStep> steps(5, simple);
+  for (const Case& c : cases) {
+    if (c.slab.rows == 0) continue;
+    const Array x = sample(c.rows, c.cols), want = slab_of(plain(x, {steps}), c.slab);
+    const Array got = run_shard<bf16, TypeParam>(x, c.slab, c.cut, {steps}).shard;
+    double difference = 0;
+    for (std::size_t i = 0; i < got.values.size(); ++i) difference += std::pow(got.values[i] - want.values[i], 2);
+    EXPECT_LT(std::sqrt(difference / sum_of_squares(want)), 0.06) << c.rows << " x " << c.cols;
+  }
+}
+
+TYPED_TEST(NewtonSchulzShard, ZeroGivesZero) {
+  const std::vector<NewtonSchulzStep> steps(5, simple);
+  for (const double eps : {1e-7, 0.0})
+    for (const Case& c : cases) {
+      const NewtonSchulz ns = {steps, eps};
+      const Array zero(c.rows, c.cols), none(c.slab.rows, c.slab.cols);
+      reference::expect_same(run_shard<float, TypeParam>(zero, c.slab, c.cut, ns).shard, none, "float");
+      reference::expect_same(run_shard<bf16, TypeParam>(zero, c.slab, c.cut, ns).shard, none, "bf16");
+    }
+}
+
+}  // namespace
+}  // namespace sestina

@@ -1,0 +1,270 @@
+// Muon with matrices that stay in shards (tp_update = "distributed") against whole matrices at their homes.
+#include "core/optimizer/sharded_muon.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallel/make_plan.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using TpUpdate = ParallelOptions::TpUpdate;
+
+struct Grid {
+  const char* name;
+  TrainingCase run;
+};
+
+// Heads of all ranks their own, shared by some, and held by all of them; learned positions as a matrix that is not cut;
+// shards owned once or by every data-parallel rank.
+std::vector<Grid> grids() {
+  std::vector<Grid> all;
+  for (const int tp : tensor_sizes()) {
+    if (tp == 1) continue;
+    all.push_back({"llama", grid_case("muon", tp)});
+    all.push_back({"replicated", grid_case("muon", tp)});
+    all.back().run.options.parallel.partition = ParallelOptions::Partition::replicated;
+    all.push_back({"one head", grid_case("muon", tp, Family::qwen3)});
+    if (tp == 6) {
+      all.push_back({"heads of three", grid_case("muon", tp, Family::qwen3)});
+      all.back().run.options.model.num_key_value_heads = 2;
+    }
+    all.push_back({"positions", grid_case("muon", tp, Family::gpt)});
+    all.back().run.options.optimizer.group.push_back({.match = "*embed_positions*", .kind = "muon"});
+  }
+  return all;
+}
+
+TrainingCase distributed(TrainingCase run) {
+  run.options.parallel.tp_update = TpUpdate::distributed;
+  return run;
+}
+
+std::string name_of(const Grid& grid) {
+  return fmt::format("{}, {} x {}", grid.name, grid.run.options.parallel.dp, grid.run.options.parallel.tp);
+}
+
+// |a - b| / |b - start|, all weights.
+double update_difference(const Trained& a, const Trained& b, const Trained& start) {
+  double difference = 0, moved = 0;
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    difference += std::pow(double(a.weights[i]) - double(b.weights[i]), 2);
+    moved += std::pow(double(b.weights[i]) - double(start.weights[i]), 2);
+  }
+  return std::sqrt(difference / moved);
+}
+
+// The gradients are the same bits. An update is seen as a difference of weights, which are some 25 times as large as it
+// and rounded: 25 eps at least. Newton-Schulz adds about as much; four times their sum is allowed.
+TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {
+  for (const Grid& grid : grids()) {
+    const Trained home = train_together<float>(grid.run, 1), shards = train_together<float>(distributed(grid.run), 1),
+                  start = train_together<float>(grid.run, 0);
+    EXPECT_EQ(home.loss, shards.loss) << name_of(grid);
+    EXPECT_EQ(home.norm, shards.norm) << name_of(grid);
+    EXPECT_LT(update_difference(shards, home, start), 200 * 0x1p-24) << name_of(grid);
+    EXPECT_NE(shards.weights, home.weights) << name_of(grid);
+  }
+}
+
+// What later updates make of that; ten times what was seen.
+TEST(ShardedMuon, ThirtyUpdatesStayTogether) {
+  for (const Grid& grid : grids()) {
+    const Trained home = train_together<float>(grid.run, 30), shards = train_together<float>(distributed(grid.run), 30);
+    EXPECT_LT(shards.loss.back(), 0.9 * shards.loss.front()) << name_of(grid);
+    EXPECT_LT(largest_difference(shards, home), 4e-6) << name_of(grid);
+    EXPECT_LT(weight_difference(shards, home), 6e-5) << name_of(grid);
+  }
+}
+
+// Rounding to 8 bits in other places: a few percent of each update, of random sign.
+TEST(ShardedMuon, TenUpdatesInBf16) {
+  for (const Grid& grid : grids()) {
+    const Trained home = train_together<bf16>(grid.run, 10), shards = train_together<bf16>(distributed(grid.run), 10);
+    EXPECT_LT(largest_difference(shards, home), 0.01) << name_of(grid);
+    EXPECT_LT(weight_difference(shards, home), 0.05) << name_of(grid);
+  }
+}
+
+template <class T>
+void expect_one_value_each(DistributedSession<Host, T>& run, const std::string& what) {
+  const Arena<Host, T>& arena = run.session().arena();
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorHolding& tensor = arena.layout().tensors[i];
+    if (tensor.local.is_vector()) continue;
+    std::vector<double> most(static_cast<std::size_t>(tensor.whole.elements()), -1e300), least = most;
+    for (std::int64_t r = 0; r < tensor.local.rows; ++r)
+      for (std::int64_t c = 0; c < tensor.local.cols; ++c) {
+        const double value = static_cast<double>(float(arena.matrix(i)[r * tensor.local.cols + c]));
+        const auto to = static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c);
+        most[to] = value;
+        least[to] = -value;
+      }
+    world().all_reduce(most.data(), most.size(), Reduction::max);
+    world().all_reduce(least.data(), least.size(), Reduction::max);
+    for (double& value : least) value = -value;
+    EXPECT_EQ(most, least) << tensor.whole.name << ", " << what;
+  }
+}
+
+TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
+  for (const Grid& grid : grids()) {
+    const TrainingCase run = distributed(grid.run);
+    DistributedSession<Host, float> single(Host(), run.options, world());
+    DistributedSession<Host, bf16> rounded(Host(), run.options, world());
+    single.initialise(5);
+    rounded.initialise(5);
+    Trained unused;
+    train_steps(single, run.options, 0, 4, unused);
+    train_steps(rounded, run.options, 0, 4, unused);
+    expect_one_value_each(single, name_of(grid));
+    expect_one_value_each(rounded, name_of(grid));
+  }
+}
+
+// Values of the fields that are saved, put together over all ranks, by path.
+std::map<std::string, std::vector<double>> whole_fields(const std::vector<std::string>& paths,
+                                                        const std::vector<StateField>& fields) {
+  std::map<std::string, std::vector<double>> all;
+  for (const std::string& path : paths) {
+    double size = 0;
+    const StateField* mine = nullptr;
+    for (const StateField& field : fields)
+      if (field.path == path && field.saved) mine = &field;
+    if (mine != nullptr) size = double(mine->shape[0] * (mine->shape.size() > 1 ? mine->shape[1] : 1));
+    world().all_reduce(&size, 1, Reduction::max);
+    std::vector<double> values(static_cast<std::size_t>(size), 0), count = values;
+    if (mine != nullptr) {
+      const std::int64_t width = mine->row_elements(), cols = mine->shape.size() > 1 ? mine->shape[1] : 1;
+      for (std::int64_t r = mine->row_begin; r < mine->row_end; ++r)
+        for (std::int64_t c = 0; c < width; ++c) {
+          const auto to = static_cast<std::size_t>(r * cols + mine->col_begin + c);
+          values[to] = double(static_cast<const float*>(mine->data)[(r - mine->row_begin) * width + c]);
+          count[to] = 1;
+        }
+    }
+    world().all_reduce(values.data(), values.size(), Reduction::sum);
+    world().all_reduce(count.data(), count.size(), Reduction::sum);
+    EXPECT_EQ(count, std::vector<double>(count.size(), 1)) << path;  // somebody saves each element, and nobody else
+    all[path] = std::move(values);
+  }
+  return all;
+}
+
+std::vector<std::string> state_paths(const Options& options) {
+  std::vector<std::string> paths;
+  for (const TensorSpec& spec : tensor_specs(options.model)) {
+    if (!is_matrix_optimized(spec, options.optimizer)) continue;
+    for (const MatrixPart& part : matrix_parts(spec, options.optimizer))
+      paths.push_back("/optimizer/" + part.name + "/momentum");
+  }
+  return paths;
+}
+
+// The momentum after one update is a multiple of the gradient: the same bits, under the same names.
+TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
+  for (const Grid& grid : grids())
+    for (const bool per_head : {false, true}) {
+      TrainingCase run = grid.run;
+      run.options.optimizer.per_head = per_head;
+      const std::vector<std::string> paths = state_paths(run.options);
+      std::map<std::string, std::vector<double>> states[2];
+      for (const bool sharded : {false, true}) {
+        const Options options = sharded ? distributed(run).options : run.options;
+        DistributedSession<Host, float> session(Host(), options, world());
+        session.initialise(5);
+        Trained unused;
+        train_steps(session, options, 0, 1, unused);
+        states[sharded] = whole_fields(paths, session.optimizer_fields());
+      }
+      EXPECT_EQ(states[0], states[1]) << name_of(grid) << ", per head " << per_head;
+    }
+}
+
+// Heads are whole on their rank: the same matrices as at home, bit for bit.
+TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
+  TrainingCase run = grid_case("muon", tensor_sizes().back());
+  run.options.optimizer.per_head = true;
+  const Trained home = train_together<float>(run, 1), shards = train_together<float>(distributed(run), 1);
+  std::size_t at = 0, seen = 0;
+  for (const TensorSpec& spec : tensor_specs(run.options.model)) {
+    const auto n = static_cast<std::size_t>(spec.elements());
+    const auto slab = [&](const Trained& trained) {
+      return std::vector<float>(trained.weights.begin() + static_cast<std::ptrdiff_t>(at),
+                                trained.weights.begin() + static_cast<std::ptrdiff_t>(at + n));
+    };
+    if (spec.heads > 1) {
+      EXPECT_EQ(slab(home), slab(shards)) << spec.name;
+      ++seen;
+    }
+    at += n;
+  }
+  EXPECT_EQ(seen, 6u);
+}
+
+TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
+  for (const Grid& grid : grids()) {
+    TrainingCase run = distributed(grid.run);
+    run.options.optimizer.matrix->numbers["ns_steps"] = 3;
+    DistributedSession<Host, float> session(Host(), run.options, world());
+    session.initialise(5);
+    std::int64_t matrices = 0;
+    for (const auto& tensor : session.session().tensors()) matrices += tensor.sharded ? 1 : 0;
+    Trained unused;
+    train_steps(session, run.options, 0, 1, unused);
+    session.take_group_count();
+    session.update(2, 1.0, 1.0);
+    session.finish_gather();
+    const std::int64_t sums = session.take_group_count().reductions;
+    EXPECT_EQ(sums, 4 * matrices) << name_of(grid);
+    EXPECT_EQ(sums, session.sums_per_update()) << name_of(grid);
+    double most = double(sums);
+    world().all_reduce(&most, 1, Reduction::max);
+    std::int64_t planned = 0;
+    for (const Collective& collective : make_plan(run.options).collectives)
+      if (collective.what == "products") planned = collective.count;
+    EXPECT_EQ(most, double(planned)) << name_of(grid);
+  }
+}
+
+// Rows or columns of one matrix, dealt out unevenly.
+OwnedTensor<Host, float> shard_of(const TensorSpec& spec, CutSide cut, Kokkos::View<float*, Kokkos::HostSpace> gradient,
+                                  Kokkos::View<float*, Kokkos::HostSpace> master, std::int64_t begin,
+                                  std::int64_t end) {
+  OwnedTensor<Host, float> tensor{spec, gradient, master, {}};
+  tensor.row_end = cut == CutSide::rows ? end : spec.rows;
+  (cut == CutSide::rows ? tensor.row_begin : tensor.col_begin) = begin;
+  if (cut == CutSide::cols) tensor.col_end = end;
+  tensor.sharded = true;
+  return tensor;
+}
+
+// Without a gradient there is no direction: the weights decay, and nothing is divided by zero.
+TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
+  TensorGroup<Host> group(world());
+  OptimizerOptions options = training_case("muon").options.optimizer;
+  options.weight_decay = 0.1;
+  const int ranks = world().size(), rank = world().rank();
+  for (const CutSide cut : {CutSide::rows, CutSide::cols}) {
+    TensorSpec spec;
+    spec.name = "model.layers.0.mlp.down_proj.weight";
+    spec.rows = 21;
+    spec.cols = 21;
+    const std::int64_t begin = spec.rows * rank * (rank + 1) / (ranks * (ranks + 1)),
+                       end = spec.rows * (rank + 1) * (rank + 2) / (ranks * (ranks + 1));
+    const auto n = static_cast<std::size_t>((end - begin) * 21);
+    const Kokkos::View<float*, Kokkos::HostSpace> gradient("g", n), master("w", n);
+    Kokkos::deep_copy(master, 2.0f);
+    ShardedMuon<Host, float> muon(Host(), {shard_of(spec, cut, gradient, master, begin, end)}, options, true, group);
+    muon.step(Host(), 0.5, 1.0);
+    const float want = static_cast<float>(1 - 0.5 * options.lr * 0.1) * 2.0f;
+    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(master(i), want);
+    EXPECT_EQ(muon.state_bytes(), 4 * n);
+  }
+}
+
+}  // namespace
+}  // namespace sestina
