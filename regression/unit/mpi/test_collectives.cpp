@@ -92,7 +92,7 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   train_steps(session, run.options, 0, 1, result);
   mine.clear();
   train_steps(session, run.options, 1, 2, result);
-  const ProcessGrid grid = make_grid(world(), run.options.parallel.dp, run.options.parallel.tp);
+  const ProcessGrid grid = make_grid(world(), run.options.parallel.dp, run.options.parallel.tp, 0, false);
   const CountedKinds sent = over_ranks(mine, grid), plan = planned(run.options);
   for (const auto& [name, kind] : sent) {
     ASSERT_EQ(plan.count(name), 1u) << what << ": " << name << " is not in the plan";
@@ -122,7 +122,7 @@ TEST(Collectives, OfEveryFamilyAreThoseOfThePlan) {
 
 TEST(Collectives, OfEveryPartitionAndUpdateAreThoseOfThePlan) {
   for (const int tp : tensor_sizes())
-    for (const TpUpdate update : {TpUpdate::home, TpUpdate::duplicated, TpUpdate::blockwise})
+    for (const TpUpdate update : {TpUpdate::home, TpUpdate::duplicated, TpUpdate::distributed, TpUpdate::blockwise})
       for (const Partition partition : {Partition::optimal, Partition::start_index, Partition::replicated})
         for (const Family family : {Family::llama, Family::qwen3}) {
           if (tp == 1 && update != TpUpdate::home) continue;
