@@ -129,9 +129,9 @@ TEST(Collectives, OfEveryPartitionAndUpdateAreThoseOfThePlan) {
           TrainingCase run = collectives_case(tp, family);
           run.options.parallel.tp_update = update;
           run.options.parallel.partition = partition;
-          expect_as_planned<bf16>(run, fmt::format("tp {}, update {}, partition {}, family {}", tp,
-                                                   static_cast<int>(update), static_cast<int>(partition),
-                                                   static_cast<int>(family)));
+          expect_as_planned<bf16>(run,
+                                  fmt::format("tp {}, update {}, partition {}, family {}", tp, static_cast<int>(update),
+                                              static_cast<int>(partition), static_cast<int>(family)));
         }
 }
 
