@@ -66,7 +66,8 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       stop_(stop),
       metrics_(metrics),
       exec_(exec),
-      model_(exec, options_, runtime.world()),
+      trace_(options_, setup.run_dir, runtime.world()),
+      model_(exec, options_, runtime.world(), trace_.get()),
       schedule_(options_.schedule),
       training_(training),
       validation_(validation),
@@ -107,6 +108,7 @@ ExitCode Trainer<Exec, T>::run() {
     if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
       fail_on_all(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
+  trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
   checkpoints_.wait();
@@ -127,6 +129,7 @@ ExitCode Trainer<Exec, T>::run() {
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
+  trace_.before_step();
   clock_.start();
   if (!accumulate()) return false;
   const auto [loss, norm] = model_.complete();  // gradients are with their owners
@@ -169,7 +172,10 @@ bool Trainer<Exec, T>::accumulate() {
   const double scale = 1.0 / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   const int micros = model_.share().count;
   for (int micro = 0; micro < micros; ++micro) {
-    loader_->next(batch_);
+    {
+      const TraceSpan span(trace_.get(), "data");
+      loader_->next(batch_);
+    }
     clock_.end(Phase::data);
     model_.session().load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
     model_.forward_backward(scale, micro);
@@ -224,10 +230,11 @@ void Trainer<Exec, T>::write_diagnostics() {
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::stop_wished() {
+  const TraceSpan span(trace_.get(), "wishes", -1, Trace::Kind::wait);
   const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
   const Stop::Wish wish = stop_.poll(reserve);
   double wishes[RunMessages::wishes] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
-                      checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
+                                        checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
   runtime_.world().all_reduce(wishes, RunMessages::wishes, Reduction::max);  // a wish at one rank is enough
   if (wishes[1] > 0) save_wished_ = true;
   if (wishes[0] > 0) stopped_ = true;
@@ -239,6 +246,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
+  const TraceSpan span(trace_.get(), "evaluation");
   const double start = now_seconds();
   EvaluationShare share{model_.grid().dp_rank, model_.grid().dp, {}};
   if (share.parts > 1)
@@ -275,6 +283,7 @@ RunState Trainer<Exec, T>::run_state() const {
 template <class Exec, class T>
 void Trainer<Exec, T>::save() {
   report_.clear_bar();
+  const TraceSpan span(trace_.get(), "checkpoint snapshot");
   Snapshot& slot = checkpoints_.slot();
   drain_events();
   take_snapshot(

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "app/run_trace.hpp"
 #include "app/step_report.hpp"
 #include "app/stop.hpp"
 #include "core/diagnostics.hpp"
@@ -58,6 +59,7 @@ class Trainer {
   Stop& stop_;
   Metrics& metrics_;
   Exec exec_;
+  RunTrace trace_;
   DistributedSession<Exec, T> model_;
   Schedule schedule_;
   std::unique_ptr<DataLoader> loader_;

@@ -154,6 +154,7 @@ MetricsOptions MetricsOptions::read(Deck& deck) {
   metrics.eval_batches = small_integer(deck, "metrics.eval_batches", metrics.eval_batches, {.min = 1, .max = 1 << 20});
   metrics.tensors_every = deck.integer("metrics.tensors_every", 0, not_negative);
   metrics.tensorboard = deck.boolean("metrics.tensorboard", false);
+  metrics.trace = deck.integer("metrics.trace", 0, not_negative);
   return metrics;
 }
 

@@ -118,6 +118,7 @@ struct CheckpointOptions {
 
 struct MetricsOptions {
   std::int64_t every = 10, eval_every = 0, tensors_every = 0;  // steps, 0 = off
+  std::int64_t trace = 0;                              // updates in trace.json, 0 = none
   int eval_batches = 16;                               // micro-batches an evaluation reads
   bool tensorboard = false;
   static MetricsOptions read(Deck&);

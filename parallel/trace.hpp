@@ -13,8 +13,8 @@ class Trace {
   using Handle = std::int64_t;  // of a span; below 0: none
   enum class Kind : std::uint8_t { work, wait, exchange };
   struct Event {
-    const char* name = nullptr;  // static
-    std::int64_t number = -1;    // of the block, bucket or group; -1: none
+    const char* name = nullptr;        // static
+    std::int64_t number = -1;          // of the block, bucket or group; -1: none
     std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
     int row = 0;
     Kind kind = Kind::work;

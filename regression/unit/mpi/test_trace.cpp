@@ -1,0 +1,175 @@
+// Traces of real steps: every exchange starts as early as the data allows, and is over when its data is needed; and
+// trace.json is what a viewer reads.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/trace_write.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using Event = Trace::Event;
+using Spans = std::vector<Event>;
+
+TrainingCase traced_case(int tp) {
+  TrainingCase run = training_case("muon");
+  Options& o = run.options;
+  o.model.num_hidden_layers = 4;
+  o.train.global_batch = 2 * world().size();  // two micro-batches or more on each rank
+  o.parallel.tp = tp;
+  o.parallel.dp = world().size() / tp;
+  o.parallel.bucket_elements = 4000;
+  o.parallel.micro_group_bytes = 30000;
+  return run;
+}
+
+// A few updates on all ranks, recorded behind the first.
+struct Recorded {
+  Recorded(const TrainingCase& run, int steps)
+      : options(run.options), session(Host(), options, world(), &trace), micros(session.share().count) {
+    session.initialise(5);
+    Trained result;
+    train_steps(session, options, 0, 1, result);
+    world().barrier();
+    trace.start();
+    train_steps(session, options, 1, 1 + steps, result);
+    trace.stop();
+  }
+  // In the order of their beginnings.
+  Spans named(const std::string& name, std::int64_t number = -2, Trace::Kind kind = Trace::Kind::work) const {
+    Spans found;
+    for (const Event& event : trace.events())
+      if (event.name == name && event.kind == kind && (number == -2 || event.number == number)) found.push_back(event);
+    return found;
+  }
+  Spans exchanges(const std::string& name, std::int64_t number) const {
+    return named(name, number, Trace::Kind::exchange);
+  }
+  const Options options;
+  Trace trace{100000};
+  DistributedSession<Host, float> session;
+  int micros;
+};
+
+std::vector<int> tensor_sizes() { return world().size() % 4 == 0 ? std::vector<int>{1, 2} : std::vector<int>{1}; }
+
+constexpr int steps = 3;
+
+TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
+  for (const int tp : tensor_sizes()) {
+    const Recorded run(traced_case(tp), steps);
+    std::vector<BucketLayout> buckets = gradient_buckets(run.session.plan()).buckets;
+    std::stable_sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) { return a.block > b.block; });
+    ASSERT_GT(buckets.size(), 5u);
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      const Spans exchanges = run.exchanges("gradients", static_cast<std::int64_t>(b));
+      const Spans backward = run.named("backward", buckets[b].block);
+      ASSERT_EQ(exchanges.size(), std::size_t{steps});
+      ASSERT_EQ(backward.size(), static_cast<std::size_t>(steps * run.micros));
+      for (int step = 0; step < steps; ++step) {
+        const Event& exchange = exchanges[static_cast<std::size_t>(step)];
+        const Event& last = backward[static_cast<std::size_t>((step + 1) * run.micros - 1)];
+        EXPECT_GE(exchange.begin, last.end) << "bucket " << b;
+        for (const Event& event : run.trace.events())  // nothing is computed in between
+          if (event.row == Trace::work_row && event.kind == Trace::Kind::work && event.begin >= last.end)
+            EXPECT_GE(event.begin, exchange.begin) << "bucket " << b << ", " << event.name << " " << event.number;
+        const Spans norm = run.named("loss and norm");
+        EXPECT_LE(exchange.end, norm[static_cast<std::size_t>(step)].begin) << "bucket " << b;
+      }
+    }
+  }
+}
+
+TEST(TraceOrder, WeightsTravelUntilTheirBlockNeedsThem) {
+  for (const int tp : tensor_sizes()) {
+    const Recorded run(traced_case(tp), steps);
+    const std::vector<BucketLayout> buckets = gradient_buckets(run.session.plan()).buckets;
+    const Spans first = run.named("forward", 0);
+    const Spans matrices = run.named(tp == 1 ? "matrices" : "matrices of group");
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      const Spans exchanges = run.exchanges("weights", static_cast<std::int64_t>(b));
+      const Spans forward = run.named("forward", buckets[b].block);
+      ASSERT_EQ(exchanges.size(), std::size_t{steps});
+      for (int step = 0; step + 1 < steps; ++step) {  // the last ones end without a forward pass
+        const Event& exchange = exchanges[static_cast<std::size_t>(step)];
+        const auto next = static_cast<std::size_t>((step + 1) * run.micros);
+        EXPECT_GE(exchange.begin, matrices[matrices.size() / steps * static_cast<std::size_t>(step + 1) - 1].end);
+        EXPECT_LE(exchange.begin, first[next].begin) << "bucket " << b;
+        EXPECT_LE(exchange.end, forward[next].begin) << "bucket " << b;
+      }
+    }
+  }
+}
+
+// Under the update of one group the next one's gradients come in and the last one's weights go out.
+TEST(TraceOrder, MicroGroupsOverlap) {
+  const Recorded run(traced_case(2), 1);
+  const Spans updates = run.named("matrices of group");
+  ASSERT_GT(updates.size(), 2u);
+  for (std::size_t g = 0; g < updates.size(); ++g) {
+    const Spans in = run.exchanges("whole gradients", static_cast<std::int64_t>(g)),
+                out = run.exchanges("updated shards", static_cast<std::int64_t>(g));
+    ASSERT_EQ(in.size(), 1u);
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_LE(in[0].end, updates[g].begin);
+    EXPECT_GE(out[0].begin, updates[g].end);
+    if (g > 0) EXPECT_LE(in[0].begin, updates[g - 1].begin) << "group " << g;
+    if (g + 1 < updates.size()) {
+      EXPECT_LE(out[0].begin, updates[g + 1].begin) << "group " << g;
+      EXPECT_GE(out[0].end, updates[g + 1].end) << "group " << g;
+    }
+  }
+}
+
+TEST(TraceFile, IsWhatAViewerReads) {
+  const Recorded run(traced_case(world().size() % 4 == 0 ? 2 : 1), steps);
+  std::string path = std::filesystem::temp_directory_path() / fmt::format("sestina_trace_{}.json", ::getpid());
+  world().broadcast(path, 0);
+  write_trace(path, run.trace, world(), fmt::format("rank {}", world().rank()));
+  auto events = static_cast<double>(run.trace.events().size());
+  world().all_reduce(&events, 1, Reduction::sum);
+  if (world().rank() > 0) return;
+  std::ifstream file(path);
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
+  std::set<std::string> names;
+  std::set<int> labelled;
+  double complete = 0;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    const std::string kind = event.at("ph"), name = event.at("name");
+    const int pid = event.at("pid"), tid = event.at("tid");
+    if (kind == "M" && name == "process_name") labelled.insert(pid);
+    if (kind != "X") continue;
+    const double begin = event.at("ts"), duration = event.at("dur");
+    EXPECT_GE(begin, 0);
+    EXPECT_GE(duration, 0);
+    rows[{pid, tid}].push_back({begin, begin + duration});
+    names.insert(name);
+    ++complete;
+  }
+  EXPECT_EQ(complete, events);
+  EXPECT_EQ(labelled.size(), static_cast<std::size_t>(world().size()));
+  for (const char* name : {"forward 0", "backward 5", "gradients 0", "weights 0", "loss and norm", "scalar optimizer"})
+    EXPECT_EQ(names.count(name), 1u) << name;
+  for (auto& [row, spans] : rows) {  // spans of a row lie inside one another or apart
+    std::vector<double> open;
+    for (const auto& [begin, end] : spans) {
+      while (!open.empty() && open.back() <= begin) open.pop_back();
+      if (!open.empty()) EXPECT_LE(end, open.back() + 1e-3) << "rank " << row.first << ", row " << row.second;
+      open.push_back(end);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace sestina

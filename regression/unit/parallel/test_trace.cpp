@@ -1,0 +1,62 @@
+// Traces: spans in order, a full memory, recordings one after another.
+#include "parallel/trace.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sestina {
+namespace {
+
+TEST(Trace, RecordsSpansInTheirRows) {
+  Trace trace(10);
+  const int row = trace.add_row("gradients 0");
+  EXPECT_EQ(trace.begin(row, "before"), -1);
+  trace.start();
+  const Trace::Handle open = trace.begin(row, "gradients", 0, Trace::Kind::exchange);
+  { const TraceSpan span(&trace, "forward", 3); }
+  trace.end(open);
+  trace.begin(row, "still open");
+  trace.stop();
+  ASSERT_EQ(trace.events().size(), 3u);
+  const Trace::Event &exchange = trace.events()[0], &forward = trace.events()[1], &last = trace.events()[2];
+  EXPECT_STREQ(exchange.name, "gradients");
+  EXPECT_EQ(exchange.row, row);
+  EXPECT_EQ(exchange.kind, Trace::Kind::exchange);
+  EXPECT_EQ(forward.row, Trace::work_row);
+  EXPECT_EQ(forward.number, 3);
+  EXPECT_GE(exchange.begin, 0);
+  EXPECT_LE(exchange.begin, forward.begin);
+  EXPECT_LE(forward.begin, forward.end);
+  EXPECT_LE(forward.end, exchange.end);
+  EXPECT_GE(last.end, last.begin);
+}
+
+TEST(Trace, DropsAndCountsWhatDoesNotFit) {
+  Trace trace(2);
+  const std::size_t capacity = trace.events().capacity();
+  trace.start();
+  for (int i = 0; i < 5; ++i) const TraceSpan span(&trace, "work", i);
+  EXPECT_EQ(trace.events().size(), capacity);
+  EXPECT_EQ(trace.events().capacity(), capacity);
+  EXPECT_EQ(trace.dropped(), 5 - static_cast<std::int64_t>(capacity));
+}
+
+TEST(Trace, SpansOfAnEarlierRecordingEndNothing) {
+  Trace trace(4);
+  trace.start();
+  const Trace::Handle old = trace.begin(0, "old");
+  trace.start();
+  const Trace::Handle now = trace.begin(0, "new");
+  trace.end(old);
+  EXPECT_EQ(trace.events()[0].end, -1);
+  trace.end(now);
+  EXPECT_GE(trace.events()[0].end, 0);
+}
+
+TEST(Trace, WithoutOneNothingHappens) {
+  OpenSpan span(nullptr);
+  span.begin("forward", 1);
+  span.end();
+}
+
+}  // namespace
+}  // namespace sestina
