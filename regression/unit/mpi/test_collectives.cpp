@@ -92,7 +92,8 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   train_steps(session, run.options, 0, 1, result);
   mine.clear();
   train_steps(session, run.options, 1, 2, result);
-  const ProcessGrid grid = make_grid(world(), run.options.parallel.dp, run.options.parallel.tp, 0, false);
+  const ParallelOptions& parallel = run.options.parallel;
+  const ProcessGrid grid = make_grid(world(), parallel.dp, parallel.tp, parallel.node_size, false);
   const CountedKinds sent = over_ranks(mine, grid), plan = planned(run.options);
   for (const auto& [name, kind] : sent) {
     ASSERT_EQ(plan.count(name), 1u) << what << ": " << name << " is not in the plan";

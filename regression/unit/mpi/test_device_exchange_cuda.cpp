@@ -21,9 +21,7 @@ class DeviceInts {
   DeviceInts& operator=(const DeviceInts&) = delete;
   int* data() const { return data_; }
   std::size_t bytes() const { return n_ * sizeof(int); }
-  void write(const std::vector<int>& values) {
-    check(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyDefault));
-  }
+  void write(const std::vector<int>& values) { check(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyDefault)); }
   std::vector<int> read() const {
     std::vector<int> values(n_);
     check(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDefault));
