@@ -100,6 +100,8 @@ void GradientReduce<Exec>::block_done(int block) {
       start(b);
     } else if (buckets_[b].state == Bucket::State::pieces_under_way) {
       buckets_[b].pieces->test();
+    } else if (buckets_[b].sums) {
+      buckets_[b].sums->test();
     }
   }
 }

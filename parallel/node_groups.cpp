@@ -4,17 +4,19 @@
 #include <utility>
 
 #include "kernels/error.hpp"
+#include "parallel/forwarding_communicator.hpp"
 
 namespace sestina {
 namespace {
 
-class NodeCommunicator final : public Communicator {
+class NodeCommunicator final : public ForwardingCommunicator {
  public:
   NodeCommunicator(std::unique_ptr<Communicator> all, std::unique_ptr<Communicator> node,
                    std::unique_ptr<Communicator> leaders, std::vector<int> node_of)
-      : all_(std::move(all)), node_(std::move(node)), leaders_(std::move(leaders)), node_of_(std::move(node_of)) {}
-  int size() const override { return all_->size(); }
-  int rank() const override { return all_->rank(); }
+      : ForwardingCommunicator(std::move(all)),
+        node_(std::move(node)),
+        leaders_(std::move(leaders)),
+        node_of_(std::move(node_of)) {}
 
   void barrier() override {
     node_->barrier();
@@ -35,22 +37,12 @@ class NodeCommunicator final : public Communicator {
     if (leads()) leaders_->broadcast(data, bytes, root_node);
     node_->broadcast(data, bytes, 0);
   }
-  void all_gather(const void* mine, std::size_t bytes, void* all) override { all_->all_gather(mine, bytes, all); }
-  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
-                                          std::vector<Message> receives) override {
-    return all_->make_exchange(name, std::move(sends), std::move(receives));
-  }
-  void send(int peer, const void* data, std::size_t bytes) override { all_->send(peer, data, bytes); }
-  void receive(int peer, void* data, std::size_t bytes) override { all_->receive(peer, data, bytes); }
-  void wait(const char* name) override { all_->wait(name); }
-  std::unique_ptr<Communicator> split(int color, int key) override { return all_->split(color, key); }
-  std::unique_ptr<Communicator> split_by_node() override { return all_->split_by_node(); }
 
  private:
   bool leads() const { return node_->rank() == 0; }
 
-  std::unique_ptr<Communicator> all_, node_, leaders_;  // leaders: of the nodes, in their order; others: a group unused
-  std::vector<int> node_of_;                            // by rank
+  std::unique_ptr<Communicator> node_, leaders_;  // leaders: of the nodes, in their order; others: a group unused
+  std::vector<int> node_of_;                      // by rank
 };
 
 }  // namespace

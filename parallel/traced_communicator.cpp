@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "parallel/forwarding_communicator.hpp"
+
 namespace sestina {
 namespace {
 
@@ -47,47 +49,43 @@ class TracedExchange final : public Exchange {
   Trace::Handle open_ = -1;
 };
 
-class TracedCommunicator final : public Communicator {
+class TracedCommunicator final : public ForwardingCommunicator {
  public:
   TracedCommunicator(std::unique_ptr<Communicator> group, Trace& trace, const char* label)
-      : group_(std::move(group)), trace_(trace), row_(trace.add_row(label)) {}
-  int size() const override { return group_->size(); }
-  int rank() const override { return group_->rank(); }
+      : ForwardingCommunicator(std::move(group)), trace_(trace), row_(trace.add_row(label)) {}
 
   void barrier() override {
-    during("barrier", [&] { group_->barrier(); });
+    during("barrier", [&] { inner_->barrier(); });
   }
   void all_reduce(double* data, std::size_t n, Reduction reduction) override {
-    during("all_reduce", [&] { group_->all_reduce(data, n, reduction); });
+    during("all_reduce", [&] { inner_->all_reduce(data, n, reduction); });
   }
   void broadcast(void* data, std::size_t bytes, int root) override {
-    during("broadcast", [&] { group_->broadcast(data, bytes, root); });
+    during("broadcast", [&] { inner_->broadcast(data, bytes, root); });
   }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
-    during("all_gather", [&] { group_->all_gather(mine, bytes, all); });
+    during("all_gather", [&] { inner_->all_gather(mine, bytes, all); });
   }
   std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                           std::vector<Message> receives) override {
-    return std::make_unique<TracedExchange>(group_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
+    return std::make_unique<TracedExchange>(inner_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
                                             name, exchanges_[name]++);
   }
   // A round of messages begins with the first of them.
   void send(int peer, const void* data, std::size_t bytes) override {
     begin_round();
-    group_->send(peer, data, bytes);
+    inner_->send(peer, data, bytes);
   }
   void receive(int peer, void* data, std::size_t bytes) override {
     begin_round();
-    group_->receive(peer, data, bytes);
+    inner_->receive(peer, data, bytes);
   }
   void wait(const char* name) override {
-    group_->wait(name);
+    inner_->wait(name);
     if (!in_round_) return;
     trace_.end_as(round_, name);
     in_round_ = false;
   }
-  std::unique_ptr<Communicator> split(int color, int key) override { return group_->split(color, key); }
-  std::unique_ptr<Communicator> split_by_node() override { return group_->split_by_node(); }
 
  private:
   template <class Operation>
@@ -101,7 +99,6 @@ class TracedCommunicator final : public Communicator {
     in_round_ = true;
   }
 
-  std::unique_ptr<Communicator> group_;
   Trace& trace_;
   std::map<std::string, int> exchanges_;  // made so far, by name
   int row_ = 0;
