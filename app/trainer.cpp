@@ -1,12 +1,13 @@
 #include "app/trainer.hpp"
 
 #include <spdlog/spdlog.h>
-
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "app/evaluation.hpp"
 #include "app/instruction_set.hpp"
@@ -111,7 +112,7 @@ ExitCode Trainer<Exec, T>::run() {
   trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
-  checkpoints_.wait();
+  wait_for_saves();
   drain_events();
   model_.finish_gather();
   double unsaved = saved_step_ == step_ && checkpoints_.failures_in_a_row() == 0 ? 0 : 1;
@@ -121,9 +122,10 @@ ExitCode Trainer<Exec, T>::run() {
     if (!saved) fail_on_all(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
     return ExitCode::done;
   }
-  spdlog::info("stopped by {} at update {}{}", stop_.reason(), step_,
+  const std::string reason = stop_.reason().empty() ? "another rank" : stop_.reason();
+  spdlog::info("stopped by {} at update {}{}", reason, step_,
                saved ? "; run again with -r auto to go on" : "; NOT saved");
-  metrics_.event(step_, "stop", stop_.reason());
+  metrics_.event(step_, "stop", reason);
   return saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved;
 }
 
@@ -284,6 +286,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
+  wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
   drain_events();
   take_snapshot(
@@ -292,6 +295,17 @@ void Trainer<Exec, T>::save() {
   checkpoints_.save();
   saved_step_ = step_;
   save_wished_ = false;
+}
+
+// Ranks stay in touch meanwhile: a disk that is slow for one of them is no reason to take it for lost.
+template <class Exec, class T>
+void Trainer<Exec, T>::wait_for_saves() {
+  for (double busy = several() ? 1 : 0; busy > 0;) {
+    busy = checkpoints_.busy() ? 1 : 0;
+    runtime_.world().all_reduce(&busy, 1, Reduction::max);
+    if (busy > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  checkpoints_.wait();
 }
 
 template <class Exec, class T>

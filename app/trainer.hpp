@@ -44,6 +44,7 @@ class Trainer {
   bool finite(double loss, double norm);  // applies run.on_nonfinite
   void evaluate();
   void save();
+  void wait_for_saves();  // of all ranks, until the one under way has ended
   void drain_events();
   bool stop_wished();  // on all ranks together
   void load();

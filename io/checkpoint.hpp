@@ -52,6 +52,7 @@ class CheckpointWriter {
   ~CheckpointWriter();                 // waits for a save under way
   Snapshot& slot();                    // waits until the previous save has ended; fill it, then
   void save();                         // starts (or does) the save of the slot; then keep-k
+  bool busy() const;                   // a save is under way (this rank's part of it)
   void wait();                         // until the save under way is durable (this rank's part of it); rethrows nothing
   // Only the first rank's events tell how a save ended, with an error that names the rank; the others tell their own errors only.
   bool outcome_known_here() const;

@@ -190,6 +190,11 @@ void CheckpointWriter::save() {
   if (!state_->options.async) state_->changed.wait(guard, [&] { return state_->snapshot_free; });
 }
 
+bool CheckpointWriter::busy() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->busy;
+}
+
 void CheckpointWriter::wait() {
   std::unique_lock guard(state_->lock);
   state_->changed.wait(guard, [&] { return !state_->busy; });
