@@ -4,29 +4,37 @@
 #include <new>
 
 #include "app/command_line.hpp"
+#include "app/rank_run.hpp"
 
 namespace {
 
 using namespace sestina;
 
+// Verbs that run as one process.
+template <class Verb, class Arguments>
+int alone(const char* name, Verb verb, const Arguments& arguments) {
+  require_one_task(name);
+  return verb(arguments);
+}
+
 int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
 int run(const TrainArguments& a) { return run_train(a); }
 int run(const PlanArguments& a) { return run_plan(a); }
-int run(const EvalArguments& a) { return run_eval(a); }
-int run(const GenerateArguments& a) { return run_generate(a); }
-int run(const DataTokenizeArguments& a) { return run_data_tokenize(a); }
-int run(const DataTrainTokenizerArguments& a) { return run_data_train_tokenizer(a); }
+int run(const EvalArguments& a) { return alone("eval", run_eval, a); }
+int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
+int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
+int run(const DataTrainTokenizerArguments& a) { return alone("data train-tokenizer", run_data_train_tokenizer, a); }
 int run(const DataInspectArguments& a) { return run_data_inspect(a); }
 int run(const DataVerifyArguments& a) { return run_data_verify(a); }
 int run(const CheckpointListArguments& a) { return run_checkpoint_list(a); }
 int run(const CheckpointVerifyArguments& a) { return run_checkpoint_verify(a); }
-int run(const CheckpointExportArguments& a) { return run_checkpoint_export(a); }
-int run(const CheckpointConvertArguments& a) { return run_checkpoint_convert(a); }
-int run(const CheckpointImportArguments& a) { return run_checkpoint_import(a); }
-int run(const ReportArguments& a) { return run_report(a); }
-int run(const BenchStepArguments& a) { return run_bench_step(a); }
-int run(const BenchKernelsArguments& a) { return run_bench_kernels(a); }
-int run(const BenchOptimizerArguments& a) { return run_bench_optimizer(a); }
+int run(const CheckpointExportArguments& a) { return alone("checkpoint export", run_checkpoint_export, a); }
+int run(const CheckpointConvertArguments& a) { return alone("checkpoint convert", run_checkpoint_convert, a); }
+int run(const CheckpointImportArguments& a) { return alone("checkpoint import", run_checkpoint_import, a); }
+int run(const ReportArguments& a) { return alone("report", run_report, a); }
+int run(const BenchStepArguments& a) { return alone("bench step", run_bench_step, a); }
+int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
+int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
 int run(const InfoArguments& a) { return run_info(a); }
 
 int report(const char* message, ExitCode code) {

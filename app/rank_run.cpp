@@ -13,6 +13,13 @@ void end_all(Runtime& runtime, ExitCode code, const char* message) {
 
 }  // namespace
 
+void require_one_task(const char* verb) {
+  const Launch launch = find_launch();
+  if (launch.tasks > 1)
+    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train takes several",
+         verb, launch.tasks, launch.variable);
+}
+
 int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
   if (runtime.size() == 1) return verb();
   try {

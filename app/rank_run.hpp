@@ -11,4 +11,7 @@ namespace sestina {
 // waiting: it is reported here, and the whole job is ended with its code.
 int run_on_ranks(Runtime&, const std::function<int()>& verb);
 
+// For verbs that run as one process: Error(unavailable) when a launcher started several, each of which would do it all.
+void require_one_task(const char* verb);
+
 }  // namespace sestina

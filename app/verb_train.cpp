@@ -99,6 +99,12 @@ void take_all_ranks(DeckArguments& arguments, const std::string& stored, const s
 
 void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
   if (parallel.ranks() == ranks) return;
+  const int others = parallel.tp * parallel.pp;
+  if (ranks % others != 0) {
+    deck.error("parallel.tp", fmt::format("tp x pp = {} does not divide the {} ranks that were started", others, ranks),
+               fmt::format("mpirun -n with a multiple of {}", others));
+    return;
+  }
   deck.error("parallel.dp",
              fmt::format("the deck is for {} x {} x {} = {} ranks (dp, tp, pp), {} started", parallel.dp, parallel.tp,
                          parallel.pp, parallel.ranks(), ranks == 1 ? "one was" : fmt::format("{} were", ranks)),

@@ -5,6 +5,7 @@
 
 #include "core/model_part.hpp"
 #include "parallel/make_plan.hpp"
+#include "parallel/partial_gradients.hpp"
 #include "parallel/traced_communicator.hpp"
 
 namespace sestina {
@@ -64,12 +65,10 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
                                                       setting.deterministic, *tensor_group_);
 
   std::vector<PartialGradient<Exec>> partial;
-  for (std::size_t i = 0; i < stage_.specs.size(); ++i) {
-    if (tp == 1 || !gradient_is_partial(stage_.specs[i], options.model, tp, options.parallel.sequence_parallel))
-      continue;
-    const bool shared_heads = shard_holders(stage_.specs[i], options.model, tp, tp_rank).count < tp;
-    partial.push_back({stage_.specs[i].block, arena.gradient(i), shared_heads ? replicas_.get() : tensor_group_.get()});
-  }
+  for (const PartialRun& run : partial_runs(stage_, buckets, options))
+    partial.push_back({run.block,
+                       {arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)},
+                       run.same_heads ? replicas_.get() : tensor_group_.get()});
   reduce_ =
       std::make_unique<GradientReduce<Exec>>(exec, *grid_.dp_group, buckets, arena.gradients(), std::move(partial));
   gather_ = std::make_unique<WeightGather<Exec, T>>(*grid_.dp_group, stage_, buckets, arena);

@@ -6,6 +6,7 @@
 #include "core/model_part.hpp"
 #include "core/model_size.hpp"
 #include "core/optimizer/muon_rule.hpp"
+#include "parallel/partial_gradients.hpp"
 #include "parallel/plan_memory.hpp"
 #include "parallel/shard_layout.hpp"
 #include "parallel/tensor_shard.hpp"
@@ -189,9 +190,8 @@ void activations(Tally& tally, const StagePlan& stage, const Options& options) {
 
 // What each rank has a part of is summed once, behind the last micro-batch.
 void partial_gradients(Tally& tally, const StagePlan& stage, const Options& options) {
-  for (const TensorSpec& spec : stage.specs)
-    if (gradient_is_partial(spec, options.model, options.parallel.tp, options.parallel.sequence_parallel))
-      tally.add("all_reduce", "tp", "partial gradients", 1, largest_shard(spec, options).elements() * f32);
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), options))
+    tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32);
 }
 
 void pipeline(Tally& tally, const StagePlan& stage, const Options& options) {

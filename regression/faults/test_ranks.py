@@ -172,6 +172,7 @@ class Ranks(Case):
         for ranks, keys, allowed in ((3, ("parallel.tp=3",), "a divisor of 2"),  # two heads
                                      (5, (), ">= 5"),                            # four sequences
                                      (2, ("parallel.dp=3",), "mpirun -n 3"),
+                                     (3, ("parallel.tp=2",), "a multiple of 2"),
                                      (2, ("parallel.tp=2", "parallel.tp_update=distributed"), "home"),
                                      (2, ("parallel.pp=2",), "1")):
             with self.subTest(keys):
@@ -223,6 +224,11 @@ class Ranks(Case):
     def test_25_tasks_that_do_not_find_each_other(self):
         output = self.train("run", "run.steps=2", environment={"OMPI_COMM_WORLD_SIZE": "4"}, expected=UNAVAILABLE)
         self.assertIn("OMPI_COMM_WORLD_SIZE", output)
+
+    def test_25_verbs_of_one_process(self):
+        self.train("run", "run.steps=2")
+        output = self.finish(self.start_ranks(2, "eval", "-r", self.work / "run"), UNAVAILABLE)[1]
+        self.assertIn("eval runs as one process", output)
 
     def test_25_two_jobs_in_one_directory(self):
         child = self.run_and_signal("run", HUP, 0, 2, "run.steps=1000000")

@@ -56,6 +56,20 @@ TEST(Grids, EveryFamilyAgreesWithOneRank) {
   }
 }
 
+// The usual mode: gradients that lie side by side are one product, and micro-batches are added in order.
+TEST(Grids, AgreeWithoutDeterminismToo) {
+  TrainingCase usual = grid_case("muon", 1);
+  usual.options.run.deterministic = false;
+  const Trained one = train_alone<float>(alone(usual), 20);
+  for (const int tp : tensor_sizes()) {
+    TrainingCase run = grid_case("muon", tp);
+    run.options.run.deterministic = false;
+    const Trained several = train_together<float>(run, 20);
+    EXPECT_NEAR(one.norm[0], several.norm[0], 3e-5 * one.norm[0]) << tp;
+    EXPECT_LT(largest_difference(one, several), 1e-5) << tp;
+  }
+}
+
 // Each shard as a matrix by itself: another algorithm, but the same numbers on all ranks, and one that trains.
 TEST(Grids, BlockwiseUpdatesTrain) {
   for (const char* kind : {"muon", "soap"}) {
