@@ -72,8 +72,10 @@ void GradientReduce<Exec>::add_bucket(const BucketLayout& layout, float* begin, 
 
 template <class Exec>
 void GradientReduce<Exec>::start(std::size_t number) {
-  if (number >= slots && buckets_[number - slots].state == Bucket::State::pieces_under_way)
-    add_up(buckets_[number - slots]);  // its turn in the slot ends
+  if (number >= slots && buckets_[number - slots].state == Bucket::State::pieces_under_way) {
+    add_up(buckets_[number - slots]);
+    exec_.fence("reduce");  // its turn in the slot ends
+  }
   buckets_[number].pieces->start();
   buckets_[number].state = Bucket::State::pieces_under_way;
 }
