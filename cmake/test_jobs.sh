@@ -34,8 +34,7 @@ sanitizer_tests() {
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
-  # Of the tests of several ranks, those of training on every grid take minutes here and touch no memory of their own.
-  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --exclude-regex '^mpi\.(Grids|Restart|Collectives|DataParallelUneven)|^mpi.*\.6$'
+  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi
   unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
