@@ -136,6 +136,7 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
     using Exec = std::decay_t<decltype(exec)>;
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
                                                         metrics);
+    runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
     return trainer.run();
   });
 }
@@ -194,7 +195,6 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
   setup.weights_only = arguments.weights_only;
   runtime.together([&] { read_deck(arguments, runtime, stored, setup); });
   const Options& options = setup.options;
-  runtime.set_timeout(options.run.abort_timeout);
   runtime.together([&] {
     require_memory(options, runtime.rank(), runtime.node_ranks());
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
@@ -236,7 +236,8 @@ int print_deck(const TrainArguments& arguments) {
 
 int run_train(const TrainArguments& arguments) {
   if (arguments.dry_run) return print_deck(arguments);
-  constexpr double start_timeout = 60;  // until the deck says run.abort_timeout
+  // Until training starts: one rank may verify a large checkpoint, or read a large text, while the others wait.
+  constexpr double start_timeout = 3600;
   Runtime runtime(start_timeout);
   return run_on_ranks(runtime, [&] { return train_on_ranks(arguments, runtime); });
 }
