@@ -237,7 +237,7 @@ int print_deck(const TrainArguments& arguments) {
 int run_train(const TrainArguments& arguments) {
   if (arguments.dry_run) return print_deck(arguments);
   // Until training starts: one rank may verify a large checkpoint, or read a large text, while the others wait.
-  constexpr double start_timeout = 3600;
+  constexpr double start_timeout = 1200;
   Runtime runtime(start_timeout);
   return run_on_ranks(runtime, [&] { return train_on_ranks(arguments, runtime); });
 }

@@ -34,13 +34,13 @@ class Ranks(Case):
         self.assertEqual(self.losses("one"), self.losses("four"))
 
     def test_01_one_rank_killed_while_saving(self):
-        choose, steps = random.Random(), 400
+        choose, steps = random.Random(), max(400, 40 * rounds(10))
         keys = (*MICRO, f"run.steps={steps}", "checkpoint.every=5", "checkpoint.keep=2", "run.abort_timeout=5")
         self.train_ranks(3, "whole", *keys)
         for _ in range(rounds(10)):
             child = self.start_ranks(3, *self.train_arguments("killed", "-r", "auto", *keys))
             processes = self.rank_processes(child, 3)
-            while child.poll() is None and not any((self.work / "killed").glob("checkpoints/step_*.tmp-*")):
+            while child.poll() is None and not any((self.work / "killed").glob(f"checkpoints/step_*.tmp-{processes[0]}")):
                 time.sleep(0.001)
             time.sleep(choose.uniform(0, 0.05))
             try:
