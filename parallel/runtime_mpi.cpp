@@ -1,9 +1,11 @@
 // Ranks over MPI. Only non-blocking calls of the library are used, and every wait polls them: so a wait can end with a
 // message when another rank is lost, and a rank that waits gives its core to those that work.
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
+#include <csignal>
 #include <cstring>
 #include <utility>
 
@@ -284,7 +286,13 @@ std::unique_ptr<Communicator> start(double timeout) {
 
 void set_timeout(double seconds) { wait_limit() = seconds; }
 void stop() { MPI_Finalize(); }
-void abort(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+void abort(int code) {
+  // A launcher that is ending already may never answer: this rank then ends by itself.
+  constexpr unsigned seconds = 10;
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(seconds);
+  MPI_Abort(MPI_COMM_WORLD, code);
+}
 
 }  // namespace ranks
 }  // namespace sestina
