@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "kernels/error.hpp"
 
@@ -61,7 +62,16 @@ class Descriptor {
   int fd_;
 };
 
-bool is_alive(pid_t pid) { return pid != ::getpid() && (::kill(pid, 0) == 0 || errno == EPERM); }
+// A process that has ended but that nobody has asked about yet still has its number: it is dead.
+bool is_zombie(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(") ");
+  return name_end != std::string::npos && text[name_end + 2] == 'Z';
+}
+
+bool is_alive(pid_t pid) { return pid != ::getpid() && (::kill(pid, 0) == 0 || errno == EPERM) && !is_zombie(pid); }
 
 // The process that a name "...tmp-<pid>" belongs to; 0 if it is no such name.
 pid_t owner_of(const std::string& name) {
