@@ -84,7 +84,6 @@ void MatrixHosts<Exec, T>::host_matrices(const StagePlan& stage, const Options& 
       if (!is_home(spec, group_.rank())) continue;
       Hosted matrix;
       matrix.spec = stage.specs[at(spec)];
-      matrix.number = spec;
       matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
                      (options.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
       matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),

@@ -38,7 +38,6 @@ class MatrixHosts {
  private:
   struct Hosted {  // a matrix whose home this is
     TensorSpec spec;
-    int number = 0;  // of the spec
     bool saved = true;
     Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
     Matrix<float, Exec> gradient;                                                    // in its group's slot

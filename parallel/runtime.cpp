@@ -32,6 +32,14 @@ std::string outcome_of(const std::function<void()>& f) {
   throw AgreedError(static_cast<ExitCode>(code), end + 1);
 }
 
+// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a word of ours.
+bool has_meeting_point(const Launch& launch) {
+  if (launch.variable != slurm_tasks) return true;
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
 }  // namespace
 
 Launch find_launch() {
@@ -43,18 +51,6 @@ Launch find_launch() {
   }
   return {};
 }
-
-namespace {
-
-// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a word of ours.
-bool has_meeting_point(const Launch& launch) {
-  if (launch.variable != slurm_tasks) return true;
-  for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD"})
-    if (std::getenv(name) != nullptr) return true;
-  return false;
-}
-
-}  // namespace
 
 Runtime::Runtime(double timeout) {
   const Launch launch = find_launch();

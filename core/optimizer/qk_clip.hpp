@@ -12,9 +12,8 @@ namespace sestina {
 template <class Exec, class T>
 class QkClip {
  public:
-  // tensors: owned ones; their q_proj and k_proj are the ones that are scaled, biases included. More can be added.
+  // tensors: owned ones; their q_proj and k_proj are the ones that are scaled, biases included.
   QkClip(const Exec&, const ModelConfig&, const OptimizerOptions&, const std::vector<OwnedTensor<Exec, T>>& tensors);
-  void add(const OwnedTensor<Exec, T>&);
 
   // Where the attention of a layer leaves the largest scores of heads [first, first + count).
   Vector<Acc<T>, Exec> scores(int layer, int first, int count) const;
@@ -31,6 +30,7 @@ class QkClip {
     Vector<Acc<T>, Exec> master;
     Vector<T, Exec> weight;
   };
+  void add(const OwnedTensor<Exec, T>&);
 
   double threshold_, alpha_;
   int heads_, groups_;
