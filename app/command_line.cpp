@@ -52,6 +52,12 @@ class Parser {
   static void refuse_extras(const App& verb);
   static void add_deck(App*, DeckArguments&);
   static void add_json(App* app, bool& json) { app->add_flag("--json", json, "print one JSON object"); }
+  template <class Arguments>
+  static void add_json_lines(App* app, Arguments& a) {
+    app->add_option("--text-key", a.text_key, "JSONL: the member of each line that is the text");
+    app->add_option("--invalid-limit", a.invalid_limit, "JSONL: share of the lines that may be skipped as invalid")
+        ->check(CLI::Range(0.0, 1.0));
+  }
   static void add_source(App*, std::string& checkpoint, std::string& hf);
 
   void add_train();
@@ -188,19 +194,21 @@ void Parser::add_data() {
   App* app = nullptr;
   const auto threads = CLI::Range(0, 4096);
   auto t = verb<DataTokenizeArguments>(*data, "tokenize", "text to Megatron token files", app);
-  app->add_option("inputs", t->inputs, "text files or folders")->required()->default_str("");
+  app->add_option("inputs", t->inputs, "text or JSONL files, gzip and zstd too, or folders")->required()->default_str("");
   app->add_option("-o,--output", t->output, "prefix: writes PREFIX.bin and PREFIX.idx")->required();
   app->add_option("--tokenizer", t->tokenizer, "tokenizer.json (default: bytes)");
   app->add_option("--separator", t->separator, "line between documents (default: a file is a document)");
+  add_json_lines(app, *t);
   app->add_flag("!--no-end", t->end_of_document, "add no end-of-document token");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 
   auto k = verb<DataTrainTokenizerArguments>(*data, "train-tokenizer", "make a byte-level BPE tokenizer.json from text",
                                              app);
-  app->add_option("inputs", k->inputs, "text files or folders")->required()->default_str("");
+  app->add_option("inputs", k->inputs, "text or JSONL files, gzip and zstd too, or folders")->required()->default_str("");
   app->add_option("-o,--output", k->output, "tokenizer.json to write")->required();
   app->add_option("--vocab-size", k->vocab_size, "tokens in all")->check(CLI::Range(257, 1 << 24));
+  add_json_lines(app, *k);
   app->add_option("--pattern", k->pattern, "how words are cut")->check(CLI::IsMember({"gpt2", "llama3", "qwen"}));
   auto given = std::make_shared<bool>(false);  // the first one replaces the default
   app->add_option_function<std::string>(
@@ -215,7 +223,7 @@ void Parser::add_data() {
   app->add_option("--threads", k->threads, "0 = all cores")->check(threads);
   add_json(app, k->json);
 
-  const auto formats = CLI::IsMember({"megatron", "llmc", "npy", "text"});
+  const auto formats = CLI::IsMember({"megatron", "llmc", "npy", "text", "jsonl"});
   auto s = verb<DataInspectArguments>(*data, "inspect", "show what a data file holds", app);
   app->add_option("path", s->path, "token file, Megatron prefix or text")->required();
   app->add_option("--format", s->format, "default: by suffix")->check(formats);

@@ -167,6 +167,7 @@ void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::str
   require_trainable(deck, setup.options);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
+  if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
@@ -207,6 +208,8 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
     metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
                                  : std::make_unique<Metrics>();
   });
+  if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
+    spdlog::warn("{}", defect);
   spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
@@ -228,6 +231,9 @@ int print_deck(const TrainArguments& arguments) {
   require_training_keys(deck);
   require_trainable(deck, options);
   deck.finish();
+  if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
+  if (const std::string defect = byte_text_defect(options); !defect.empty())
+    fmt::print(stderr, "sestina: warning: {}\n", defect);
   std::fputs(deck.dump().c_str(), stdout);
   return static_cast<int>(ExitCode::done);
 }

@@ -13,6 +13,7 @@ namespace sestina {
 struct DeckArguments {
   std::string deck;                      // -i, "" none
   std::vector<std::string> overrides;    // section.key=value
+  std::string hf = {};                   // takes the place of [model] in the deck: its from_hf
 };
 
 struct TrainArguments {
@@ -55,6 +56,8 @@ struct DataTokenizeArguments {
   std::string tokenizer;                 // tokenizer.json, "" = bytes
   std::string output;                    // Megatron prefix: <output>.bin and .idx
   std::string separator;                 // splits a file into documents at lines equal to it, "" = one document
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;           // share of their lines that may be skipped
   bool end_of_document = true;           // append the tokenizer's end-of-document token
   int threads = 0;                       // 0 = all cores
   bool json = false;
@@ -65,6 +68,8 @@ struct DataTrainTokenizerArguments {
   std::int64_t vocab_size = 4096;
   std::string pattern = "gpt2";          // gpt2, llama3, qwen
   std::vector<std::string> special = {"<|endoftext|>"};
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;
   int threads = 0;
   bool json = false;
 };

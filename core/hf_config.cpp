@@ -1,5 +1,6 @@
 // config.json of Hugging Face transformers, both ways: older files say rope_theta, rope_scaling and torch_dtype, newer
 // ones rope_parameters and dtype. Both are read, both are written.
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -188,6 +189,12 @@ ModelConfig ModelConfig::from_hf_folder(const std::string& folder) {
   ModelConfig c = from_hf_json(text.str(), path);
   c.from_hf = folder;
   return c;
+}
+
+std::string ModelConfig::hf_tokenizer() const {
+  if (from_hf.empty()) return "";
+  const auto path = std::filesystem::path(from_hf) / "tokenizer.json";
+  return std::filesystem::exists(path) ? path.string() : "";
 }
 
 std::string ModelConfig::to_hf_json() const {

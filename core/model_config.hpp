@@ -45,6 +45,7 @@ struct ModelConfig {
   // config.json, old and new rope keys. Error(bad_data) on what is missing, impossible or not implemented.
   static ModelConfig from_hf_json(const std::string& text, const std::string& where);
   static ModelConfig from_hf_folder(const std::string& folder);  // its config.json; Error(input_missing) without one
+  std::string hf_tokenizer() const;  // tokenizer.json in the folder of from_hf, "" when there is none
   std::string to_hf_json() const;                                // what transformers loads (gpt: Sestina alone)
 };
 // The defaults of a family; sizes are 0.
