@@ -124,6 +124,14 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
   fmt::print("{}: update {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
              parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
+  const std::string difference = gpt2_difference(config);
+  if (config.family == Family::gpt)
+    fmt::print("{}\n", difference.empty() ? "transformers loads it as GPT-2 (GPT2LMHeadModel)"
+                                          : fmt::format("transformers has no class for this model ({}): sestina alone "
+                                                        "reads the folder",
+                                                        difference));
+  if (tokenizer.empty())
+    fmt::print("no tokenizer.json is written: the model reads bytes, or give one with --tokenizer\n");
   return static_cast<int>(ExitCode::done);
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/progress.hpp"
 #include "app/step_report.hpp"
 #include "app/verbs.hpp"
 #include "io/output_file.hpp"
@@ -32,7 +33,7 @@ class ProgressLine {
   }
 
  private:
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const bool terminal_ = shows_progress("auto", STDERR_FILENO);
   double next_ = 0;
 };
 

@@ -2,7 +2,9 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,7 +15,9 @@
 #include "app/memory_check.hpp"
 #include "app/rank_run.hpp"
 #include "app/run_data.hpp"
+#include "app/progress.hpp"
 #include "app/run_dir.hpp"
+#include "app/run_start.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
 #include "io/digest.hpp"
@@ -112,8 +116,8 @@ void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop,
-               Metrics& metrics) {
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const std::string& command_line,
+               Runtime& runtime, Stop& stop, Metrics& metrics) {
   const Options& options = setup.options;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<SampleSet> training, validation;
@@ -134,6 +138,10 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
   const KokkosSession session(options.run.threads, kokkos, runtime.node_ranks());
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
+    RunStart start{setup.start_step, setup.deck, command_line, exec.name(), Host().concurrency()};
+    const RunLine line = run_line(start, runtime);
+    if (runtime.is_first()) log_start(options, start, runtime);
+    metrics.run(line);
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
                                                         metrics);
     runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
@@ -141,13 +149,27 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
   });
 }
 
+bool has_optimizer_state(const CheckpointReader& reader) {
+  return std::any_of(reader.entries().begin(), reader.entries().end(),
+                     [](const auto& entry) { return entry.path.starts_with("/optimizer/"); });
+}
+
 // The newest checkpoint and its deck, found and verified by the first rank.
 void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& setup, std::string& stored) {
+  std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
   runtime.together([&] {
     if (!runtime.is_first()) return;
     setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
-    if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
+    if (setup.checkpoint.empty()) return;
+    const CheckpointReader reader(setup.checkpoint, Verify::opened);
+    stored = reader.run().deck;
+    facts[0] = reader.run().step;
+    facts[1] = reader.run().step == 0 && !has_optimizer_state(reader) ? 1 : 0;
   });
+  runtime.world().broadcast(facts, sizeof facts, 0);
+  setup.imported = facts[1] == 1;
+  setup.weights_only = arguments.weights_only || setup.imported;
+  setup.start_step = setup.weights_only ? 0 : facts[0];
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
   if (setup.checkpoint.empty() || arguments.resume == "auto" || arguments.resume == "latest") return;
@@ -188,12 +210,18 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) 
   return run_dir;
 }
 
+void warn_of_jump(const std::string& stored, const TrainSetup& setup) {
+  Deck deck;
+  deck.add_text(stored, setup.checkpoint + "/manifest.json", ".");
+  const std::string jump = learning_rate_jump(Options::read(deck), setup.options, setup.start_step);
+  if (!jump.empty()) spdlog::warn("{}", jump);
+}
+
 int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
   TrainSetup setup;
   std::string stored;
   runtime.together([&] { setup.run_dir = find_run_dir(arguments); });
   find_start(arguments, runtime, setup, stored);
-  setup.weights_only = arguments.weights_only;
   runtime.together([&] { read_deck(arguments, runtime, stored, setup); });
   const Options& options = setup.options;
   runtime.together([&] {
@@ -202,6 +230,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
   });
   const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime);
   log_to(setup.run_dir, runtime);
+  setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   Stop stop(options.run, setup.run_dir, runtime.is_first());
   std::unique_ptr<Metrics> metrics;
   runtime.together([&] {
@@ -213,10 +242,10 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
   spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
-  if (runtime.size() > 1)
-    spdlog::info("{} ranks: {} x {} (data x tensor parallel), micro-batches of {} sequences", runtime.size(),
-                 options.parallel.dp, options.parallel.tp, options.train.micro_batch);
-  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, *metrics));
+  if (setup.imported && !arguments.weights_only)
+    spdlog::info("{} was imported and holds weights alone: taken as with --weights-only", setup.checkpoint);
+  if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
+  return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, *metrics));
 }
 
 // Parses, merges and validates everything; prints the resolved deck. Knows no ranks.

@@ -22,8 +22,15 @@ struct TrainArguments {
   std::string run_dir;                   // -d, "" = run.dir of the deck
   bool dry_run = false;                  // -n: validate everything, print the resolved deck
   bool weights_only = false;             // --weights-only: fork with weights alone
+  std::string progress = "auto";         // --progress: auto, always, never
+  std::string command_line;              // as it was given, for metrics.jsonl
   double walltime = 0;                   // -t in seconds, 0 = run.walltime of the deck
   std::vector<std::string> kokkos;       // --kokkos-* flags
+};
+
+struct InitArguments {
+  std::string name, output;              // of the run; deck to write, "" = <name>.toml
+  std::string preset = "llama-8m", data; // data: text, JSONL or token files, "" = a place to fill in
 };
 
 struct PlanArguments {
@@ -134,6 +141,7 @@ struct InfoArguments {
 };
 
 int run_train(const TrainArguments&);
+int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&);
 int run_generate(const GenerateArguments&);

@@ -180,6 +180,7 @@ CheckpointOptions CheckpointOptions::read(Deck& deck) {
   CheckpointOptions checkpoint;
   checkpoint.every = deck.integer("checkpoint.every", 0, not_negative);
   checkpoint.keep = small_integer(deck, "checkpoint.keep", checkpoint.keep);
+  checkpoint.keep_every = deck.integer("checkpoint.keep_every", 0, not_negative);
   checkpoint.async = deck.boolean("checkpoint.async", true);
   checkpoint.staging_dir = deck.text("checkpoint.staging_dir", "");
   checkpoint.verify_full = deck.choice("checkpoint.verify", "digest", {"digest", "full"}) == "full";

@@ -121,6 +121,7 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 struct CheckpointOptions {
   std::int64_t every = 0;                              // steps, 0 = only the final one
   int keep = 3;                                        // newest to keep, 0 = all
+  std::int64_t keep_every = 0;                         // those of steps that it divides stay for good, 0 = none
   bool async = true;
   std::string staging_dir;                             // empty: none
   bool verify_full = false;                            // verify = "full"

@@ -95,9 +95,9 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
 }
 
 TextFile::TextFile(const std::string& path) : contents_(MappedFile(path)) {
-  const std::string_view raw = view();
+  const std::string_view raw = view();  // ends with the mapping, which the unpacked text replaces
   if (raw.starts_with("\x1f\x8b")) contents_ = unpack_gzip(raw, path);
-  if (raw.starts_with("\x28\xb5\x2f\xfd")) contents_ = unpack_zstd(raw, path);
+  else if (raw.starts_with("\x28\xb5\x2f\xfd")) contents_ = unpack_zstd(raw, path);
 }
 
 std::string_view TextFile::view() const {
