@@ -8,15 +8,21 @@
 #include <iterator>
 #include <string_view>
 
-#include "parallel/runtime.hpp"
-
 namespace sestina {
+namespace {
+
+// Set by mpirun and srun for each task, one alone too.
+constexpr const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+
+}  // namespace
 
 bool shows_progress(const std::string& wanted, int file) {
   if (wanted != "auto") return wanted == "always";
   const char* term = std::getenv("TERM");
   const bool plain = term == nullptr || std::string_view(term) == "dumb" || *term == '\0';
-  return ::isatty(file) == 1 && !plain && find_launch().variable.empty();
+  const bool launched = std::any_of(std::begin(launchers), std::end(launchers),
+                                    [](const char* name) { return std::getenv(name) != nullptr; });
+  return ::isatty(file) == 1 && !plain && !launched;
 }
 
 int terminal_columns(int file) {
