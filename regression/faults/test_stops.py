@@ -1,6 +1,7 @@
 """Faults 1 to 5: kills, signals and the wall time, at every moment of a run."""
 
 import random
+import shutil
 import statistics
 import time
 import unittest
@@ -84,6 +85,39 @@ class Stops(Case):
             code, output = self.finish(child, (STOPPED_SAVED, STOPPED_UNSAVED))
             saved = self.saved_steps(f"run{delay}")
             self.assertEqual(code, STOPPED_SAVED if saved else STOPPED_UNSAVED, output)
+
+    def test_03_term_from_the_first_moment_on(self):
+        """From where main begins no signal kills: 75 where a checkpoint is there to go on from, else 76."""
+        self.train("old", "run.steps=3")
+        for delay in (0, 0.001, 0.003, 0.01, 0.02, 0.04, 0.08):
+            for run, resume, code in (("new", ("-r", "auto"), STOPPED_UNSAVED), ("old", ("-r", "auto"), STOPPED_SAVED),
+                                      ("fork", ("-r", self.work / "old"), STOPPED_SAVED)):
+                with self.subTest(f"{run} {delay}"):
+                    child = self.start(*self.train_arguments(run, *resume, "run.steps=1000000"))
+                    self.wait_for(lambda: self.catches(child.pid, TERM), child)
+                    time.sleep(delay)
+                    child.send_signal(TERM)
+                    output = self.finish(child, (code, STOPPED_SAVED))[1]
+                    if child.returncode == STOPPED_SAVED:
+                        self.assertTrue(self.saved_steps("old" if run == "fork" else run), output)
+                    self.assertIn("signal TERM", output)
+                    shutil.rmtree(self.work / "new", ignore_errors=True)
+                    shutil.rmtree(self.work / "fork", ignore_errors=True)
+
+    def test_03_dry_run_is_no_run(self):
+        """Printing a deck needs no catching: TERM takes its usual effect, or comes too late."""
+        child = self.start(*self.train_arguments("run", "-n"))
+        time.sleep(0.01)
+        child.send_signal(TERM)
+        self.finish(child, (DONE, -TERM))
+
+    def test_03_late_term_changes_no_exit_code(self):
+        for delay in (0, 0.005, 0.02):
+            child = self.start(*self.train_arguments(f"run{delay}", "run.steps=20"))
+            self.wait_for(lambda: child.poll() is not None or self.saved_steps(f"run{delay}"), child)
+            time.sleep(delay)
+            child.send_signal(TERM)
+            self.finish(child, (DONE, STOPPED_SAVED))
 
     def test_03_term_in_evaluation(self):
         evaluate = ("run.steps=1000000", "metrics.eval_every=1", "metrics.eval_batches=100000", "data.validation_fraction=0.5",
