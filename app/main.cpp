@@ -20,6 +20,7 @@ int alone(const char* name, Verb verb, const Arguments& arguments) {
 }
 
 int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
+int run(const InitArguments& a) { return alone("init", run_init, a); }
 int run(const TrainArguments& a) { return run_train(a); }
 int run(const PlanArguments& a) { return run_plan(a); }
 int run(const EvalArguments& a) { return alone("eval", run_eval, a); }

@@ -17,6 +17,7 @@ int run_eval(const EvalArguments& arguments) {
   const Source source = find_source(arguments.checkpoint, arguments.hf);
   const Options options = options_of(source, arguments.deck);
 
+  require_byte_vocabulary(options);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
   const bool held_out = has_validation(options.data);
   const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
