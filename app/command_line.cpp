@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "app/command_line_model.hpp"
 #include "core/deck.hpp"
 #include "core/deck_words.hpp"
 #include "sestina_version.hpp"
@@ -155,6 +156,7 @@ void Parser::add_eval() {
   auto a = verb<EvalArguments>(root_, "eval", "validation loss and bits per byte of a model", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
+  add_eval_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
@@ -168,16 +170,12 @@ void Parser::add_generate() {
   auto a = verb<GenerateArguments>(root_, "generate", "continue a text", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
-  app->add_option("--prompt", a->prompt, "text to continue")->required();
-  app->add_option("--tokenizer", a->tokenizer, "tokenizer.json (default: that of the deck)");
-  app->add_option("--tokens", a->tokens, "how many to add")->check(CLI::Range(0, 1 << 20));
-  app->add_option("--temperature", a->temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
-  app->add_option("--top-k", a->top_k, "draw from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
-  app->add_option("--seed", a->seed, "of the draw");
+  add_generate_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
       fail(ExitCode::usage, "sestina generate: no model: give -r CHECKPOINT or --hf DIR");
+    finish_prompts(*a);
     a->kokkos = kokkos_;
   });
 }

@@ -39,6 +39,7 @@ class Decoder {
   const float* logits(int row);
   // Sequence `to` becomes what `from` is.
   void copy(int from, int to);
+  void clear(int sequence) { history_[static_cast<std::size_t>(sequence)].clear(); }
   int length(int sequence) const { return static_cast<int>(history_[static_cast<std::size_t>(sequence)].size()); }
   const ModelConfig& config() const { return context_.config(); }
   const DecoderSetting& setting() const { return setting_; }
