@@ -1,7 +1,6 @@
 #include "app/kokkos_session.hpp"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
@@ -39,11 +38,8 @@ int allowed_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// A rank that its launcher has bound has cores of its own; unbound ranks share those of the node.
-int own_cores(int node_ranks) {
-  const bool bound = allowed_cores() < sysconf(_SC_NPROCESSORS_ONLN);
-  return bound ? available_cores() : std::max(1, available_cores() / node_ranks);
-}
+// Its share of the cores that this process may run on.
+int own_cores(int sharers) { return std::max(1, available_cores() / sharers); }
 
 }  // namespace
 
@@ -52,13 +48,13 @@ int available_cores() {
   return std::max(1, quota > 0 ? std::min(allowed, quota) : allowed);
 }
 
-KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int node_ranks) {
+KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers) {
   // Threads are not bound: a bound main thread would hand its one core on to every helper thread it starts. Kokkos
   // warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
   for (const char* name : {"OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"})
     if (threads == 0) threads = positive_environment(name);
-  if (threads == 0) threads = own_cores(node_ranks);
+  if (threads == 0) threads = own_cores(sharers);
   std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};
   const auto sets_threads = [](const std::string& flag) { return flag.rfind("--kokkos-num-threads", 0) == 0; };
   if (std::any_of(flags.begin(), flags.end(), sets_threads)) words.pop_back();

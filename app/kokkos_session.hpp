@@ -7,10 +7,10 @@ namespace sestina {
 
 class KokkosSession {
  public:
-  // threads: run.threads (0 = all cores this process may use, or its share of them where node_ranks processes run on
-  // this node unbound); flags: --kokkos-* of the command line, which win. Error(unavailable) when Kokkos cannot start (no
+  // threads: run.threads (0 = all cores this process may use, or its share of them where so many ranks may run on them,
+  // see core_share.hpp); flags: --kokkos-* of the command line, which win. Error(unavailable) when Kokkos cannot start (no
   // device or driver).
-  KokkosSession(int threads, const std::vector<std::string>& flags, int node_ranks = 1);
+  KokkosSession(int threads, const std::vector<std::string>& flags, int sharers = 1);
   ~KokkosSession();
   KokkosSession(const KokkosSession&) = delete;
   KokkosSession& operator=(const KokkosSession&) = delete;

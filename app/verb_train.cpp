@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "app/core_share.hpp"
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
@@ -131,7 +132,8 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
     return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
   }
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
-  const KokkosSession session(options.run.threads, kokkos, runtime.node_ranks());
+  const KokkosSession session(options.run.threads, kokkos, core_sharers(runtime));
+  warn_of_shared_cores(runtime, Kokkos::num_threads());
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,

@@ -84,7 +84,7 @@ class Stops(SlurmCase):
         """TERM to both ranks of an srun after each of these delays; the exit codes."""
         codes = []
         for delay in delays:
-            child = subprocess.Popen(["srun", "--job-name=signalled", "--mpi=pmix", "--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--mem=100", self.sestina,
+            child = subprocess.Popen(["srun", "--job-name=signalled", "--mpi=pmix", "--wait=15", "--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--mem=100", self.sestina,
                                       *map(str, self.train_arguments(run, "-r", "auto", *MICRO, ENDLESS, *keys))],
                                      env=self.cluster.environment, cwd=self.work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.children.append(child)
