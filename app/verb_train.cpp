@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "app/core_share.hpp"
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
@@ -158,8 +159,10 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
   });
   spdlog::info("{}", training->description());
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
+  const int sharers = core_sharers(runtime);
   std::optional<KokkosSession> session;
-  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, runtime.node_ranks()); });
+  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
+  warn_of_shared_cores(runtime, Kokkos::num_threads());
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
