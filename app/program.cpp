@@ -1,4 +1,6 @@
-// The program: command line -> verb -> exit code. Every failure is one message on stderr.
+// Command line -> verb -> exit code.
+#include "app/program.hpp"
+
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -45,7 +47,7 @@ int report(const char* message, ExitCode code) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int sestina::run_program(int argc, char** argv) {
   try {
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(argc, argv);
