@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "app/command_line_model.hpp"
 #include "app/command_manual.hpp"
 #include "core/deck.hpp"
 #include "core/deck_words.hpp"
@@ -163,7 +164,8 @@ void Parser::add_train() {
 
 void Parser::add_plan() {
   App* app = nullptr;
-  auto a = verb<PlanArguments>(root_, "plan", "ownership, loads, memory and time of a deck, for any number of ranks", app);
+  auto a =
+      verb<PlanArguments>(root_, "plan", "ownership, loads, memory and time of a deck, for any number of ranks", app);
   add_deck(app, a->deck);
   app->add_option_function<std::string>(
          "--reading",
@@ -182,6 +184,7 @@ void Parser::add_eval() {
   auto a = verb<EvalArguments>(root_, "eval", "validation loss and bits per byte of a model", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
+  add_eval_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
@@ -195,16 +198,12 @@ void Parser::add_generate() {
   auto a = verb<GenerateArguments>(root_, "generate", "continue a text", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
-  app->add_option("--prompt", a->prompt, "text to continue")->required();
-  app->add_option("--tokenizer", a->tokenizer, "tokenizer.json (default: that of the deck)");
-  app->add_option("--tokens", a->tokens, "how many to add")->check(CLI::Range(0, 1 << 20));
-  app->add_option("--temperature", a->temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
-  app->add_option("--top-k", a->top_k, "draw from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
-  app->add_option("--seed", a->seed, "of the draw");
+  add_generate_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
       fail(ExitCode::usage, "sestina generate: no model: give -r CHECKPOINT or --hf DIR");
+    finish_prompts(*a);
     a->kokkos = kokkos_;
   });
 }
@@ -215,7 +214,9 @@ void Parser::add_data() {
   App* app = nullptr;
   const auto threads = CLI::Range(0, 4096);
   auto t = verb<DataTokenizeArguments>(*data, "tokenize", "text to Megatron token files", app);
-  app->add_option("inputs", t->inputs, "text or JSONL files, gzip and zstd too, or folders")->required()->default_str("");
+  app->add_option("inputs", t->inputs, "text or JSONL files, gzip and zstd too, or folders")
+      ->required()
+      ->default_str("");
   app->add_option("-o,--output", t->output, "prefix: writes PREFIX.bin and PREFIX.idx")->required();
   app->add_option("--tokenizer", t->tokenizer, "tokenizer.json (default: bytes)");
   app->add_option("--separator", t->separator, "line between documents (default: a file is a document)");
@@ -226,7 +227,9 @@ void Parser::add_data() {
 
   auto k = verb<DataTrainTokenizerArguments>(*data, "train-tokenizer", "make a byte-level BPE tokenizer.json from text",
                                              app);
-  app->add_option("inputs", k->inputs, "text or JSONL files, gzip and zstd too, or folders")->required()->default_str("");
+  app->add_option("inputs", k->inputs, "text or JSONL files, gzip and zstd too, or folders")
+      ->required()
+      ->default_str("");
   app->add_option("-o,--output", k->output, "tokenizer.json to write")->required();
   app->add_option("--vocab-size", k->vocab_size, "tokens in all")->check(CLI::Range(257, 1 << 24));
   add_json_lines(app, *k);
@@ -287,8 +290,8 @@ void Parser::add_checkpoint() {
   app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put beside it (default: that of the deck)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
-  auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards",
-                                            app);
+  auto c =
+      verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards", app);
   app->add_option("checkpoint", c->checkpoint, "checkpoint, or run directory: its newest complete one")->required();
   app->add_option("-o,--output", c->run_dir, "run directory that gets the checkpoint; must not hold its step yet")
       ->required();

@@ -45,7 +45,7 @@ void append_duration(fmt::memory_buffer& text, double seconds) {
 }
 
 void append_progress(fmt::memory_buffer& text, const Progress& p, int columns) {
-  constexpr std::size_t least_bar = 7, longest_bar = 32;  // with its brackets
+  constexpr std::size_t least_bar = 7, longest_bar = 32;                 // with its brackets
   const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));  // a full line would break
   std::size_t fits = 0, begin = text.size();
   const auto keep = [&] {  // what was written fits: so far

@@ -29,6 +29,7 @@ struct TrainSetup {
   bool progress = true;          // a progress bar, where it can be shown
   bool fork = false;             // the checkpoint belongs to another run directory
   std::string tokenizer_digest;  // of data.tokenizer, "" none
+  Poll poll = {};                // called while the checkpoint is read; throws when told to stop
 };
 
 template <class Exec, class T>

@@ -42,6 +42,7 @@ struct PlanArguments {
 struct EvalArguments {
   DeckArguments deck;
   std::string checkpoint, hf;            // exactly one is set
+  std::string choices;                   // --choices: a JSONL file to score instead of the data
   bool json = false;
   std::vector<std::string> kokkos;
 };
@@ -49,10 +50,17 @@ struct EvalArguments {
 struct GenerateArguments {
   DeckArguments deck;                    // may be empty: the checkpoint's own
   std::string checkpoint, hf;            // exactly one is set
-  std::string prompt, tokenizer;         // tokenizer "" = data.tokenizer of the deck
-  int tokens = 128;
+  struct Prompt {
+    std::string text;                    // or the path of a file, "-" = standard input
+    bool file = false;
+  };
+  std::vector<Prompt> prompts;           // at least one
+  std::string tokenizer;                 // "" = data.tokenizer of the deck
+  std::vector<std::string> stops;        // text ends ahead of the first of them
+  int tokens = 128, samples = 1;         // samples of each prompt
   double temperature = 0.8;              // 0 = the most likely token
   int top_k = 0;                         // 0 = all
+  double top_p = 1, repetition_penalty = 1;
   std::uint64_t seed = 1;
   bool json = false;
   std::vector<std::string> kokkos;

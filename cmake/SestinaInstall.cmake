@@ -1,4 +1,4 @@
-# Programs, libraries, headers, decks and the package config: find_package(Sestina) gives Sestina::kernels ... Sestina::app.
+# Programs, libraries, headers, decks, the regression suite (bin/sestina-regression) and the package config: find_package(Sestina) gives Sestina::kernels ... Sestina::app.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Sestina)
 if(TARGET sestina)
@@ -7,7 +7,20 @@ if(TARGET sestina)
     install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})  # app/CMakeLists.txt makes it
   endif()
 endif()
-install(DIRECTORY inputs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/sestina/inputs)
+set(data_dir ${CMAKE_INSTALL_DATADIR}/sestina)
+install(DIRECTORY inputs/ DESTINATION ${data_dir}/inputs)
+install(DIRECTORY app/slurm/ DESTINATION ${data_dir}/slurm USE_SOURCE_PERMISSIONS OPTIONAL)
+install(DIRECTORY regression/install/own_optimizer DESTINATION ${data_dir}/examples)
+if(SESTINA_ENABLE_TESTS)
+  # Where the suite lies as in the source tree: its programs, cases and faults find their data from there.
+  configure_file(regression/sestina-regression.in ${PROJECT_BINARY_DIR}/sestina-regression @ONLY)
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/sestina-regression DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES regression/run_case.py DESTINATION ${data_dir}/regression)
+  install(FILES regression/bench/load_ratios.py DESTINATION ${data_dir}/regression/bench)
+  foreach(part cases faults walk data golden)
+    install(DIRECTORY regression/${part} DESTINATION ${data_dir}/regression PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE)
+  endforeach()
+endif()
 install(FILES ${PROJECT_BINARY_DIR}/generated/sestina_version.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina)
 install(EXPORT SestinaTargets NAMESPACE Sestina:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/SestinaConfig.cmake.in ${PROJECT_BINARY_DIR}/SestinaConfig.cmake INSTALL_DESTINATION ${package_dir})

@@ -91,10 +91,11 @@ RunOptions RunOptions::read(Deck& deck) {
       deck.error("run.stop_signals", fmt::format("unknown signal \"{}\"", name),
                  fmt::format("{}", fmt::join(signals, ", ")));
   run.abort_timeout = deck.number("run.abort_timeout", run.abort_timeout, positive);
+  run.start_timeout = deck.number("run.start_timeout", run.start_timeout, positive);
   run.on_nonfinite =
       deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
   run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
-  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = 4096});
+  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
   return run;
 }
 
@@ -134,8 +135,8 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
 
 bool DataOptions::reads_bytes() const {
   const auto text = [](const DataSource& s) { return is_text(s.format); };
-  return tokenizer.empty() && (std::any_of(source.begin(), source.end(), text) ||
-                               std::any_of(validation.begin(), validation.end(), text));
+  return tokenizer.empty() &&
+         (std::any_of(source.begin(), source.end(), text) || std::any_of(validation.begin(), validation.end(), text));
 }
 
 TrainOptions TrainOptions::read(Deck& deck) {

@@ -70,8 +70,13 @@ std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, s
 
 }  // namespace
 
+std::vector<std::string> list_text_source(const std::string& path, TextForm form) {
+  if (form == TextForm::jsonl) return list_text_files({path}, {"*.jsonl", "*.jsonl.gz", "*.jsonl.zst"});
+  return list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
+}
+
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer) {
-  const auto paths = list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
+  const auto paths = list_text_source(path, TextForm::text);
   if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
   DocumentRule rule;
   rule.form = TextForm::text;
@@ -82,8 +87,7 @@ std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t voc
 
 std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer) {
   const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0};
-  auto tokens = std::make_unique<TextTokens>(
-      list_text_files({source.path}, {"*.jsonl", "*.jsonl.gz", "*.jsonl.zst"}), rule, tokenizer);
+  auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer);
   tokens->check(vocab_size);
   return tokens;
 }

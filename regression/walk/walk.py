@@ -182,6 +182,19 @@ def export_and_import(work, run_dir):
     return own
 
 
+def gpt(work):
+    """A gpt goes out as GPT-2 and comes back with the same loss; one that is none says so."""
+    words = [*deck_words(work)[1:], "model.family=gpt", "model.tie_word_embeddings=true", "run.steps=2", "--progress", "never"]
+    run("train", *words, "model.position=learned", "model.attention_bias=true", "-d", work / "gpt")
+    out = run("checkpoint", "export", work / "gpt", "-o", work / "gpt2")
+    assert "GPT2LMHeadModel" in out and "GPT2LMHeadModel" in (work / "gpt2" / "config.json").read_text(), out
+    assert evaluated(work, "-r", work / "gpt")["loss"] == evaluated(work, "--hf", work / "gpt2")["loss"]
+    run("train", *words, "-d", work / "rotary")
+    out = run("checkpoint", "export", work / "rotary", "-o", work / "rotary-hf")
+    assert "no class for this model (position is rope" in out, out
+    assert evaluated(work, "-r", work / "rotary")["loss"] == evaluated(work, "--hf", work / "rotary-hf")["loss"]
+
+
 def compare(work, own):
     """Loss and tokens beside those of transformers."""
     packages = python_packages()
@@ -212,6 +225,7 @@ def main():
         progress(work)
         report(work, run_dir)
         own = export_and_import(work, run_dir)
+        gpt(work)
         compare(work, own)
     print("walked the whole way")
 
