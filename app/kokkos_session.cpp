@@ -1,7 +1,6 @@
 #include "app/kokkos_session.hpp"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
@@ -47,11 +46,8 @@ int allowed_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// A rank that its launcher has bound has cores of its own; unbound ranks share those of the node.
-int own_cores(int node_ranks) {
-  const bool bound = allowed_cores() < sysconf(_SC_NPROCESSORS_ONLN);
-  return bound ? available_cores() : std::max(1, available_cores() / node_ranks);
-}
+// Its share of the cores that this process may run on.
+int own_cores(int sharers) { return std::max(1, available_cores() / sharers); }
 
 }  // namespace
 
@@ -60,7 +56,7 @@ int available_cores() {
   return std::max(1, quota > 0 ? std::min(allowed, quota) : allowed);
 }
 
-int session_threads(int threads, const std::vector<std::string>& flags, int node_ranks) {
+int session_threads(int threads, const std::vector<std::string>& flags, int sharers) {
   const auto limited = [](const std::string& who, long long number) {
     if (number > max_threads)
       fail(ExitCode::bad_deck, "{}: too many threads, got {}, allowed 1 to {}", who, number, max_threads);
@@ -73,14 +69,14 @@ int session_threads(int threads, const std::vector<std::string>& flags, int node
   if (const long long number = whole_number(std::getenv("OMP_NUM_THREADS")); number > 0)
     return limited("OMP_NUM_THREADS", number);
   const long long cores = whole_number(std::getenv("SLURM_CPUS_PER_TASK"));
-  return static_cast<int>(std::min<long long>(cores > 0 ? cores : own_cores(node_ranks), max_threads));
+  return static_cast<int>(std::min<long long>(cores > 0 ? cores : own_cores(sharers), max_threads));
 }
 
-KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int node_ranks) {
+KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers) {
   // Threads are not bound: a bound main thread would hand its one core on to every helper thread it starts. Kokkos
   // warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
-  threads = session_threads(threads, flags, node_ranks);
+  threads = session_threads(threads, flags, sharers);
   std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};
   if (std::any_of(flags.begin(), flags.end(), sets_threads)) words.pop_back();
   words.insert(words.end(), flags.begin(), flags.end());

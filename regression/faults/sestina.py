@@ -1,5 +1,8 @@
 """What the fault tests share: a tiny deck and text, the program as a child process, and a look into its run directory.
-Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FAULT_ROUNDS raises the number of kills."""
+Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FAULT_ROUNDS raises the number of kills.
+
+  sestina.py test_stops.py [Stops.test_05_wall_time ...]    runs tests of a file; 77 when all of them were skipped
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -235,3 +239,13 @@ def rounds(in_ci):
 
 
 TERM, INT, KILL, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP
+
+
+def main(file, *names):
+    """Runs tests of a file, Class.method each, all where none is named; ends with 77 when every one of them was skipped."""
+    result = unittest.main(module=pathlib.Path(file).stem, argv=[file, *names], verbosity=2, exit=False).result
+    return 1 if not result.wasSuccessful() else 77 if result.testsRun == len(result.skipped) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -38,14 +38,16 @@ class Ranks(Case):
             while child.poll() is None and not any((self.work / "killed").glob(f"checkpoints/step_*.tmp-{processes[0]}")):
                 time.sleep(0.001)
             time.sleep(choose.uniform(0, 0.05))
+            lost = choose.randrange(3)
             try:
-                os.kill(processes[choose.randrange(3)], KILL)
+                os.kill(processes[lost], KILL)
             except ProcessLookupError:
                 pass
             begin = time.monotonic()
-            code, _ = self.finish(child)
+            code, output = self.finish(child)
             if code == DONE:
                 break
+            self.assertRegex(output, rf"rank {lost} .*signal 9")  # the launcher names it
             self.assertLess(time.monotonic() - begin, 20)
             self.assertNotIn(".tmp-", self.run_sestina("checkpoint", "list", self.work / "killed"))
         self.train_ranks(3, "killed", "-r", "auto", *keys)
