@@ -39,6 +39,7 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nul
 std::string error_text(double error) { return std::isfinite(error) ? fmt::format(" +- {:.6f}", error) : ""; }
 
 int eval_loss(const EvalArguments& arguments, const Source& source, const Options& options, const std::string& what) {
+  require_byte_vocabulary(options);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
   const bool held_out = has_validation(options.data);
   const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
@@ -67,6 +68,7 @@ int eval_loss(const EvalArguments& arguments, const Source& source, const Option
 
 int eval_choices(const EvalArguments& arguments, const Source& source, const Options& options,
                  const std::string& what) {
+  require_byte_vocabulary(options, true);
   constexpr std::size_t tokens_at_once = 4096;
   const std::vector<Question> questions = read_questions(arguments.choices);
   const Codec codec{open_tokenizer(options.data)};

@@ -12,6 +12,7 @@
 #include "app/generation.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/restore.hpp"
+#include "app/run_data.hpp"
 #include "app/text_stream.hpp"
 #include "app/verbs.hpp"
 
@@ -154,6 +155,7 @@ int run_generate(const GenerateArguments& arguments) {
   const Source source = find_source(arguments.checkpoint, arguments.hf);
   const Options options = options_of(source, arguments.deck);
 
+  if (arguments.tokenizer.empty()) require_byte_vocabulary(options, true);
   const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
   Codec codec;
   if (!path.empty()) codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));

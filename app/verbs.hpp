@@ -13,6 +13,7 @@ namespace sestina {
 struct DeckArguments {
   std::string deck;                      // -i, "" none
   std::vector<std::string> overrides;    // section.key=value
+  std::string hf = {};                   // takes the place of [model] in the deck: its from_hf
 };
 
 struct TrainArguments {
@@ -21,8 +22,15 @@ struct TrainArguments {
   std::string run_dir;                   // -d, "" = run.dir of the deck
   bool dry_run = false;                  // -n: validate everything, print the resolved deck
   bool weights_only = false;             // --weights-only: fork with weights alone
+  std::string progress = "auto";         // --progress: auto, always, never
+  std::string command_line;              // as it was given, for metrics.jsonl
   double walltime = 0;                   // -t in seconds, 0 = run.walltime of the deck
   std::vector<std::string> kokkos;       // --kokkos-* flags
+};
+
+struct InitArguments {
+  std::string name, output;              // of the run; deck to write, "" = <name>.toml
+  std::string preset = "llama-8m", data; // data: text, JSONL or token files, "" = a place to fill in
 };
 
 struct PlanArguments {
@@ -63,6 +71,8 @@ struct DataTokenizeArguments {
   std::string tokenizer;                 // tokenizer.json, "" = bytes
   std::string output;                    // Megatron prefix: <output>.bin and .idx
   std::string separator;                 // splits a file into documents at lines equal to it, "" = one document
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;           // share of their lines that may be skipped
   bool end_of_document = true;           // append the tokenizer's end-of-document token
   int threads = 0;                       // 0 = all cores
   bool json = false;
@@ -73,6 +83,8 @@ struct DataTrainTokenizerArguments {
   std::int64_t vocab_size = 4096;
   std::string pattern = "gpt2";          // gpt2, llama3, qwen
   std::vector<std::string> special = {"<|endoftext|>"};
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;
   int threads = 0;
   bool json = false;
 };
@@ -137,6 +149,7 @@ struct InfoArguments {
 };
 
 int run_train(const TrainArguments&);
+int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&);
 int run_generate(const GenerateArguments&);
