@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "io/report/history.hpp"
 #include "io/tensorboard.hpp"
 #include "regression/unit/io/test_files.hpp"
 
@@ -94,9 +95,10 @@ TEST(Metrics, EveryKindReadsBack) {
     metrics.checkpoint(1, "checkpoints/step_1", 0.5, 0, "disk full");
     metrics.event(1, "stop", odd);
     metrics.tensors(1, {{"w", 1, 2, 3}, {"v", std::nan(""), 0, 0}});
+    metrics.loads(1, {0.5, 0.25}, {7, 9});
   }
   const auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 6u);
+  ASSERT_EQ(lines.size(), 7u);
   for (const auto& line : lines) EXPECT_EQ(line["step"], 1);
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
@@ -114,10 +116,16 @@ TEST(Metrics, EveryKindReadsBack) {
   EXPECT_FALSE(t.mfu.has_value());
   EXPECT_EQ(t.energy_j, 14.5);
   EXPECT_EQ(history.validation.at(0).bits_per_byte, 1.25);
-  ASSERT_EQ(history.notes.size(), 3u);
-  EXPECT_NE(history.notes[0].text.find("2.0 MB"), std::string::npos);
-  EXPECT_NE(history.notes[1].text.find("disk full"), std::string::npos);
-  EXPECT_EQ(history.notes[2].text, "stop: " + odd);
+  ASSERT_EQ(history.checkpoints.size(), 2u);
+  EXPECT_EQ(history.checkpoints[0].bytes, 2e6);
+  EXPECT_EQ(history.checkpoints[1].error, "disk full");
+  ASSERT_EQ(history.notes.size(), 1u);
+  EXPECT_EQ(history.notes[0].text, "stop: " + odd);
+  EXPECT_EQ(history.tensors.names, (std::vector<std::string>{"w", "v"}));
+  EXPECT_EQ(history.tensors.values[1][0].at(0), 2);
+  ASSERT_EQ(history.loads.size(), 1u);
+  EXPECT_EQ(history.loads[0].optimizer_s, (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(history.loads[0].planned, (std::vector<double>{7, 9}));
 }
 
 TEST(Metrics, LinesAreThereAtOnceAndAppended) {
