@@ -104,10 +104,20 @@ void event_table(std::string& out, const ReportRun& run) {
   out += "</tbody></table></div></details>\n";
 }
 
+// A key may break behind its dots and underscores.
+std::string breakable(const std::string& key) {
+  std::string out;
+  for (const char c : key) {
+    out += escape_html({&c, 1});
+    if (c == '.' || c == '_') out += "<wbr>";
+  }
+  return out;
+}
+
 void rows(std::string& out, const std::vector<FactRow>& rows, bool mark) {
   for (const FactRow& row : rows) {
     fmt::format_to(std::back_inserter(out), "<tr{}><th scope=\"row\">{}</th>",
-                   mark && row.differs() ? " class=\"differs\"" : "", escape_html(row.name));
+                   mark && row.differs() ? " class=\"differs\"" : "", breakable(row.name));
     for (const std::string& value : row.values) out += "<td>" + (value.empty() ? "–" : escape_html(value)) + "</td>";
     out += "</tr>\n";
   }

@@ -47,7 +47,7 @@ function linearTicks(low, high, wished, unit) {
     step = 2 ** Math.round(Math.log2(raw));
   } else {
     const power = 10 ** Math.floor(Math.log10(raw));
-    step = power * [1, 2, 5, 10].find(s => s * power >= raw * 0.999);
+    step = power * [1, 2, 5, 10].find(s => s * power >= raw * 0.75);
     if (unit === "count") step = Math.max(1, step);
   }
   const ticks = [];

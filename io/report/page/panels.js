@@ -96,7 +96,7 @@ function loadsCard(page, run) {
 }
 
 const tensorQuantities = [
-  ["update_ratio", "update / weight RMS"], ["update_rms", "update RMS"], ["weight_rms", "weight RMS"], ["spectral_norm", "spectral norm"],
+  ["update_ratio", "update / weight"], ["update_rms", "update RMS"], ["weight_rms", "weight RMS"], ["spectral_norm", "spectral norm"],
 ];
 
 const shortName = name => name.replace(/^model\./, "").replace(/^layers\./, "").replace(/\.weight$/, "");
