@@ -42,7 +42,7 @@ std::vector<std::string> folders_with_metrics(const std::vector<std::string>& gi
     if (fs::exists(fs::path(folder) / "metrics.jsonl", ignored))
       folders.push_back(folder);
     else if (given.size() > 1)
-      fmt::print(stderr, "report: {}: no metrics.jsonl in it, left out\n", folder);
+      fmt::print(stderr, "sestina: warning: {}: no metrics.jsonl, so no run: left out\n", folder);
   }
   if (folders.empty())
     fail(ExitCode::input_missing, "report: {}: no metrics.jsonl; a run directory holds one",

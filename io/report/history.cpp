@@ -158,8 +158,13 @@ void rewind(RunHistory& history, std::int64_t step) {
 std::string shown(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
-  std::string list;
-  for (const json& entry : value) list += (list.empty() ? "" : ", ") + shown(entry);
+  std::string list, last;
+  for (const json& entry : value) {  // hosts by rank: neighbours are mostly the same
+    const std::string text = shown(entry);
+    if (!list.empty() && text == last) continue;
+    list += (list.empty() ? "" : ", ") + text;
+    last = text;
+  }
   return list;
 }
 
@@ -188,7 +193,7 @@ void add(RunHistory& history, const json& line) {
   } else if (kind == "run") {
     history.start.clear();
     for (const auto& [key, value] : line.items())
-      if (key != "kind" && key != "step") history.start.emplace_back(key, shown(value));
+      if (key != "kind" && key != "step" && key != "time") history.start.emplace_back(key, shown(value));
   } else if (kind.empty()) {
     ++history.bad_lines;
   }

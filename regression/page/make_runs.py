@@ -54,8 +54,8 @@ def lines(run, folder):
     name, kind, _, steps, ranks = RUNS[run]
     noise = random.Random(run)
     if run != 3:
-        yield {"kind": "run", "step": 0, "version": "0.1.0", "commit": "4b91dea", "hosts": ["node1"], "ranks": ranks, "threads": 2,
-               "command": ["sestina", "train", "-i", f"tiny_{kind}.toml"], "time": f"2026-01-01T03:0{run}:00Z"}
+        yield {"kind": "run", "step": 0, "version": "0.1.0", "commit": "4b91dea", "hosts": ["node1"] * ranks, "ranks": ranks, "threads": 2,
+               "command_line": f"sestina train -i tiny_{kind}.toml", "started": f"2026-01-01T03:0{run}:00Z"}
     numbers = list(range(1, 451)) + [None] + list(range(401, steps + 1)) if name == "resumed" else range(1, steps + 1)
     for step in numbers:
         if step is None:

@@ -108,7 +108,7 @@ class Chart {
     this.frame();
     const id = `clip-${this.spec.id}`;
     const { left, top, right, bottom } = this.box;
-    this.svg.append(drawing("clipPath", { id }, drawing("rect", { x: left, y: top - 2, width: right - left, height: bottom - top + 4 })));
+    this.svg.append(drawing("clipPath", { id }, drawing("rect", { x: left - 4, y: top - 2, width: right - left + 8, height: bottom - top + 4 })));
     const plot = drawing("g", { "clip-path": `url(#${id})` });
     for (const pass of ["band", "faint", "main"]) for (const line of this.lines) this.drawLine(plot, line, pass);
     this.marks(plot);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -52,7 +53,7 @@ TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
   const json line = lines_of(folder).at(0);
   std::set<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.insert(key);
-  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
+  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "time", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
                                          "forward_backward_s", "reduce_s", "optimizer_s", "refresh_wait_s", "gather_s",
                                          "preconditioner_age_max", "skipped_steps", "memory_peak_bytes", "tflops", "mfu", "energy_j"}));
   EXPECT_EQ(line["kind"], "train");
@@ -102,7 +103,9 @@ TEST(Metrics, EveryKindReadsBack) {
   for (const auto& line : lines) EXPECT_EQ(line["step"], 1);
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
-  EXPECT_EQ(lines[5], json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
+  json tensors = lines[5];
+  tensors.erase("time");
+  EXPECT_EQ(tensors, json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
     "v": {"weight_rms": null, "update_rms": 0, "spectral_norm": 0}}})"));
   const RunHistory history = read_history(folder.path());
   EXPECT_EQ(history.name, std::filesystem::path(folder.path()).filename());
@@ -126,6 +129,16 @@ TEST(Metrics, EveryKindReadsBack) {
   ASSERT_EQ(history.loads.size(), 1u);
   EXPECT_EQ(history.loads[0].optimizer_s, (std::vector<double>{0.5, 0.25}));
   EXPECT_EQ(history.loads[0].planned, (std::vector<double>{7, 9}));
+}
+
+TEST(Metrics, StartReadsBack) {
+  const TemporaryFolder folder;
+  RunLine run;
+  run.step = 5, run.version = "1.2", run.commit = "abc", run.hosts = {"a", "a", "b"}, run.ranks = 3, run.started = "noon";
+  Metrics(folder.path(), false).run(run);
+  const auto start = read_history(folder.path()).start;
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{{"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "3"}, {"started", "noon"}})
+    EXPECT_NE(std::find(start.begin(), start.end(), std::pair(key, value)), start.end()) << key;
 }
 
 TEST(Metrics, LinesAreThereAtOnceAndAppended) {

@@ -137,7 +137,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
   std::filesystem::create_directories(folder / "checkpoints/step_2");
   test::write_bytes(folder / "checkpoints/step_2/manifest.json", "{}");
   test::write_bytes(folder / "metrics.jsonl",
-                    R"({"kind":"run","step":0,"commit":"abc","hosts":["a","b"],"ranks":2,"time":"noon"}
+                    R"({"kind":"run","step":0,"commit":"abc","hosts":["a","a","b"],"ranks":2,"time":5.5,"started":"noon"}
 {"kind":"train","step":1,"loss":5,"staleness":[1,3]}
 {"kind":"tensors","step":1,"tensors":{"z":{"weight_rms":1,"update_rms":2,"spectral_norm":3},"a":{"weight_rms":4}}}
 {"kind":"checkpoint","step":1,"path":"checkpoints/step_1","seconds":1,"bytes":10,"error":null}
@@ -151,7 +151,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
   RunHistory history = read_history(folder.path());
   EXPECT_TRUE(history.diverged);
   EXPECT_EQ(history.start, (std::vector<std::pair<std::string, std::string>>{
-                               {"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "2"}, {"time", "noon"}}));
+                               {"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "2"}, {"started", "noon"}}));
   EXPECT_EQ(history.more.at("staleness")[0], 3);
   EXPECT_TRUE(std::isnan(history.more.at("staleness")[1]));
   EXPECT_EQ(history.tensors.names, (std::vector<std::string>{"z", "a"}));
