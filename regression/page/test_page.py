@@ -27,7 +27,7 @@ def results_of(page, folder, width):
     copy.write_text(page.read_text().replace("</body>", f"<script>{(HERE / 'actions.js').read_text()}</script></body>"))
     done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile",
                            f"--window-size={width},900", "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()],
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=240)
     found = re.search(r'<pre id="results">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, f"the browser ended with {done.returncode}: {done.stderr[-2000:]}"
     return json.loads(html.unescape(found.group(1)))
