@@ -308,7 +308,11 @@ void Parser::add_report() {
   App* app = nullptr;
   auto a = verb<ReportArguments>(root_, "report", "plots of one or more runs as one HTML page", app);
   app->add_option("run_dirs", a->run_dirs, "run directories")->required()->default_str("");
-  app->add_option("-o,--output", a->output, "default: report.html in the first run directory");
+  app->add_option("-o,--output", a->output, "default: report.html, or report.csv, in the first run directory");
+  auto* csv = app->add_flag("--csv", a->csv, "every value of every step as one table instead of the page");
+  auto* watch = app->add_flag("--watch", a->watch, "while the runs go on: a page that is made anew and reloads itself");
+  watch->excludes(csv);
+  app->add_option("--interval", a->interval, "seconds between two looks of --watch")->check(CLI::Range(0.1, 86400.0))->needs(watch);
 }
 
 void Parser::add_bench() {

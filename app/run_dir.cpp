@@ -97,4 +97,12 @@ void RunDir::write_deck(const std::string& toml) const {
     fail_errno(path_, "deck.resolved.toml cannot be written");
 }
 
+bool run_dir_in_use(const std::string& path) {
+  const int lock = open((path + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (lock < 0) return false;
+  const bool taken = flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(lock);
+  return taken;
+}
+
 }  // namespace sestina

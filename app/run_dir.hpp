@@ -21,4 +21,7 @@ class RunDir {
   int lock_ = -1;
 };
 
+// Is a run going on in it? Looks at the lock; no where there is no lock, or the file system has none.
+bool run_dir_in_use(const std::string& path);
+
 }  // namespace sestina

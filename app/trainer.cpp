@@ -165,6 +165,8 @@ void Trainer<Exec, T>::report(double norm, double factor) {
   clock_.move(Phase::optimizer, Phase::refresh, model_.session().optimizer().take_refresh_seconds());
   clock_.move(Phase::forward_backward, Phase::gather, model_.take_gather_seconds());
   if (several()) {
+    update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
+    ++updates_;
     auto seconds = clock_.seconds();
     static_assert(std::tuple_size_v<decltype(seconds)> == RunMessages::times);
     runtime_.world().all_reduce(seconds.data(), seconds.size(), Reduction::max);
@@ -172,6 +174,17 @@ void Trainer<Exec, T>::report(double norm, double factor) {
   }
   longest_step_ = std::max(longest_step_, clock_.total());
   report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::write_loads() {
+  if (!several() || updates_ == 0) return;
+  const double mine = update_seconds_ / static_cast<double>(updates_);
+  std::vector<double> seconds(static_cast<std::size_t>(runtime_.size()));
+  runtime_.world().all_gather(&mine, sizeof mine, seconds.data());
+  metrics_.loads(step_, seconds, model_.plan().rank_cost);
+  update_seconds_ = 0;
+  updates_ = 0;
 }
 
 template <class Exec, class T>
@@ -298,6 +311,7 @@ void Trainer<Exec, T>::save() {
       model_.fields(), run_state(),
       [this](const StateField& field, void* host) { model_.session().copy_to_host(field, host); }, slot);
   checkpoints_.save();
+  write_loads();
   saved_step_ = step_;
   save_wished_ = false;
 }

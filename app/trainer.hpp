@@ -55,6 +55,7 @@ class Trainer {
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
   void report(double norm, double factor);
+  void write_loads();  // of the updates since the last call; collective
   RunState run_state() const;
   bool several() const { return runtime_.size() > 1; }
 
@@ -78,6 +79,8 @@ class Trainer {
   std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0, refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
+  double update_seconds_ = 0;    // this rank's, of the updates_ since write_loads()
+  std::int64_t updates_ = 0;
   bool save_wished_ = false, stopped_ = false, saves_fail_ = false;
 };
 

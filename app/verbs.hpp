@@ -129,7 +129,10 @@ struct CheckpointImportArguments {
 
 struct ReportArguments {
   std::vector<std::string> run_dirs;
-  std::string output;                    // "" = <first run dir>/report.html
+  std::string output;  // "" = report.html, or report.csv, in the first run directory
+  bool csv = false;    // a table instead of the page
+  bool watch = false;  // again and again while the runs go on
+  double interval = 5; // seconds between two looks
 };
 
 struct BenchArguments {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -246,6 +247,21 @@ void Metrics::tensors(std::int64_t step, const std::vector<TensorLine>& tensors)
     line.append("}");
   }
   line.append("}");
+  state_->finish();
+}
+
+void Metrics::loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned) {
+  if (!state_) return;
+  JsonLine& line = state_->line;
+  line.begin("loads", step);
+  line.key("optimizer_s");
+  for (std::size_t i = 0; i < optimizer_s.size(); ++i) {
+    line.append(i == 0 ? "[" : ",");
+    line.bare(optimizer_s[i]);
+  }
+  line.append(optimizer_s.empty() ? "[]" : "]");
+  line.key("planned");
+  line.append(fmt::format("[{}]", fmt::join(planned, ",")));
   state_->finish();
 }
 

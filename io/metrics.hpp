@@ -1,5 +1,6 @@
-// metrics.jsonl (one flushed object per line, each with its wall-clock time in seconds since 1970; numbers round-trip), TensorBoard events, and reading both back. Buffers are
-// reused: a train line allocates nothing after the first. No Kokkos.
+// metrics.jsonl (one flushed object per line, each with its wall-clock time in seconds since 1970; numbers round-trip),
+// TensorBoard events. Buffers are reused: a train line allocates nothing after the first. What reads them back:
+// io/report/history.hpp. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -43,22 +44,13 @@ class Metrics {
   // Per-tensor diagnostics: update and weight RMS, spectral norm.
   struct TensorLine { std::string name; double weight_rms, update_rms, spectral_norm; };
   void tensors(std::int64_t step, const std::vector<TensorLine>&);
+  // What each rank spent in its own updates, mean seconds of one update since the last such line, beside the cost that
+  // the plan gave it (in the units of parallel.cost); by rank.
+  void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// metrics.jsonl read back with rewinds applied; lines that do not parse (a cut last line) are skipped and counted.
-struct RunHistory {
-  std::string name;                                    // folder name
-  std::vector<TrainLine> train;
-  struct Validation { std::int64_t step; double loss; std::optional<double> bits_per_byte; };
-  std::vector<Validation> validation;
-  struct Note { std::int64_t step; std::string kind, text; };
-  std::vector<Note> notes;                             // checkpoints, events, rewinds
-  std::size_t bad_lines = 0;
-};
-RunHistory read_history(const std::string& run_dir);
 
 }  // namespace sestina

@@ -26,3 +26,6 @@ target_include_directories(sestina_plain PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_options(sestina_plain PRIVATE -fsanitize=fuzzer-no-link)
 target_link_libraries(sestina_plain PUBLIC fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json hdf5::hdf5 Threads::Threads ZLIB::ZLIB
   PkgConfig::tomlplusplus PkgConfig::libpcre2-8 PkgConfig::libutf8proc PkgConfig::libxxhash PkgConfig::libzstd)
+include(SestinaEmbed)
+file(GLOB page CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/io/report/page/*)
+sestina_embed(sestina_plain ${PROJECT_SOURCE_DIR}/io/report/report.cpp report_page.hpp page ${page})

@@ -1,19 +1,26 @@
-#include "io/report.hpp"
+#include "io/report/report.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "io/report_plot.hpp"
-#include "io/report_series.hpp"
+#include "io/report/deck_facts.hpp"
+#include "io/report/page_data.hpp"
+#include "io/report/page_text.hpp"
+#include "io/report/series.hpp"
+#include "io/report/tables.hpp"
+#include "regression/unit/io/test_files.hpp"
 
 namespace sestina {
 namespace {
 
-using Labels = std::vector<std::string>;
+using test::TemporaryFolder;
+using json = nlohmann::json;
 using Values = std::vector<double>;
 const double kNan = std::nan("");
 
@@ -23,29 +30,13 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-// Tags close in the order in which they were opened (the page has only these that stay open).
-void expect_balanced(const std::string& html) {
-  std::vector<std::string> open;
-  for (std::size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
-    const std::size_t end = html.find('>', at);
-    ASSERT_NE(end, std::string::npos);
-    const std::string tag = html.substr(at + 1, end - at - 1);
-    const std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
-    if (tag[0] == '!' || tag.back() == '/' || name == "meta" || name == "input") continue;
-    if (tag[0] != '/') {
-      open.push_back(name);
-    } else {
-      ASSERT_FALSE(open.empty()) << tag;
-      ASSERT_EQ("/" + open.back(), tag);
-      open.pop_back();
-    }
-  }
-  EXPECT_TRUE(open.empty());
+void expect_in(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part;
 }
 
-RunHistory run(const std::string& name, int steps, double loss = 3) {
-  RunHistory r;
-  r.name = name;
+ReportRun run(const std::string& name, int steps, double loss = 3) {
+  ReportRun r;
+  r.label = r.history.name = name;
   for (int s = 1; s <= steps; ++s) {
     TrainLine t;
     t.step = s;
@@ -59,92 +50,69 @@ RunHistory run(const std::string& name, int steps, double loss = 3) {
     t.data_s = 0.0625;
     t.tokens_per_s = 2048;
     t.memory_peak_bytes = 1 << 30;
-    r.train.push_back(t);
+    r.history.train.push_back(t);
   }
   return r;
 }
 
-TEST(ReportPlot, Ticks) {
-  EXPECT_EQ(nice_ticks({0, 10}, 5, Unit::plain), (Values{0, 2, 4, 6, 8, 10}));
-  EXPECT_EQ(nice_ticks({-1, 1}, 4, Unit::plain), (Values{-1, -0.5, 0, 0.5, 1}));
-  EXPECT_EQ(nice_ticks({0, 3}, 7, Unit::count), (Values{0, 1, 2, 3}));  // no half steps
-  EXPECT_EQ(nice_ticks({0, 3.0 * (1 << 30)}, 5, Unit::bytes), (Values{0, 1 << 30, 2.0 * (1 << 30), 3.0 * (1 << 30)}));
-  EXPECT_EQ(nice_ticks({0, 90 * 60}, 5, Unit::seconds), (Values{0, 1800, 3600, 5400}));
-  EXPECT_EQ(nice_ticks({5, 5}, 5, Unit::plain), (Values{5}));
-  for (const double span : {1e-12, 3e-7, 0.07, 1.0, 42.0, 9.9e5, 7e13, 3e300}) {
-    const auto ticks = nice_ticks({0.3 * span, span}, 5, Unit::plain);
-    EXPECT_GE(ticks.size(), 2u) << span;
-    EXPECT_LE(ticks.size(), 8u) << span;
-    const auto labels = tick_labels(ticks, Unit::plain);
-    for (std::size_t i = 1; i < labels.size(); ++i) EXPECT_NE(labels[i], labels[i - 1]) << span;
-  }
+// The object that the page's script reads.
+json data_of(const std::string& html) {
+  const std::string before = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t at = html.find(before) + before.size();
+  return json::parse(html.substr(at, html.find("</script>", at) - at));
 }
 
-TEST(ReportPlot, Labels) {
-  EXPECT_EQ(tick_labels({0, 0.5, 1}, Unit::plain), (Labels{"0", "0.5", "1.0"}));
-  EXPECT_EQ(tick_labels({0, 2e-4, 4e-4}, Unit::plain), (Labels{"0", "2e-4", "4e-4"}));
-  EXPECT_EQ(tick_labels({5000, 10000, 15000}, Unit::plain), (Labels{"5k", "10k", "15k"}));
-  EXPECT_EQ(tick_labels({5e8, 1e9, 1.5e9}, Unit::plain), (Labels{"0.5G", "1.0G", "1.5G"}));
-  EXPECT_EQ(tick_labels({0, 1 << 20, 1 << 21}, Unit::bytes), (Labels{"0", "1 MiB", "2 MiB"}));
-  EXPECT_EQ(tick_labels({0, 3600, 10800}, Unit::seconds), (Labels{"0", "1 h", "3 h"}));
-  EXPECT_EQ(tick_labels({0.05, 0.1}, Unit::seconds), (Labels{"50 ms", "100 ms"}));
-  EXPECT_EQ(escape_html("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
+TEST(ReportText, NumbersAndEscapes) {
+  EXPECT_EQ(escape_html("<a & \"b\">'"), "&lt;a &amp; &quot;b&quot;&gt;&#39;");
+  EXPECT_EQ(json_string("</script><!-- \" \\ \n \xFF"), "\"\\u003c/script>\\u003c!-- \\\" \\\\ \\n \xEF\xBF\xBD\"");
+  EXPECT_EQ(short_number(12), "12");
+  EXPECT_EQ(short_number(1234), "1234");
+  EXPECT_EQ(short_number(805'000), "805k");
+  EXPECT_EQ(short_number(12'300'000), "12.3M");
+  EXPECT_EQ(short_number(0.003), "0.003");
+  EXPECT_EQ(short_bytes(1.5 * (1 << 30)), "1.5 GiB");
+  EXPECT_EQ(short_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(short_seconds(320), "5 min 20 s");
+  EXPECT_EQ(short_seconds(11'100), "3 h 05 min");
 }
 
-TEST(ReportPlot, GapsCutLinesAndSinglePointsAreDots) {
-  Plot plot{"x", "y", Unit::plain, Unit::plain, false, false, {}};
-  plot.series.push_back({Series::Style::line, 0, {1, 2, 3, 4, 5, 6}, {1, 2, kNan, 4, kNan, 6}, {}});
-  const std::string svg = draw(plot);
-  const std::size_t path = svg.find("class=\"line c0\"");
-  ASSERT_NE(path, std::string::npos);
-  const std::string d = svg.substr(svg.rfind("d=\"", path), path - svg.rfind("d=\"", path));
-  EXPECT_EQ(count(d, "M"), 1u);
-  EXPECT_EQ(count(d, "L"), 1u);
-  EXPECT_EQ(count(svg, "<circle"), 2u);
-  EXPECT_EQ(svg.find("nan"), std::string::npos);
-}
-
-TEST(ReportPlot, NothingToDraw) {
-  Plot plot{"x", "y", Unit::plain, Unit::plain, true, true, {}};
-  EXPECT_NE(draw(plot).find("no data"), std::string::npos);
-  plot.series.push_back({Series::Style::line, 0, {1, 2}, {kNan, INFINITY}, {}});
-  EXPECT_NE(draw(plot).find("no data"), std::string::npos);
-}
-
-TEST(ReportSeries, SmoothingKeepsMeansAndGaps) {
-  EXPECT_EQ(smoothed({1, 2, 3, 4}, 0), (Values{1, 2, 3, 4}));
-  EXPECT_EQ(smoothed({1, 4, 7, 1, 4}, 1), (Values{1, 4, 4, 4, 2.5}));
-  const Values gap = smoothed({1, kNan, 3, 5}, 1);
-  EXPECT_EQ(gap[0], 1);
-  EXPECT_TRUE(std::isnan(gap[1]));
-  EXPECT_EQ(gap[2], 4);
-  EXPECT_TRUE(smoothed({}, 3).empty());
-}
-
-TEST(ReportSeries, ThinningKeepsEndsAndMeans) {
-  Values x{1, 2, 3, 4, 5, 6, 7}, y{1, 3, 5, kNan, kNan, kNan, 9};
-  thin_out(x, y, 4);
-  EXPECT_EQ(x, (Values{1, 4, 6, 7}));
-  EXPECT_EQ(y[0], 2);
-  EXPECT_EQ(y[1], 5);
-  EXPECT_TRUE(std::isnan(y[2]));
-  EXPECT_EQ(y[3], 9);
-}
-
-TEST(ReportSeries, AbscissaeAndSplit) {
-  RunHistory r = run("r", 4);
+TEST(ReportSeries, AbscissaeOfTrainingAndValidation) {
+  RunHistory r = run("r", 4).history;
   r.validation = {{0, 9, {}}, {2, 8, {}}, {4, 7, {}}};
   EXPECT_EQ(abscissa(r, Abscissa::tokens), (Values{1024, 2048, 3072, 4096}));
   EXPECT_EQ(abscissa(r, Abscissa::time), (Values{0.5, 1, 1.5, 2}));
   EXPECT_EQ(validation_abscissa(r, Abscissa::step), (Values{0, 2, 4}));
   EXPECT_EQ(validation_abscissa(r, Abscissa::time), (Values{0, 1, 2}));
-  const StepSplit split = step_split(r);
-  EXPECT_EQ(split.part[0][0], 0.25);
-  EXPECT_EQ(split.part[4][0], 0.0625);  // what the other four leave of 0.5 s
+}
+
+TEST(ReportSeries, ThinningKeepsEndsMeansAndExtremes) {
+  const Values values{1, 3, 5, kNan, kNan, kNan, 9};
+  EXPECT_EQ(group_size(7, 4), 2u);
+  EXPECT_EQ(group_size(4, 4), 1u);
+  EXPECT_EQ(thinned({1, 2, 3, 4, 5, 6, 7}, 2, Thinning::last), (Values{1, 4, 6, 7}));
+  const Values mean = thinned(values, 2, Thinning::mean);
+  EXPECT_EQ(mean[0], 2);
+  EXPECT_EQ(mean[1], 5);
+  EXPECT_TRUE(std::isnan(mean[2]));
+  EXPECT_EQ(mean[3], 9);
+  EXPECT_EQ(thinned(values, 4, Thinning::least)[0], 1);
+  EXPECT_EQ(thinned(values, 4, Thinning::most)[0], 5);
+}
+
+TEST(ReportSeries, LeavesOutWhatIsAlwaysZeroAndKeepsWhatItDoesNotKnow) {
+  RunHistory r = run("r", 3).history;
+  r.train[1].preconditioner_age_max = 4;
+  r.more["staleness"] = {kNan, 2, 3};
+  std::vector<std::string> names;
+  for (const NamedSeries& series : all_series(r)) names.push_back(series.name);
+  for (const char* there : {"loss", "step_s", "data_s", "preconditioner_age_max", "staleness"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), there), 1) << there;
+  for (const char* gone : {"mfu", "energy_j", "reduce_s", "gather_s", "refresh_wait_s"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), gone), 0) << gone;
 }
 
 TEST(ReportSeries, Summary) {
-  RunHistory r = run("r", 20);
+  RunHistory r = run("r", 20).history;
   r.train[19].loss = kNan;
   r.train[3].tokens_per_s = 1e9;
   r.validation = {{10, 2.5, 1.5}, {20, 2.75, 1.75}};
@@ -158,39 +126,164 @@ TEST(ReportSeries, Summary) {
   EXPECT_EQ(s.best_validation_loss, 2.5);
   EXPECT_EQ(s.bits_per_byte, 1.75);
   EXPECT_EQ(s.tokens_per_s, 2048);
+  EXPECT_EQ(s.step_s, 0.5);
   EXPECT_EQ(s.seconds, 10);
   EXPECT_FALSE(s.mfu.has_value());
-  EXPECT_FALSE(summarize(run("empty", 0)).loss.has_value());
+  EXPECT_FALSE(summarize(run("empty", 0).history).loss.has_value());
+}
+
+TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "checkpoints/step_2");
+  test::write_bytes(folder / "checkpoints/step_2/manifest.json", "{}");
+  test::write_bytes(folder / "metrics.jsonl",
+                    R"({"kind":"run","step":0,"commit":"abc","hosts":["a","a","b"],"ranks":2,"time":5.5,"started":"noon"}
+{"kind":"train","step":1,"loss":5,"staleness":[1,3]}
+{"kind":"tensors","step":1,"tensors":{"z":{"weight_rms":1,"update_rms":2,"spectral_norm":3},"a":{"weight_rms":4}}}
+{"kind":"checkpoint","step":1,"path":"checkpoints/step_1","seconds":1,"bytes":10,"error":null}
+{"kind":"train","step":2,"loss":4}
+{"kind":"checkpoint","step":2,"path":"checkpoints/step_2","seconds":1,"bytes":10,"error":null}
+{"kind":"train","step":3,"loss":9,"staleness":7}
+{"kind":"tensors","step":3,"tensors":{"z":{"weight_rms":8}}}
+{"kind":"loads","step":3,"optimizer_s":[1,2],"planned":[3,4]}
+{"kind":"event","step":3,"what":"diverged","detail":"x"}
+)");
+  RunHistory history = read_history(folder.path());
+  EXPECT_TRUE(history.diverged);
+  EXPECT_EQ(history.start, (std::vector<std::pair<std::string, std::string>>{
+                               {"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "2"}, {"started", "noon"}}));
+  EXPECT_EQ(history.more.at("staleness")[0], 3);
+  EXPECT_TRUE(std::isnan(history.more.at("staleness")[1]));
+  EXPECT_EQ(history.tensors.names, (std::vector<std::string>{"z", "a"}));
+  EXPECT_EQ(history.tensors.values[0][0], (Values{1, 8}));
+  EXPECT_TRUE(std::isnan(history.tensors.values[0][1][1]));
+  EXPECT_FALSE(history.checkpoints.at(0).there);
+  EXPECT_TRUE(history.checkpoints.at(1).there);
+  test::write_bytes(folder / "metrics.jsonl",
+                    test::read_bytes(folder / "metrics.jsonl") +
+                        "{\"kind\":\"rewind\",\"step\":2,\"to_step\":2}\n{\"kind\":\"train\",\"step\":3,\"loss\":3}\n");
+  history = read_history(folder.path());
+  EXPECT_FALSE(history.diverged);
+  ASSERT_EQ(history.train.size(), 3u);
+  EXPECT_EQ(history.train[2].loss, 3);
+  EXPECT_EQ(history.more.at("staleness").size(), 3u);
+  EXPECT_TRUE(std::isnan(history.more.at("staleness")[2]));
+  EXPECT_EQ(history.tensors.steps, (std::vector<std::int64_t>{1}));
+  EXPECT_TRUE(history.loads.empty());
+  EXPECT_EQ(history.notes.back().text, "resumed from step 2");
+}
+
+TEST(ReportFacts, DecksAreFlatInTheirOrder) {
+  const FlatDeck deck = flat_deck("[run]\nzero = 0.003\nname = \"a\"\n[[data.source]]\npath = \"x\"\nsizes = [1, 2]\n");
+  EXPECT_EQ(
+      deck,
+      (FlatDeck{
+          {"run.zero", "0.003"}, {"run.name", "a"}, {"data.source.0.path", "x"}, {"data.source.0.sizes", "[ 1, 2 ]"}}));
+  EXPECT_TRUE(flat_deck("no [ toml").empty());
+}
+
+TEST(ReportFacts, TableNamesWhatRunsAreAndWhereTheyDiffer) {
+  ReportRun a = run("a", 1), b = run("b", 1), c = run("c", 1);
+  const std::string common = "[data]\nsequence_length = 128\n[train]\nglobal_batch = 8\n[parallel]\ndp = 2\n";
+  a.deck = "[run]\nname = \"a\"\nseed = 1\n[optimizer]\nkind = \"adamw\"\nlr = 1e-3\n" + common;
+  b.deck = "[run]\nname = \"b\"\nseed = 1\n[optimizer]\nkind = \"muon\"\nlr = 0.02\nns_steps = 5\n" + common;
+  b.parameters = 805'000;
+  b.history.start = {{"commit", "abc"}, {"time", "noon"}};
+  const auto rows = deck_differences({a, b, c});  // c has no deck: it differs in nothing
+  std::vector<std::string> keys;
+  for (const FactRow& row : rows) keys.push_back(row.name);
+  EXPECT_EQ(keys, (std::vector<std::string>{"optimizer.kind", "optimizer.lr", "optimizer.ns_steps"}));
+  EXPECT_EQ(rows[1].values, (std::vector<std::string>{"0.001", "0.02", ""}));
+  const std::string table = facts_table({a, b, c});
+  expect_in(table, {"parameters", "805k", "learning rate", "8 × 128 tokens", "2 (dp 2, tp 1, pp 1)", "commit", "abc",
+                    "noon", "deck keys that differ", "optimizer.<wbr>ns_<wbr>steps"});
+  EXPECT_EQ(table.find("seed"), std::string::npos);
+  EXPECT_EQ(facts_table({c}), "");
+}
+
+TEST(ReportTables, BadgesAndCheckpoints) {
+  ReportRun a = run("a", 3), b = run("b", 3);
+  a.history.diverged = true;
+  a.history.notes = {{1, "rewind", "resumed from step 1"}, {3, "event", "diverged: loss nan & more"}};
+  a.history.checkpoints = {{1, "checkpoints/step_1", "", 0.5, 1e6, false},
+                           {2, "checkpoints/step_2", "", 0.5, 1e6, true},
+                           {3, "checkpoints/step_3", "disk full", 0, 0, false}};
+  b.running = true;
+  const std::string summary = summary_table({a, b});
+  expect_in(summary, {"<span class=\"badge bad\">diverged</span>", "<span class=\"badge good\">running</span>",
+                      "<span class=\"badge\">resumed</span>"});
+  const std::string records = record_tables({a, b});
+  expect_in(records, {"a: 3 checkpoints, 1 kept, 1 failed", "<tr class=\"gone\"><td>1</td>", "removed", "disk full",
+                      "loss nan &amp; more"});
+  EXPECT_EQ(count(records, "<details open>"), 1u);  // the events of what diverged; checkpoints stay collapsed
 }
 
 TEST(Report, OnePageWithoutTheNetwork) {
-  RunHistory a = run("first <run>", 1500), b = run("second", 40, 4);
-  a.validation = {{1000, 3.25, 1.5}};
-  a.notes = {{1000, "checkpoint", "checkpoints/step_00001000"}, {1200, "event", "stop: TERM & more"}};
-  b.train[5].loss = kNan;
-  b.bad_lines = 2;
-  const std::string html = report_html({a, b}, {"[run]\nname = \"<x>\"\n", ""});
-  expect_balanced(html);
-  for (const char* network : {"http://", "https://", "src=", "<script", "@import", "url(http"}) EXPECT_EQ(html.find(network), std::string::npos) << network;
-  EXPECT_EQ(html.find("nan"), std::string::npos);
-  EXPECT_EQ(html.find("first <run>"), std::string::npos);
-  for (const char* said : {"first &lt;run&gt;", "second", "stop: TERM &amp; more", "name = &quot;&lt;x&gt;&quot;", "2 lines of metrics.jsonl", "Loss",
-                           "Learning rate", "Gradient norm", "Step time", "Memory", "1 GiB"}) {
-    EXPECT_NE(html.find(said), std::string::npos) << said;
-  }
-  EXPECT_EQ(count(html, "<svg viewBox"), 3 * 7u);  // six plots, one more step time, each against steps, tokens and time
-  EXPECT_EQ(count(html, "resolved deck"), 1u);
-  EXPECT_LT(html.size(), 600'000u);
+  ReportRun a = run("first </script><b> \"run\"", 1500), b = run("second", 40, 4);
+  a.history.validation = {{1000, 3.25, 1.5}};
+  a.history.notes = {{1000, "rewind", "resumed from step 1000"}};
+  a.deck = "[run]\nname = \"<x> @{data} \"\n";
+  b.history.train[5].loss = kNan;
+  b.history.bad_lines = 2;
+  b.history.loads = {{40, {1, 2}, {3, 4}}};
+  const std::string html = report_html({a, b}, {"today", 0});
+  EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
+  for (const char* network : {"https://", "src=", "<link", "@import", "url(http"})
+    EXPECT_EQ(html.find(network), std::string::npos) << network;
+  EXPECT_EQ(html.find("first </script>"), std::string::npos);
+  EXPECT_EQ(count(html, "<script"), count(html, "</script>"));
+  expect_in(html, {"first &lt;/script&gt;&lt;b&gt; &quot;run&quot;", "default-src 'none'",
+                   "name = &quot;&lt;x&gt; @{data} &quot;", "2 lines of metrics.jsonl", "made today"});
+  const json data = data_of(html);
+  EXPECT_EQ(data["reload"], 0);
+  EXPECT_EQ(data["runs"][0]["name"], "first </script><b> \"run\"");
+  EXPECT_EQ(data["runs"][0]["x"]["tokens"][1], 2048);
+  EXPECT_EQ(data["runs"][0]["validation"]["time"][0], 500);
+  EXPECT_EQ(data["runs"][0]["resumes"], json({1000}));
+  EXPECT_TRUE(data["runs"][1]["series"]["loss"][5].is_null());
+  EXPECT_EQ(data["runs"][1]["loads"]["planned"], json({3, 4}));
+}
+
+TEST(Report, MillionStepsStaySmall) {
+  const ReportRun r = run("long", 1'000'000);
+  const std::string html = report_html({r}, {"", 0});
+  EXPECT_LT(html.size(), 1'000'000u);
+  const json data = data_of(html)["runs"][0];
+  EXPECT_EQ(data["x"]["step"].size(), 2000u);
+  EXPECT_EQ(data["x"]["step"].front(), 1);
+  EXPECT_EQ(data["x"]["step"].back(), 1'000'000);
+  EXPECT_EQ(data["high"]["loss"][0], 4);  // of the first update
 }
 
 TEST(Report, FewOrNoLines) {
-  for (const int steps : {0, 1, 2}) {
-    const std::string html = report_html({run("r", steps)}, {});
-    expect_balanced(html);
-    EXPECT_EQ(html.find("nan"), std::string::npos) << steps;
-    EXPECT_EQ(count(html, "no data") > 0, steps == 0);
-  }
-  expect_balanced(report_html({}, {}));
+  for (const int steps : {0, 1, 2})
+    EXPECT_EQ(data_of(report_html({run("r", steps)}, {"", 0}))["runs"][0]["x"]["step"].size(),
+              static_cast<std::size_t>(steps));
+  EXPECT_TRUE(data_of(report_html({}, {"", 0}))["runs"].empty());
+}
+
+TEST(Report, ReloadsItself) {
+  const std::string html = report_html({run("r", 2)}, {"", 5});
+  EXPECT_EQ(data_of(html)["reload"], 5);
+  expect_in(html, {"<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>"});
+  EXPECT_EQ(report_html({run("r", 2)}, {"", 0}).find("http-equiv=\"refresh\""), std::string::npos);
+}
+
+TEST(ReportCsv, OneColumnPerSeries) {
+  ReportRun a = run("a, \"b\"", 2), b = run("c", 1);
+  a.history.validation = {{0, 5.5, {}}, {2, 3.25, 1.5}};
+  a.history.train[0].loss = kNan;
+  b.history.train[0].mfu = 0.5;
+  const std::string csv = report_csv({a, b});
+  const std::string head = csv.substr(0, csv.find('\n'));
+  EXPECT_EQ(head,
+            "run,step,tokens,seconds,loss,grad_norm,lr,step_s,tokens_per_s,data_s,forward_backward_s,optimizer_s,"
+            "memory_peak_bytes,mfu,validation_loss,bits_per_byte");
+  EXPECT_EQ(csv.substr(head.size() + 1),
+            "\"a, \"\"b\"\"\",0,,,,,,,,,,,,,5.5,\n"
+            "\"a, \"\"b\"\"\",1,1024,0.5,,1,0.001,0.5,2048,0.0625,0.25,0.125,1073741824,,,\n"
+            "\"a, \"\"b\"\"\",2,2048,1,3.5,1,0.001,0.5,2048,0.0625,0.25,0.125,1073741824,,3.25,1.5\n"
+            "c,1,1024,0.5,4,1,0.001,0.5,2048,0.0625,0.25,0.125,1073741824,0.5,,\n");
 }
 
 }  // namespace

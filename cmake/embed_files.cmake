@@ -1,0 +1,10 @@
+# Writes HEADER from FILES. Run by sestina_embed with cmake -P.
+set(text "// Made by cmake/embed_files.cmake.\n#pragma once\n#include <string_view>\n\nnamespace sestina::${NAMESPACE} {\n")
+foreach(file IN LISTS FILES)
+  file(READ ${file} content)
+  cmake_path(GET file FILENAME name)
+  string(REPLACE "." "_" name ${name})
+  string(APPEND text "\ninline constexpr std::string_view ${name} = R\"embedded(${content})embedded\";\n")
+endforeach()
+string(APPEND text "\n}  // namespace sestina::${NAMESPACE}\n")
+file(WRITE ${HEADER} "${text}")

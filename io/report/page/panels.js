@@ -1,0 +1,182 @@
+// What is no single chart: step time with its parts, loads of ranks, per-tensor diagnostics.
+"use strict";
+
+const stepParts = [
+  ["data_s", "data"], ["forward_backward_s", "forward and backward"], ["reduce_s", "reduce"], ["optimizer_s", "optimizer"],
+  ["refresh_wait_s", "refresh"], ["gather_s", "gather"], ["rest", "rest"],
+];
+
+function meanWithin(run, key, [low, high], xs) {
+  const values = (run.series[key] ?? []).filter((v, i) => v !== null && xs[i] >= low && xs[i] <= high);
+  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+}
+
+// Mean seconds of each part of a step within the window, and of the whole step.
+function stepSplit(run, window, xs) {
+  const whole = meanWithin(run, "step_s", window, xs);
+  if (whole === null) return null;
+  const parts = stepParts.map(([key]) => (key === "rest" ? 0 : meanWithin(run, key, window, xs) ?? 0));
+  parts[parts.length - 1] = Math.max(0, whole - parts.reduce((a, b) => a + b, 0));
+  return { whole, parts };
+}
+
+// The card of the step time: the curve, and beside it one stacked bar per run, of the steps in the window.
+class StepTimePanel {
+  constructor(page) {
+    this.page = page;
+    this.chart = new Chart({
+      id: "step_s", title: "Step time", unit: "seconds", zero: true, lines: run => page.seriesLines(run, "step_s", "curve"),
+    }, page);
+    this.node = this.chart.node;
+    this.bars = element("div.stacks");
+    this.node.classList.add("wide-card");
+    const split = element("div.split");
+    this.chart.svg.replaceWith(split);
+    split.append(element("div", {}, this.chart.svg), this.bars);
+  }
+
+  draw() {
+    this.chart.draw();
+    const window = this.page.state.zoom ?? [-Infinity, Infinity];
+    const splits = this.page.visibleRuns().map(run => [run, stepSplit(this.page.runs[run], window, this.page.xs(run))]).filter(([, s]) => s);
+    const used = stepParts.map((_, p) => splits.some(([, s]) => s.parts[p] > 0.002 * s.whole));
+    const most = Math.max(...splits.map(([, s]) => s.whole));
+    const alone = splits.length === 1 ? splits[0][1] : null;
+    const value = p => (alone ? ` ${shown(alone.parts[p], "seconds")} (${Math.round(100 * alone.parts[p] / alone.whole)} %)` : "");
+    const legend = element("div.parts", {}, element("span", {}, "mean of a step:"),
+      ...stepParts.flatMap(([, name], p) => (used[p] ? [element("span", {}, element(`i.p${p}`), name + value(p))] : [])));
+    this.bars.replaceChildren(legend, ...splits.map(([run, s]) => this.bar(run, s, most)));
+    this.chart.note.textContent = this.page.state.zoom ? "bars: of the steps shown" : "";
+  }
+
+  bar(run, { whole, parts }, most) {
+    const pieces = parts.map((seconds, p) => {
+      const share = seconds / whole, text = `${stepParts[p][1]} ${shown(seconds, "seconds")} (${Math.round(100 * share)} %)`;
+      const piece = element(`span.p${p}`, { title: text, "data-text": text }, share * whole / most > 0.07 ? `${Math.round(100 * share)} %` : "");
+      piece.style.flexGrow = seconds / most;
+      piece.style.flexBasis = "0";
+      return piece;
+    }).filter((_, p) => parts[p] > 0.002 * whole);
+    const stack = element("div.stack", { role: "img", "aria-label": pieces.map(piece => piece.dataset.text).join(", ") }, ...pieces);
+    stack.style.width = `${Math.max(2, 100 * whole / most)}%`;
+    const name = this.page.runs.length > 1 ? this.page.runs[run].name : "";
+    return element("div", {}, element("div.stack-label", {}, element("span", {}, ...(name ? [swatch(run)] : []), name), element("span", {}, shown(whole, "seconds"))), stack);
+  }
+}
+
+// Loads of the ranks of one run: bars as measured, outlines as planned, both relative to their mean.
+function loadsCard(page, run) {
+  const { optimizer_s: seconds, planned, step } = page.runs[run].loads;
+  const relative = values => {
+    const mean = values.reduce((a, b) => a + b, 0) / values.length;
+    return mean > 0 ? values.map(v => v / mean) : null;
+  };
+  const measured = relative(seconds), plan = planned.length === seconds.length ? relative(planned) : null;
+  const width = 560, height = 190, left = 36, bottom = height - 30, n = seconds.length, top = 8;
+  const most = Math.max(1, ...(measured ?? []), ...(plan ?? [])) * 1.06;
+  const yOf = v => bottom - (bottom - top) * v / most, slot = (width - left - 8) / n;
+  const svg = drawing("svg", { class: `loads ${colorOf(run)}`, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  for (const tick of linearTicks(0, most, 4, ""))
+    svg.append(drawing("line", { class: "grid", x1: left, x2: width - 8, y1: yOf(tick), y2: yOf(tick) }),
+      drawing("text", { class: "end", x: left - 6, y: yOf(tick) + 4 }, `${Number(tick.toPrecision(3))}`));
+  for (let rank = 0; rank < n; rank++) {
+    const x = left + rank * slot, wide = Math.min(60, slot * 0.72), start = x + (slot - wide) / 2;
+    const said = `rank ${rank}: ${shown(seconds[rank], "seconds")} an update${plan ? `, planned load ${plan[rank].toFixed(3)} of the mean` : ""}`;
+    if (measured) svg.append(drawing("rect", { class: "measured", x: start, width: wide, y: yOf(measured[rank]), height: bottom - yOf(measured[rank]) }, drawing("title", {}, said)));
+    if (plan) svg.append(drawing("rect", { class: "planned", x: start - 2, width: wide + 4, y: yOf(plan[rank]), height: bottom - yOf(plan[rank]) }, drawing("title", {}, said)));
+    if (rank % Math.ceil(n / 16) === 0) svg.append(drawing("text", { class: "middle", x: x + slot / 2, y: bottom + 15 }, String(rank)));
+  }
+  svg.append(drawing("text", { class: "end", x: width - 8, y: height - 2 }, "rank"));
+  const ratio = values => (values ? Math.max(...values).toFixed(3) : "–");
+  const text = `Bars: seconds of a rank's updates up to step ${step}; outlines: the plan; 1 is the mean. Largest: measured ${ratio(measured)}, planned ${ratio(plan)}`;
+  svg.setAttribute("aria-label", text);
+  return element("div.card", { "data-card": `loads-${run}` },
+    element("div.card-head", {}, element("h3", {}, `Loads by rank${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),
+    svg, element("p.hint", {}, text));
+}
+
+const tensorQuantities = [
+  ["update_ratio", "update / weight"], ["update_rms", "update RMS"], ["weight_rms", "weight RMS"], ["spectral_norm", "spectral norm"],
+];
+
+const shortName = name => name.replace(/^model\./, "").replace(/^layers\./, "").replace(/\.weight$/, "");
+
+// One tensor's curve for all runs; a sortable table of the newest values of one run chooses the tensor.
+class TensorPanel {
+  constructor(page) {
+    this.page = page;
+    this.sort = { key: null, down: true };
+    const withTensors = page.runs.map((run, i) => i).filter(i => page.runs[i].tensors);
+    this.run = withTensors[withTensors.length - 1];
+    this.names = [...new Set(withTensors.flatMap(i => page.runs[i].tensors.names))];
+    this.chart = new Chart({ id: "tensors", title: "Tensors", unit: "", lines: run => this.lines(run) }, page);
+    this.node = this.chart.node;
+    this.node.classList.add("wide-card");
+    this.quantity = this.select("quantity", tensorQuantities);
+    this.tensor = this.select("tensor", this.names.map(name => [name, name]));
+    this.whose = this.select("table of run", withTensors.map(i => [String(i), page.runs[i].name]));
+    this.whose.value = String(this.run);
+    this.list = element("div.tensor-list", { tabindex: "0", role: "region", "aria-label": "Newest values of all tensors" });
+    const split = element("div.split"), controls = element("div.controls", {}, this.quantity.parentNode, this.tensor.parentNode,
+      ...(withTensors.length > 1 ? [this.whose.parentNode] : []));
+    this.chart.svg.replaceWith(controls, split);
+    split.append(element("div", {}, this.chart.svg), this.list);
+    this.quantity.addEventListener("change", () => page.change({ quantity: this.quantity.value }));
+    this.tensor.addEventListener("change", () => page.change({ tensor: this.tensor.value }));
+    this.whose.addEventListener("change", () => { this.run = Number(this.whose.value); this.fill(); });
+  }
+
+  select(label, options) {
+    const select = element("select", {}, ...options.map(([value, text]) => element("option", { value }, text)));
+    element("label", {}, label, select);
+    return select;
+  }
+
+  values(run, name, quantity) {
+    const tensors = this.page.runs[run].tensors, i = tensors ? tensors.names.indexOf(name) : -1;
+    if (i < 0) return null;
+    if (quantity !== "update_ratio") return tensors[quantity][i];
+    return tensors.update_rms[i].map((u, k) => (u === null || !tensors.weight_rms[i][k] ? null : u / tensors.weight_rms[i][k]));
+  }
+
+  lines(run) {
+    const y = this.values(run, this.tensor.value, this.quantity.value);
+    return y ? [{ x: this.page.runs[run].tensors.step.map(step => this.page.xOfStep(run, step)), y, kind: "plain", label: "" }] : [];
+  }
+
+  draw() {
+    const { tensor, quantity } = this.page.state;
+    this.tensor.value = this.names.includes(tensor) ? tensor : this.names[0];
+    this.quantity.value = tensorQuantities.some(([key]) => key === quantity) ? quantity : "update_ratio";
+    this.chart.title.textContent = "Tensors";
+    this.chart.note.textContent = `${this.tensor.value}: ${this.quantity.selectedOptions[0].text}`;
+    this.chart.draw();
+    this.fill();
+  }
+
+  fill() {
+    const newest = (name, key) => this.values(this.run, name, key).findLast(v => v !== null) ?? null;
+    let rows = this.page.runs[this.run].tensors.names.map(name => ({ name, values: tensorQuantities.map(([key]) => newest(name, key)) }));
+    const column = tensorQuantities.findIndex(([key]) => key === this.sort.key);
+    if (column >= 0) rows = rows.sort((a, b) => (this.sort.down ? 1 : -1) * ((b.values[column] ?? -Infinity) - (a.values[column] ?? -Infinity)));
+    const heads = tensorQuantities.map(([key, text]) => {
+      const mine = this.sort.key === key, head = element("th", { scope: "col", "aria-sort": mine ? (this.sort.down ? "descending" : "ascending") : "none" });
+      head.append(this.button(`${text}${mine ? (this.sort.down ? " ▾" : " ▴") : ""}`, () => {
+        this.sort = { key, down: mine ? !this.sort.down : true };
+        this.fill();
+      }));
+      return head;
+    });
+    const body = rows.map(({ name, values }) => element(name === this.tensor.value ? "tr.chosen" : "tr", {},
+      element("th", { scope: "row" }, this.button(shortName(name), () => this.page.change({ tensor: name }), name)),
+      ...values.map(v => element("td", {}, v === null ? "–" : String(Number(v.toPrecision(3)))))));
+    this.list.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "tensor"), ...heads)),
+      element("tbody", {}, ...body)));
+  }
+
+  button(text, action, title = "") {
+    const button = element("button", { type: "button", title }, text);
+    button.addEventListener("click", action);
+    return button;
+  }
+}

@@ -1,0 +1,150 @@
+#include "io/report/page_data.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "io/report/page_text.hpp"
+#include "io/report/series.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr std::size_t most_points = 2000;  // of a series: more than a screen has columns, to leave room for zooming
+constexpr std::size_t most_tensor_values = 60000;  // of a run: all quantities, tensors and steps
+
+// Writes JSON; commas come by themselves.
+class Json {
+ public:
+  std::string text;
+  void open(char bracket) { separate(), text += bracket, first_ = true; }
+  void close(char bracket) { text += bracket, first_ = false; }
+  void key(std::string_view name) {
+    separate();
+    text += json_string(name) + ":";
+    first_ = true;
+  }
+  void value(double number, int digits = 6) {
+    separate();
+    if (std::isfinite(number))
+      fmt::format_to(std::back_inserter(text), "{:.{}g}", number, digits);
+    else
+      text += "null";
+  }
+  void value(std::string_view string) { separate(), text += json_string(string); }
+  void value(bool flag) { separate(), text += flag ? "true" : "false"; }
+  void values(const std::vector<double>& numbers, int digits = 6) {
+    open('[');
+    for (const double number : numbers) value(number, digits);
+    close(']');
+  }
+
+ private:
+  void separate() {
+    if (!first_) text += ',';
+    first_ = false;
+  }
+  bool first_ = true;
+};
+
+constexpr struct {
+  const char* name;
+  Abscissa kind;
+} axes[] = {{"step", Abscissa::step}, {"tokens", Abscissa::tokens}, {"time", Abscissa::time}};
+constexpr int exact = 15;  // steps and tokens are counts
+
+bool has_range(std::string_view series) { return series == "loss" || series == "grad_norm" || series == "step_s"; }
+
+void series(Json& json, const RunHistory& run) {
+  const std::size_t group = group_size(run.train.size(), most_points);
+  json.key("x"), json.open('{');
+  for (const auto& axis : axes)
+    json.key(axis.name), json.values(thinned(abscissa(run, axis.kind), group, Thinning::last), exact);
+  json.close('}');
+  const auto all = all_series(run);
+  json.key("series"), json.open('{');
+  for (const NamedSeries& s : all) json.key(s.name), json.values(thinned(s.values, group, Thinning::mean));
+  json.close('}');
+  if (group == 1) return;
+  for (const auto& [name, how] : {std::pair("low", Thinning::least), std::pair("high", Thinning::most)}) {
+    json.key(name), json.open('{');
+    for (const NamedSeries& s : all)
+      if (has_range(s.name)) json.key(s.name), json.values(thinned(s.values, group, how));
+    json.close('}');
+  }
+}
+
+void validation(Json& json, const RunHistory& run) {
+  std::vector<double> loss, bits;
+  for (const auto& v : run.validation) loss.push_back(v.loss), bits.push_back(v.bits_per_byte.value_or(std::nan("")));
+  const std::size_t group = group_size(loss.size(), most_points);
+  json.key("validation"), json.open('{');
+  for (const auto& axis : axes)
+    json.key(axis.name), json.values(thinned(validation_abscissa(run, axis.kind), group, Thinning::last), exact);
+  json.key("loss"), json.values(thinned(loss, group, Thinning::mean));
+  json.key("bits_per_byte"), json.values(thinned(bits, group, Thinning::mean));
+  json.close('}');
+}
+
+void resumes(Json& json, const RunHistory& run) {
+  json.key("resumes"), json.open('[');
+  for (const auto& note : run.notes)
+    if (note.kind == "rewind") json.value(static_cast<double>(note.step), exact);
+  json.close(']');
+}
+
+// Mean over all lines of the measured seconds: the newest plan's ranks count.
+void loads(Json& json, const RunHistory& run) {
+  if (run.loads.empty()) return;
+  const auto& newest = run.loads.back();
+  json.key("loads"), json.open('{');
+  json.key("step"), json.value(static_cast<double>(newest.step), exact);
+  json.key("optimizer_s"), json.values(newest.optimizer_s);
+  json.key("planned"), json.values(newest.planned, exact);
+  json.close('}');
+}
+
+void tensors(Json& json, const TensorHistory& tensors) {
+  if (tensors.steps.empty() || tensors.names.empty()) return;
+  const std::size_t steps =
+      std::max<std::size_t>(2, most_tensor_values / (TensorHistory::quantities.size() * tensors.names.size()));
+  const std::size_t group = group_size(tensors.steps.size(), steps);
+  json.key("tensors"), json.open('{');
+  json.key("names"), json.open('[');
+  for (const std::string& name : tensors.names) json.value(name);
+  json.close(']');
+  json.key("step"), json.values(thinned({tensors.steps.begin(), tensors.steps.end()}, group, Thinning::last), exact);
+  for (std::size_t q = 0; q < TensorHistory::quantities.size(); ++q) {
+    json.key(TensorHistory::quantities[q]), json.open('[');
+    for (const auto& values : tensors.values[q]) json.values(thinned(values, group, Thinning::mean), 4);
+    json.close(']');
+  }
+  json.close('}');
+}
+
+}  // namespace
+
+std::string page_data(const std::vector<ReportRun>& runs, const ReportSetting& setting) {
+  Json json;
+  json.open('{');
+  json.key("reload"), json.value(setting.reload);
+  json.key("runs"), json.open('[');
+  for (const ReportRun& run : runs) {
+    json.open('{');
+    json.key("name"), json.value(std::string_view(run.label));
+    json.key("diverged"), json.value(run.history.diverged);
+    series(json, run.history);
+    validation(json, run.history);
+    resumes(json, run.history);
+    loads(json, run.history);
+    tensors(json, run.history.tensors);
+    json.close('}');
+  }
+  json.close(']');
+  json.close('}');
+  return json.text;
+}
+
+}  // namespace sestina
