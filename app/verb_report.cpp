@@ -46,7 +46,8 @@ int run_report(const ReportArguments& arguments) {
     fail(ExitCode::input_missing, "{}: no metrics.jsonl here; a run directory holds one",
          fmt::join(arguments.run_dirs, ", "));
   make_names_differ(runs, folders);
-  const std::string path = arguments.output.empty() ? (std::filesystem::path(folders[0]) / "report.html").string() : arguments.output;
+  const std::string path =
+      arguments.output.empty() ? (std::filesystem::path(folders[0]) / "report.html").string() : arguments.output;
   OutputFile file(path);
   file.write(report_html(runs, decks));
   file.commit();
