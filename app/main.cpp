@@ -2,9 +2,11 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "app/command_line.hpp"
 #include "app/rank_run.hpp"
+#include "app/stop.hpp"
 
 namespace {
 
@@ -47,6 +49,8 @@ int report(const char* message, ExitCode code) {
 
 int main(int argc, char** argv) {
   try {
+    // 0. A run answers signals from its first moment on: to a batch system a stop must not look like a crash.
+    if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(argc, argv);
     // 2. The verb: reads its deck, starts Kokkos if it computes, runs.

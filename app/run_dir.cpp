@@ -52,7 +52,8 @@ bool write_all(int file, const std::string& text) {
 RunDir::RunDir(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (!std::filesystem::is_directory(path))
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored))
     fail(ExitCode::cannot_create, "run directory {}: cannot be made: {}", path,
          error ? error.message() : "a file is in the way");
   const std::string lock_path = path + "/lock";

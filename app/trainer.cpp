@@ -32,6 +32,9 @@ StepReport::Setting report_setting(const Options& options, bool first) {
   return setting;
 }
 
+// NaN without the sign that some processors give it.
+double plain(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 // The ranks name their common temporary folders by the process number of the first.
 WriterGroup writer_group(const Options& options, Runtime& runtime) {
   WriterGroup group;
@@ -194,7 +197,7 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
     return true;
   }
   const std::string what =
-      fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", loss, norm, step_ + 1,
+      fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row) {
     metrics_.event(step_, "diverged", what);
@@ -326,7 +329,8 @@ void Trainer<Exec, T>::load() {
   // The first rank has verified all of it when it was chosen; each one checks what it opens.
   const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full ? Verify::full
                                                    : several()                     ? Verify::opened
-                                                                                   : Verify::all);
+                                                                                   : Verify::all,
+                                setup_.poll);
   if (setup_.weights_only) {
     restore(model_.session(), reader, model_.model_fields(), false);
     spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,

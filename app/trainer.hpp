@@ -26,6 +26,7 @@ struct TrainSetup {
   bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
   bool fork = false;             // the checkpoint belongs to another run directory
   std::string tokenizer_digest;  // of data.tokenizer, "" none
+  Poll poll = {};                // called while the checkpoint is read; throws when told to stop
 };
 
 template <class Exec, class T>

@@ -6,15 +6,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
 
 #include "app/core_share.hpp"
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/memory_check.hpp"
+#include "app/rank_agreement.hpp"
 #include "app/rank_run.hpp"
 #include "app/run_data.hpp"
 #include "app/run_dir.hpp"
+#include "app/start_up.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
 #include "io/digest.hpp"
@@ -34,22 +39,46 @@ std::string find_run_dir(const TrainArguments& arguments) {
   return run.dir.empty() ? "runs/" + run.name : run.dir;
 }
 
-std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir) {
+bool names_checkpoint(const TrainArguments& arguments) {  // or another run directory
+  return !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "latest";
+}
+bool holds_checkpoints(const std::string& folder) {
+  std::error_code ignored;
+  return fs::is_directory(fs::path(folder) / "checkpoints", ignored);
+}
+
+std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir, const Poll& poll = {}) {
   if (arguments.resume.empty()) return "";
-  if (arguments.resume != "auto" && arguments.resume != "latest") {
-    if (!fs::exists(fs::symlink_status(arguments.resume)))
+  if (names_checkpoint(arguments)) {
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(arguments.resume, ignored)))
       fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
-    if (!fs::is_directory(fs::path(arguments.resume) / "checkpoints")) return arguments.resume;
+    if (!holds_checkpoints(arguments.resume)) return arguments.resume;
   }
-  const bool other_run = arguments.resume != "auto" && arguments.resume != "latest";
-  const std::string where = other_run ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
-  const std::string found = newest_complete(where, false, [](const std::string& line) { spdlog::warn("{}", line); });
+  const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
+  const std::string found = newest_complete(
+      where, false, [](const std::string& line) { spdlog::warn("{}", line); }, poll);
   if (!found.empty()) return found;
   if (!list_checkpoints(where).empty())
     fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
          arguments.resume, where, where);
   if (arguments.resume == "auto") return "";
   fail(ExitCode::input_missing, "-r {}: {} holds no checkpoint", arguments.resume, where);
+}
+
+// The newest checkpoint that is complete by its manifest and sizes, as far as that can be told at once; "" none.
+std::string glance_at_checkpoint(const TrainArguments& arguments) try {
+  if (arguments.resume.empty()) return "";
+  const std::string where = names_checkpoint(arguments) ? arguments.resume : find_run_dir(arguments);
+  if (names_checkpoint(arguments) && !holds_checkpoints(where)) {
+    CheckpointReader(where, Verify::opened);
+    return where;
+  }
+  for (const CheckpointInfo& info : list_checkpoints(where))
+    if (info.problem.empty()) return info.path;
+  return "";
+} catch (const std::exception&) {
+  return "";
 }
 
 bool inside(const std::string& checkpoint, const std::string& run_dir) {
@@ -113,27 +142,24 @@ void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop,
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop, StartUp& start,
                Metrics& metrics) {
   const Options& options = setup.options;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<SampleSet> training, validation;
-  runtime.together([&] {
+  start.phase("opening the data", [&] {
     tokenizer = open_tokenizer(options.data);
     training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get()));
     if (options.metrics.eval_every > 0 && has_validation(options.data))
       validation = std::make_unique<SampleSet>(training->validation(tokenizer.get()));
   });
   spdlog::info("{}", training->description());
-  double stopped = stop.poll(0) == Stop::Wish::stop ? 1 : 0;
-  runtime.world().all_reduce(&stopped, 1, Reduction::max);
-  if (stopped > 0) {
-    spdlog::info("stopped by {} before the first update", stop.reason().empty() ? "another rank" : stop.reason());
-    return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
-  }
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
-  const KokkosSession session(options.run.threads, kokkos, core_sharers(runtime));
-  warn_of_shared_cores(runtime, Kokkos::num_threads());
+  std::optional<KokkosSession> session;
+  const int sharers = core_sharers(runtime);
+  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
+  warn_of_shared_cores(runtime, session_threads(options.run.threads, kokkos, sharers));
+  runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
@@ -144,23 +170,26 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
 }
 
 // The newest checkpoint and its deck, found and verified by the first rank.
-void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& setup, std::string& stored) {
-  runtime.together([&] {
+void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
+                std::string& stored) {
+  start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
-    setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, start.poll());
+    if (runtime.size() > 1 && !setup.checkpoint.empty()) setup.checkpoint = fs::absolute(setup.checkpoint).string();
     if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
   });
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
-  if (setup.checkpoint.empty() || arguments.resume == "auto" || arguments.resume == "latest") return;
-  runtime.together([&] {  // one that was named, not found: the ranks share the work of verifying it
-    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false);
+  if (setup.checkpoint.empty() || !names_checkpoint(arguments)) return;
+  start.phase("verifying the checkpoint", [&] {  // one that was named, not found: the ranks share the work
+    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false, start.poll());
     if (!problem.empty()) fail(ExitCode::bad_data, "{}", problem);
   });
 }
 
-// Deck and options, the same on every rank, or the same error.
-void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::string& stored, TrainSetup& setup) {
+// Deck and options of this rank; returns what of them all ranks must have alike.
+std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
+                                 TrainSetup& setup) {
   DeckArguments layers = arguments.deck;
   take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
   Deck deck = layered_deck(layers, stored, setup.checkpoint);
@@ -173,12 +202,74 @@ void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::str
   setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
+  const bool said = !arguments.deck.deck.empty() || !arguments.deck.overrides.empty();
+  return deck_statements(deck, said ? layered_deck(arguments.deck) : Deck());
+}
+
+// What the command line says beside the deck. A checkpoint that is named is compared by what it holds.
+std::vector<Statement> command_statements(const TrainArguments& arguments) {
+  std::vector<Statement> statements = program_statements();
+  const std::string& resume = arguments.resume;
+  std::string found = resume.empty() ? "not given" : resume;
+  if (names_checkpoint(arguments)) {
+    const std::string checkpoint = glance_at_checkpoint(arguments);
+    found = checkpoint.empty() ? "no checkpoint" : digest_files({checkpoint + "/manifest.json"}).xxh3_128;
+  }
+  statements.push_back({"-r", found, names_checkpoint(arguments) ? fmt::format("{} ({})", resume, found) : "", true});
+  statements.push_back({"--weights-only", arguments.weights_only ? "given" : "not given", "", true});
+  statements.push_back({"-t", fmt::format("{} s", arguments.walltime), "", true});
+  return statements;
+}
+
+// Deck, data and checkpoint are the same on all ranks, or the run ends here, before anything depends on them.
+void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
+                 TrainSetup& setup) {
+  std::vector<Statement> deck, data;
+  start.phase("reading the deck", [&] { deck = read_deck(arguments, runtime, stored, setup); });
+  require_agreement(runtime.world(), deck, ExitCode::bad_deck);
+  const Options& options = setup.options;
+  runtime.set_start_timeout(options.run.start_timeout);
+  start.phase("comparing the data", [&] {
+    session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks());
+    require_memory(options, runtime.rank(), runtime.node_ranks());
+    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
+    if (runtime.size() == 1) return;
+    data = data_statements(options, start.poll());
+    if (setup.checkpoint.empty()) return;
+    const FileDigest manifest = digest_files({setup.checkpoint + "/manifest.json"});
+    data.push_back({"checkpoint", manifest.xxh3_128, fmt::format("{} ({})", setup.checkpoint, manifest.xxh3_128)});
+  });
+  require_agreement(runtime.world(), data, ExitCode::bad_data);
+}
+
+// The first line of the lock says who holds it: a rank that reads another one has another folder before it. A file
+// system of the network may take a while to show it.
+void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+  const auto holder = [&] {
+    std::ifstream file(setup.run_dir + "/lock");
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  std::string first = holder(), where = setup.run_dir;
+  runtime.world().broadcast(first, 0);
+  runtime.world().broadcast(where, 0);
+  start.phase("meeting in the run directory", [&] {
+    constexpr int rounds = 100;
+    for (int i = 0; holder() != first; ++i) {
+      if (i == rounds)
+        fail(ExitCode::bad_deck, "run.dir: {} is not the folder that rank 0 knows as {}; all ranks need the same one",
+             setup.run_dir, where);
+      start.poll()();
+      std::this_thread::sleep_for(std::chrono::milliseconds(i < rounds / 2 ? 5 : 100));
+    }
+  });
 }
 
 // The run directory belongs to the first rank, which locks it.
-std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) {
+std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
   std::unique_ptr<RunDir> run_dir;
-  runtime.together([&] {
+  start.phase("opening the run directory", [&] {
     if (!runtime.is_first()) return;
     run_dir = std::make_unique<RunDir>(setup.run_dir);
     if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
@@ -186,26 +277,27 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) 
            "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
     run_dir->write_deck(setup.deck);
   });
+  if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
   return run_dir;
 }
 
-int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
+int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop) {
   TrainSetup setup;
   std::string stored;
-  runtime.together([&] { setup.run_dir = find_run_dir(arguments); });
-  find_start(arguments, runtime, setup, stored);
+  StartUp start(runtime, stop, [&] { return !glance_at_checkpoint(arguments).empty(); });
+  runtime.begin_phase("comparing the programs");
+  require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
+  start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
+  find_start(arguments, runtime, start, setup, stored);
   setup.weights_only = arguments.weights_only;
-  runtime.together([&] { read_deck(arguments, runtime, stored, setup); });
+  setup.poll = start.last_poll();
+  settle_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
-  runtime.together([&] {
-    require_memory(options, runtime.rank(), runtime.node_ranks());
-    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
-  });
-  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime);
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
   log_to(setup.run_dir, runtime);
-  Stop stop(options.run, setup.run_dir, runtime.is_first());
+  stop.settle(options.run, setup.run_dir, runtime.is_first());
   std::unique_ptr<Metrics> metrics;
-  runtime.together([&] {
+  start.phase("opening the metrics", [&] {
     metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
                                  : std::make_unique<Metrics>();
   });
@@ -215,7 +307,15 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
   if (runtime.size() > 1)
     spdlog::info("{} ranks: {} x {} (data x tensor parallel), micro-batches of {} sequences", runtime.size(),
                  options.parallel.dp, options.parallel.tp, options.train.micro_batch);
-  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, *metrics));
+  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, start, *metrics));
+}
+
+// run.start_timeout as far as it is known before the ranks meet; what is wrong with the deck is told later.
+double find_start_timeout(const TrainArguments& arguments) try {
+  Deck deck = layered_deck(arguments.deck);
+  return RunOptions::read(deck).start_timeout;
+} catch (const Error&) {
+  return RunOptions().start_timeout;
 }
 
 // Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
@@ -237,11 +337,26 @@ int print_deck(const TrainArguments& arguments) {
 }  // namespace
 
 int run_train(const TrainArguments& arguments) {
-  if (arguments.dry_run) return print_deck(arguments);
-  // Until training starts: one rank may verify a large checkpoint, or read a large text, while the others wait.
-  constexpr double start_timeout = 1200;
-  Runtime runtime(start_timeout);
-  return run_on_ranks(runtime, [&] { return train_on_ranks(arguments, runtime); });
+  if (arguments.dry_run) {
+    release_signals();
+    return print_deck(arguments);
+  }
+  Stop stop(arguments.walltime);
+  const auto stopped_code = [&]() -> int {
+    if (!stop.told_to_stop()) return 0;
+    const bool saved = !glance_at_checkpoint(arguments).empty();
+    return static_cast<int>(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved);
+  };
+  Runtime runtime(find_start_timeout(arguments), stopped_code);
+  return run_on_ranks(runtime, [&] {
+    try {
+      return train_on_ranks(arguments, runtime, stop);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::stopped_saved && error.code() != ExitCode::stopped_unsaved) throw;
+      if (runtime.is_first()) spdlog::info("{}", error.what());
+      return static_cast<int>(error.code());
+    }
+  });
 }
 
 }  // namespace sestina

@@ -67,9 +67,12 @@ Deck::~Deck() = default;
 Deck::Deck(Deck&&) noexcept = default;
 
 void Deck::add_file(const std::string& path) {
+  std::error_code ignored;  // a pipe is not waited for
+  if (!std::filesystem::is_regular_file(path, ignored))
+    fail(ExitCode::input_missing, "{}: the deck cannot be opened: {}", path,
+         std::filesystem::exists(path, ignored) ? "it is not a regular file" : "there is no such file");
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path))
-    fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
+  if (!file) fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
   constexpr auto one_more_than_allowed =
       static_cast<std::streamsize>(max_deck_bytes) + 1;  // the size that is refused need not be read whole
   std::string text(static_cast<std::size_t>(one_more_than_allowed), '\0');
@@ -223,11 +226,12 @@ std::size_t Deck::table_count(std::string_view key) const {
 }
 
 void Deck::error(std::string_view key, const std::string& what, const std::string& allowed) {
-  state_->complain(key, what, allowed);
+  state_->conclude(key, what, allowed);
 }
 
 void Deck::finish() {
   state_->complain_about_unread();
+  state_->tell_conclusions();
   auto problems = state_->errors;
   if (!state_->broken) problems.insert(problems.end(), state_->absent.begin(), state_->absent.end());
   if (problems.empty()) return;

@@ -1,5 +1,6 @@
 // config.json of Hugging Face transformers, both ways: older files say rope_theta, rope_scaling and torch_dtype, newer
 // ones rope_parameters and dtype. Both are read, both are written.
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -181,8 +182,10 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
 
 ModelConfig ModelConfig::from_hf_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::ifstream file(path);
-  if (!file) fail(ExitCode::input_missing, "{}: cannot be opened", path);
+  std::error_code ignored;
+  std::ifstream file;  // a pipe is not waited for
+  if (std::filesystem::is_regular_file(path, ignored)) file.open(path);
+  if (!file.is_open()) fail(ExitCode::input_missing, "{}: cannot be opened", path);
   std::ostringstream text;
   text << file.rdbuf();
   ModelConfig c = from_hf_json(text.str(), path);

@@ -58,10 +58,11 @@ RunOptions RunOptions::read(Deck& deck) {
       deck.error("run.stop_signals", fmt::format("unknown signal \"{}\"", name),
                  fmt::format("{}", fmt::join(signals, ", ")));
   run.abort_timeout = deck.number("run.abort_timeout", run.abort_timeout, positive);
+  run.start_timeout = deck.number("run.start_timeout", run.start_timeout, positive);
   run.on_nonfinite =
       deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
   run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
-  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = 4096});
+  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
   return run;
 }
 

@@ -22,6 +22,7 @@ struct RunOptions {
   double walltime = 0;                                 // seconds, 0 = none (deck: "hh:mm:ss" or seconds)
   std::vector<std::string> stop_signals = {"TERM", "USR1", "USR2"};
   double abort_timeout = 60;                           // seconds
+  double start_timeout = 1200;                         // seconds, until training begins
   enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
   enum class Space { device, host } space = Space::device;
   int threads = 0;                                     // 0: all cores of the process
@@ -123,6 +124,9 @@ struct MetricsOptions {
   bool tensorboard = false;
   static MetricsOptions read(Deck&);
 };
+
+// Threads that the pool of Kokkos' OpenMP space has room for; it does not say so itself.
+inline constexpr int max_threads = 512;
 
 // Everything, read in order; call deck.finish() afterwards to have all errors thrown at once.
 struct Options {

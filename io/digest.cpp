@@ -1,6 +1,5 @@
 #include "io/digest.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -10,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "io/input_file.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -28,23 +28,19 @@ std::string hex128(XXH128_hash_t hash) {
 // Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order.
 template <class Use>
 void for_each_chunk(const std::string& path, std::uint64_t begin, std::uint64_t size, const Use& use) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(ExitCode::input_missing, "{}: cannot be opened: {}", path, std::strerror(errno));
-  std::vector<std::byte> chunk(kChunk);
+  const InputFile input(path);
+  const int file = input.get();
+  std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size)));
   for (std::uint64_t done = 0; done < size;) {
     const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size - done));
     const ssize_t got = ::pread(file, chunk.data(), want, static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(file);
-      fail(ExitCode::io_error, "{}: cannot be read at byte {}: {}", path, begin + done, std::strerror(error));
-    }
+    if (got < 0)
+      fail(ExitCode::io_error, "{}: cannot be read at byte {}: {}", path, begin + done, std::strerror(errno));
     if (got == 0) break;
     use(chunk.data(), static_cast<std::size_t>(got));
     done += static_cast<std::uint64_t>(got);
   }
-  ::close(file);
 }
 
 }  // namespace
@@ -73,13 +69,34 @@ Digest64::~Digest64() = default;
 void Digest64::add(const void* data, std::size_t bytes) { XXH3_64bits_update(state_->xxh, data, bytes); }
 std::string Digest64::hex() const { return hex64(XXH3_64bits_digest(state_->xxh)); }
 
-FileDigest digest_file(const std::string& path) {
+FileDigest digest_file(const std::string& path, const Poll& poll) {
   Digest128 digest;
   FileDigest result;
   for_each_chunk(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
     digest.add(data, bytes);
     result.size += bytes;
+    if (poll) poll();
   });
+  result.xxh3_128 = digest.hex();
+  return result;
+}
+
+FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll, bool whole) {
+  constexpr std::uint64_t small = std::uint64_t{16} << 20, stretches = 64, stretch = std::uint64_t{64} << 10;
+  Digest128 digest;
+  FileDigest result;
+  for (const std::string& path : paths) {
+    const std::uint64_t size = InputFile(path).size();
+    result.size += size;
+    digest.add(&size, sizeof size);
+    const bool all = whole || size <= small;
+    for (std::uint64_t i = 0; i < (all ? 1 : stretches); ++i)
+      for_each_chunk(path, all ? 0 : i * (size - stretch) / (stretches - 1), all ? size : stretch,
+                     [&](const std::byte* data, std::size_t bytes) {
+                       digest.add(data, bytes);
+                       if (poll) poll();
+                     });
+  }
   result.xxh3_128 = digest.hex();
   return result;
 }

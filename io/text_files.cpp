@@ -103,11 +103,12 @@ std::vector<Piece> cut_documents(const std::vector<std::string_view>& documents)
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns) {
   std::vector<std::string> files;
+  std::error_code ignored;  // a name that is too long is that of no file
   for (const std::string& input : inputs) {
-    if (fs::is_directory(input)) {
+    if (fs::is_directory(input, ignored)) {
       const auto found = list_folder(input, patterns.empty() ? usual_patterns : patterns);
       files.insert(files.end(), found.begin(), found.end());
-    } else if (fs::exists(input)) {
+    } else if (fs::exists(input, ignored)) {
       files.push_back(input);
     } else {
       fail(ExitCode::input_missing, "{}: no such file or folder", input);

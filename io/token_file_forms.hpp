@@ -12,6 +12,9 @@ namespace sestina {
 // A file, all files with this suffix in a folder, or those that a shell pattern names; sorted. Error(input_missing).
 std::vector<std::string> list_token_files(const std::string& path, const std::string& suffix);
 
+// A text file, or those below a folder. Error(input_missing).
+std::vector<std::string> list_text_source(const std::string& path);
+
 std::unique_ptr<TokenSource> open_megatron(const std::string& prefix, std::int64_t vocab_size);
 std::unique_ptr<TokenSource> open_llmc(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document);
 std::unique_ptr<TokenSource> open_npy(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document);

@@ -68,8 +68,12 @@ std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, s
 
 }  // namespace
 
+std::vector<std::string> list_text_source(const std::string& path) {
+  return list_text_files({path}, {"*.txt", "*.txt.gz"});
+}
+
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer) {
-  const auto paths = list_text_files({path}, {"*.txt", "*.txt.gz"});
+  const auto paths = list_text_source(path);
   if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
   auto tokens = std::make_unique<TextTokens>(paths, *tokenizer);
   tokens->check(vocab_size);

@@ -1,5 +1,5 @@
 // A group of ranks and what they do together. Memory is the host's, or a device's where the library below can read it.
-// All calls come from the main thread. Whatever waits for another rank gives up after the run's abort_timeout with
+// All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
 // Error(unavailable), which names what was waited for. Calls of one group are made in the same order on all its ranks.
 // No Kokkos.
 #pragma once
