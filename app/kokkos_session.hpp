@@ -7,9 +7,9 @@ namespace sestina {
 
 class KokkosSession {
  public:
-  // threads: run.threads (0 = all cores this process may use, or its share of them where so many ranks may run on
-  // them, see core_share.hpp); flags: --kokkos-* of the command line, which win. Error(unavailable) when Kokkos cannot
-  // start (no device or driver).
+  // threads: run.threads (0 = all cores this process may use, or its share of them where so many ranks may run on them,
+  // see core_share.hpp); flags: --kokkos-* of the command line, which win. Error(unavailable) when Kokkos cannot start
+  // (no device or driver).
   KokkosSession(int threads, const std::vector<std::string>& flags, int sharers = 1);
   ~KokkosSession();
   KokkosSession(const KokkosSession&) = delete;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t max_skips_in_a_row = 20;  // more of them is divergence, not an accident
 
-StepReport::Setting report_setting(const Options& options, bool first) {
+StepReport::Setting report_setting(const Options& options, bool first, bool progress) {
   StepReport::Setting setting;
   setting.steps = options.run.steps;
   setting.every = options.metrics.every;
@@ -29,6 +29,7 @@ StepReport::Setting report_setting(const Options& options, bool first) {
   setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   setting.peak_tflops = options.machine.peak_tflops;
   setting.quiet = !first;
+  setting.progress = progress;
   return setting;
 }
 
@@ -76,7 +77,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
-      report_(report_setting(options_, runtime.is_first()), metrics) {
+      report_(report_setting(options_, runtime.is_first(), setup.progress), metrics) {
   model_.initialise(options_.run.seed);
   model_.session().optimizer().dump_failures(
       [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
@@ -335,6 +336,7 @@ void Trainer<Exec, T>::load() {
     restore(model_.session(), reader, model_.model_fields(), false);
     spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,
                  reader.run().step);
+    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
     return;
   }
   const RunState& run = reader.run();

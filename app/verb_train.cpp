@@ -2,7 +2,9 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,10 +17,12 @@
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/memory_check.hpp"
+#include "app/progress.hpp"
 #include "app/rank_agreement.hpp"
 #include "app/rank_run.hpp"
 #include "app/run_data.hpp"
 #include "app/run_dir.hpp"
+#include "app/run_start.hpp"
 #include "app/start_up.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
@@ -142,8 +146,8 @@ void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop, StartUp& start,
-               Metrics& metrics) {
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const std::string& command_line,
+               Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
   const Options& options = setup.options;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<SampleSet> training, validation;
@@ -155,13 +159,17 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
   });
   spdlog::info("{}", training->description());
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
-  std::optional<KokkosSession> session;
   const int sharers = core_sharers(runtime);
+  std::optional<KokkosSession> session;
   start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
-  warn_of_shared_cores(runtime, session_threads(options.run.threads, kokkos, sharers));
+  warn_of_shared_cores(runtime, Kokkos::num_threads());
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
+    const RunStart facts{setup.start_step, setup.deck, command_line, exec.name(), Host().concurrency()};
+    const RunLine line = run_line(facts, runtime);
+    if (runtime.is_first()) log_start(options, facts, runtime);
+    metrics.run(line);
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
                                                         metrics);
     runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
@@ -169,15 +177,29 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
   });
 }
 
+bool has_optimizer_state(const CheckpointReader& reader) {
+  return std::any_of(reader.entries().begin(), reader.entries().end(),
+                     [](const auto& entry) { return entry.path.starts_with("/optimizer/"); });
+}
+
 // The newest checkpoint and its deck, found and verified by the first rank.
 void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
                 std::string& stored) {
+  std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
   start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
     setup.checkpoint = find_checkpoint(arguments, setup.run_dir, start.poll());
-    if (runtime.size() > 1 && !setup.checkpoint.empty()) setup.checkpoint = fs::absolute(setup.checkpoint).string();
-    if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
+    if (setup.checkpoint.empty()) return;
+    if (runtime.size() > 1) setup.checkpoint = fs::absolute(setup.checkpoint).string();
+    const CheckpointReader reader(setup.checkpoint, Verify::opened);
+    stored = reader.run().deck;
+    facts[0] = reader.run().step;
+    facts[1] = reader.run().step == 0 && !has_optimizer_state(reader) ? 1 : 0;
   });
+  runtime.world().broadcast(facts, sizeof facts, 0);
+  setup.imported = facts[1] == 1;
+  setup.weights_only = arguments.weights_only || setup.imported;
+  setup.start_step = setup.weights_only ? 0 : facts[0];
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
   if (setup.checkpoint.empty() || !names_checkpoint(arguments)) return;
@@ -198,6 +220,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   require_trainable(deck, setup.options);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
+  if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
@@ -281,6 +304,13 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, 
   return run_dir;
 }
 
+void warn_of_jump(const std::string& stored, const TrainSetup& setup) {
+  Deck deck;
+  deck.add_text(stored, setup.checkpoint + "/manifest.json", ".");
+  const std::string jump = learning_rate_jump(Options::read(deck), setup.options, setup.start_step);
+  if (!jump.empty()) spdlog::warn("{}", jump);
+}
+
 int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop) {
   TrainSetup setup;
   std::string stored;
@@ -289,25 +319,27 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
   start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
   find_start(arguments, runtime, start, setup, stored);
-  setup.weights_only = arguments.weights_only;
   setup.poll = start.last_poll();
   settle_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
   const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
   log_to(setup.run_dir, runtime);
   stop.settle(options.run, setup.run_dir, runtime.is_first());
+  setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   std::unique_ptr<Metrics> metrics;
   start.phase("opening the metrics", [&] {
     metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
                                  : std::make_unique<Metrics>();
   });
+  if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
+    spdlog::warn("{}", defect);
   spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
-  if (runtime.size() > 1)
-    spdlog::info("{} ranks: {} x {} (data x tensor parallel), micro-batches of {} sequences", runtime.size(),
-                 options.parallel.dp, options.parallel.tp, options.train.micro_batch);
-  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, start, *metrics));
+  if (setup.imported && !arguments.weights_only)
+    spdlog::info("{} was imported and holds weights alone: taken as with --weights-only", setup.checkpoint);
+  if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
+  return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
 }
 
 // run.start_timeout as far as it is known before the ranks meet; what is wrong with the deck is told later.
@@ -330,6 +362,9 @@ int print_deck(const TrainArguments& arguments) {
   require_training_keys(deck);
   require_trainable(deck, options);
   deck.finish();
+  if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
+  if (const std::string defect = byte_text_defect(options); !defect.empty())
+    fmt::print(stderr, "sestina: warning: {}\n", defect);
   std::fputs(deck.dump().c_str(), stdout);
   return static_cast<int>(ExitCode::done);
 }

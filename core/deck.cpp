@@ -79,7 +79,25 @@ void Deck::add_file(const std::string& path) {
   file.read(text.data(), one_more_than_allowed);
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (file.bad()) fail(ExitCode::input_missing, "{}: the deck cannot be read", path);
-  add_text(text, path, std::filesystem::path(path).parent_path().string());
+  state_->main_where = path;
+  DeckLayer layer = parse_deck_text(text, path, std::filesystem::path(path).parent_path().string());
+  for (auto& [key, value] : layer.values) value.from_file = true;
+  state_->merge(std::move(layer));
+}
+
+bool Deck::from_file(std::string_view key) const {
+  const DeckValue* value = state_->find(key);
+  return value != nullptr && value->from_file;
+}
+
+std::string Deck::settle(std::string_view key, const std::string& text) {
+  state_->record(key, toml_text(text));
+  return text;
+}
+
+void Deck::replace_section(const std::string& section, const std::string& key, const std::string& text) {
+  state_->erase_below(section);
+  state_->merge(parse_deck_text(fmt::format("[{}]\n{} = {}\n", section, key, toml_text(text)), "command line", ""));
 }
 
 void Deck::add_text(const std::string& toml, const std::string& where, const std::string& folder) {

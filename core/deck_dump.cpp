@@ -62,6 +62,7 @@ constexpr std::string_view changeable[] = {
     "run.threads",
     "machine.*",
     "data.tokenizer",
+    "data.invalid_limit",
     "data.source.*.path",
     "data.validation.*",
     "train.micro_batch",

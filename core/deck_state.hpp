@@ -27,7 +27,7 @@ struct DeckValue {
   std::string text;              // text; for time and other: as written
   std::vector<DeckValue> items;  // array
   std::string raw;               // command line: the bare text, for keys that are strings
-  bool from_command_line = false;
+  bool from_command_line = false, from_file = false;
   DeckPlace place;
 };
 

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Keeps the `keep` newest complete checkpoints; what is older goes. A delete that fails costs disk, not the run.
-void prune(const std::string& run_dir, int keep) {
+// Keeps the `keep` newest complete checkpoints and those of steps that `keep_every` divides; what is older goes. A delete that fails costs disk, not the run.
+void prune(const std::string& run_dir, int keep, std::int64_t keep_every) {
   if (keep <= 0) return;
   int complete = 0;
   for (const ListedCheckpoint& listed : list_with_serials(run_dir)) {
@@ -30,6 +30,8 @@ void prune(const std::string& run_dir, int keep) {
       complete += listed.info.problem.empty() ? 1 : 0;
       continue;
     }
+    const bool milestone = keep_every > 0 && listed.info.step % keep_every == 0 && listed.info.problem.empty();
+    if (milestone) continue;
     try {
       delete_checkpoint(listed.info.path);
     } catch (const Error& error) {
@@ -113,7 +115,7 @@ struct CheckpointWriter::State {
     late.clear();
     event.path = saved.path;
     event.bytes = saved.bytes;
-    prune(run_dir, options.keep);
+    prune(run_dir, options.keep, options.keep_every);
   }
 
   // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said

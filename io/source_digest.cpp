@@ -18,10 +18,12 @@ FileDigest digest_source(const DataSource& source, const Poll& poll) {
       return digest_files(list_token_files(source.path, ".bin"), poll);
     case DataSource::Format::npy:
       return digest_files(list_token_files(source.path, ".npy"), poll);
+    case DataSource::Format::jsonl:
+      return digest_files(list_text_source(source.path, TextForm::jsonl), poll);
     case DataSource::Format::text:
       break;
   }
-  return digest_files(list_text_source(source.path), poll);
+  return digest_files(list_text_source(source.path, TextForm::text), poll);
 }
 
 FileDigest digest_hf_folder(const std::string& folder, const Poll& poll) {

@@ -125,6 +125,8 @@ std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokeniz
       return open_npy(source.path, vocab_size, end_of_document);
     case DataSource::Format::text:
       return open_text(source.path, vocab_size, tokenizer);
+    case DataSource::Format::jsonl:
+      return open_jsonl(source, vocab_size, tokenizer);
   }
   fail(ExitCode::internal, "unknown format of {}", source.path);
 }

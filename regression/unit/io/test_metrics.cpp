@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ctime>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -51,7 +52,7 @@ TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
   const json line = lines_of(folder).at(0);
   std::set<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.insert(key);
-  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
+  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "time", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
                                          "forward_backward_s", "reduce_s", "optimizer_s", "refresh_wait_s", "gather_s",
                                          "preconditioner_age_max", "skipped_steps", "memory_peak_bytes", "tflops", "mfu", "energy_j"}));
   EXPECT_EQ(line["kind"], "train");
@@ -94,10 +95,22 @@ TEST(Metrics, EveryKindReadsBack) {
     metrics.checkpoint(1, "checkpoints/step_1", 0.5, 0, "disk full");
     metrics.event(1, "stop", odd);
     metrics.tensors(1, {{"w", 1, 2, 3}, {"v", std::nan(""), 0, 0}});
+    RunLine run;
+    run.step = 1;
+    run.hosts = {"a", "b"};
+    run.command_line = odd;
+    metrics.run(run);
   }
-  const auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 6u);
-  for (const auto& line : lines) EXPECT_EQ(line["step"], 1);
+  auto lines = lines_of(folder);
+  ASSERT_EQ(lines.size(), 7u);
+  for (auto& line : lines) {
+    EXPECT_EQ(line["step"], 1);
+    EXPECT_NEAR(line["time"].get<double>(), static_cast<double>(std::time(nullptr)), 60);
+    line.erase("time");
+  }
+  EXPECT_EQ(lines[6]["kind"], "run");
+  EXPECT_EQ(lines[6]["hosts"], (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(lines[6]["command_line"], odd);
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
   EXPECT_EQ(lines[5], json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
