@@ -9,7 +9,7 @@ if(TARGET sestina)
 endif()
 set(data_dir ${CMAKE_INSTALL_DATADIR}/sestina)
 install(DIRECTORY inputs/ DESTINATION ${data_dir}/inputs)
-install(DIRECTORY app/slurm/ DESTINATION ${data_dir}/slurm USE_SOURCE_PERMISSIONS OPTIONAL)
+install(DIRECTORY app/slurm/ DESTINATION ${data_dir}/slurm COMPONENT slurm USE_SOURCE_PERMISSIONS OPTIONAL)
 install(DIRECTORY regression/install/own_optimizer DESTINATION ${data_dir}/examples)
 if(SESTINA_ENABLE_TESTS)
   # Where the suite lies as in the source tree: its programs, cases and faults find their data from there.

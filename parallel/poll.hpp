@@ -14,6 +14,7 @@ struct WaitLimit {
   double seconds = 60;          // run.start_timeout until training begins, then run.abort_timeout
   double later = 0;             // seconds more that this rank leaves to those who should speak before it
   const char* phase = nullptr;  // of the start-up; null: over
+  void (*overdue)() = nullptr;  // called when the seconds are over, before this rank speaks
 };
 inline WaitLimit& wait_limit() {
   static WaitLimit limit;
@@ -38,8 +39,11 @@ void poll_until(const char* name, Done done, Who who) {
   for (int i = 0; !done(); ++i) {
     sched_yield();
     const WaitLimit& limit = wait_limit();
-    if (i % 64 != 0 || std::chrono::duration<double>(Clock::now() - begin).count() < limit.seconds + limit.later)
-      continue;
+    if (i % 64 != 0) continue;
+    const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (waited < limit.seconds) continue;
+    if (limit.overdue != nullptr) limit.overdue();
+    if (waited < limit.seconds + limit.later) continue;
     fail(ExitCode::unavailable, "{}", lost_text(limit, name, who()));
   }
 }

@@ -16,6 +16,7 @@
 
 #include "parallel/copy_blocks.hpp"
 #include "parallel/poll.hpp"
+#include "parallel/roll_call_mpi.hpp"
 #include "parallel/runtime.hpp"
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
@@ -32,13 +33,19 @@ void check(int code, const char* what) {
   fail(ExitCode::unavailable, "MPI: {}: {}", what, text);
 }
 
+// Who is lost, where that is known; else those that a wait knows.
+std::string lost_or(const std::string& waited_for) {
+  const std::string silent = roll_call().silent();
+  return silent.empty() ? waited_for : silent;
+}
+
 void wait_for(MPI_Request& request, const char* name) {
   const auto done = [&] {
     int flag = 0;
     check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), name);
     return flag != 0;
   };
-  poll_until(name, done, [] { return std::string("the other ranks"); });
+  poll_until(name, done, [] { return lost_or("the other ranks"); });
 }
 
 MPI_Op operation(Reduction reduction) {
@@ -132,7 +139,7 @@ class MpiExchange final : public Exchange {
   }
   void finish() override {
     poll_until(
-        name_, [this] { return test(); }, [this] { return missing(); });
+        name_, [this] { return test(); }, [this] { return lost_or(missing()); });
   }
 
  private:
@@ -230,7 +237,7 @@ class MpiCommunicator final : public Communicator {
       check(MPI_Testall(static_cast<int>(started_.size()), started_.data(), &flag, MPI_STATUSES_IGNORE), name);
       return flag != 0;
     };
-    poll_until(name, done, [this] { return fmt::format("rank {} of the group", fmt::join(peers_, ", ")); });
+    poll_until(name, done, [this] { return lost_or(fmt::format("rank {} of the group", fmt::join(peers_, ", "))); });
     started_.clear();
     peers_.clear();
   }
@@ -329,6 +336,8 @@ std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& 
   int provided = 0;
   // Only the main thread calls MPI; others run beside it.
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
+  roll_call().start();
+  wait_limit().overdue = [] { roll_call().answer(); };
   return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
 }
 

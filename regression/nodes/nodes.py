@@ -63,7 +63,7 @@ class Nodes:
         network = f"{NETWORK}.0/24"
         return [*words, "mpirun", "-n", str(2 * ranks_of_node), "--host", hosts, "--map-by", "slot", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent",
                 str(self.agent), "--mca", "pml", "ob1", "--mca", "btl", "tcp,self,vader", "--mca", "btl_tcp_if_include", network, "--mca",
-                "oob_tcp_if_include", network, "--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
+                "oob_tcp_if_include", network, "--mca", "oob_tcp_keepalive_time", "15", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
                 "oob_tcp_keepalive_probes", "3"]
 
     def sent(self):

@@ -72,6 +72,7 @@ class TwoNodes(fault.Case):
         self.nodes.cut()
         output = self.ends_in_time(child, 4)
         self.assertIn("(run.abort_timeout): lost, or hanging", output)
+        self.assertRegex(output, r"waited 4 s for rank 2, 3 \(node right\)")
 
     def test_slow(self):
         child = self.start_on_nodes("run", ENDLESS, "run.abort_timeout=4")

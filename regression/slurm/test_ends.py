@@ -1,11 +1,12 @@
 """Jobs that end before their run does: cancelled, preempted, signalled at any moment, and nodes that are lost."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import time
 
-from slurm import main
+from slurm import main, started
 from slurm_case import ENDLESS, MICRO, SlurmCase, fault
 
 EARLY = (fault.STOPPED_SAVED, fault.STOPPED_UNSAVED)
@@ -80,26 +81,36 @@ class Stops(SlurmCase):
         self.assertIn("run.abort_timeout", output)
         self.assertIn("failed (exit code 69, see the message above): not requeued", output)
 
+    def listening(self):
+        """Ranks that catch TERM; before they do, in the first moments of a process, it ends them as any other."""
+        count = 0
+        for number in started(self.cluster.folder):
+            try:
+                status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{number}/status").read_text().splitlines())
+                count += status["Name"].strip() == "sestina" and int(status["SigCgt"], 16) >> (fault.TERM - 1) & 1
+            except OSError:
+                pass
+        return count
+
     def steps_of_signals(self, run, delays, *keys):
-        """TERM to both ranks of an srun after each of these delays; the exit codes."""
+        """TERM to both ranks of an srun, each of these delays after they listen; the exit codes."""
         codes = []
         for delay in delays:
             child = subprocess.Popen(["srun", "--job-name=signalled", "--mpi=pmix", "--wait=15", "--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--mem=100", self.sestina,
                                       *map(str, self.train_arguments(run, "-r", "auto", *MICRO, ENDLESS, *keys))],
                                      env=self.cluster.environment, cwd=self.work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.children.append(child)
-            self.cluster.wait_for(lambda: "signalled" in self.cluster.run("squeue", "-h", "--steps", "-o", "%j"), "the step")
+            self.cluster.wait_for(lambda: self.listening() == 2, "two ranks that listen to TERM")
             delay(child) if callable(delay) else time.sleep(delay)
             self.cluster.run("scancel", "--signal=TERM", "--name=signalled")
             output = child.communicate(timeout=60)[0]
             codes.append(child.returncode)
             self.assertIn(child.returncode, EARLY, output[-2000:])
-            if child.returncode == fault.STOPPED_SAVED:
-                self.run_sestina("checkpoint", "verify", self.work / run, "--full")
         return codes
 
     def test_term_during_start_up(self):
-        self.steps_of_signals("run", (0.0, 0.1, 0.2, 0.4))
+        if fault.STOPPED_SAVED in self.steps_of_signals("run", (0.0, 0.1, 0.2, 0.4)):
+            self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
 
     def test_term_during_a_save(self):
         def saving(child):
@@ -108,6 +119,7 @@ class Stops(SlurmCase):
                 time.sleep(0.001)
         codes = self.steps_of_signals("run", (saving, saving), "checkpoint.every=3")
         self.assertEqual(codes, [fault.STOPPED_SAVED] * 2)
+        self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
         self.assert_nothing_left("run")
 
     def test_term_during_the_search(self):

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import unittest
 
 from slurm import main
 from slurm_case import MICRO, SCRIPTS, SlurmCase, fault
@@ -73,6 +74,25 @@ class Scripts(SlurmCase):
                 self.assertIn(word, text)
             self.assertLess(text.rfind("#SBATCH"), text.find("max_starts="))
             self.assertTrue(re.search(r"--signal=B:USR1@\d+", text))
+
+
+@unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core: no two ranks can have cores of their own")
+class Binding(SlurmCase):
+    """Ranks get cores of their own; two on one core are found out."""
+    cpus, task_plugin = 2, "task/affinity"
+
+    def run_bound(self, run, binding):
+        self.cluster.environment.pop("OMP_NUM_THREADS", None)
+        job = self.submit_train(run, "run.threads=0", ranks=2,
+                                environment={"SLURM_CPU_BIND": binding} if binding else None)
+        return self.wait_end(job, fault.DONE)
+
+    def test_cores_of_their_own(self):
+        self.assertNotIn("share", self.run_bound("run", None))
+
+    def test_one_core_for_two(self):
+        output = self.run_bound("run", "map_cpu:0,0")
+        self.assertEqual(output.count("2 ranks with 2 threads in all share 1 cores of node"), 1, output)
 
 
 if __name__ == "__main__":
