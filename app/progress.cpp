@@ -8,15 +8,21 @@
 #include <iterator>
 #include <string_view>
 
-#include "parallel/runtime.hpp"
-
 namespace sestina {
+namespace {
+
+// Set by mpirun and srun for each task, one alone too.
+constexpr const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+
+}  // namespace
 
 bool shows_progress(const std::string& wanted, int file) {
   if (wanted != "auto") return wanted == "always";
   const char* term = std::getenv("TERM");
   const bool plain = term == nullptr || std::string_view(term) == "dumb" || *term == '\0';
-  return ::isatty(file) == 1 && !plain && find_launch().variable.empty();
+  const bool launched = std::any_of(std::begin(launchers), std::end(launchers),
+                                    [](const char* name) { return std::getenv(name) != nullptr; });
+  return ::isatty(file) == 1 && !plain && !launched;
 }
 
 int terminal_columns(int file) {
@@ -39,7 +45,7 @@ void append_duration(fmt::memory_buffer& text, double seconds) {
 }
 
 void append_progress(fmt::memory_buffer& text, const Progress& p, int columns) {
-  constexpr std::size_t least_bar = 7, longest_bar = 32;  // with its brackets
+  constexpr std::size_t least_bar = 7, longest_bar = 32;                 // with its brackets
   const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));  // a full line would break
   std::size_t fits = 0, begin = text.size();
   const auto keep = [&] {  // what was written fits: so far

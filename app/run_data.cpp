@@ -27,9 +27,10 @@ std::string byte_text_defect(const Options& options, bool needed) {
   if (!reads_bytes || data.bytes_chosen || options.model.vocab_size == byte_vocabulary) return "";
   const std::string where =
       options.model.from_hf.empty() ? "" : fmt::format("; {} holds no tokenizer.json", options.model.from_hf);
-  return fmt::format("text would be read as bytes (no data.tokenizer), but model.vocab_size is {}, not 256{}: give "
-                     "data.tokenizer=FILE, or data.tokenizer=bytes if bytes are meant",
-                     options.model.vocab_size, where);
+  return fmt::format(
+      "text would be read as bytes (no data.tokenizer), but model.vocab_size is {}, not 256{}: give "
+      "data.tokenizer=FILE, or data.tokenizer=bytes if bytes are meant",
+      options.model.vocab_size, where);
 }
 
 void require_byte_vocabulary(const Options& options, bool needed) {

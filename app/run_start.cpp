@@ -55,7 +55,8 @@ void log_start(const Options& options, const RunStart& start, Runtime& runtime) 
   const Plan plan = make_plan(options);
   const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(runtime.rank())];
   const ParallelOptions& p = options.parallel;
-  spdlog::info("sestina {} ({}), {}", version, git_hash, runtime.size() == 1 ? "1 rank" : fmt::format("{} ranks", runtime.size()));
+  spdlog::info("sestina {} ({}), {}", version, git_hash,
+               runtime.size() == 1 ? "1 rank" : fmt::format("{} ranks", runtime.size()));
   spdlog::info("model      {} of {} layers, {} parameters, {}", name(options.model.family),
                options.model.num_hidden_layers, parameter_count(options.model),
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");

@@ -11,10 +11,10 @@
 namespace sestina {
 
 struct RunStart {
-  std::int64_t step = 0;              // it goes on from
-  std::string deck;                   // resolved, TOML
-  std::string command_line, device;   // device: of the first rank
-  int threads = 1;                    // of each rank
+  std::int64_t step = 0;             // it goes on from
+  std::string deck;                  // resolved, TOML
+  std::string command_line, device;  // device: of the first rank
+  int threads = 1;                   // of each rank
 };
 // Collective over the ranks.
 RunLine run_line(const RunStart&, Runtime&);

@@ -141,8 +141,8 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
   RunState run;
   const fs::path run_folder = fs::absolute(arguments.run_dir).lexically_normal();
   const bool has_tokenizer = fs::exists(fs::path(arguments.hf) / "tokenizer.json");
-  run.deck = import_deck(arguments.deck, arguments.hf, config,
-                         has_tokenizer ? (run_folder / "tokenizer.json").string() : "");
+  run.deck =
+      import_deck(arguments.deck, arguments.hf, config, has_tokenizer ? (run_folder / "tokenizer.json").string() : "");
   run.instruction_set = instruction_set();
   run.loss = std::numeric_limits<double>::quiet_NaN();  // not known
 

@@ -90,10 +90,15 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens),
                seconds = now_seconds() - start;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {
-        {"output", arguments.output}, {"files", files.size()},    {"documents", documents}, {"tokens", counts.tokens},
-        {"bytes", counts.bytes},      {"bytes_per_token", ratio}, {"seconds", seconds},
-        {"lines_skipped", defects.skipped()}, {"documents_repaired", defects.repaired}};
+    const nlohmann::ordered_json json = {{"output", arguments.output},
+                                         {"files", files.size()},
+                                         {"documents", documents},
+                                         {"tokens", counts.tokens},
+                                         {"bytes", counts.bytes},
+                                         {"bytes_per_token", ratio},
+                                         {"seconds", seconds},
+                                         {"lines_skipped", defects.skipped()},
+                                         {"documents_repaired", defects.repaired}};
     fmt::print("{}\n", json.dump());
   } else {
     fmt::print(

@@ -1,7 +1,7 @@
-# Functions for setup.sh: train a small model on real text, from nothing to a report and a sample.
+# Functions for setup.sh: train a small model on real text with two optimizers, from nothing to a report and a sample.
 
 first_run() {
-  local work="$build/first_run" run="$root/runs/first_run" sestina="$build/bin/sestina" text
+  local work="$build/first_run" runs="$root/runs/first_run" sestina="$build/bin/sestina" text kind better
   mkdir -p "$work"
   prepare_text "$work"
   if [ ! -f "$work/tokenizer.json" ]; then
@@ -12,16 +12,36 @@ first_run() {
     say "turning the text into tokens"
     "$sestina" data tokenize "$text" --tokenizer "$work/tokenizer.json" -o "$work/tokens"
   fi
-  say "training (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command goes on)"
+  say "training the same model twice (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command goes on)"
+  for kind in adamw muon; do
+    say "with $kind"
+    train_with "$kind" "$runs/$kind"
+  done
+  "$sestina" report "$runs/adamw" "$runs/muon" -o "$runs/report.html"
+  better=$(better_run "$runs/adamw" "$runs/muon")
+  say "what the better model (${better##*/}) writes after \"The kernel\":"
+  "$sestina" generate -r "$better" --prompt "The kernel" --tokens 120 --temperature 0.7
+  say "losses, learning rates and times of both as plots: $runs/report.html"
+  say "the deck: inputs/first_run.toml; the runs: ${runs#"$root/"}; delete that folder to train anew"
+  say "your own text next: build/bin/sestina init mine --data PATH"
+}
+
+# train_with KIND RUN: a run that was stopped goes on. Muon's steps are scaled to those of AdamW: one rate serves both.
+train_with() {
   local code=0
-  "$sestina" train -i "$root/inputs/first_run.toml" -d "$run" -r auto "train.precision=$(fast_precision)" || code=$?
+  local -a keys=("train.precision=$(fast_precision)")
+  [ "$1" = adamw ] || keys+=("optimizer.kind=$1" optimizer.scale=match_rms_adamw)
+  "$sestina" train -i "$root/inputs/first_run.toml" -d "$2" -r auto "${keys[@]}" || code=$?
   ((code != 75)) || say "stopped early: ./setup.sh run goes on from here"
   ((code == 0)) || exit "$code"
-  "$sestina" report "$run"
-  say "what the model writes after \"The kernel\":"
-  "$sestina" generate -r "$run" --prompt "The kernel" --tokens 120 --temperature 0.7
-  say "loss, learning rate and times as plots: $run/report.html"
-  say "the deck: inputs/first_run.toml; the run: ${run#"$root/"}; delete that folder to train anew"
+}
+
+# better_run RUN...: the one whose last validation loss is lowest.
+better_run() {
+  local run
+  for run in "$@"; do
+    printf '%s %s\n' "$(grep '"kind":"val"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')" "$run"
+  done | sort -g | head -n 1 | cut -d ' ' -f 2-
 }
 
 # bf16 where the processor multiplies it, else fp32.

@@ -1,11 +1,10 @@
-# Functions for setup.sh: Kokkos and Kokkos Kernels from source, for machines where none is installed.
-# Both come with the source package of GenTen (Sandia National Laboratories) on the Python index:
-# Kokkos 4.7.0 and Kokkos Kernels 4.4.0. Needs: say, fail, python3 with pip, cmake, ninja, a C++ compiler.
+# Functions for setup.sh: Kokkos from source, for machines where none is installed.
+# It comes with the source package of GenTen (Sandia National Laboratories) on the Python index: Kokkos 4.7.0. Needs: say, fail, python3 with pip, cmake, ninja, a C++ compiler.
 readonly source_package=pygenten
 readonly source_version=0.1.5
 readonly source_sha256=e620f05c742905e2db705d875f1cac92ef0ed453f9e6734e9beda26cc0f9cce7
 
-# kokkos_source DIR: the unpacked libraries in DIR/tpls; the download is kept in the user's cache.
+# kokkos_source DIR: the unpacked library in DIR/tpls; the download is kept in the user's cache.
 kokkos_source() {
   local dir=$1 archive="$cache/$source_package-$source_version.tar.gz"
   [ -f "$dir/.complete" ] && return
@@ -19,8 +18,7 @@ kokkos_source() {
   fi
   rm -rf "$dir"
   mkdir -p "$dir"
-  tar xzf "$archive" --directory "$dir" --strip-components 1 \
-    "$source_package-$source_version/tpls/kokkos" "$source_package-$source_version/tpls/kokkos-kernels"
+  tar xzf "$archive" --directory "$dir" --strip-components 1 "$source_package-$source_version/tpls/kokkos"
   touch "$dir/.complete"
 }
 
@@ -38,7 +36,7 @@ patch_for_cuda13() {
 
 nvcc_major_is() { "${nvcc:?}" --version | grep -q "release $1\."; }
 
-# build_kokkos host|cuda PREFIX: builds and installs both libraries, unless PREFIX already holds just these.
+# build_kokkos host|cuda PREFIX: builds and installs it, unless PREFIX already holds just this.
 build_kokkos() {
   local kind=$1 prefix=$2 work="$2/src" stamp
   stamp="$kind $source_sha256 $machine_id $(cat "$root/cmake/kokkos.sh" | sha256sum) ${nvcc:+$("$nvcc" --version | tail -1)}"
@@ -49,21 +47,13 @@ build_kokkos() {
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_PREFIX_PATH=$prefix" -Wno-dev)
   # Without its deprecated code no Kokkos policy makes a heap handle: a training step allocates nothing.
   local -a kokkos=(-DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_OPENMP=ON -DKokkos_ARCH_NATIVE=ON -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF)
-  local -a kernels=(-DKokkosKernels_ADD_DEFAULT_ETI=OFF -DKokkosKernels_ENABLE_ALL_COMPONENTS=OFF
-    -DKokkosKernels_ENABLE_COMPONENT_BLAS=ON -DKokkosKernels_ENABLE_COMPONENT_LAPACK=ON
-    -DKokkosKernels_ENABLE_COMPONENT_BATCHED=ON -DKokkosKernels_ENABLE_TPL_BLAS=ON -DKokkosKernels_ENABLE_TPL_LAPACK=ON)
   if [ "$kind" = cuda ]; then
     patch_for_cuda13 "$work/tpls/kokkos"
     kokkos+=(-DKokkos_ENABLE_CUDA=ON "-DKokkos_ARCH_$(kokkos_arch_name)=ON" "-DCMAKE_CXX_COMPILER=$work/tpls/kokkos/bin/nvcc_wrapper")
-    kernels+=("-DCMAKE_CXX_COMPILER=$prefix/bin/nvcc_wrapper" -DKokkosKernels_ENABLE_TPL_CUBLAS=ON
-      -DKokkosKernels_ENABLE_TPL_CUSOLVER=ON -DKokkosKernels_ENABLE_TPL_CUSPARSE=ON)
   fi
   say "building Kokkos ($kind)"
   cmake -S "$work/tpls/kokkos" -B "$work/kokkos" "${common[@]}" "${kokkos[@]}" >"$work/kokkos.log" 2>&1 &&
     show_progress "$work/kokkos.log" cmake --build "$work/kokkos" --target install || log_failure "$work/kokkos.log"
-  say "building Kokkos Kernels ($kind)"
-  cmake -S "$work/tpls/kokkos-kernels" -B "$work/kernels" "${common[@]}" "${kernels[@]}" >"$work/kernels.log" 2>&1 &&
-    show_progress "$work/kernels.log" cmake --build "$work/kernels" --target install || log_failure "$work/kernels.log"
   rm -rf "$work"
   echo "$stamp" >"$prefix/.stamp"
 }

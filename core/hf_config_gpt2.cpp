@@ -1,5 +1,5 @@
-// GPT-2 in config.json: transformers' GPT2Config has its own words for the sizes. What it can say of a gpt of ours: learned
-// positions, a bias on every product, as many key and value heads as heads, heads that make up the hidden size.
+// GPT-2 in config.json: transformers' GPT2Config has its own words for the sizes. What it can say of a gpt of ours:
+// learned positions, a bias on every product, as many key and value heads as heads, heads that make up the hidden size.
 #include "core/hf_config_reader.hpp"
 
 namespace sestina {

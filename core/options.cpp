@@ -135,8 +135,8 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
 
 bool DataOptions::reads_bytes() const {
   const auto text = [](const DataSource& s) { return is_text(s.format); };
-  return tokenizer.empty() && (std::any_of(source.begin(), source.end(), text) ||
-                               std::any_of(validation.begin(), validation.end(), text));
+  return tokenizer.empty() &&
+         (std::any_of(source.begin(), source.end(), text) || std::any_of(validation.begin(), validation.end(), text));
 }
 
 TrainOptions TrainOptions::read(Deck& deck) {

@@ -18,12 +18,12 @@ struct Place {
 
 // Where one of our tensors lies in a file with the long names.
 Place place_of(const std::string& ours) {
-  static constexpr std::pair<const char*, const char*> outer[] = {{"model.embed_tokens.", "wte."},
-                                                                  {"model.embed_positions.", "wpe."},
-                                                                  {"model.norm.", "ln_f."}};
+  static constexpr std::pair<const char*, const char*> outer[] = {
+      {"model.embed_tokens.", "wte."}, {"model.embed_positions.", "wpe."}, {"model.norm.", "ln_f."}};
   static constexpr std::pair<const char*, const char*> inner[] = {
-      {"input_layernorm.", "ln_1."},   {"post_attention_layernorm.", "ln_2."}, {"self_attn.o_proj.", "attn.c_proj."},
-      {"mlp.up_proj.", "mlp.c_fc."},   {"mlp.down_proj.", "mlp.c_proj."},      {"self_attn.q_proj.", "attn.c_attn."},
+      {"input_layernorm.", "ln_1."},         {"post_attention_layernorm.", "ln_2."},
+      {"self_attn.o_proj.", "attn.c_proj."}, {"mlp.up_proj.", "mlp.c_fc."},
+      {"mlp.down_proj.", "mlp.c_proj."},     {"self_attn.q_proj.", "attn.c_attn."},
       {"self_attn.k_proj.", "attn.c_attn."}, {"self_attn.v_proj.", "attn.c_attn."}};
   for (const auto& [from, to] : outer)
     if (ours.starts_with(from)) return {std::string(prefix) + to + ours.substr(std::string(from).size())};
@@ -35,7 +35,11 @@ Place place_of(const std::string& ours) {
       const char which = rest[std::string("self_attn.").size()];
       const bool fused = std::string(to) == "attn.c_attn.";
       return {fmt::format("{}h.{}.{}{}", prefix, layer, to, rest.substr(std::string(from).size())),
-              fused ? (which == 'k' ? 1 : which == 'v' ? 2 : 0) : 0, fused ? 3 : 1};
+              fused ? (which == 'k'   ? 1
+                       : which == 'v' ? 2
+                                      : 0)
+                    : 0,
+              fused ? 3 : 1};
     }
   }
   return {ours};  // lm_head.weight
@@ -82,8 +86,7 @@ void read_gpt2_tensor(const SafeTensors& file, const TensorSpec& spec, float* ou
   const std::string name = in_file(file, place.name);
   const std::int64_t all_rows = spec.rows * place.parts;  // our rows are the file's columns
   if (!is_transposed(spec)) {
-    const std::vector<std::int64_t> shape =
-        spec.is_vector() ? std::vector{all_rows} : std::vector{all_rows, spec.cols};
+    const std::vector<std::int64_t> shape = spec.is_vector() ? std::vector{all_rows} : std::vector{all_rows, spec.cols};
     std::vector<float> whole(static_cast<std::size_t>(all_rows * spec.cols));
     file.read_f32(name, shape, whole.data());
     std::copy_n(whole.begin() + place.part * spec.elements(), spec.elements(), out);

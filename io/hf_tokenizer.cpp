@@ -39,7 +39,8 @@ void write_hf_tokenizer(const std::string& folder, const std::string& path, Mode
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::int64_t end = tokenizer.end_of_document(), begin = begin_of_text(tokenizer);
   if (config.eos_token_id < 0 && end < config.vocab_size) config.eos_token_id = end;
-  if (config.bos_token_id < 0) config.bos_token_id = begin >= 0 && begin < config.vocab_size ? begin : config.eos_token_id;
+  if (config.bos_token_id < 0)
+    config.bos_token_id = begin >= 0 && begin < config.vocab_size ? begin : config.eos_token_id;
   write_text(fs::path(folder) / "tokenizer.json", MappedFile(path).view());
   const fs::path beside = fs::path(path).parent_path() / "tokenizer_config.json",
                  target = fs::path(folder) / "tokenizer_config.json";

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> usual_patterns = {
-    "*.txt", "*.txt.gz", "*.txt.zst", "*.md",    "*.md.gz",    "*.md.zst",
-    "*.rst", "*.rst.gz", "*.rst.zst", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst"};
+const std::vector<std::string> usual_patterns = {"*.txt",     "*.txt.gz", "*.txt.zst",  "*.md",
+                                                 "*.md.gz",   "*.md.zst", "*.rst",      "*.rst.gz",
+                                                 "*.rst.zst", "*.jsonl",  "*.jsonl.gz", "*.jsonl.zst"};
 constexpr std::size_t piece_bytes = std::size_t{1} << 17, batch_bytes = std::size_t{1} << 26;
 
 bool matches(const std::string& name, const std::vector<std::string>& patterns) {
@@ -97,8 +97,10 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
 
 TextFile::TextFile(const std::string& path) : contents_(MappedFile(path)) {
   const std::string_view raw = view();  // ends with the mapping, which the unpacked text replaces
-  if (raw.starts_with("\x1f\x8b")) contents_ = unpack_gzip(raw, path);
-  else if (raw.starts_with("\x28\xb5\x2f\xfd")) contents_ = unpack_zstd(raw, path);
+  if (raw.starts_with("\x1f\x8b"))
+    contents_ = unpack_gzip(raw, path);
+  else if (raw.starts_with("\x28\xb5\x2f\xfd"))
+    contents_ = unpack_zstd(raw, path);
 }
 
 std::string_view TextFile::view() const {

@@ -1,4 +1,5 @@
-// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens. No Kokkos.
+// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens. No
+// Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -59,8 +60,8 @@ class DocumentFile {
   TextDefects counts_;
 };
 
-// Reads the files (at least one) in order, in batches of some 64 MB, and shows each batch's documents with the number of
-// files read so far. Error(bad_data) at the end when more was invalid than the rule allows.
+// Reads the files (at least one) in order, in batches of some 64 MB, and shows each batch's documents with the number
+// of files read so far. Error(bad_data) at the end when more was invalid than the rule allows.
 using DocumentVisitor = std::function<void(const std::vector<std::string_view>&, std::size_t files)>;
 TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule&, const DocumentVisitor& visit);
 

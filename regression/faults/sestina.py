@@ -37,6 +37,8 @@ MPI_SURROUNDINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFI
                     "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
                     "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 
+MICRO = ("train.micro_batch=1",)  # four micro-batches: the ranks' parts are aligned, so no bit depends on their number
+
 DECK = """[run]
 seed = 3
 threads = 1
@@ -213,6 +215,9 @@ class Case(unittest.TestCase):
         for key in ("sample", "tokens", "seed", "loss"):
             self.assertEqual(a["run"][key], b["run"][key], key)
         self.assertEqual(self.losses(first), self.losses(second))
+
+    def assert_one_message(self, output):
+        self.assertEqual(output.count("sestina: error:"), 1, output[-3000:])
 
     def assert_nothing_left(self, run):
         """No temporary folder, but for those whose number a living process has taken over since."""

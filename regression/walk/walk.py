@@ -2,12 +2,16 @@
 """Walks the whole way as a user, in seconds: init, a tokenizer, JSONL to tokens, training, Ctrl-C, going on, report,
 export, loading with transformers, generating, importing the folder, evaluating with its tokenizer. Every number that
 has another program to stand beside is compared with it where transformers and tokenizers are installed."""
+import fcntl
+import os
 import pathlib
+import pty
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 from user import DATA, PROGRAM, SIZES, answer, keys, lines, python_packages, run, write_corpus
@@ -65,13 +69,15 @@ def train(work):
     process.send_signal(signal.SIGINT)
     out = process.communicate(timeout=60)[0]
     assert process.returncode == 75, (process.returncode, out)
-    assert "\r" not in out, "a bar in a file"
+    assert "\033" not in out, "a bar in a file"
     reached = lines(run_dir, "train")[-1]["step"]
     total = reached + 20
-    out = run(*words, "-r", "auto", f"run.steps={total}", "schedule.steps=60")
+    out = run(*words, "-r", "auto", f"run.steps={total}", "schedule.steps=60", "checkpoint.every=10")
     assert "the learning rate of update" not in out, out
-    assert f"resumed from" in out and f"at update {reached}" in out, out
+    assert "resumed from" in out and f"at update {reached}" in out, out
     check_metrics(run_dir, total)
+    kept = sorted(int(path.name[5:]) for path in (run_dir / "checkpoints").glob("step_*"))
+    assert kept == sorted({step for step in range(reached, total + 1) if step % 20 == 0} | {total}), (kept, reached)
     # The horizon follows the total where nobody keeps it: told, with both numbers.
     out = run("train", "-d", str(work / "jump"), *deck_words(work), "run.steps=4", "--progress", "never")
     out = run("train", "-d", str(work / "jump"), *deck_words(work), "run.steps=40", "-r", "auto", "--progress", "never")
@@ -90,6 +96,43 @@ def check_metrics(run_dir, total):
     times = [line["time"] for line in all_lines]
     assert times == sorted(times) and abs(times[-1] - time.time()) < 300, times
     assert lines(run_dir, "train")[-1]["step"] == total
+
+
+def on_terminal(words, **environment):
+    """Output of the program on a pseudo-terminal of 50 columns."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 50, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI"))}
+    process = subprocess.Popen([PROGRAM, *words], stdout=follower, stderr=follower, env={**clean, **environment})
+    os.close(follower)
+    out = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        out += part
+    os.close(leader)
+    assert process.wait(timeout=60) == 0, out
+    return out.decode()
+
+
+def progress(work):
+    words = ["train", *deck_words(work), "run.steps=3", "metrics.every=2"]
+    bar = on_terminal([*words, "-d", str(work / "t1")], TERM="xterm")
+    drawn = [part.split("\033[K")[0] for part in bar.split("\r") if "3/3" in part and "step" not in part]
+    assert drawn and all(len(line) < 50 for line in drawn), bar
+    for number, environment in enumerate(({"TERM": "dumb"}, {"TERM": "xterm", "OMPI_COMM_WORLD_SIZE": "1"})):
+        assert "\033" not in on_terminal([*words, "-d", str(work / f"n{number}")], **environment)
+    assert "\033" not in on_terminal([*words, "-d", str(work / "n2"), "--progress", "never"], TERM="xterm")
+    out = run(*words, "-d", work / "a", "--progress", "always")
+    assert "\033[K" in out
+    for line in (work / "a" / "log.txt").read_text().splitlines():
+        text = line.split(" I ", 1)[-1]
+        if text.startswith("step") and "loss" in text and "validation" not in text:
+            assert len(text) <= 100 and sum(map(int, text.split("%")[0].split()[-1].split("+"))) == 100, text
 
 
 def report(work, run_dir):
@@ -139,6 +182,19 @@ def export_and_import(work, run_dir):
     return own
 
 
+def gpt(work):
+    """A gpt goes out as GPT-2 and comes back with the same loss; one that is none says so."""
+    words = [*deck_words(work)[1:], "model.family=gpt", "model.tie_word_embeddings=true", "run.steps=2", "--progress", "never"]
+    run("train", *words, "model.position=learned", "model.attention_bias=true", "-d", work / "gpt")
+    out = run("checkpoint", "export", work / "gpt", "-o", work / "gpt2")
+    assert "GPT2LMHeadModel" in out and "GPT2LMHeadModel" in (work / "gpt2" / "config.json").read_text(), out
+    assert evaluated(work, "-r", work / "gpt")["loss"] == evaluated(work, "--hf", work / "gpt2")["loss"]
+    run("train", *words, "-d", work / "rotary")
+    out = run("checkpoint", "export", work / "rotary", "-o", work / "rotary-hf")
+    assert "no class for this model (position is rope" in out, out
+    assert evaluated(work, "-r", work / "rotary")["loss"] == evaluated(work, "--hf", work / "rotary-hf")["loss"]
+
+
 def compare(work, own):
     """Loss and tokens beside those of transformers."""
     packages = python_packages()
@@ -166,8 +222,10 @@ def main():
         work = pathlib.Path(folder).resolve()
         prepare(work)
         run_dir = train(work)
+        progress(work)
         report(work, run_dir)
         own = export_and_import(work, run_dir)
+        gpt(work)
         compare(work, own)
     print("walked the whole way")
 

@@ -110,7 +110,7 @@ TEST(CommandLine, HelpAndVersionAreText) {
 }
 
 TEST(CommandLine, MistakesAreNamed) {
-  expect_usage({}, "no verb given, allowed train");
+  expect_usage({"data"}, "no verb given, allowed tokenize");
   expect_usage({"trian"}, "unknown verb, got trian, did you mean train?");
   expect_usage({"-x"}, "unknown verb, got -x");
   expect_usage({"data"}, "sestina data: no verb given, allowed tokenize");

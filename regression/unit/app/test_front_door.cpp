@@ -35,10 +35,10 @@ TEST(FrontDoor, HelpIsAnAnswer) {
 
 TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
   const std::string bash = shown({"manual", "bash"}), man = shown({"manual", "man"});
-  for (const char* verb : {"init", "train", "plan", "eval", "generate", "data tokenize", "data train-tokenizer",
-                           "data inspect", "data verify", "checkpoint list", "checkpoint verify", "checkpoint export",
-                           "checkpoint convert", "checkpoint import", "report", "bench step", "bench kernels",
-                           "bench optimizer", "info"}) {
+  for (const char* verb :
+       {"init", "train", "plan", "eval", "generate", "data tokenize", "data train-tokenizer", "data inspect",
+        "data verify", "checkpoint list", "checkpoint verify", "checkpoint export", "checkpoint convert",
+        "checkpoint import", "report", "bench step", "bench kernels", "bench optimizer", "info"}) {
     std::vector<std::string> words;
     const std::string name = verb;
     const auto space = name.find(' ');
@@ -68,7 +68,8 @@ TEST(FrontDoor, TheBarFitsTheTerminal) {
 }
 
 constexpr const char* byte_deck =
-    "[run]\nsteps = 100\n[model]\nfamily = \"llama\"\nhidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\n"
+    "[run]\nsteps = 100\n[model]\nfamily = \"llama\"\nhidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = "
+    "2\n"
     "vocab_size = 300\n[schedule]\nwarmup_steps = 10\n[data]\nsequence_length = 8\n";
 
 Options options_of(Deck& deck) {
@@ -102,7 +103,8 @@ TEST(FrontDoor, TheFolderOfTheModelBringsItsTokenizer) {
   const TemporaryFolder folder;
   ModelConfig config = preset("llama-8m");
   write_bytes(folder / "config.json", config.to_hf_json());
-  write_bytes(folder / "deck.toml", std::string("[model]\nfamily = \"llama\"\nhidden_size = 16\n[data]\ntokenizer = \"deck.json\"\n"));
+  write_bytes(folder / "deck.toml",
+              std::string("[model]\nfamily = \"llama\"\nhidden_size = 16\n[data]\ntokenizer = \"deck.json\"\n"));
   DeckArguments arguments;
   arguments.deck = folder / "deck.toml";
   arguments.hf = folder.path();  // replaces [model]
@@ -119,7 +121,8 @@ TEST(FrontDoor, TheFolderOfTheModelBringsItsTokenizer) {
   arguments.overrides = {"data.tokenizer=" + (folder / "other.json")};
   EXPECT_EQ(tokenizer(), folder / "other.json");
   Deck stored;  // a resume
-  stored.add_text("[model]\nfrom_hf = \"" + folder.path() + "\"\n[data]\ntokenizer = \"/t/other.json\"\n", "checkpoint", "");
+  stored.add_text("[model]\nfrom_hf = \"" + folder.path() + "\"\n[data]\ntokenizer = \"/t/other.json\"\n", "checkpoint",
+                  "");
   EXPECT_EQ(options_of(stored).data.tokenizer, "/t/other.json");
   arguments.overrides = {"model.hidden_size=32"};
   expect_error(ExitCode::bad_deck, {"model.hidden_size"}, [&] { tokenizer(); });

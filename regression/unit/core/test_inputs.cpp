@@ -99,7 +99,7 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
   Deck rare;  // keys that exist only when they are used
   rare.add_text(
       "[model]\npreset = \"llama-8m\"\nrope_scaling = {factor = 8.0}\n[[data.validation]]\npath = "
-      "\"x\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n",
+      "\"x.jsonl\"\n[[data.source]]\npath = \"x.jsonl\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n",
       "rare", "");
   known.merge(keys_of(rare));
   known.insert("model.from_hf");  // needs a folder with a model

@@ -79,7 +79,8 @@ TEST(HfGpt2, ReadsTheNamesOfOldFiles) {
   std::vector<SafeTensorSource> sources;
   const std::vector<float> mask(16 * 16);
   for (const auto& [name, tensor] : file.tensors())
-    sources.push_back({name.substr(std::string("transformer.").size()), tensor.dtype, tensor.shape, tensor.data, tensor.bytes});
+    sources.push_back(
+        {name.substr(std::string("transformer.").size()), tensor.dtype, tensor.shape, tensor.data, tensor.bytes});
   sources.push_back({"h.0.attn.bias", "F32", {1, 1, 16, 16}, mask.data(), 4 * mask.size()});
   write_safetensors(old.path(), sources);
   expect_equal(old.path(), config, weights);
@@ -104,8 +105,9 @@ TEST(HfGpt2, ExportsNameBeginAndEndOfAText) {
   const TemporaryFolder folder;
   TokenizerTraining training;
   training.vocab_size = 300;
-  test::write_bytes(folder / "own.json",
-                    train_tokenizer({test::read_bytes(std::string(SESTINA_SOURCE_DIR) + "/regression/data/orchard.txt")}, training));
+  test::write_bytes(
+      folder / "own.json",
+      train_tokenizer({test::read_bytes(std::string(SESTINA_SOURCE_DIR) + "/regression/data/orchard.txt")}, training));
   const auto end = Tokenizer::load(folder / "own.json").end_of_document();
   ASSERT_GE(end, 0);
   const Weights weights(config);

@@ -13,7 +13,8 @@ using test::expect_error;
 using test::TemporaryFolder;
 using test::write_bytes;
 
-const std::string three = "{\"text\": \"one\\n\"}\r\n\n{\"id\": 7, \"text\": \"tw\\u00f6\"}\n{\"text\": \"\"}\n{\"text\":\"3\"}";
+const std::string three =
+    "{\"text\": \"one\\n\"}\r\n\n{\"id\": 7, \"text\": \"tw\\u00f6\"}\n{\"text\": \"\"}\n{\"text\":\"3\"}";
 
 std::vector<std::string> documents(const std::string& path, const DocumentRule& rule = {}) {
   std::vector<std::string> texts;

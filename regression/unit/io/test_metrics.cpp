@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -97,15 +98,25 @@ TEST(Metrics, EveryKindReadsBack) {
     metrics.event(1, "stop", odd);
     metrics.tensors(1, {{"w", 1, 2, 3}, {"v", std::nan(""), 0, 0}});
     metrics.loads(1, {0.5, 0.25}, {7, 9});
+    RunLine run;
+    run.step = 1;
+    run.hosts = {"a", "b"};
+    run.command_line = odd;
+    metrics.run(run);
   }
-  const auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 7u);
-  for (const auto& line : lines) EXPECT_EQ(line["step"], 1);
+  auto lines = lines_of(folder);
+  ASSERT_EQ(lines.size(), 8u);
+  for (auto& line : lines) {
+    EXPECT_EQ(line["step"], 1);
+    EXPECT_NEAR(line["time"].get<double>(), static_cast<double>(std::time(nullptr)), 60);
+    line.erase("time");
+  }
+  EXPECT_EQ(lines[7]["kind"], "run");
+  EXPECT_EQ(lines[7]["hosts"], (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(lines[7]["command_line"], odd);
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
-  json tensors = lines[5];
-  tensors.erase("time");
-  EXPECT_EQ(tensors, json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
+  EXPECT_EQ(lines[5], json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
     "v": {"weight_rms": null, "update_rms": 0, "spectral_norm": 0}}})"));
   const RunHistory history = read_history(folder.path());
   EXPECT_EQ(history.name, std::filesystem::path(folder.path()).filename());

@@ -1,25 +1,33 @@
+import pathlib
+
 from spack_repo.builtin.build_systems.cmake import CMakePackage
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 
 from spack.package import *
 
+checkout = pathlib.Path(__file__).resolve().parents[5].as_uri()
+
 
 class Sestina(CMakePackage, CudaPackage):
     """Pretrains transformer language models with matrix-structured optimizers, on CUDA devices or host threads."""
 
-    # The checkout that holds this recipe is built with `spack develop` (spack.yaml); there is no archive yet.
-    version("main", branch="main", get_full_repo=True)
-    version("0.1.0")
+    # The checkout that holds this recipe; `git archive -o sestina-0.1.0.tar.gz v0.1.0` puts a release's archive there.
+    git = checkout
+    url = f"{checkout}/sestina-0.1.0.tar.gz"
+    version("main", branch="main", get_full_repo=True)  # no release yet
     license("Apache-2.0")
 
-    # Each variant is the CMake option SESTINA_ENABLE_<NAME>; cuda follows the Kokkos that is found.
+    # Most variants are the CMake option SESTINA_ENABLE_<NAME>; cuda and cuda_arch are those of the Kokkos that is found.
     variant("openmp", default=True, description="Host threads through OpenMP")
     variant("mpi", default=True, description="Ranks through MPI")
     variant("nccl", default=False, when="+cuda+mpi", description="Device collectives through NCCL")
     variant("onednn", default=True, description="Host matrix products through oneDNN")
-    variant("uring", default=True, when="platform=linux", description="NVMe tier through io_uring")
-    variant("tests", default=False, description="Build the test suite and sestina-replay")
-    variant("benchmarks", default=False, description="Build the micro-benchmarks")
+    variant("tests", default=False, description="Build and install the test suite")
+    variant("tools", default=True, description="Build sestina-replay")
+    variant("benchmarks", default=False, when="+tests", description="Build the micro-benchmarks")
+    variant("shared", default=False, description="Build shared libraries")
+    variant("cxxstd", default="20", values=("20",), multi=False, description="C++ standard")
+    conflicts("~openmp", msg="host threads are those of OpenMP; one thread is run.threads = 1")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
@@ -28,9 +36,9 @@ class Sestina(CMakePackage, CudaPackage):
     depends_on("pkgconfig", type="build")
     generator("ninja")
 
-    depends_on("kokkos@4.7.01: +serial cxxstd=20")
-    depends_on("kokkos-kernels@4.4:")
+    depends_on("kokkos@4.7.01: +serial cxxstd=20", when="cxxstd=20")
     depends_on("kokkos+openmp", when="+openmp")
+    depends_on("kokkos+shared", when="+shared")  # one copy of it for all of ours
     depends_on("onednn cpu_runtime=omp", when="+onednn")
     depends_on("blas")
     depends_on("lapack")
@@ -41,9 +49,8 @@ class Sestina(CMakePackage, CudaPackage):
         depends_on(library)
     depends_on("mpi", when="+mpi")
     depends_on("nccl", when="+nccl")
-    depends_on("liburing@2.3:", when="+uring")
     depends_on("googletest", when="+tests")
-    depends_on("python@3.9:", type="build", when="+tests")
+    depends_on("python@3.11:", type=("build", "run"), when="+tests")
     depends_on("benchmark", when="+benchmarks")
 
     # One architecture per Kokkos build, and the same everywhere.
@@ -52,24 +59,23 @@ class Sestina(CMakePackage, CudaPackage):
     depends_on("kokkos+cuda_lambda", when="+cuda ^kokkos@:4")
     depends_on("cuda@12.2:", when="+cuda")
     for arch in CudaPackage.cuda_arch_values:
-        with when(f"+cuda cuda_arch={arch}"):
-            depends_on(f"kokkos +cuda cuda_arch={arch}")
-            depends_on(f"kokkos-kernels +cuda cuda_arch={arch}")
+        depends_on(f"kokkos +cuda cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
         depends_on(f"nccl +cuda cuda_arch={arch}", when=f"+nccl cuda_arch={arch}")
 
     sanity_check_is_file = ["bin/sestina", "lib/cmake/Sestina/SestinaConfig.cmake"]
 
     def cmake_args(self):
-        names = ("mpi", "nccl", "onednn", "uring", "tests", "benchmarks")
+        names = ("mpi", "nccl", "onednn", "tests", "tools", "benchmarks")
         args = [self.define_from_variant(f"SESTINA_ENABLE_{name.upper()}", name) for name in names]
+        args += [self.define_from_variant("BUILD_SHARED_LIBS", "shared"), self.define_from_variant("CMAKE_CXX_STANDARD", "cxxstd")]
         args += [self.define("Kokkos_ROOT", self.spec["kokkos"].prefix), self.define("CMAKE_INSTALL_LIBDIR", "lib")]
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
         return args
 
     @property
-    def installed_decks(self):
-        return join_path(self.prefix.share, "sestina", "inputs")
+    def installed(self):
+        return join_path(self.prefix.share, "sestina")
 
     def test_version(self):
         """the installed program answers without a device"""
@@ -80,4 +86,13 @@ class Sestina(CMakePackage, CudaPackage):
         """a deck of the installation is read and planned"""
         sestina = which(self.prefix.bin.sestina, required=True)
         with working_dir(self.test_suite.stage, create=True):
-            sestina("plan", "-i", join_path(self.installed_decks, "first_run.toml"), "--json")
+            sestina("plan", "-i", join_path(self.installed, "inputs", "first_run.toml"), "--json")
+
+    def test_own_optimizer(self):
+        """a project finds the installed package, adds an optimizer and trains with it"""
+        cmake = which(self.spec["cmake"].prefix.bin.cmake, required=True)
+        source = join_path(self.installed, "examples", "own_optimizer")
+        with working_dir(self.test_suite.stage, create=True):
+            cmake("-S", source, "-B", "own", f"-DSestina_ROOT={self.prefix}", f"-DKokkos_ROOT={self.spec['kokkos'].prefix}")
+            cmake("--build", "own")
+            which(join_path("own", "own_optimizer"), required=True)("train", "-i", join_path(source, "deck.toml"), "-d", "run")
