@@ -140,7 +140,8 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   if (!accumulate()) return false;
   const auto [loss, norm] = model_.complete();  // gradients are with their owners
   loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
-  clock_.end(Phase::reduce);
+  // A device is waited for in there: on one rank, for its forward and backward passes.
+  clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
   if (several() && stop_wished()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   if (!finite(loss_, norm)) return true;  // decided before the update: weights and moments are untouched

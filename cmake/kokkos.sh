@@ -46,7 +46,7 @@ build_kokkos() {
   local -a common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=20 -DCMAKE_INSTALL_PREFIX="$prefix"
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_PREFIX_PATH=$prefix" -Wno-dev)
   # Without its deprecated code no Kokkos policy makes a heap handle: a training step allocates nothing.
-  local -a kokkos=(-DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_OPENMP=ON -DKokkos_ARCH_NATIVE=ON -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF)
+  local -a kokkos=(-DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF)
   if [ "$kind" = cuda ]; then
     patch_for_cuda13 "$work/tpls/kokkos"
     kokkos+=(-DKokkos_ENABLE_CUDA=ON "-DKokkos_ARCH_$(kokkos_arch_name)=ON" "-DCMAKE_CXX_COMPILER=$work/tpls/kokkos/bin/nvcc_wrapper")

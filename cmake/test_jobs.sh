@@ -38,8 +38,8 @@ sanitizer_tests() {
   unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
-# Without a GPU the CUDA programs cannot start (they need the driver's library): there, that all of it compiles and
-# links is the test.
+# The program runs on the null device (regression/null_device), which checks and counts what its host side does; the
+# tests of the kernels where there is a GPU.
 cuda_tests() {
   if ! find_nvcc; then
     say "no nvcc: the CUDA build is skipped"
@@ -47,17 +47,23 @@ cuda_tests() {
     return 0
   fi
   prepare cuda
-  # The program holds all that runs on a device; the tests of the kernels are built too where they can run.
   local gpu=""
   ! nvidia-smi --list-gpus >/dev/null 2>&1 || gpu=unit_kernels
   say "building Sestina for CUDA"
   compile cuda "$build/cuda" sestina $gpu || { build_failed "$build/cuda"; return 0; }
   passed=$((passed + 1))
+  say "the CUDA program on the null device"
+  if [ "$(uname -m)" = x86_64 ]; then
+    run_ctest "$build/cuda" --label-regex null_device
+  else
+    say "the null device is for x86-64: skipped"
+    skipped=$((skipped + 1))
+  fi
   if [ -n "$gpu" ]; then
     say "kernel tests on the GPU"
     run_ctest "$build/cuda" --label-regex kernels
   else
-    say "no GPU here: the CUDA program is built, not run"
+    say "no GPU here: the kernels' tests are skipped"
     skipped=$((skipped + 1))
   fi
 }

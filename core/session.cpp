@@ -52,20 +52,22 @@ Session<Exec, T>::Session(const Exec& exec, const ModelPart& part, const Session
                           const RankLayout& layout, GroupOps<Exec>* group, bool training)
     : exec_(exec),
       setting_(setting),
-      model_(exec, part, sestina::all_layers(part.config), setting.micro_batch, setting.sequence,
-             setting.recompute, setting.deterministic, group),
+      model_(exec, part, sestina::all_layers(part.config), setting.micro_batch, setting.sequence, setting.recompute,
+             setting.deterministic, group),
       arena_(layout, training),
       slot_(model_.make_slot()),
       weights_(weights_of<Exec, T>(part.config, all_layers(), arena_)),
       tensors_(owned_tensors(arena_, training)),
       first_head_(part.tp_rank * static_cast<int>(part.config.num_attention_heads)),
       batch_("sestina::batch", 3,
-             static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)),
-      host_batch_(Kokkos::create_mirror_view(batch_)) {
+             static_cast<std::size_t>(setting.micro_batch) * static_cast<std::size_t>(setting.sequence)) {
+  if constexpr (!is_host<Exec>)
+    for (int i = 0; i < std::max(setting.micros, 1); ++i)
+      host_batches_.emplace_back("sestina::host_batch", batch_.extent(0), batch_.extent(1));
   if (!training) return;
   // Deterministic runs must not depend on which gradients lie side by side.
   gradients_ = gradients_of<Exec, T>(part.config, all_layers(), arena_, setting.deterministic);
-  norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_);
+  norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_, setting.micros);
   if (setting.deterministic && setting.micros > 1)
     tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
 }
@@ -119,41 +121,54 @@ void Session<Exec, T>::MicroHooks::after_backward(int block) {
 template <class Exec, class T>
 void Session<Exec, T>::load(const std::int32_t* tokens, const std::int32_t* first_key) {
   const auto B = static_cast<std::size_t>(setting_.micro_batch), length = static_cast<std::size_t>(setting_.sequence);
+  std::int32_t* host = batch_.data();
+  if constexpr (!is_host<Exec>) {
+    loaded_ = (loaded_ + 1) % host_batches_.size();
+    host = host_batches_[loaded_].data();
+  }
+  const std::size_t n = batch_.extent(1);
   for (std::size_t b = 0; b < B; ++b)
     for (std::size_t t = 0; t < length; ++t) {
       const std::int32_t* window = tokens + b * (length + 1) + t;
-      host_batch_(0, b * length + t) = std::max(window[0], 0);
-      host_batch_(1, b * length + t) = window[1];
-      if (first_key != nullptr) host_batch_(2, b * length + t) = first_key[b * length + t];
+      host[b * length + t] = std::max(window[0], 0);
+      host[n + b * length + t] = window[1];
+      if (first_key != nullptr) host[2 * n + b * length + t] = first_key[b * length + t];
     }
   masked_ = first_key != nullptr;
-  Kokkos::deep_copy(exec_, batch_, host_batch_);
+  if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec_, batch_, host_batches_[loaded_]);
 }
 
 template <class Exec, class T>
 void Session<Exec, T>::forward() {
-  const std::size_t n = batch_.extent(1);
-  const Vector<const std::int32_t, Exec> tokens(&batch_(0, 0), n),
-      first_key(masked_ ? &batch_(2, 0) : nullptr, masked_ ? n : 0);
-  model_.forward(weights_, slot_, tokens, first_key, hooks_);
+  const Vector<const std::int32_t, Exec> none(nullptr, 0);
+  model_.forward(weights_, slot_, batch_row(0), masked_ ? batch_row(2) : none, hooks_);
 }
 
 template <class Exec, class T>
 double Session<Exec, T>::forward_backward(double gradient_scale, int micro) {
+  backward_pass(gradient_scale, micro);
+  return model_.loss_sum(slot_);
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::accumulate(double gradient_scale, int micro) {
+  backward_pass(gradient_scale, micro);
+  model_.loss_sum(slot_, norm_->note(micro));
+}
+
+template <class Exec, class T>
+void Session<Exec, T>::backward_pass(double gradient_scale, int micro) {
   if (qk_clip_ && micro == 0) qk_clip_->start_step(exec_);
   forward();
   hooks_.micro = micro;
-  const bool accumulate = micro > 0 && !tree_;
-  const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
-  model_.loss_and_backward(weights_, slot_, targets, gradient_scale, accumulate, gradients_, hooks_);
-  return model_.loss_sum(slot_);
+  const bool add = micro > 0 && !tree_;
+  model_.loss_and_backward(weights_, slot_, batch_row(1), gradient_scale, add, gradients_, hooks_);
 }
 
 template <class Exec, class T>
 double Session<Exec, T>::loss() {
   forward();
-  const Vector<const std::int32_t, Exec> targets(&batch_(1, 0), batch_.extent(1));
-  model_.loss_only(weights_, slot_, targets);
+  model_.loss_only(weights_, slot_, batch_row(1));
   return model_.loss_sum(slot_);
 }
 

@@ -11,6 +11,7 @@
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
 #include "core/options.hpp"
+#include "kernels/host_values.hpp"
 
 namespace sestina {
 
@@ -40,6 +41,8 @@ class Session {
   // Sum of token losses of the loaded batch, micro-batch `micro` of setting().micros; gradients of gradient_scale times
   // that sum are added to those of the micro-batches before: in order, or deterministically in a tree.
   double forward_backward(double gradient_scale, int micro);
+  // The same without a wait: the sum is norm().noted(micro) once norm().squares() was called.
+  void accumulate(double gradient_scale, int micro);
   double loss();                      // the sum alone
   void token_losses(Acc<T>* host);    // (N), of the last loss() or forward_backward(); fences
   void logits(int row, float* host);  // (V) of row b * T + t of the loaded batch, after a forward pass
@@ -78,6 +81,11 @@ class Session {
     int micro = 0;
   };
 
+  // By its place: an element of device memory is not the host's to name.
+  Vector<const std::int32_t, Exec> batch_row(int row) const {
+    return {batch_.data() + static_cast<std::size_t>(row) * batch_.extent(1), batch_.extent(1)};
+  }
+  void backward_pass(double gradient_scale, int micro);
   LayerRange all_layers() const { return {0, static_cast<int>(model_.config().num_hidden_layers)}; }
   Session(const Exec&, const ModelPart&, const SessionSetting&, const RankLayout&, GroupOps<Exec>*, bool training);
 
@@ -96,10 +104,13 @@ class Session {
   MicroHooks hooks_{*this};
   BlockHooks* outer_hooks_ = nullptr;
   int first_head_ = 0;  // of this rank's query heads
-  Kokkos::View<std::int32_t**, Kokkos::LayoutRight, typename Exec::memory_space>
-      batch_;  // rows: inputs, targets, first keys; (3, N)
-  typename decltype(batch_)::HostMirror host_batch_;
-  bool masked_ = false;  // the loaded batch has first keys
+  template <class Space>
+  using Batch = Kokkos::View<std::int32_t**, Kokkos::LayoutRight, Space>;  // rows: inputs, targets, first keys; (3, N)
+  Batch<typename Exec::memory_space> batch_;
+  // Of a device: one for each micro-batch of a step, as a copy from it may be under way until the step's wait.
+  std::vector<Batch<HostSide<Exec>>> host_batches_;
+  std::size_t loaded_ = 0;  // of these, the last one
+  bool masked_ = false;     // the loaded batch has first keys
 };
 
 }  // namespace sestina

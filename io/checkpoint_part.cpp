@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "io/checkpoint_files.hpp"
@@ -33,12 +34,31 @@ ShardPart load_part(const std::string& path) {
   return parse_part(text, path);
 }
 
-// The one whose part is there, -1 if there is none yet.
-int next_arrival(const std::string& folder, const std::vector<int>& missing) {
+// The missing ranks whose parts are there: one reading of the folder for all of them, since a question for each would
+// be very many on a shared file system.
+std::vector<int> arrivals(const std::string& folder, const std::set<int>& missing) {
+  std::vector<int> ranks;
   std::error_code ignored;
-  for (const int rank : missing)
-    if (fs::exists(part_path(folder, rank), ignored)) return rank;
-  return -1;
+  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    int rank = 0;
+    if (std::sscanf(name.c_str(), "part_%d.json", &rank) == 1 && missing.count(rank) > 0 &&
+        entry->path() == part_path(folder, rank))
+      ranks.push_back(rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+ShardPart take_part(const std::string& folder, int rank) {
+  const std::string path = part_path(folder, rank);
+  ShardPart part = load_part(path);
+  if (!part.error.empty()) fail(ExitCode::io_error, "rank {}: {}", rank, part.error);
+  if (part.file.name != shard_name(rank))
+    fail(ExitCode::io_error, "rank {}: wrote {}, need {}", rank, part.file.name, shard_name(rank));
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  return part;
 }
 
 void add_pieces(const ManifestTensor& from, std::size_t file, std::map<std::string, std::size_t>& places,
@@ -99,28 +119,21 @@ void publish_part(const std::string& folder, int rank, const ShardPart& part) {
 std::vector<ShardPart> collect_parts(const std::string& folder, int ranks, double timeout) {
   const Clock::time_point begin = Clock::now();
   std::vector<ShardPart> parts(static_cast<std::size_t>(ranks - 1));
-  std::vector<int> missing(parts.size());
-  for (int rank = 1; rank < ranks; ++rank) missing[static_cast<std::size_t>(rank - 1)] = rank;
+  std::set<int> missing;
+  for (int rank = 1; rank < ranks; ++rank) missing.insert(rank);
   std::chrono::milliseconds pause(5);
   while (!missing.empty()) {
     const bool late = std::chrono::duration<double>(Clock::now() - begin).count() > timeout;  // then one last look
-    const int rank = next_arrival(folder, missing);
-    if (rank < 0) {
-      if (late)
-        fail(ExitCode::io_error, "rank {} did not write its part within {} s", fmt::join(missing, ", rank "), timeout);
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause + std::chrono::milliseconds(5), std::chrono::milliseconds(50));
-      continue;
+    const std::vector<int> arrived = arrivals(folder, missing);
+    for (const int rank : arrived) {
+      parts[static_cast<std::size_t>(rank - 1)] = take_part(folder, rank);
+      missing.erase(rank);
     }
-    const std::string path = part_path(folder, rank);
-    ShardPart part = load_part(path);
-    if (!part.error.empty()) fail(ExitCode::io_error, "rank {}: {}", rank, part.error);
-    if (part.file.name != shard_name(rank))
-      fail(ExitCode::io_error, "rank {}: wrote {}, need {}", rank, part.file.name, shard_name(rank));
-    std::error_code ignored;
-    fs::remove(path, ignored);
-    parts[static_cast<std::size_t>(rank - 1)] = std::move(part);
-    std::erase(missing, rank);
+    if (!arrived.empty()) continue;
+    if (late)
+      fail(ExitCode::io_error, "rank {} did not write its part within {} s", fmt::join(missing, ", rank "), timeout);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause + std::chrono::milliseconds(5), std::chrono::milliseconds(50));
   }
   return parts;
 }

@@ -8,24 +8,37 @@ namespace sestina::attention_plain {
 
 inline constexpr int key_block = 128;
 
+// Rows of a matrix as kernels carry them. A View is 40 bytes, this is 16: Kokkos passes a functor of more than 512
+// bytes through constant memory, and waits for the kernel before that used it.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+  Rows() = default;
+  template <class View>
+  explicit Rows(const View& x) : data(x.data()), stride(static_cast<std::int64_t>(x.stride(0))) {}
+  KOKKOS_FUNCTION T* at(std::int64_t row, int col) const { return data + row * stride + col; }
+};
+
 // Everything a row needs to find its data: row r of the batch, head, key/value head.
-template <class Exec, class T>
+template <class T>
 struct Inputs {
   AttentionShape shape;
-  Matrix<const T, Exec> q, k, v;
-  Vector<const std::int32_t, Exec> first_key;
+  Rows<const T> q, k, v;
+  const std::int32_t* first_key;  // null: every row sees its sequence from the start
 
-  KOKKOS_FUNCTION int first(std::int64_t row) const { return first_key.size() > 0 ? first_key(row) : 0; }
-  KOKKOS_FUNCTION const T* query(std::int64_t row, int head) const {
-    return q.data() + row * static_cast<std::int64_t>(q.stride(0)) + head * shape.head_dim;
-  }
-  KOKKOS_FUNCTION const T* key(std::int64_t row, int head) const {
-    return k.data() + row * static_cast<std::int64_t>(k.stride(0)) + head * shape.head_dim;
-  }
-  KOKKOS_FUNCTION const T* value(std::int64_t row, int head) const {
-    return v.data() + row * static_cast<std::int64_t>(v.stride(0)) + head * shape.head_dim;
-  }
+  KOKKOS_FUNCTION int first(std::int64_t row) const { return first_key != nullptr ? first_key[row] : 0; }
+  KOKKOS_FUNCTION const T* query(std::int64_t row, int head) const { return q.at(row, head * shape.head_dim); }
+  KOKKOS_FUNCTION const T* key(std::int64_t row, int head) const { return k.at(row, head * shape.head_dim); }
+  KOKKOS_FUNCTION const T* value(std::int64_t row, int head) const { return v.at(row, head * shape.head_dim); }
 };
+
+template <class Exec, class T>
+Inputs<T> inputs_of(const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
+                    Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key) {
+  return {shape, Rows<const T>(q), Rows<const T>(k), Rows<const T>(v),
+          first_key.size() > 0 ? first_key.data() : nullptr};
+}
 
 template <class A, class T>
 KOKKOS_INLINE_FUNCTION A dot(const T* a, const T* b, int n) {
@@ -50,14 +63,15 @@ struct Place {
 };
 
 template <class Exec, class T>
-void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
-             Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
-             Vector<Acc<T>, Exec> lse, Vector<Acc<T>, Exec> top = {}) {
+static void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
+                    Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
+                    Vector<Acc<T>, Exec> lse, Vector<Acc<T>, Exec> top = {}) {
   using A = Acc<T>;
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
   using Scratch = Kokkos::View<A*, typename Exec::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-  const Inputs<Exec, T> in{shape, q, k, v, first_key};
+  const Inputs<T> in = inputs_of<Exec, T>(shape, q, k, v, first_key);
+  const Rows<T> to(out);
   const int rows = shape.batch * shape.heads * shape.sequence, h = shape.head_dim;
   const A scale = static_cast<A>(shape.scale);
   if (rows == 0) return;
@@ -97,7 +111,7 @@ void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec
           total = total * shrink + part;
           largest = top;
         }
-        T* result = out.data() + place.row * static_cast<std::int64_t>(out.stride(0)) + place.head * h;
+        T* result = to.at(place.row, place.head * h);
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, h), [&](int d) { result[d] = T(sum(d) / total); });
         Kokkos::single(Kokkos::PerTeam(team), [&] {
           lse(team.league_rank()) = largest + Kokkos::log(total);
@@ -108,11 +122,11 @@ void forward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec
 
 // With p = exp(s - lse), dp = dout . v, delta = dout . out and ds = scale p (dp - delta): dq = ds k, dk = ds^T q, dv =
 // p^T dout.
-template <class Exec, class T>
+template <class T>
 struct Gradients {
-  Inputs<Exec, T> in;
-  Matrix<const T, Exec> dout;
-  Vector<const Acc<T>, Exec> lse, delta;  // (B*H*T)
+  Inputs<T> in;
+  Rows<const T> dout;
+  const Acc<T>*lse, *delta;  // (B*H*T)
 
   // p and ds of one pair of query row `at` and key row `key`.
   KOKKOS_FUNCTION void pair(std::int64_t base, int head, int kv_head, std::int64_t index, int at, int key, Acc<T>& p,
@@ -120,26 +134,26 @@ struct Gradients {
     using A = Acc<T>;
     const int h = in.shape.head_dim;
     const A scale = static_cast<A>(in.shape.scale);
-    const T* grad = dout.data() + (base + at) * static_cast<std::int64_t>(dout.stride(0)) + head * h;
-    p = exp_fast(scale * dot<A>(in.query(base + at, head), in.key(base + key, kv_head), h) - lse(index));
-    ds = scale * p * (dot<A>(grad, in.value(base + key, kv_head), h) - delta(index));
+    const T* grad = dout.at(base + at, head * h);
+    p = exp_fast(scale * dot<A>(in.query(base + at, head), in.key(base + key, kv_head), h) - lse[index]);
+    ds = scale * p * (dot<A>(grad, in.value(base + key, kv_head), h) - delta[index]);
   }
 };
 
 template <class Exec, class T>
-void find_delta(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout, Matrix<const T, Exec> out,
-                Vector<Acc<T>, Exec> delta) {
+static void find_delta(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout,
+                       Matrix<const T, Exec> out, Vector<Acc<T>, Exec> delta) {
   const int h = shape.head_dim, heads = shape.heads;
+  const Rows<const T> grads(dout), outs(out);
   Kokkos::parallel_for(
       "attention_delta", Kokkos::RangePolicy<Exec>(exec, 0, delta.extent(0)), KOKKOS_LAMBDA(std::int64_t i) {
         const Place<Exec> place(shape, i, heads);
-        delta(i) = dot<Acc<T>>(dout.data() + place.row * static_cast<std::int64_t>(dout.stride(0)) + place.head * h,
-                               out.data() + place.row * static_cast<std::int64_t>(out.stride(0)) + place.head * h, h);
+        delta(i) = dot<Acc<T>>(grads.at(place.row, place.head * h), outs.at(place.row, place.head * h), h);
       });
 }
 
 template <class Exec, class T>
-void find_dq(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> dq) {
+static void find_dq(const Exec& exec, const Gradients<T>& g, Rows<T> dq) {
   using A = Acc<T>;
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -169,7 +183,7 @@ void find_dq(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> dq) 
           });
           team.team_barrier();
         }
-        T* result = dq.data() + place.row * static_cast<std::int64_t>(dq.stride(0)) + place.head * h;
+        T* result = dq.at(place.row, place.head * h);
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, h), [&](int d) { result[d] = T(sum(d)); });
       });
 }
@@ -177,7 +191,7 @@ void find_dq(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> dq) 
 // One league member per (batch, kv head, key row): sums over the heads of the group, then over the queries that see the
 // key.
 template <class Exec, class T>
-void find_dk_dv(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> dk, Matrix<T, Exec> dv) {
+static void find_dk_dv(const Exec& exec, const Gradients<T>& g, Rows<T> dk, Rows<T> dv) {
   using A = Acc<T>;
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -211,7 +225,7 @@ void find_dk_dv(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> d
               for (int i = 0; i < n; ++i) {
                 const std::int64_t row = place.base + begin + i;
                 s += slope(i) * A(g.in.query(row, head)[d]);
-                t += share(i) * A(g.dout.data()[row * static_cast<std::int64_t>(g.dout.stride(0)) + head * h + d]);
+                t += share(i) * A(g.dout.at(row, head * h)[d]);
               }
               sum_k(d) = s;
               sum_v(d) = t;
@@ -219,8 +233,7 @@ void find_dk_dv(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> d
             team.team_barrier();
           }
         }
-        T* to_k = dk.data() + place.row * static_cast<std::int64_t>(dk.stride(0)) + place.head * h;
-        T* to_v = dv.data() + place.row * static_cast<std::int64_t>(dv.stride(0)) + place.head * h;
+        T *to_k = dk.at(place.row, place.head * h), *to_v = dv.at(place.row, place.head * h);
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, h), [&](int d) {
           to_k[d] = T(sum_k(d));
           to_v[d] = T(sum_v(d));
@@ -230,18 +243,18 @@ void find_dk_dv(const Exec& exec, const Gradients<Exec, T>& g, Matrix<T, Exec> d
 
 // Workspace: (B*H*T) in Acc<T>.
 template <class Exec, class T>
-void backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout, Matrix<const T, Exec> q,
-              Matrix<const T, Exec> k, Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key,
-              Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq, Matrix<T, Exec> dk,
-              Matrix<T, Exec> dv, Workspace<Exec>& workspace) {
+static void backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout, Matrix<const T, Exec> q,
+                     Matrix<const T, Exec> k, Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key,
+                     Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq, Matrix<T, Exec> dk,
+                     Matrix<T, Exec> dv, Workspace<Exec>& workspace) {
   const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;
   if (rows == 0) return;
   auto frame = workspace.frame();
   auto delta = workspace.template take<Acc<T>>(rows);
   find_delta<Exec, T>(exec, shape, dout, out, delta);
-  const Gradients<Exec, T> g{{shape, q, k, v, first_key}, dout, lse, delta};
-  find_dq(exec, g, dq);
-  find_dk_dv(exec, g, dk, dv);
+  const Gradients<T> g{inputs_of<Exec, T>(shape, q, k, v, first_key), Rows<const T>(dout), lse.data(), delta.data()};
+  find_dq(exec, g, Rows<T>(dq));
+  find_dk_dv(exec, g, Rows<T>(dk), Rows<T>(dv));
 }
 
 }  // namespace sestina::attention_plain

@@ -25,8 +25,8 @@ KOKKOS_INLINE_FUNCTION double lane_sum(std::size_t n, const Term& term) {
 // sums(c) = what body(begin, count) returns for piece c of `length` of the n elements: on the host one call for a
 // piece, on a device one for each element. The label has at most 15 characters.
 template <class Space, class Body>
-void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t length, Vector<double, Space> sums,
-                const Body& body) {
+static void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t length,
+                       Vector<double, Space> sums, const Body& body) {
   const std::size_t pieces = (n + length - 1) / length;
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, pieces), [=](std::size_t piece) {
@@ -49,7 +49,7 @@ void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t
 
 // finish(sum of term(i), i < n), called once, in the space.
 template <class Space, class Term, class Finish>
-void sum_all(const char* label, const Space& exec, std::size_t n, const Term& term, const Finish& finish) {
+static void sum_all(const char* label, const Space& exec, std::size_t n, const Term& term, const Finish& finish) {
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, 1),
                          [=](std::size_t) { finish(lane_sum(n, term)); });

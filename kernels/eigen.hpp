@@ -1,7 +1,7 @@
 // Dense decompositions through the vendor library of the space: LAPACK on the host (eigen_host.cpp), always on one
 // thread, so that the bits do not depend on how many there are; cuSOLVER on the device (eigen_cuda.cpp). Scratch comes
 // from the workspace: the *_bytes functions say how much. Matrices are row-major without padding. Numbers that are not
-// finite are the caller's business: look before and after. All fence.
+// finite are the caller's business: look before and after. All fence, unless told not to (report_to).
 #pragma once
 #include <memory>
 
@@ -18,6 +18,10 @@ class Solver {
   explicit Solver(const Exec& exec);
   ~Solver();
   Solver(Solver&&) noexcept;
+
+  // From now on a device is not waited for: each call returns true, and one that finds no solution adds 1 to
+  // failures (1) in the space. Empty: back to waiting. Host libraries answer at once, whatever was said.
+  void report_to(Vector<double, Exec> failures);
 
   // A (d, d) symmetric = V diag(values) V^T: column j of V (d, d) belongs to values(j); values fall.
   template <class T>

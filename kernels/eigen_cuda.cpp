@@ -112,6 +112,14 @@ void reverse(const Cuda& exec, const T* x, std::size_t n, T* y) {
       "reverse", all, KOKKOS_LAMBDA(std::size_t i) { y[i] = x[n - 1 - i]; });
 }
 
+void count_failure(const Cuda& exec, const int* info, Vector<double, Cuda> failures) {
+  const Kokkos::RangePolicy<Cuda> one(exec, 0, 1);
+  Kokkos::parallel_for(
+      "count_failure", one, KOKKOS_LAMBDA(std::size_t) {
+        if (*info != 0) failures(0) += 1;
+      });
+}
+
 template <class View>
 void require_dense(const View& x) {
   SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
@@ -126,22 +134,29 @@ std::size_t bytes(std::size_t n) {
 
 template <>
 struct Solver<Cuda>::State {
-  explicit State(const Cuda& space) : exec(space), info("sestina::cusolver") {
+  explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
     check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
   }
 
-  // Waits, and tells whether the library found a solution.
+  // Whether the library found a solution; with `failures`, that is told there and nobody waits.
   bool good() {
-    int found = 0;
-    const Kokkos::View<int, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> host(&found);
+    if (failures.extent(0) > 0) {
+      count_failure(exec, info.data(), failures);
+      return true;
+    }
     Kokkos::deep_copy(exec, host, info);
     exec.fence("solver");
-    return found == 0;
+    return host(0) == 0;
+  }
+  void finish() {
+    if (failures.extent(0) == 0) exec.fence("solver");
   }
 
   Cuda exec;
   Handle handle;
-  Kokkos::View<int, Kokkos::CudaSpace> info;
+  Kokkos::View<int[1], Kokkos::CudaSpace> info;
+  Kokkos::View<int[1], Kokkos::SharedHostPinnedSpace> host;
+  Vector<double, Cuda> failures;  // empty: calls wait
 };
 
 template <>
@@ -150,6 +165,10 @@ template <>
 Solver<Cuda>::~Solver() = default;
 template <>
 Solver<Cuda>::Solver(Solver&&) noexcept = default;
+template <>
+void Solver<Cuda>::report_to(Vector<double, Cuda> failures) {
+  state_->failures = failures;
+}
 
 template <>
 template <class T>
@@ -180,7 +199,7 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
   if (!state_->good()) return false;
   transpose(state_->exec, rows.data(), d, d, vectors.data(), true);
   reverse(state_->exec, rising.data(), d, values.data());
-  state_->exec.fence("solver");
+  state_->finish();
   return true;
 }
 
@@ -218,7 +237,7 @@ bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda
         "orgqr");
   if (!state_->good()) return false;
   transpose(state_->exec, columns.data(), p, m, q.data());
-  state_->exec.fence("solver");
+  state_->finish();
   return true;
 }
 
@@ -258,7 +277,7 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
         "gesvd");
   if (!state_->good()) return false;
   transpose(state_->exec, rows.data(), k, longer, wide ? right.data() : left.data());
-  state_->exec.fence("solver");
+  state_->finish();
   return true;
 }
 

@@ -66,6 +66,8 @@ template <class Exec>
 Solver<Exec>::~Solver() = default;
 template <class Exec>
 Solver<Exec>::Solver(Solver&&) noexcept = default;
+template <class Exec>
+void Solver<Exec>::report_to(Vector<double, Exec>) {}
 
 template <class Exec>
 template <class T>

@@ -114,7 +114,8 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   if (state_->timing) state_->end();
 }
 
-// Tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy; then a mirror pass.
+// Tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy. Then a mirror
+// pass: two elements of a whole product that should be equal may be summed in different orders.
 template <>
 template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,
@@ -122,8 +123,8 @@ void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos
   constexpr std::size_t tile = 1024, parts = 2;
   const bool plain = op == Op::none;
   const std::size_t m = a.extent(plain ? 0 : 1), size = m >= parts * tile ? tile : std::max<std::size_t>(m, 1);
-  SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})", a.extent(0),
-                  a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
+  SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",
+                  a.extent(0), a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
   const auto range = [m, size](std::size_t begin) { return std::make_pair(begin, std::min(begin + size, m)); };
   const auto slice = [&](std::size_t begin) -> Matrix<const TA, Kokkos::Cuda> {
     if (plain) return Kokkos::subview(a, range(begin), Kokkos::ALL);
@@ -133,7 +134,7 @@ void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos
     for (std::size_t col = 0; col <= row; col += size)
       (*this).template operator()<TA, TC>(op, plain ? Op::transpose : Op::none, alpha, slice(row), slice(col), beta,
                                           Kokkos::subview(c, range(row), range(col)));
-  if (size >= m) return;
+  if (m <= 1) return;
   Kokkos::parallel_for(
       "mirror", Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<2>>(state_->exec, {0, 0}, {m, m}),
       KOKKOS_LAMBDA(std::size_t i, std::size_t j) {
@@ -150,10 +151,10 @@ Gemm<Kokkos::Cuda>::Count Gemm<Kokkos::Cuda>::take_count() {
   return std::exchange(state_->count, Count{});
 }
 
-#define SESTINA_GEMM(TA, TC)                                                                            \
-  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, \
-                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,         \
-                                                       Matrix<TC, Kokkos::Cuda>);                       \
+#define SESTINA_GEMM(TA, TC)                                                                                \
+  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>,     \
+                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,             \
+                                                       Matrix<TC, Kokkos::Cuda>);                           \
   template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>, \
                                                       Matrix<TC, Kokkos::Cuda>);
 SESTINA_GEMM(float, float)

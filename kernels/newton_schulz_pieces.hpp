@@ -29,7 +29,7 @@ KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, float scale, float p, co
 }
 
 template <class T, class Space>
-void add_to_diagonal(const Space& exec, float value, Matrix<T, Space> a) {
+static void add_to_diagonal(const Space& exec, float value, Matrix<T, Space> a) {
   T* data = a.data();
   const std::size_t next = a.extent(0) + 1;
   Kokkos::parallel_for(
@@ -38,7 +38,7 @@ void add_to_diagonal(const Space& exec, float value, Matrix<T, Space> a) {
 }
 
 template <class T, class Space>
-void copy_gram(const Space& exec, Matrix<const T, Space> from, Matrix<T, Space> to) {
+static void copy_gram(const Space& exec, Matrix<const T, Space> from, Matrix<T, Space> to) {
   constexpr std::size_t length = is_host<Space> ? 8192 : 1;
   const std::size_t n = from.size();
   const T* source = from.data();
@@ -56,8 +56,8 @@ inline float gram_factor(const NewtonSchulzStep& step) { return step.c == 0 ? st
 // a I + b A + c A^2 from gram_factor A, in one of the two matrices given. With a on the diagonal the last product of a
 // step needs no X added to it.
 template <class T, class Space>
-Matrix<T, Space> step_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
-                                 Matrix<T, Space> gram, Matrix<T, Space> square) {
+static Matrix<T, Space> step_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
+                                        Matrix<T, Space> gram, Matrix<T, Space> square) {
   const float a = static_cast<float>(step.a), b = static_cast<float>(step.b), c = static_cast<float>(step.c);
   if (c == 0) {
     add_to_diagonal(exec, a, gram);

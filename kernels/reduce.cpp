@@ -88,6 +88,24 @@ double reduce(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& worksp
   return total;
 }
 
+template <class Term, class Exec, class T>
+void reduce_to(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace, Vector<double, Exec> result) {
+  if constexpr (is_host<Exec>) {
+    result(0) = reduce<Term, Exec, T>(exec, x, workspace);
+  } else {
+    const std::size_t chunks = chunks_of(x.extent(0));
+    const auto frame = workspace.frame();
+    const Vector<double, Exec> partial = workspace.template take<double>(chunks);
+    if (chunks > 0) sum_chunks<Term, Exec, T>(exec, x, reduce_chunk, partial);
+    Kokkos::parallel_for(
+        "reduce_total", Kokkos::RangePolicy<Exec>(exec, 0, 1), KOKKOS_LAMBDA(std::size_t) {
+          double total = 0;
+          for (std::size_t chunk = 0; chunk < chunks; ++chunk) total += partial(chunk);
+          result(0) = total;
+        });
+  }
+}
+
 // Elements per thread at a time.
 template <class Exec>
 constexpr std::size_t grain = is_host<Exec> ? reduce_chunk : 1;
@@ -111,6 +129,17 @@ double sum(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace
   return reduce<Value, Exec, T>(exec, x, workspace);
 }
 
+template <class Exec, class T>
+void sum_of_squares_to(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace,
+                       Vector<double, Exec> result) {
+  reduce_to<Square, Exec, T>(exec, x, workspace, result);
+}
+
+template <class Exec, class T>
+void sum_to(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace, Vector<double, Exec> result) {
+  reduce_to<Value, Exec, T>(exec, x, workspace, result);
+}
+
 template <class Exec, class From, class To>
 void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
   SESTINA_REQUIRE(x.extent(0) == y.extent(0), "{} elements into {}", x.extent(0), y.extent(0));
@@ -128,7 +157,10 @@ void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
 
 #define SESTINA_REDUCE(Exec, T)                                                                  \
   template double sum_of_squares<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&); \
-  template double sum<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&);
+  template double sum<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&);            \
+  template void sum_of_squares_to<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&, \
+                                           Vector<double, Exec>);                                \
+  template void sum_to<Exec, T>(const Exec&, Vector<const T, Exec>, Workspace<Exec>&, Vector<double, Exec>);
 SESTINA_INSTANTIATE(SESTINA_REDUCE)
 SESTINA_FOR_TYPES(SESTINA_REDUCE, ::sestina::Serial)
 

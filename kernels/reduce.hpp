@@ -1,5 +1,5 @@
 // Sums whose bits depend on neither thread count nor layout: fixed chunks of `reduce_chunk` elements, each summed in
-// double in one thread's fixed order, chunk sums added in order. These functions fence: they return a value.
+// double in one thread's fixed order, chunk sums added in order. Those that return a value fence.
 #pragma once
 #include "kernels/exec.hpp"
 #include "kernels/workspace.hpp"
@@ -21,6 +21,11 @@ void squares_of_chunks(const Exec&, Vector<const T, Exec> x, std::size_t chunk, 
 // Sum of x (n).
 template <class Exec, class T>
 double sum(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
+// The same into result (1), in the space; on a device they do not fence.
+template <class Exec, class T>
+void sum_of_squares_to(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&, Vector<double, Exec> result);
+template <class Exec, class T>
+void sum_to(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&, Vector<double, Exec> result);
 // y (n) = T(x): rounding copy between float, double and bf16.
 template <class Exec, class From, class To>
 void convert(const Exec&, Vector<const From, Exec> x, Vector<To, Exec> y);

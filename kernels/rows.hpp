@@ -93,7 +93,7 @@ struct TeamBody {
 
 // body(lane, row) for every row in [0, n).
 template <class Exec, class Body>
-void for_rows(const char* label, const Exec& exec, std::int64_t n, const Body& body) {
+static void for_rows(const char* label, const Exec& exec, std::int64_t n, const Body& body) {
   if (n == 0) return;
   if constexpr (std::is_same_v<Exec, Host>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n),
@@ -116,7 +116,7 @@ inline std::int64_t row_chunks(std::int64_t n) { return (n + row_chunk - 1) / ro
 
 // total (D) += rows of partial (chunks, D), in order; partial is used up.
 template <class Exec, class A>
-void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec> total) {
+static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec> total) {
   constexpr std::int64_t width = 256;
   const auto chunks = static_cast<std::int64_t>(partial.extent(0)), d = static_cast<std::int64_t>(partial.extent(1));
   if (chunks == 0) return;

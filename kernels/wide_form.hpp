@@ -29,8 +29,8 @@ void read_band(const T* wide, std::size_t m, std::size_t n, std::size_t band, co
 }
 
 template <class Space, class T, class Row>
-void for_each_row(const char* label, const Space& exec, Matrix<const T, Space> wide, std::size_t m, std::size_t n,
-                  const Row& row) {
+static void for_each_row(const char* label, const Space& exec, Matrix<const T, Space> wide, std::size_t m,
+                         std::size_t n, const Row& row) {
   const T* x = wide.data();
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, band_count(m)),
@@ -64,8 +64,8 @@ void write_band(T* wide, std::size_t m, std::size_t n, std::size_t band, const F
 }
 
 template <class Space, class T, class Fill>
-void fill_wide(const char* label, const Space& exec, Matrix<T, Space> wide, std::size_t m, std::size_t n,
-               const Fill& fill) {
+static void fill_wide(const char* label, const Space& exec, Matrix<T, Space> wide, std::size_t m, std::size_t n,
+                      const Fill& fill) {
   T* x = wide.data();
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, band_count(m)),

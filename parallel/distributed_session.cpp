@@ -93,9 +93,8 @@ void DistributedSession<Exec, T>::initialise(std::uint64_t seed) {
 
 template <class Exec, class T>
 void DistributedSession<Exec, T>::forward_backward(double gradient_scale, int micro) {
-  if (micro == 0) std::fill(losses_.begin(), losses_.end(), 0.0);
   hooks_.training = true;
-  losses_[static_cast<std::size_t>(share_.first + micro)] = session_->forward_backward(gradient_scale, micro);
+  session_->accumulate(gradient_scale, micro);
   hooks_.training = false;
   hooks_.span.end();
 }
@@ -109,6 +108,9 @@ typename DistributedSession<Exec, T>::StepSums DistributedSession<Exec, T>::comp
   }
   const TraceSpan span(trace_, "loss and norm");
   std::vector<double>& squares = norm.squares(exec_);
+  std::fill(losses_.begin(), losses_.end(), 0.0);
+  for (int micro = 0; micro < share_.count; ++micro)
+    losses_[static_cast<std::size_t>(share_.first + micro)] = norm.noted(micro);
   if (grid_.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
     sums_.assign(losses_.begin(), losses_.end());
     sums_.insert(sums_.end(), squares.begin(), squares.end());
@@ -139,7 +141,9 @@ template <class Exec, class T>
 void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
   if (!gather_) {
     const TraceSpan span(trace_, "optimizer");
-    return session_->update(t, factor, gradient_scale);
+    session_->update(t, factor, gradient_scale);
+    exec_.fence("update");  // so that its time is that of this step
+    return;
   }
   Optimizer<Exec, T>& optimizer = session_->optimizer();
   {

@@ -79,7 +79,7 @@ void sum_rows(Context<Exec>& context, const Matrix<T, Exec>& own, const Write& w
 
 // Gradients that kernels add to start from zero in the first micro-step. (Kokkos::deep_copy would allocate its labels.)
 template <class View, class Exec>
-void start_sum(const Exec& exec, const View& gradient, bool accumulate) {
+static void start_sum(const Exec& exec, const View& gradient, bool accumulate) {
   const auto n = static_cast<std::int64_t>(gradient.size());
   if (accumulate || n == 0) return;
   auto* begin = gradient.data();

@@ -169,6 +169,11 @@ double Transformer<Exec, T>::loss_sum(const Activations<Exec, T>& slot) {
 }
 
 template <class Exec, class T>
+void Transformer<Exec, T>::loss_sum(const Activations<Exec, T>& slot, Vector<double, Exec> result) {
+  sum_to<Exec, Acc<T>>(context_.exec, slot.token_loss, workspace_, result);
+}
+
+template <class Exec, class T>
 void Transformer<Exec, T>::logits(const Weights<Exec, T>& w, const Activations<Exec, T>& slot, int begin,
                                   Matrix<T, Exec> out) {
   auto frame = workspace_.frame();

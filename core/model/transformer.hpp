@@ -55,6 +55,7 @@ class Transformer {
 
   // Sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);
+  void loss_sum(const Activations<Exec, T>&, Vector<double, Exec> result);  // (1); a device is not waited for
   // Rows [begin, begin + logits.extent(0)) of the logits, after forward. Not rounded to a slice: logits (rows, V) of
   // this rank's vocabulary.
   void logits(const Weights<Exec, T>&, const Activations<Exec, T>&, int begin, Matrix<T, Exec> logits);

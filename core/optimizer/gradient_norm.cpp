@@ -7,8 +7,8 @@
 namespace sestina {
 
 template <class Exec, class T>
-GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena) {
-  std::size_t slots = 0, partials = 0;
+GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
+  std::size_t slots = 0;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     const auto rows = static_cast<std::size_t>(chunk_rows(tensor.local));
@@ -19,10 +19,10 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena) {
       part.gradient = arena.owned_gradient(i);
       part.chunk = rows * static_cast<std::size_t>(tensor.local.cols);
       part.chunks = chunks(tensor.owned_rows());
-      part.partial = partials;
+      part.partial = partials_;
       part.slot = slots + (tensor.dealt ? chunks(tensor.owned_begin) : 0);
       part.dealt = tensor.dealt;
-      partials += part.chunks;
+      partials_ += part.chunks;
       parts_.push_back(part);
     }
     slots += tensor.dealt ? chunks(tensor.local.rows) : 1;
@@ -30,20 +30,18 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena) {
   first_slot_.push_back(slots);
   squares_.resize(slots);
   by_tensor_.resize(arena.size());
-  partial_ = decltype(partial_)("sestina::squares", partials);
-  host_ = Kokkos::create_mirror_view(partial_);
+  values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes));
 }
 
 template <class Exec, class T>
 std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
   for (const Part& part : parts_)
-    squares_of_chunks<Exec, Acc<T>>(exec, part.gradient, part.chunk,
-                                    Vector<double, Exec>(partial_.data() + part.partial, part.chunks));
-  if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, partial_);
-  exec.fence("norm");
+    squares_of_chunks<Exec, Acc<T>>(exec, part.gradient, part.chunk, values_.at(part.partial, part.chunks));
+  values_.fetch(exec, "norm");
   std::fill(squares_.begin(), squares_.end(), 0.0);
   for (const Part& part : parts_)
-    for (std::size_t c = 0; c < part.chunks; ++c) squares_[part.slot + (part.dealt ? c : 0)] += host_(part.partial + c);
+    for (std::size_t c = 0; c < part.chunks; ++c)
+      squares_[part.slot + (part.dealt ? c : 0)] += values_[part.partial + c];
   return squares_;
 }
 

@@ -5,13 +5,17 @@
 #include <vector>
 
 #include "core/arena.hpp"
+#include "kernels/host_values.hpp"
 
 namespace sestina {
 
 template <class Exec, class T>
 class GradientNorm {
  public:
-  explicit GradientNorm(const Arena<Exec, T>&);
+  // notes: numbers of others that `squares` fetches from the device in the same copy.
+  explicit GradientNorm(const Arena<Exec, T>&, int notes = 0);
+  Vector<double, Exec> note(int i) const { return values_.at(partials_ + static_cast<std::size_t>(i)); }  // to write to
+  double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // as of the last `squares`
 
   // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
   // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out.
@@ -27,15 +31,15 @@ class GradientNorm {
   struct Part {  // an owned range of chunks
     Vector<const Acc<T>, Exec> gradient;
     std::size_t chunk = 0, chunks = 0;  // elements of one; how many
-    std::size_t partial = 0;            // place in partial_
+    std::size_t partial = 0;            // place in values_
     std::size_t slot = 0;               // first place in squares_
     bool dealt = false;
   };
   std::vector<Part> parts_;
   std::vector<std::size_t> first_slot_;  // by tensor, and one behind the last
   std::vector<double> squares_, by_tensor_;
-  Kokkos::View<double*, typename Exec::memory_space> partial_;
-  typename decltype(partial_)::HostMirror host_;
+  std::size_t partials_ = 0;
+  HostValues<Exec> values_;  // (partials_ + notes)
 };
 
 // min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm is 0.

@@ -13,6 +13,8 @@
 #include "core/tensor_spec.hpp"
 #include "kernels/eigen.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/host_values.hpp"
+#include "kernels/stopwatch.hpp"
 #include "kernels/workspace.hpp"
 
 namespace sestina {
@@ -38,6 +40,17 @@ struct RefreshPolicy {
   RefreshDump dump;               // empty: nobody wants it
 };
 
+// On a device a refresh is queued whole; what it is judged by comes to the host at its end, in one wait.
+template <class Space>
+struct RefreshChecks {
+  explicit RefreshChecks(const Space& exec) : watch(exec) {
+    if constexpr (!is_host<Space>) values = HostValues<Space>("sestina::refresh_checks", count);
+  }
+  enum { factor, failures, product, basis, eigenvalues, count };  // places: sums of squares; failures of the solver
+  HostValues<Space> values;
+  Stopwatch<Space> watch;
+};
+
 // What the matrices that are updated one after another share. Workspace: as large as the largest of their wishes.
 template <class Space>
 struct Lane {
@@ -48,6 +61,7 @@ struct Lane {
   double refresh_seconds = 0;         // spent in refreshes since it was last read
   std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
   Solver<Space> solver{exec};         // decompositions
+  RefreshChecks<Space> checks{exec};  // of refreshes on a device
 };
 
 struct UpdateNumbers {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -50,10 +51,17 @@ class LanedSet : public MatrixSet<Exec> {
       const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
+    // The same for all matrices of a shape, and to ask a device's library for it takes a while.
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
+    const auto workspace_bytes = [&](std::size_t i) {
+      const auto [found, is_new] = known.try_emplace({matrices_[i].rows(), matrices_[i].cols()});
+      if (is_new) found->second = optimizers_[i]->workspace_bytes();
+      return found->second;
+    };
     for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < items.size(); ++i)
-        if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, optimizers_[i]->workspace_bytes());
+        if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, workspace_bytes(i));
       lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
                         setting.refresh, 0, 0});
     }

@@ -1,6 +1,5 @@
 #include "core/optimizer/refresh.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <type_traits>
 
@@ -11,6 +10,12 @@
 
 namespace sestina {
 namespace {
+
+// True where a job is queued and judged at its end. Inverse roots decide on their way, and wait.
+template <class Space>
+constexpr bool is_queued(RefreshMethod method) {
+  return !is_host<Space> && (method == RefreshMethod::eigen_basis || method == RefreshMethod::power_qr);
+}
 
 // What a job works with in numbers of type T: its inputs in that type, and scratch.
 template <class Space, class T>
@@ -36,13 +41,37 @@ struct Attempt {
     convert<Space, T, float>(lane.exec, flat<const T, Space>(from), flat<float, Space>(to));
   }
 
-  bool finite(Vector<const T, Space> x) { return std::isfinite(sum_of_squares<Space, T>(lane.exec, x, workspace)); }
-
-  // Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
+  // The answer, or on a device true: good() looks later.
+  bool finite(Vector<const T, Space> x, int place) {
+    if (is_queued<Space>(job.method)) return note(x, place);
+    return std::isfinite(sum_of_squares<Space, T>(lane.exec, x, workspace));
+  }
   bool orthonormal(Matrix<const T, Space> q) {
+    if (is_queued<Space>(job.method)) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
+    return is_orthonormal(sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace));
+  }
+
+  // Whether what was queued may be published. Waits.
+  bool good() {
+    if (!is_queued<Space>(job.method)) return true;
+    using Checks = RefreshChecks<Space>;
+    lane.checks.watch.stop();
+    lane.checks.values.fetch(lane.exec, "refresh");
+    const auto& value = lane.checks.values;
+    for (int place = 0; place < Checks::count; ++place)
+      if (!std::isfinite(value[static_cast<std::size_t>(place)])) return false;
+    return value[Checks::factor] > 0 && value[Checks::failures] == 0 && is_orthonormal(value[Checks::basis]);
+  }
+
+ private:
+  // Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
+  bool is_orthonormal(double squares) const {
     constexpr double tolerance = 1e-3;
-    const double squares = sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace);
     return std::abs(squares - static_cast<double>(d)) <= tolerance * static_cast<double>(d);
+  }
+  bool note(Vector<const T, Space> x, int place) {
+    sum_of_squares_to<Space, T>(lane.exec, x, workspace, lane.checks.values.at(static_cast<std::size_t>(place)));
+    return true;
   }
 };
 
@@ -52,7 +81,7 @@ bool eigen_basis(Attempt<Space, T>& a) {
   const Matrix<T, Space> basis = a.square();
   const Vector<T, Space> values = a.workspace.template take<T>(a.d);
   if (!a.lane.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
-  if (!a.orthonormal(basis) || !a.finite(values)) return false;
+  if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues) || !a.good()) return false;
   a.publish(basis, a.job.basis);
   if (a.job.values.extent(0) > 0) convert<Space, T, float>(a.lane.exec, values, a.job.values);
   return true;
@@ -65,6 +94,13 @@ void copy_order(const Space& exec, Vector<const std::int32_t, Space> from, Vecto
       "copy_order", all, KOKKOS_LAMBDA(std::size_t i) { to(i) = from(i); });
 }
 
+template <class Space>
+void clear(const Space& exec, Vector<double, Space> values) {
+  const Kokkos::RangePolicy<Space> all(exec, 0, values.extent(0));
+  Kokkos::parallel_for(
+      "clear", all, KOKKOS_LAMBDA(std::size_t i) { values(i) = 0; });
+}
+
 template <class Space, class T>
 bool power_qr(Attempt<Space, T>& a) {
   const bool sorted = a.job.order.extent(0) > 0, valued = a.job.values.extent(0) > 0;
@@ -74,7 +110,7 @@ bool power_qr(Attempt<Space, T>& a) {
   const Vector<double, Space> quotients = a.workspace.template take<double>(a.d);
   const Vector<std::int32_t, Space> order = a.workspace.template take<std::int32_t>(a.d);
   a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
-  if (!a.finite(flat<const T, Space>(product))) return false;
+  if (!a.finite(flat<const T, Space>(product), RefreshChecks<Space>::product)) return false;
   if (sorted) {
     column_dots<Space, T>(a.lane.exec, old, product, quotients);
     order_falling<Space>(a.lane.exec, quotients, order);
@@ -82,12 +118,14 @@ bool power_qr(Attempt<Space, T>& a) {
   }
   if (!a.lane.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
   if (valued) {  // q^T K q of the new columns
+    if (!a.good()) return false;
     const auto frame = a.workspace.frame();
     const Matrix<T, Space> scratch = a.square();
     a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
     column_dots<Space, T>(a.lane.exec, basis, scratch, quotients);
     convert<Space, double, float>(a.lane.exec, quotients, a.job.values);
   }
+  if (!valued && !a.good()) return false;
   a.publish(basis, a.job.basis);
   if (sorted) copy_order<Space>(a.lane.exec, order, a.job.order);
   return true;
@@ -164,6 +202,42 @@ bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job) {
 }
 
 template <class Space>
+Refreshed run(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace);
+  if (squares == 0) return Refreshed::not_needed;
+  const bool good =
+      std::isfinite(squares) && (attempt<float, Space>(lane, lane.workspace, job) || attempt_in_double(lane, job));
+  return good ? Refreshed::done : Refreshed::kept;
+}
+
+// The same on a device, which is waited for once, before the result is published. What follows a bad number there is
+// computed in vain.
+template <class Space>
+Refreshed run_queued(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  using Checks = RefreshChecks<Space>;
+  const auto& values = lane.checks.values;
+  const auto start = [&] {
+    const Vector<double, Space> all = values.at(0, Checks::count);
+    clear<Space>(lane.exec, all);
+    sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace,
+                                    values.at(Checks::factor));
+  };
+  lane.checks.watch.start();
+  lane.solver.report_to(values.at(Checks::failures));
+  start();
+  bool good = attempt<float, Space>(lane, lane.workspace, job);
+  const double squares = values[Checks::factor];
+  if (!good && squares != 0 && std::isfinite(squares)) {
+    start();
+    good = attempt_in_double(lane, job);
+  }
+  lane.solver.report_to({});
+  lane.refresh_seconds += lane.checks.watch.seconds();
+  if (squares == 0) return Refreshed::not_needed;
+  return good ? Refreshed::done : Refreshed::kept;
+}
+
+template <class Space>
 void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
   ++failures;
   ++lane.refresh_failures;
@@ -185,16 +259,17 @@ void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& fail
 
 template <class Space>
 Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
-  const auto start = std::chrono::steady_clock::now();
-  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace);
   Refreshed result = Refreshed::done;
-  if (squares == 0)
-    result = Refreshed::not_needed;
-  else if (!std::isfinite(squares) ||
-           !(attempt<float, Space>(lane, lane.workspace, job) || attempt_in_double(lane, job)))
-    result = Refreshed::kept;
-  lane.exec.fence("refresh");
-  lane.refresh_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (is_queued<Space>(job.method)) {
+    result = run_queued(lane, job);
+  } else {
+    if constexpr (!is_host<Space>) lane.exec.fence("before a refresh");  // whose time is not that of work before it
+    lane.checks.watch.start();
+    result = run(lane, job);
+    lane.checks.watch.stop();
+    lane.exec.fence("refresh");
+    lane.refresh_seconds += lane.checks.watch.seconds();
+  }
   if (result == Refreshed::kept)
     give_up(lane, job, failures);
   else

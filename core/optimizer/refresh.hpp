@@ -42,7 +42,8 @@ struct RefreshJob {
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands
 
 // Runs a job and applies the policy. `failures`: in a row, a counter in the state of the factor's optimizer. Results
-// are written only when they are good. A factor that is exactly zero changes nothing (not_needed). Fences. Allocates
+// are written only when they are good. A factor that is exactly zero changes nothing (not_needed). Fences; on a
+// device eigen_basis and power_qr wait once, before their results are queued, the others wait on their way. Allocates
 // only when it tries again in fp64, or dumps.
 template <class Space>
 Refreshed refresh(Lane<Space>&, const RefreshJob<Space>&, std::int64_t& failures);

@@ -65,6 +65,19 @@ class Plans(Case):
                               "train.global_batch=64").splitlines()
             self.assertEqual([" ".join(line.split()[:2]) for line in lines if line.lstrip().startswith("rank") and "#" in line], rows)
 
+    def test_decks_of_4096_ranks(self):
+        for name, tp in (("plan_qwen3_32b", 8), ("plan_llama_13b", 4)):
+            calls = []
+            for ranks in (64, 4096):
+                answer = json.loads(self.call("plan", "--json", "-i", str(ROOT / "inputs" / f"{name}.toml"), f"parallel.dp={ranks // tp}",
+                                              f"train.global_batch={ranks // tp}"))
+                self.assertEqual(len(answer["ranks"]), ranks)
+                self.assertLess(answer["planning_s"], 5)
+                self.assertAlmostEqual(answer["ratios"]["hosts"]["cost"] / answer["ratios"]["hosts"]["bound"], 1, delta=1e-3)
+                self.assertGreater(answer["estimate"]["step_s"], 0)
+                calls.append(sum(c["count"] for c in answer["collectives"]))
+            self.assertLessEqual(calls[1], calls[0])  # a rank talks no more often among many
+
     def test_layouts_that_do_not_fit(self):
         for words, text in ((["model.preset=llama-1b", "parallel.tp=8"], "does not divide model.intermediate_size = 5461"),
                             (["model.preset=qwen3-8b", "parallel.tp=3"], "does not divide model.num_attention_heads = 32"),

@@ -13,6 +13,7 @@ class NotFinite(Case):
         """A learning rate beyond all measure: the run stops before it applies an update that is not finite."""
         output = self.train("run", "schedule.lr=1e30", "schedule.warmup_steps=0", "checkpoint.every=1", "checkpoint.keep=0", expected=DIVERGED)
         self.assertIn("not finite", output)
+        self.assertNotIn("-nan", output)
         for step in self.saved_steps("run"):
             self.assertIsNotNone(self.manifest(self.folder("run", step))["run"]["loss"])
         self.assertTrue(any(line["step"] < 10 for line in self.lines("run", "event")))

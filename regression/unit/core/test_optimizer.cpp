@@ -35,6 +35,31 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
   }
 }
 
+// A training step reads its losses with the norm; they are those that forward_backward returns.
+TEST(Session, LossesNotedForTheNormAreThoseReturned) {
+  const OptimizerOptions options = options_of("muon");
+  SessionSetting setting{2, 8, false, true};
+  setting.micros = 2;
+  Session<Host, float> session(Host(), small_model(Family::llama), setting, &options);
+  session.initialise(1);
+  std::int32_t tokens[18];
+  double returned[2];
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int micro = 0; micro < 2; ++micro) {
+      std::iota(std::begin(tokens), std::end(tokens), 4 + micro);
+      session.load(tokens, nullptr);
+      if (pass == 0)
+        returned[micro] = session.forward_backward(1, micro);
+      else
+        session.accumulate(1, micro);
+    }
+  }
+  session.norm().squares(Host());
+  EXPECT_EQ(session.norm().noted(0), returned[0]);
+  EXPECT_EQ(session.norm().noted(1), returned[1]);
+  EXPECT_NE(returned[0], returned[1]);
+}
+
 TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
   OptimizerOptions options = options_of("muon");
   options.group = {{"*.down_proj.*", {}, {}, "adamw"}, {"lm_head.weight", {}, {}, "muon"}};

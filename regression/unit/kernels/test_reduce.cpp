@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "kernels/error.hpp"
+#include "kernels/host_values.hpp"
 #include "kernels/reduce.hpp"
+#include "kernels/stopwatch.hpp"
 
 namespace sestina {
 namespace {
@@ -86,6 +88,29 @@ TEST(Convert, RejectsMisfit) {
   EXPECT_THROW(
       (convert<Host, float, float>(Host(), Vector<const float, Host>(x.data(), 3), Vector<float, Host>(y.data(), 2))),
       Error);
+}
+
+// Sums that stay in the space until they are fetched have the bits of those that are returned.
+TYPED_TEST(ReduceTest, FetchedSumsAreThoseReturned) {
+  HostValues<Host> values("values", 2);
+  for (const std::size_t n : {0, 17, 4097, 100003}) {
+    const auto x = wave<TypeParam>(n);
+    const Vector<const TypeParam, Host> view(x.data(), n);
+    sum_to<Host, TypeParam>(Host(), view, this->workspace, values.at(0));
+    sum_of_squares_to<Host, TypeParam>(Host(), view, this->workspace, values.at(1));
+    values.fetch(Host(), "test");
+    EXPECT_EQ(values[0], this->total(x));
+    EXPECT_EQ(values[1], this->squares(x));
+  }
+}
+
+TEST(Stopwatch, TellsTheTimeBetweenStartAndStop) {
+  Stopwatch<Device> watch{Device()};
+  watch.start();
+  watch.stop();
+  Device().fence("test");
+  EXPECT_GE(watch.seconds(), 0);
+  EXPECT_LT(watch.seconds(), 10);
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+# The processors that the programs run on. setup.sh builds Kokkos for any of them, so that this is the only place that
+# says so; an installed Kokkos may bring an -march of its own (Kokkos_ARCH_NATIVE), which stands.
+foreach(library Kokkos::kokkos Kokkos::kokkoscore)
+  if(TARGET ${library})
+    get_target_property(options ${library} INTERFACE_COMPILE_OPTIONS)
+    if(options MATCHES "-march=")
+      message(STATUS "-march: that of Kokkos (${Kokkos_DIR})")
+      return()
+    endif()
+  endif()
+endforeach()
+if(SESTINA_MARCH MATCHES "^x86" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  message(STATUS "-march=${SESTINA_MARCH}: not for ${CMAKE_SYSTEM_PROCESSOR}, left out")
+elseif(SESTINA_MARCH)
+  add_compile_options(-march=${SESTINA_MARCH})
+endif()

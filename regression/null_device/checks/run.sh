@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# run.sh FOLDER: the null device finds each of the mistakes of mistakes.cpp, and none where none is made.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
+mkdir -p "$out"
+g++ -std=c++20 -I"$cuda/include" "$here/mistakes.cpp" -o "$out/mistakes" -L"$cuda/lib64" -L"$cuda/lib" -lcudart
+"$here/../build.sh" "$out/device" "$out/mistakes"
+
+# expect MISTAKE PATTERN: what the report has to say.
+expect() {
+  LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes" "$1" >"$out/log" 2>&1 || true
+  if grep -E '^(problem|leak)' "$out/report" | cut -f1,2 | grep -Eq "^$2"; then
+    echo "$1: told"
+  else
+    echo "$1: expected \"$2\", the report says:" && cat "$out/report" && failed=1
+  fi
+}
+expect changed 'problem.pinned host memory changed'
+expect touched 'problem.host code touches device memory'
+expect overrun 'problem.cudaMemcpyAsync: 4004 bytes'
+expect leaked 'leak.device'
+LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
+if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
+exit $failed

@@ -1,0 +1,113 @@
+// A CUDA device that does nothing, for machines without a GPU: the host side of a CUDA program runs, is checked and is
+// counted. Kernels and library calls have no effect; device memory is real, zero at first, and no host code may touch
+// it. This is what its parts share; README.md says what is checked.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <signal.h>
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace null_device {
+
+struct Count {
+  unsigned long long calls = 0, bytes = 0;
+};
+struct Allocation {
+  std::size_t bytes = 0;
+  cudaMemoryType type = cudaMemoryTypeDevice;
+  std::string label;
+};
+struct Stream;
+// A copy to or from pinned host memory that the host has not waited for, or a wait for another stream.
+struct Pending {
+  char* host = nullptr;
+  bool to_host = false;
+  std::vector<char> data;
+  std::string label;
+  Stream* other = nullptr;
+  std::size_t other_end = 0;
+};
+struct Stream {
+  std::deque<Pending> queue;
+  std::size_t done = 0;  // entries that have left the queue
+  std::size_t end() const { return done + queue.size(); }
+};
+struct Event {
+  Stream* stream = nullptr;
+  std::size_t end = 0;
+};
+struct Kernel {
+  std::string name;
+  int threads = 1024;
+  int dynamic_shared = 48 << 10;
+};
+
+std::size_t number(const char* name, std::size_t otherwise);  // of the environment
+
+struct Device {
+  std::recursive_mutex mutex;
+  const std::size_t size = number("NULL_DEVICE_BYTES", 150754820096) / 4096 * 4096;
+  const int fill = static_cast<int>(number("NULL_DEVICE_FILL", 0));
+  const bool strict = number("NULL_DEVICE_STRICT", 0) != 0;
+  int file = -1;
+  char* base = nullptr;                      // what the program sees: no access
+  char* shadow = nullptr;                    // the same pages for copies
+  std::map<std::size_t, std::size_t> holes;  // free stretches: offset, bytes
+  std::map<const char*, Allocation> memory;
+  std::size_t in_use = 0, peak = 0, pinned = 0, pinned_peak = 0;
+  std::map<std::string, std::map<std::string, Count>> counts;
+  std::map<const void*, Kernel> kernels;
+  std::map<const void*, char*> symbols;
+  std::map<const void*, std::size_t> symbol_bytes;
+  std::vector<Stream*> streams{new Stream};
+  struct sigaction old_segv = {}, old_abort = {};
+
+  Device();
+};
+Device& dev();
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+// From Kokkos, where it tells.
+inline thread_local std::string kernel_label, fence_label, copy_label;
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+void count(const char* kind, const std::string& name, std::size_t bytes = 0);
+cudaError_t result(cudaError_t error);
+void problem(const std::string& text);  // something that a real device would not forgive
+
+// memory.cpp
+std::pair<const char*, Allocation*> find(const void* at);
+bool in_arena(const void* at);
+std::string label_of(const void* at);
+std::string place(const void* at);  // device, pinned, managed or pageable
+// Where copies reach the memory; the stretch has to lie in one allocation.
+char* reach(const void* at, std::size_t bytes, const char* what);
+cudaError_t allocate(void** out, std::size_t bytes, const char* call);
+cudaError_t release(void* at, const char* call);
+cudaError_t allocate_host(void** out, std::size_t bytes, cudaMemoryType type, const char* call);
+cudaError_t release_host(void* at, const char* call);
+// Rows of a copy; a plain one has one row.
+cudaError_t copy(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t bytes,
+                 std::size_t rows, cudaStream_t stream, bool async, const char* call);
+cudaError_t set(void* at, int value, std::size_t bytes, const char* call);
+void* symbol(const void* host);
+
+// Streams: what the host has not waited for.
+Stream& stream_of(cudaStream_t stream);
+void drain(Stream& stream, std::size_t end);
+void drain_all();
+void waited(const char* call);
+
+// report.cpp
+void start();  // when the device is first asked for, so that the program's own handlers come before
+void report();
+void backtrace_to_stderr();  // the functions of the program itself that led here, innermost first
+std::string demangled(const std::string& name);
+
+}  // namespace null_device

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Runs the CUDA program on the null device. Python 3.11, standard library alone.
+
+  run.py --program build/cuda/bin/sestina --device FOLDER build       the null device, for this program, into FOLDER
+  run.py ... decks GROUP         decks of GROUP in each precision and mode: no problem, no leak
+  run.py ... ranks N             N ranks, through the host and with a device each
+  run.py ... resume | memory     a stop and its continuation; a device that is too small
+  run.py ... lambdas ARCHIVE...  functions of headers that several objects define
+  run.py ... budget NAME         the costs of a step against budgets.toml
+  run.py ... report FILE         the same for all of them, as a table for regression/reports
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+DONE, UNAVAILABLE, DIVERGED = 0, 69, 79
+GROUPS = {
+    "adamw": ["tiny_llama", "tiny_gpt", "tiny_olmo2", "tiny_qwen3"],
+    "muon": ["tiny_muon", "tiny_normuon", "tiny_adamuon"],
+    "bases": ["tiny_soap", "tiny_kl_soap", "tiny_basis_rotation"],
+    "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
+    "low-rank": ["tiny_galore", "tiny_apollo"],
+}
+MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompute=true", "train.micro_batch=2"]]
+OPTIONS = {  # beside the modes, once each
+    "tiny_shampoo": [["optimizer.packed=true"]],
+    "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
+    "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
+}
+SMALL = ["model.hidden_size=64", "model.intermediate_size=176", "model.num_hidden_layers=2", "data.sequence_length=64",
+         "metrics.eval_every=0", "checkpoint.every=0", "schedule.steps=40", "schedule.warmup_steps=4",
+         "run.on_nonfinite=skip"]
+
+
+class Failure(Exception):
+    pass
+
+
+class Device:
+    """One run of the program after the other, and what the null device reports of them."""
+
+    def __init__(self, program, folder, work):
+        self.program, self.folder, self.work, self.runs = program, folder, pathlib.Path(work), 0
+
+    def train(self, deck, *options, ranks=1, devices=1, allowed=(DONE, DIVERGED), fill=0, run=None, **more):
+        """Reports of all ranks: a dictionary (kind, name) -> (calls, bytes)."""
+        self.runs += 1
+        report, run = self.work / f"report{self.runs}", run or self.work / f"run{self.runs}"
+        surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+                        "KOKKOS_TOOLS_LIBS": f"{self.folder}/libnull_device.so", "NULL_DEVICE_REPORT": str(report),
+                        "NULL_DEVICE_FILL": str(fill), "NULL_DEVICE_COUNT": str(devices), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                        "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", **more}
+        text = ROOT / "regression/data/harbour.txt"
+        command = [self.program, "train", "-i", ROOT / f"inputs/{deck}.toml", "-d", run,
+                   f'data.source=[{{format = "text", path = "{text}"}}]', *SMALL, *options]
+        if ranks > 1:
+            command = [os.environ.get("MPIEXEC", "mpiexec"), "-n", str(ranks), *command]
+        done = subprocess.run([str(word) for word in command], env=surroundings, capture_output=True, text=True, timeout=240)
+        what = f"{deck} {' '.join(options)}, {ranks} ranks, {devices} devices, fill {fill}"
+        if done.returncode not in allowed:
+            raise Failure(f"{what}: exit {done.returncode}, allowed {allowed}\n{done.stderr[-2000:]}")
+        counts = {}
+        for path in [report] if ranks == 1 else [pathlib.Path(f"{report}.{rank}") for rank in range(ranks)]:
+            for line in path.read_text().splitlines()[1:]:
+                kind, name, calls, size = line.split("\t")
+                if kind in ("problem", "leak"):
+                    raise Failure(f"{what}: {kind}: {name}\n{done.stderr[-2000:]}")
+                before = counts.get((kind, name), (0, 0))
+                counts[kind, name] = before[0] + int(calls), before[1] + int(size)
+        print(f"{what}: exit {done.returncode}, no problem, no leak", flush=True)
+        return counts, done
+
+
+def decks(device, group):
+    for deck in GROUPS[group]:
+        for mode in MODES + OPTIONS.get(deck, []):
+            for fill in (0, 63):  # memory of zeros, and of positive numbers
+                device.train(deck, "run.steps=12", *mode, fill=fill)
+
+
+def ranks(device, n):
+    layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"]]
+    for devices in (1, n):
+        for layout in layouts:
+            for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
+                device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", *layout, ranks=n, devices=devices)
+
+
+def resume(device):
+    run = device.work / "resumed"
+    for deck in ("tiny_llama", "tiny_soap"):
+        device.train(deck, "run.steps=4", run=run / deck)
+        device.train(deck, "run.steps=8", "-r", "auto", run=run / deck)
+
+
+def memory(device):
+    """A device that is too small is said before the first step: by the check, or by the allocation that fails."""
+    for size in (1 << 20, 40 << 20):
+        _, done = device.train("tiny_llama", "run.steps=2", "model.hidden_size=512", allowed=(UNAVAILABLE,), NULL_DEVICE_BYTES=str(size))
+        if "memory" not in done.stderr:
+            raise Failure(f"{size} bytes: the message does not speak of memory:\n{done.stderr[-2000:]}")
+
+
+def cost(device, budget):
+    """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
+    zeros starts no method with bases."""
+    few, many = ({**device.train(budget["deck"], f"run.steps={steps}", "train.micro_batch=8", *budget.get("options", []), fill=63)[0]}
+                 for steps in (20, 40))
+
+    def per_step(chosen, place=0):
+        return sum((count[place] - few.get(key, (0, 0))[place]) / 20 for key, count in many.items() if chosen(*key))
+
+    return {
+        "launches": per_step(lambda kind, name: kind == "launch"),
+        "waits": per_step(lambda kind, name: kind == "sync"),
+        "pageable": per_step(lambda kind, name: kind == "copy" and "pageable" in name, place=1),
+        "allocations": per_step(lambda kind, name: kind == "allocation"),
+    }
+
+
+def budgets():
+    return tomllib.loads((HERE / "budgets.toml").read_text())
+
+
+def budget(device, name):
+    allowed = budgets()[name]
+    found = cost(device, allowed)
+    for key, value in found.items():
+        print(f"{name}: {key} of a step {value:.1f}, budget {allowed[key]}")
+    over = [key for key, value in found.items() if value > allowed[key]]
+    if over or not 0 < found["waits"]:
+        raise Failure(f"{name}: over budget: {', '.join(over) or 'nothing was counted'}")
+
+
+def report(device, path):
+    lines = ["# What a training step of the CUDA program costs its host", "",
+             "Measured on the null device (regression/null_device), budget in brackets: `run.py report`.", "",
+             "| optimizer | launches | host waits | pageable bytes | allocations |", "|---|---|---|---|---|"]
+    for name, allowed in budgets().items():
+        lines.append(f"| {name} | " + " | ".join(f"{value:.1f} ({allowed[key]})" for key, value in cost(device, allowed).items()) + " |")
+    pathlib.Path(path).write_text("\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "lambdas", "budget", "report"])
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    if given.what in ("build", "lambdas"):
+        script = [HERE / "build.sh", given.device, given.program] if given.what == "build" else [HERE / "shared_lambdas.sh", *given.names]
+        sys.exit(subprocess.run(script).returncode)
+    with tempfile.TemporaryDirectory() as work:
+        device = Device(given.program, given.device, work)
+        try:
+            if given.what == "decks":
+                decks(device, given.names[0])
+            elif given.what == "ranks":
+                ranks(device, int(given.names[0]))
+            elif given.what == "budget":
+                budget(device, given.names[0])
+            elif given.what == "report":
+                report(device, given.names[0])
+            else:
+                {"resume": resume, "memory": memory}[given.what](device)
+        except Failure as failure:
+            sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    main()

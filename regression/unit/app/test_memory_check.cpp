@@ -1,0 +1,42 @@
+// Whether a run fits into what there is; on a device with its own memory, into both.
+#include <gtest/gtest.h>
+
+#include "app/memory_check.hpp"
+#include "kernels/error.hpp"
+
+namespace sestina {
+namespace {
+
+ModelSize gigabytes(std::size_t each) {
+  ModelSize size;
+  size.weights = size.gradients = size.optimizer = size.activations = each * 1000000000;
+  return size;
+}
+
+std::string refusal(const ModelSize& size, std::uint64_t snapshot, std::uint64_t host, std::uint64_t device) {
+  try {
+    require_memory(size, snapshot, {"this machine", host}, {"the device", device});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::unavailable);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MemoryCheck, HostHoldsTheRunAndTheCheckpointCopy) {
+  EXPECT_EQ(refusal(gigabytes(1), 1000000000, 5000000000, 0), "");
+  EXPECT_EQ(refusal(gigabytes(1), 1000000000, 0, 0), "") << "nothing known about the machine";
+  const std::string said = refusal(gigabytes(1), 1000000000, 4999999999, 0);
+  EXPECT_NE(said.find("needs 5.00 GB of memory, this machine has 5.00 GB left"), std::string::npos) << said;
+}
+
+TEST(MemoryCheck, DeviceHoldsTheRunAndTheHostTheCheckpointCopy) {
+  EXPECT_EQ(refusal(gigabytes(1), 1000000000, 1000000000, 4000000000), "");
+  const std::string device = refusal(gigabytes(1), 1000000000, 1000000000, 3000000000);
+  EXPECT_NE(device.find("needs 4.00 GB of memory, the device has 3.00 GB left"), std::string::npos) << device;
+  const std::string host = refusal(gigabytes(1), 1000000000, 500000000, 4000000000);
+  EXPECT_NE(host.find("needs 1.00 GB of memory, this machine has 0.50 GB left"), std::string::npos) << host;
+}
+
+}  // namespace
+}  // namespace sestina
