@@ -45,6 +45,8 @@ void generate(Session<Exec, T>& session, const Sampling& sampling, std::vector<s
     session.load(window.data(), nullptr);
     session.forward();
     session.logits(static_cast<int>(used) - 1, logits.data());
+    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+      fail(ExitCode::diverged, "the logits of token {} are not finite", ids.size());
     const std::int32_t token =
         sample_token(logits, sampling.temperature, sampling.top_k, uniform(stream, static_cast<std::uint64_t>(made)));
     if (token == sampling.end_of_document) return;

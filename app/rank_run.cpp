@@ -11,6 +11,18 @@ void end_all(Runtime& runtime, ExitCode code, const char* message) {
   runtime.abort(code);
 }
 
+// The first rank speaks before any ends: a launcher that sees one rank end with an error ends the others at once.
+void report_first(Runtime& runtime, const AgreedError& error) {
+  if (runtime.is_first()) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "sestina: error: %s\n", error.what());
+  }
+  try {
+    runtime.world().barrier();
+  } catch (const Error&) {  // a rank was lost meanwhile: what is to be said has been said
+  }
+}
+
 }  // namespace
 
 void require_one_task(const char* verb) {
@@ -25,7 +37,7 @@ int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
   try {
     return verb();
   } catch (const AgreedError& error) {
-    if (runtime.is_first()) throw;
+    report_first(runtime, error);
     return static_cast<int>(error.code());
   } catch (const Error& error) {
     end_all(runtime, error.code(), error.what());

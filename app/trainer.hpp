@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "app/run_dir.hpp"
 #include "app/run_trace.hpp"
 #include "app/step_report.hpp"
 #include "app/stop.hpp"
@@ -22,10 +23,12 @@ struct TrainSetup {
   Options options;
   std::string deck;  // resolved, TOML; stored in every checkpoint
   std::string run_dir;
-  std::string checkpoint;        // to start from, "" = fresh
-  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
-  bool fork = false;             // the checkpoint belongs to another run directory
-  std::string tokenizer_digest;  // of data.tokenizer, "" none
+  std::string checkpoint;             // to start from, "" = fresh
+  bool weights_only = false;          // take the weights alone from it: step, data position and optimizer start anew
+  bool fork = false;                  // the checkpoint belongs to another run directory
+  std::string tokenizer_digest;       // of data.tokenizer, "" none
+  std::vector<std::string> warnings;  // given before there was a log
+  const RunDir* held = nullptr;       // the lock on run_dir; null on all ranks but the first
 };
 
 template <class Exec, class T>
@@ -42,9 +45,11 @@ class Trainer {
  private:
   bool accumulate();                      // forward and backward of this rank's share of a global batch
   bool finite(double loss, double norm);  // applies run.on_nonfinite
+  [[noreturn]] void fail_diverged(const std::string& what);  // on all ranks
   void evaluate();
   void save();
-  void wait_for_saves();  // of all ranks, until the one under way has ended
+  void require_run_dir();  // that it is still there, before a save
+  void wait_for_saves();   // of all ranks, until the one under way has ended
   void drain_events();
   bool stop_wished();  // on all ranks together
   void load();
@@ -69,9 +74,11 @@ class Trainer {
   std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every
   CheckpointWriter checkpoints_;
   StepReport report_;
+  std::vector<RankStep> rank_steps_;
   PhaseClock clock_;
   Batch batch_;
-  std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0, refresh_failures_ = 0;
+  std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
+               refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
   bool save_wished_ = false, stopped_ = false, saves_fail_ = false;

@@ -1,6 +1,7 @@
 // `sestina eval`: validation loss and bits per byte of a checkpoint or an HF folder.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,8 @@ int run_eval(const EvalArguments& arguments) {
   });
 
   const std::string what = source.hf.empty() ? source.checkpoint : source.hf;
+  if (!std::isfinite(result.loss))
+    fail(ExitCode::diverged, "{}: its weights are finite, the loss is not: {}", what, result.loss);
   if (arguments.json) {
     nlohmann::ordered_json json{{"model", what},
                                 {"split", held_out ? "validation" : "train"},

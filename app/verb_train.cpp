@@ -1,5 +1,4 @@
 // `sestina train`: settles deck, checkpoint, data and run directory, then trains.
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -10,6 +9,7 @@
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
+#include "app/log_file.hpp"
 #include "app/memory_check.hpp"
 #include "app/rank_run.hpp"
 #include "app/run_data.hpp"
@@ -33,7 +33,9 @@ std::string find_run_dir(const TrainArguments& arguments) {
   return run.dir.empty() ? "runs/" + run.name : run.dir;
 }
 
-std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir) {
+// warnings: about checkpoints that are passed over.
+std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir,
+                            std::vector<std::string>& warnings) {
   if (arguments.resume.empty()) return "";
   if (arguments.resume != "auto" && arguments.resume != "latest") {
     if (!fs::exists(fs::symlink_status(arguments.resume)))
@@ -42,7 +44,11 @@ std::string find_checkpoint(const TrainArguments& arguments, const std::string& 
   }
   const bool other_run = arguments.resume != "auto" && arguments.resume != "latest";
   const std::string where = other_run ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
-  const std::string found = newest_complete(where, false, [](const std::string& line) { spdlog::warn("{}", line); });
+  const auto warn = [&warnings](const std::string& line) {
+    spdlog::warn("{}", line);
+    warnings.push_back(line);
+  };
+  const std::string found = newest_complete(where, false, warn, true);
   if (!found.empty()) return found;
   if (!list_checkpoints(where).empty())
     fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
@@ -70,15 +76,18 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
 }
 
 // The first rank logs to the console and to log.txt; others show warnings, and say who they are.
-void log_to(const std::string& run_dir, const Runtime& runtime) {
+// before: warnings that were given before there was a log.
+void log_to(const std::string& run_dir, const Runtime& runtime, const std::vector<std::string>& before) {
   auto console = std::make_shared<spdlog::sinks::stdout_sink_mt>();
   std::shared_ptr<spdlog::logger> logger;
   if (runtime.is_first()) {
-    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(run_dir + "/log.txt");
+    auto file = std::make_shared<LogFile>(run_dir);
     logger = std::make_shared<spdlog::logger>("sestina", spdlog::sinks_init_list{console, file});
     logger->set_pattern("%v");
     file->set_pattern("%Y-%m-%d %H:%M:%S %L %v");
     logger->flush_on(spdlog::level::info);
+    spdlog::logger to_file("sestina", file);
+    for (const std::string& line : before) to_file.warn("{}", line);
   } else {
     logger = std::make_shared<spdlog::logger>("sestina", console);
     logger->set_pattern(fmt::format("rank {}: %v", runtime.rank()));
@@ -145,7 +154,7 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
 void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& setup, std::string& stored) {
   runtime.together([&] {
     if (!runtime.is_first()) return;
-    setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings);
     if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
   });
   runtime.world().broadcast(setup.checkpoint, 0);
@@ -200,7 +209,8 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
   });
   const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime);
-  log_to(setup.run_dir, runtime);
+  setup.held = run_dir.get();
+  log_to(setup.run_dir, runtime, setup.warnings);
   Stop stop(options.run, setup.run_dir, runtime.is_first());
   std::unique_ptr<Metrics> metrics;
   runtime.together([&] {
@@ -220,7 +230,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
 int print_deck(const TrainArguments& arguments) {
   TrainSetup setup;
   setup.run_dir = find_run_dir(arguments);
-  setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+  setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings);
   std::string stored;
   if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
   Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.hpp"
@@ -25,29 +26,34 @@ std::string hex128(XXH128_hash_t hash) {
   return text;
 }
 
-// Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order.
-template <class Use>
-void for_each_chunk(const std::string& path, std::uint64_t begin, std::uint64_t size, const Use& use) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(ExitCode::input_missing, "{}: cannot be opened: {}", path, std::strerror(errno));
-  std::vector<std::byte> chunk(kChunk);
-  for (std::uint64_t done = 0; done < size;) {
-    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size - done));
-    const ssize_t got = ::pread(file, chunk.data(), want, static_cast<off_t>(begin + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(file);
-      fail(ExitCode::io_error, "{}: cannot be read at byte {}: {}", path, begin + done, std::strerror(error));
-    }
-    if (got == 0) break;
-    use(chunk.data(), static_cast<std::size_t>(got));
-    done += static_cast<std::uint64_t>(got);
-  }
-  ::close(file);
-}
+struct Closing {
+  int file;
+  ~Closing() { ::close(file); }
+};
 
 }  // namespace
+
+void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t size,
+                 const std::function<void(const std::byte*, std::size_t)>& use) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(ExitCode::input_missing, "{}: cannot be opened: {}", path, std::strerror(errno));
+  const Closing closing{file};
+  std::vector<std::byte> chunk(kChunk);
+  std::size_t held = 0;  // a chunk may come in pieces
+  for (std::uint64_t done = 0; done < size;) {
+    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk - held, size - done));
+    const ssize_t got = ::pread(file, chunk.data() + held, want, static_cast<off_t>(begin + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      fail(ExitCode::io_error, "{}: cannot be read at byte {}: {}", path, begin + done, std::strerror(errno));
+    if (got == 0) break;
+    done += static_cast<std::uint64_t>(got);
+    held += static_cast<std::size_t>(got);
+    if (held < kChunk) continue;
+    use(chunk.data(), std::exchange(held, 0));
+  }
+  if (held > 0) use(chunk.data(), held);
+}
 
 std::uint64_t digest64(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 std::string hex64(std::uint64_t value) { return fmt::format("{:016x}", value); }
@@ -76,7 +82,7 @@ std::string Digest64::hex() const { return hex64(XXH3_64bits_digest(state_->xxh)
 FileDigest digest_file(const std::string& path) {
   Digest128 digest;
   FileDigest result;
-  for_each_chunk(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
+  read_chunks(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
     digest.add(data, bytes);
     result.size += bytes;
   });
@@ -86,7 +92,7 @@ FileDigest digest_file(const std::string& path) {
 
 std::string digest_range(const std::string& path, std::uint64_t begin, std::uint64_t size) {
   Digest64 digest;
-  for_each_chunk(path, begin, size, [&](const std::byte* data, std::size_t bytes) { digest.add(data, bytes); });
+  read_chunks(path, begin, size, [&](const std::byte* data, std::size_t bytes) { digest.add(data, bytes); });
   return digest.hex();
 }
 

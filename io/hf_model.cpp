@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/finite.hpp"
 #include "io/mapped_file.hpp"
 #include "io/output_file.hpp"
 #include "kernels/error.hpp"
@@ -81,8 +82,13 @@ SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config
   return file;
 }
 
-void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out) {
+void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out, const std::string& where) {
   file.read_f32(spec.name, file_shape(spec), out);
+  StateField field;
+  field.path = spec.name;
+  field.shape = file_shape(spec);
+  field.row_end = spec.rows;
+  require_finite(field, out, ExitCode::bad_data, where);
 }
 
 void write_hf_model(const std::string& folder, const ModelConfig& config, const std::vector<HfTensor>& tensors,

@@ -26,6 +26,7 @@ class Metrics {
   Metrics(const std::string& run_dir, bool tensorboard);
   Metrics();  // writes nothing: all ranks but the first
   ~Metrics();
+  std::string problem() const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
   void train(const TrainLine&);
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds);
   void checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes, const std::string& error);

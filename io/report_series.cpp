@@ -92,7 +92,7 @@ StepSplit step_split(const RunHistory& run) {
   StepSplit split;
   for (const TrainLine& line : run.train) {
     const double parts[] = {known(line.forward_backward_s), known(line.optimizer_s), known(line.refresh_wait_s),
-                            known(line.data_s)};
+                            known(line.data_s), known(line.reduce_s) + known(line.gather_s)};
     double rest = line.step_s;
     for (std::size_t p = 0; p < std::size(parts); ++p) {
       split.part[p].push_back(parts[p]);

@@ -24,8 +24,9 @@ std::vector<double> smoothed(const std::vector<double>& values, std::size_t reac
 void thin_out(std::vector<double>& x, std::vector<double>& y, std::size_t most);
 
 struct StepSplit {
-  static constexpr std::size_t kParts = 5;
-  static constexpr const char* kNames[kParts] = {"forward and backward", "optimizer", "refresh", "data", "rest"};
+  static constexpr std::size_t kParts = 6;
+  static constexpr const char* kNames[kParts] = {"forward and backward", "optimizer", "refresh", "data", "reduce and gather",
+                                                 "rest"};
   std::vector<double> part[kParts];  // seconds, one value per train line
 };
 StepSplit step_split(const RunHistory& run);

@@ -28,9 +28,9 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena) {
     slots += tensor.dealt ? chunks(tensor.local.rows) : 1;
   }
   first_slot_.push_back(slots);
-  squares_.resize(slots);
-  by_tensor_.resize(arena.size());
-  partial_ = decltype(partial_)("sestina::squares", partials);
+  squares_.resize(slots + 1);  // the flag is behind them
+  by_tensor_.resize(arena.size() + 1);
+  partial_ = decltype(partial_)("sestina::squares", partials + 1);
   host_ = Kokkos::create_mirror_view(partial_);
 }
 
@@ -44,22 +44,24 @@ std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
   std::fill(squares_.begin(), squares_.end(), 0.0);
   for (const Part& part : parts_)
     for (std::size_t c = 0; c < part.chunks; ++c) squares_[part.slot + (part.dealt ? c : 0)] += host_(part.partial + c);
+  squares_.back() = host_(host_.size() - 1);
   return squares_;
 }
 
 template <class Exec, class T>
 std::vector<double>& GradientNorm<Exec, T>::by_tensor() {
-  for (std::size_t i = 0; i < by_tensor_.size(); ++i) {
+  for (std::size_t i = 0; i + 1 < by_tensor_.size(); ++i) {
     by_tensor_[i] = 0;
     for (std::size_t slot = first_slot_[i]; slot < first_slot_[i + 1]; ++slot) by_tensor_[i] += squares_[slot];
   }
+  by_tensor_.back() = squares_.back();
   return by_tensor_;
 }
 
 template <class Exec, class T>
 double GradientNorm<Exec, T>::norm() const {
   double sum = 0;
-  for (const double squares : by_tensor_) sum += squares;
+  for (std::size_t i = 0; i + 1 < by_tensor_.size(); ++i) sum += by_tensor_[i];
   return std::sqrt(sum);
 }
 

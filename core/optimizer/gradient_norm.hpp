@@ -14,14 +14,18 @@ class GradientNorm {
   explicit GradientNorm(const Arena<Exec, T>&);
 
   // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
-  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out.
-  // Fences. The memory is reused by the next call.
+  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out;
+  // last the flag. Fences. The memory is reused by the next call.
   std::vector<double>& squares(const Exec&);
   // Of each shard, from complete `squares`: one number for each tensor, zero where another rank of the tensor-parallel
-  // group counts it.
+  // group counts it, and last the flag.
   std::vector<double>& by_tensor();
   // From complete sums by tensor.
   double norm() const;
+  // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
+  bool weights_finite() const { return by_tensor_.back() == 0; }
+  // The flag that updates raise (kernels/finite_flag.hpp); it travels behind the squares and stays up.
+  double* nonfinite() const { return partial_.data() + partial_.size() - 1; }
 
  private:
   struct Part {  // an owned range of chunks

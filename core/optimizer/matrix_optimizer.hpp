@@ -48,6 +48,8 @@ struct Lane {
   double refresh_seconds = 0;         // spent in refreshes since it was last read
   std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
   Solver<Space> solver{exec};         // decompositions
+  std::int64_t published = 0;         // bases, roots and projectors that refreshes have given so far
+  double* nonfinite = nullptr;        // raised by updates, see kernels/finite_flag.hpp
 };
 
 struct UpdateNumbers {

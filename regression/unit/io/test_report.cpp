@@ -138,9 +138,12 @@ TEST(ReportSeries, AbscissaeAndSplit) {
   EXPECT_EQ(abscissa(r, Abscissa::time), (Values{0.5, 1, 1.5, 2}));
   EXPECT_EQ(validation_abscissa(r, Abscissa::step), (Values{0, 2, 4}));
   EXPECT_EQ(validation_abscissa(r, Abscissa::time), (Values{0, 1, 2}));
+  r.train[1].reduce_s = 0.03125;
+  r.train[1].gather_s = 0.015625;
   const StepSplit split = step_split(r);
+  EXPECT_EQ(split.part[4][1], 0.046875);  // neither of the optimizer nor of the rest
   EXPECT_EQ(split.part[0][0], 0.25);
-  EXPECT_EQ(split.part[4][0], 0.0625);  // what the other four leave of 0.5 s
+  EXPECT_EQ(split.part[5][0], 0.0625);  // what the other five leave of 0.5 s
 }
 
 TEST(ReportSeries, Summary) {

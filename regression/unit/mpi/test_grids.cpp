@@ -23,6 +23,17 @@ Drift allowed_drift(const std::string& kind) {
   return {3e-6, 3e-5};
 }
 
+// In the tensor-parallel group too, wherever the matrix is updated.
+TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
+  for (const int tp : tensor_sizes())
+    for (const auto update : {ParallelOptions::TpUpdate::home, ParallelOptions::TpUpdate::duplicated,
+                              ParallelOptions::TpUpdate::distributed, ParallelOptions::TpUpdate::blockwise}) {
+      TrainingCase run = grid_case("muon", tp);
+      run.options.parallel.tp_update = update;
+      EXPECT_EQ(finite_after_overflow(run), (std::vector<bool>{true, false})) << tp;
+    }
+}
+
 TEST(Grids, EveryOptimizerAgreesWithOneRank) {
   std::vector<std::string> kinds = kind_names();
   kinds.push_back("adamw");
