@@ -11,9 +11,11 @@ started=$SECONDS
 export CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 
 tools=(cmake ninja-build g++ pkg-config python3 git)
-libraries=(libdnnl-dev libopenblas-openmp-dev liblapacke-dev libhdf5-dev libopenmpi-dev liburing-dev libtomlplusplus-dev
-  libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
+libraries=(libdnnl-dev libopenblas-openmp-dev liblapacke-dev libhdf5-dev libopenmpi-dev libtomlplusplus-dev
+  libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
   libgtest-dev libbenchmark-dev)
+# What some tests want beside these, and are skipped without: a Slurm to submit to, nodes out of network namespaces.
+test_tools=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins iproute2 shellcheck)
 
 usage() {
   cat <<'END'
@@ -89,6 +91,28 @@ install them with
   say "installing ${#missing[@]} packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null || fail 69 "apt-get failed"
+}
+
+# Never an error: without them tests are skipped. `build` installs them too, because ctest may follow, but only where no
+# service manager would start what comes with them as services of the machine (a container).
+install_test_tools() {
+  local package
+  local -a missing=()
+  [ "${SESTINA_PACKAGES:-yes}" = no ] && return
+  command -v dpkg-query >/dev/null || return 0
+  for package in "${test_tools[@]}"; do
+    case $(dpkg-query --show --showformat '${db:Status-Abbrev}' "$package" 2>/dev/null) in ii*) ;; *) missing+=("$package") ;; esac
+  done
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)) || { [ "$1" = build ] && [ -d /run/systemd/system ]; }; then
+    say "not installed, so that some tests are skipped: ${missing[*]}"
+    return 0
+  fi
+  say "installing for the tests: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  # Run level 1: none of them is started as a service.
+  { apt-get update -qq && RUNLEVEL=1 apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null; } ||
+    say "apt-get failed: some tests are skipped"
 }
 
 # installed_kokkos DEVICE: true when CMake finds a Kokkos that is new enough and has that device (OPENMP, CUDA).
@@ -173,10 +197,16 @@ case ${1:-help} in
     build_programs host
     first_run
     ;;
-  test) test_jobs ;;
+  test)
+    install_test_tools test
+    test_jobs
+    ;;
   build)
     case ${2:-cpu} in
-      cpu) build_programs host ;;
+      cpu)
+        install_test_tools build
+        build_programs host
+        ;;
       cuda) build_programs cuda ;;
       *) fail 64 "build $2: there are cpu and cuda" ;;
     esac

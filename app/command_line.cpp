@@ -5,8 +5,11 @@
 #include <functional>
 #include <memory>
 
+#include "app/command_line_model.hpp"
+#include "app/command_manual.hpp"
 #include "core/deck.hpp"
 #include "core/deck_words.hpp"
+#include "core/model_config.hpp"
 #include "sestina_version.hpp"
 
 namespace sestina {
@@ -19,6 +22,7 @@ class Parser {
     root_.require_subcommand(1);
     root_.option_defaults()->always_capture_default();
     root_.set_version_flag("-V,--version", fmt::format("sestina {} ({})", version, git_hash));
+    add_init();
     add_train();
     add_plan();
     add_eval();
@@ -28,6 +32,7 @@ class Parser {
     add_report();
     add_bench();
     add_info();
+    add_examples(root_);
   }
   Command parse(std::vector<std::string> words);
 
@@ -52,8 +57,15 @@ class Parser {
   static void refuse_extras(const App& verb);
   static void add_deck(App*, DeckArguments&);
   static void add_json(App* app, bool& json) { app->add_flag("--json", json, "print one JSON object"); }
+  template <class Arguments>
+  static void add_json_lines(App* app, Arguments& a) {
+    app->add_option("--text-key", a.text_key, "JSONL: the member of each line that is the text");
+    app->add_option("--invalid-limit", a.invalid_limit, "JSONL: share of the lines that may be skipped as invalid")
+        ->check(CLI::Range(0.0, 1.0));
+  }
   static void add_source(App*, std::string& checkpoint, std::string& hf);
 
+  void add_init();
   void add_train();
   void add_plan();
   void add_eval();
@@ -64,9 +76,11 @@ class Parser {
   void add_bench();
   void add_info();
   void check_words(const std::vector<std::string>& words) const;
+  std::string help_of(const std::vector<std::string>& words);
 
   App root_;
   std::vector<std::string> kokkos_;
+  std::string command_line_;
   std::function<Command()> command_;
 };
 
@@ -112,6 +126,15 @@ void Parser::add_source(App* app, std::string& checkpoint, std::string& hf) {
   app->add_option("--hf", hf, "folder with config.json and safetensors")->excludes(from);
 }
 
+void Parser::add_init() {
+  App* app = nullptr;
+  auto a = verb<InitArguments>(root_, "init", "write a commented deck for this machine", app);
+  app->add_option("name", a->name, "of the run")->required();
+  app->add_option("--preset", a->preset, "size of the model")->check(CLI::IsMember(preset_names()));
+  app->add_option("--data", a->data, "text, JSONL or token file, folder, or Megatron prefix");
+  app->add_option("-o,--output", a->output, "deck to write (default: NAME.toml)");
+}
+
 void Parser::add_train() {
   App* app = nullptr;
   auto a = verb<TrainArguments>(root_, "train", "train a model from a deck", app);
@@ -131,12 +154,18 @@ void Parser::add_train() {
          },
          "stop with a checkpoint before this time is over")
       ->type_name("hh:mm:ss");
-  app->parse_complete_callback([this, a] { a->kokkos = kokkos_; });
+  app->add_option("--progress", a->progress, "the bar: auto = on a terminal, without a launcher")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  app->parse_complete_callback([this, a] {
+    a->kokkos = kokkos_;
+    a->command_line = command_line_;
+  });
 }
 
 void Parser::add_plan() {
   App* app = nullptr;
-  auto a = verb<PlanArguments>(root_, "plan", "ownership, loads, memory and time of a deck, for any number of ranks", app);
+  auto a =
+      verb<PlanArguments>(root_, "plan", "ownership, loads, memory and time of a deck, for any number of ranks", app);
   add_deck(app, a->deck);
   app->add_option_function<std::string>(
          "--reading",
@@ -155,6 +184,7 @@ void Parser::add_eval() {
   auto a = verb<EvalArguments>(root_, "eval", "validation loss and bits per byte of a model", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
+  add_eval_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
@@ -168,16 +198,12 @@ void Parser::add_generate() {
   auto a = verb<GenerateArguments>(root_, "generate", "continue a text", app);
   add_deck(app, a->deck);
   add_source(app, a->checkpoint, a->hf);
-  app->add_option("--prompt", a->prompt, "text to continue")->required();
-  app->add_option("--tokenizer", a->tokenizer, "tokenizer.json (default: that of the deck)");
-  app->add_option("--tokens", a->tokens, "how many to add")->check(CLI::Range(0, 1 << 20));
-  app->add_option("--temperature", a->temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
-  app->add_option("--top-k", a->top_k, "draw from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
-  app->add_option("--seed", a->seed, "of the draw");
+  add_generate_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
     if (a->checkpoint.empty() && a->hf.empty())
       fail(ExitCode::usage, "sestina generate: no model: give -r CHECKPOINT or --hf DIR");
+    finish_prompts(*a);
     a->kokkos = kokkos_;
   });
 }
@@ -188,19 +214,25 @@ void Parser::add_data() {
   App* app = nullptr;
   const auto threads = CLI::Range(0, 4096);
   auto t = verb<DataTokenizeArguments>(*data, "tokenize", "text to Megatron token files", app);
-  app->add_option("inputs", t->inputs, "text files or folders")->required()->default_str("");
+  app->add_option("inputs", t->inputs, "text or JSONL files, gzip and zstd too, or folders")
+      ->required()
+      ->default_str("");
   app->add_option("-o,--output", t->output, "prefix: writes PREFIX.bin and PREFIX.idx")->required();
   app->add_option("--tokenizer", t->tokenizer, "tokenizer.json (default: bytes)");
   app->add_option("--separator", t->separator, "line between documents (default: a file is a document)");
+  add_json_lines(app, *t);
   app->add_flag("!--no-end", t->end_of_document, "add no end-of-document token");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 
   auto k = verb<DataTrainTokenizerArguments>(*data, "train-tokenizer", "make a byte-level BPE tokenizer.json from text",
                                              app);
-  app->add_option("inputs", k->inputs, "text files or folders")->required()->default_str("");
+  app->add_option("inputs", k->inputs, "text or JSONL files, gzip and zstd too, or folders")
+      ->required()
+      ->default_str("");
   app->add_option("-o,--output", k->output, "tokenizer.json to write")->required();
   app->add_option("--vocab-size", k->vocab_size, "tokens in all")->check(CLI::Range(257, 1 << 24));
+  add_json_lines(app, *k);
   app->add_option("--pattern", k->pattern, "how words are cut")->check(CLI::IsMember({"gpt2", "llama3", "qwen"}));
   auto given = std::make_shared<bool>(false);  // the first one replaces the default
   app->add_option_function<std::string>(
@@ -215,7 +247,7 @@ void Parser::add_data() {
   app->add_option("--threads", k->threads, "0 = all cores")->check(threads);
   add_json(app, k->json);
 
-  const auto formats = CLI::IsMember({"megatron", "llmc", "npy", "text"});
+  const auto formats = CLI::IsMember({"megatron", "llmc", "npy", "text", "jsonl"});
   auto s = verb<DataInspectArguments>(*data, "inspect", "show what a data file holds", app);
   app->add_option("path", s->path, "token file, Megatron prefix or text")->required();
   app->add_option("--format", s->format, "default: by suffix")->check(formats);
@@ -258,8 +290,8 @@ void Parser::add_checkpoint() {
   app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put beside it (default: that of the deck)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
-  auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards",
-                                            app);
+  auto c =
+      verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards", app);
   app->add_option("checkpoint", c->checkpoint, "checkpoint, or run directory: its newest complete one")->required();
   app->add_option("-o,--output", c->run_dir, "run directory that gets the checkpoint; must not hold its step yet")
       ->required();
@@ -306,6 +338,14 @@ void Parser::add_info() {
   app->parse_complete_callback([this, a] { a->kokkos = kokkos_; });
 }
 
+// `sestina`, `sestina help`, `sestina help data tokenize`.
+std::string Parser::help_of(const std::vector<std::string>& words) {
+  if (words.size() > 1) check_words({words.begin() + 1, words.end()});
+  const App* app = &root_;
+  for (std::size_t i = 1; i < words.size() && !verbs_of(*app).empty(); ++i) app = app->get_subcommand(words[i]);
+  return app->help(app->get_parent() ? path_of(*app->get_parent()) : "");
+}
+
 // A verb that is wrong or missing is named before CLI11 speaks of subcommands.
 void Parser::check_words(const std::vector<std::string>& words) const {
   const App* app = &root_;
@@ -323,6 +363,10 @@ void Parser::check_words(const std::vector<std::string>& words) const {
 }
 
 Command Parser::parse(std::vector<std::string> words) {
+  command_line_ = fmt::format("sestina {}", fmt::join(words, " "));
+  if (words.empty() || words.front() == "help") return ShowText{help_of(words)};
+  if (words.size() == 2 && words[0] == "manual" && words[1] == "bash") return ShowText{bash_completion(root_)};
+  if (words.size() == 2 && words[0] == "manual" && words[1] == "man") return ShowText{manual_page(root_)};
   const auto is_kokkos = [](const std::string& word) { return word.rfind("--kokkos-", 0) == 0; };
   std::copy_if(words.begin(), words.end(), std::back_inserter(kokkos_), is_kokkos);
   std::erase_if(words, is_kokkos);

@@ -14,13 +14,14 @@ struct BenchStepArguments : BenchArguments {};
 struct BenchKernelsArguments : BenchArguments {};
 
 using Command =
-    std::variant<ShowText, TrainArguments, PlanArguments, EvalArguments, GenerateArguments, DataTokenizeArguments,
+    std::variant<ShowText, InitArguments, TrainArguments, PlanArguments, EvalArguments, GenerateArguments, DataTokenizeArguments,
                  DataTrainTokenizerArguments, DataInspectArguments, DataVerifyArguments, CheckpointListArguments,
                  CheckpointVerifyArguments, CheckpointExportArguments, CheckpointConvertArguments,
                  CheckpointImportArguments, ReportArguments, BenchStepArguments, BenchKernelsArguments,
                  BenchOptimizerArguments, InfoArguments>;
 
-// Throws Error(usage) with a suggestion.
+// Throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with the completion for bash and
+// the manual page, made from the same tables as -h.
 Command parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sestina

@@ -1,4 +1,4 @@
-// The deck of a verb from its layers: deck stored in a checkpoint < -i file < section.key=value. No Kokkos.
+// The deck of a verb from its layers: deck stored in a checkpoint < -i file < --hf < section.key=value. No Kokkos.
 #pragma once
 #include <string>
 

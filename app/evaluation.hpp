@@ -13,7 +13,14 @@ struct Evaluation {
   double loss = 0;                      // nats per token
   std::optional<double> bits_per_byte;  // when the set knows its bytes per token
   std::uint64_t tokens = 0;
+  std::vector<double> window_losses;  // mean of each window, where one rank read them all; else empty
 };
+
+// The mean of independent numbers, and its standard error: deviation / sqrt(count), NaN for fewer than two numbers.
+struct MeanError {
+  double mean = 0, error = 0;
+};
+MeanError mean_error(const std::vector<double>&);
 
 // Ranks share the micro-batches: this one computes numbers i with i mod parts = part, and `sum` adds the losses of all,
 // in which the places of other ranks are zero.

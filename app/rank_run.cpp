@@ -11,15 +11,15 @@ void end_all(Runtime& runtime, ExitCode code, const char* message) {
   runtime.abort(code);
 }
 
-// The first rank speaks before any ends: a launcher that sees one rank end with an error ends the others at once.
-void report_first(Runtime& runtime, const AgreedError& error) {
-  if (runtime.is_first()) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "sestina: error: %s\n", error.what());
-  }
+// What is to be saved is saved, and all know the exit code: a rank that is lost from here on changes nothing.
+void end_together(Runtime& runtime, int code) {
   try {
-    runtime.world().barrier();
-  } catch (const Error&) {  // a rank was lost meanwhile: what is to be said has been said
+    runtime.end(code);
+  } catch (const Error& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "sestina: warning: rank %d: %s; the run is over, it ends with code %d\n", runtime.rank(),
+                 error.what(), code);
+    runtime.abort(static_cast<ExitCode>(code));
   }
 }
 
@@ -35,9 +35,14 @@ void require_one_task(const char* verb) {
 int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
   if (runtime.size() == 1) return verb();
   try {
-    return verb();
+    const int code = verb();
+    end_together(runtime, code);
+    return code;
   } catch (const AgreedError& error) {
-    report_first(runtime, error);
+    // Before any rank ends: a launcher may take the first exit code other than 0 for its cue to end the rest.
+    std::fflush(stdout);
+    if (runtime.is_first()) std::fprintf(stderr, "sestina: error: %s\n", error.what());
+    end_together(runtime, static_cast<int>(error.code()));
     return static_cast<int>(error.code());
   } catch (const Error& error) {
     end_all(runtime, error.code(), error.what());

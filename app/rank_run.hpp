@@ -7,8 +7,8 @@
 namespace sestina {
 
 // Runs the verb on this rank and returns its exit code. An error that all ranks have agreed on (Runtime::together) is
-// thrown on the first rank and silent on the others. Any other error on one of several ranks would leave the rest
-// waiting: it is reported here, and the whole job is ended with its code.
+// reported by the first rank. Any other error on one of several ranks would leave the rest waiting: it is reported here,
+// and the whole job is ended with its code.
 int run_on_ranks(Runtime&, const std::function<int()>& verb);
 
 // For verbs that run as one process: Error(unavailable) when a launcher started several, each of which would do it all.

@@ -32,7 +32,7 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
 }
 
 Options options_of(const Source& source, DeckArguments layers) {
-  if (!source.hf.empty()) layers.overrides.push_back("model.from_hf=" + source.hf);
+  layers.hf = source.hf;
   for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   const Options options = Options::read(deck);

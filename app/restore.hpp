@@ -15,7 +15,7 @@ struct Source {
   std::string deck;            // of the checkpoint, TOML
 };
 Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
-// The checkpoint's own deck, or a deck with model.from_hf, under what the command line says.
+// The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says.
 Options options_of(const Source&, DeckArguments);
 
 // Reads fields of the session (or of what is built around it). A field that the checkpoint lacks is an Error(bad_data),

@@ -51,7 +51,8 @@ int open_lock(const std::string& path) {
 RunDir::RunDir(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (!std::filesystem::is_directory(path))
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored))
     fail(ExitCode::cannot_create, "run directory {}: cannot be made: {}", path,
          error ? error.message() : "a file is in the way");
   lock_ = open_lock(path + "/lock");

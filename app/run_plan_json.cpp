@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/run_plan.hpp"
+#include "core/tensor_sums.hpp"
 
 namespace sestina {
 namespace {
@@ -18,13 +19,16 @@ Json names_of(const StagePlan& stage, const std::vector<int>& specs) {
   return names;
 }
 
-// {name: rank} of every matrix; null: each rank has its own.
+// {name: rank} of every matrix; null: each rank has its own. An ordered object looks through all its keys for each new
+// one: names are added to its list as they are, being all different, for a model has very many.
 Json ranks_by_name(const Plan& plan, std::vector<int> StagePlan::*rank_of) {
-  Json ranks = Json::object();
+  Json::object_t ranks;
+  Json::object_t::Container& list = ranks;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {
       const int rank = (stage.*rank_of)[i];
-      if (rank != scalar_tensor) ranks[stage.specs[i].name] = rank == every_rank ? Json(nullptr) : Json(rank);
+      if (rank != scalar_tensor)
+        list.emplace_back(stage.specs[i].name, rank == every_rank ? Json(nullptr) : Json(rank));
     }
   return ranks;
 }
@@ -68,7 +72,8 @@ Json micro_groups_json(const Plan& plan) {
 }
 
 Json model_json(const Options& options) {
-  return {{"parameters", parameter_count(options.model)}, {"tensors", tensor_specs(options.model).size()}};
+  return {{"parameters", parameter_count(options.model)},
+          {"tensors", sum_over_tensors(options.model, [](const TensorSpec&) { return 1; })}};
 }
 
 Json ownership_json(const RunPlan& run) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "app/run_plan.hpp"
+#include "core/tensor_sums.hpp"
 #include "parallel/plan_collectives.hpp"
 
 namespace sestina {
@@ -37,7 +38,7 @@ void print_sizes(const RunPlan& run) {
              name(m.family), m.preset.empty() ? "" : " (" + m.preset + ")", m.num_hidden_layers, m.hidden_size,
              m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
   fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
-             tensor_specs(m).size());
+             sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
   const LocalBatch batch = local_batch(o);
   fmt::print("step        {} sequences of {} tokens, {} at a time{}, {}{}\n", o.train.global_batch,
              o.data.sequence_length, batch.micro, o.parallel.dp > 1 ? " on each data-parallel rank" : "",
@@ -63,23 +64,42 @@ void print_ratio(const char* what, const LoadRatio& load) {
   fmt::print("  {:28}{:8.4f}   least possible {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
 }
 
-// Loads of all ranks, several to a line where they are many.
-void print_loads(const RunPlan& run) {
-  constexpr std::size_t most_lines = 16;
-  std::vector<std::int64_t> load;
-  for (const StagePlan& stage : run.plan.stages)
-    load.insert(load.end(), stage.rank_cost.begin(), stage.rank_cost.end());
-  const auto largest = static_cast<double>(std::max<std::int64_t>(*std::max_element(load.begin(), load.end()), 1));
-  const std::size_t each = (load.size() + most_lines - 1) / most_lines;
-  const auto cost = run.options.parallel.cost;
+// A line of the table: ranks begin to end - 1 and what the least and the most loaded of them have.
+struct LoadRow {
+  std::size_t begin, end;
+  std::int64_t least, most;
+};
+
+// Ranks one by one, or several to a row where they are many; neighbours with the same loads share one.
+std::vector<LoadRow> load_rows(const std::vector<std::int64_t>& load) {
+  constexpr std::size_t most_rows = 16;
+  const std::size_t each = (load.size() + most_rows - 1) / most_rows;
+  std::vector<LoadRow> rows;
   for (std::size_t begin = 0; begin < load.size(); begin += each) {
     const std::size_t end = std::min(begin + each, load.size());
     const auto [least, most] = std::minmax_element(load.begin() + static_cast<std::ptrdiff_t>(begin),
                                                    load.begin() + static_cast<std::ptrdiff_t>(end));
-    const std::string who = each == 1 ? fmt::format("rank {}", begin) : fmt::format("ranks {}-{}", begin, end - 1);
-    const auto low = static_cast<double>(*least), high = static_cast<double>(*most);
-    fmt::print("  {:16}{:>14}{:>18}  {}{}\n", who, load_text(*most, cost),
-               *least == *most ? "" : "from " + load_text(*least, cost), bar(low / largest),
+    if (!rows.empty() && rows.back().least == *least && rows.back().most == *most)
+      rows.back().end = end;
+    else
+      rows.push_back({begin, end, *least, *most});
+  }
+  return rows;
+}
+
+void print_loads(const RunPlan& run) {
+  std::vector<std::int64_t> load;
+  for (const StagePlan& stage : run.plan.stages)
+    load.insert(load.end(), stage.rank_cost.begin(), stage.rank_cost.end());
+  const auto largest = static_cast<double>(std::max<std::int64_t>(*std::max_element(load.begin(), load.end()), 1));
+  const auto cost = run.options.parallel.cost;
+  for (const LoadRow& row : load_rows(load)) {
+    const bool one = row.begin + 1 == row.end;
+    const std::string who =
+        one ? fmt::format("rank {}", row.begin) : fmt::format("ranks {}-{}", row.begin, row.end - 1);
+    const auto low = static_cast<double>(row.least), high = static_cast<double>(row.most);
+    fmt::print("  {:16}{:>14}{:>18}  {}{}\n", who, load_text(row.most, cost),
+               row.least == row.most ? "" : "from " + load_text(row.least, cost), bar(low / largest),
                std::string(bar(high / largest).size() - bar(low / largest).size(), '-'));
   }
 }

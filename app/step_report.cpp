@@ -7,23 +7,9 @@
 #include <cstdio>
 #include <iterator>
 
+#include "app/progress.hpp"
+
 namespace sestina {
-namespace {
-
-// "1h02m", "3m20s", "45s"
-void append_duration(fmt::memory_buffer& text, double seconds) {
-  const auto s = static_cast<long long>(seconds + 0.5);
-  auto out = std::back_inserter(text);
-  if (s >= 3600)
-    fmt::format_to(out, "{}h{:02}m", s / 3600, s % 3600 / 60);
-  else if (s >= 60)
-    fmt::format_to(out, "{}m{:02}s", s / 60, s % 60);
-  else
-    fmt::format_to(out, "{}s", s);
-}
-
-}  // namespace
-
 std::uint64_t peak_memory_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -42,7 +28,7 @@ RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
 }
 
 StepReport::StepReport(const Setting& setting, Metrics& metrics)
-    : setting_(setting), metrics_(metrics), terminal_(isatty(STDOUT_FILENO) != 0) {
+    : setting_(setting), metrics_(metrics), bar_(setting.progress && !setting.quiet) {
   text_.reserve(512);
 }
 
@@ -77,25 +63,29 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   session_seconds_ += line.step_s;
   for (std::size_t i = 0; i < interval_phases_.size(); ++i) interval_phases_[i] += ranks.seconds[i];
   if (step % setting_.every == 0 || step == setting_.steps || session_steps_ == 1) log_line(line);
-  if (terminal_) bar(line);
+  if (bar_) bar(line);
 }
 
+double StepReport::seconds_left(const TrainLine& line) const {
+  return static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
+}
+
+// At most 100 columns, with the numbers of a large run too.
 void StepReport::log_line(const TrainLine& line) {
   clear_bar();
+  if (session_steps_ == 1)
+    spdlog::info("(percent of a step: data + forward and backward + update with refresh and exchange)");
   text_.clear();
-  const double tokens_per_s =
-      static_cast<double>(setting_.tokens_per_step) * static_cast<double>(interval_steps_) / interval_seconds_;
-  const auto share = [&](Phase phase) {
-    return 100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_;
+  const auto percent = [&](Phase phase) {
+    return static_cast<int>(100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_ + 0.5);
   };
+  const int data = percent(Phase::data), model = std::min(percent(Phase::forward_backward), 100 - data);
+  const double step_s = interval_seconds_ / static_cast<double>(interval_steps_);
   fmt::format_to(std::back_inserter(text_),
-                 "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.3f} TFLOP/s  "
-                 "data {:.0f}%  fwd+bwd {:.0f}%  optimizer {:.0f}%  reduce+gather {:.0f}%  left ",
-                 line.step, setting_.steps, line.loss, line.grad_norm, line.lr, tokens_per_s,
-                 setting_.flops_per_token * tokens_per_s * 1e-12, share(Phase::data), share(Phase::forward_backward),
-                 share(Phase::optimizer) + share(Phase::refresh), share(Phase::reduce) + share(Phase::gather));
-  append_duration(
-      text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
+                 "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.3g} s  {:.0f} tokens/s  {}+{}+{}%  left ",
+                 line.step, setting_.steps, line.loss, line.grad_norm, line.lr, step_s,
+                 static_cast<double>(setting_.tokens_per_step) / step_s, data, model, 100 - data - model);
+  append_duration(text_, seconds_left(line));
   spdlog::info(std::string_view(text_.data(), text_.size()));
   interval_steps_ = 0;
   interval_seconds_ = 0;
@@ -106,15 +96,10 @@ void StepReport::bar(const TrainLine& line) {
   const double now = now_seconds();
   if (now - last_bar_ < 0.1 && line.step != setting_.steps) return;  // ten times a second is enough for an eye
   last_bar_ = now;
-  constexpr int width = 30;
-  const int done = static_cast<int>(width * line.step / (setting_.steps > 0 ? setting_.steps : 1));
   text_.clear();
-  text_.append(std::string_view("\r["));
-  for (int i = 0; i < width; ++i) text_.push_back(i < done ? '=' : i == done ? '>' : ' ');
-  fmt::format_to(std::back_inserter(text_), "] {}/{}  loss {:.3f}  {:.0f} tokens/s  left ", line.step, setting_.steps,
-                 line.loss, line.tokens_per_s);
-  append_duration(
-      text_, static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_));
+  text_.push_back('\r');
+  append_progress(text_, {line.step, setting_.steps, line.loss, line.tokens_per_s, seconds_left(line)},
+                  terminal_columns(STDOUT_FILENO));
   text_.append(std::string_view("\033[K"));
   if (line.step == setting_.steps) text_.push_back('\n');
   std::fwrite(text_.data(), 1, text_.size(), stdout);
@@ -122,7 +107,7 @@ void StepReport::bar(const TrainLine& line) {
 }
 
 void StepReport::clear_bar() {
-  if (!terminal_ || setting_.quiet) return;
+  if (!bar_) return;
   std::fputs("\r\033[K", stdout);
   std::fflush(stdout);
 }

@@ -73,6 +73,7 @@ class StepReport {
     double flops_per_token = 0;
     std::optional<double> peak_tflops;  // for MFU; null when not known
     bool quiet = false;                 // says nothing: all ranks but the first
+    bool progress = true;               // the bar, if there is something to show it on
   };
   StepReport(const Setting&, Metrics&);
 
@@ -84,11 +85,12 @@ class StepReport {
  private:
   void log_line(const TrainLine&);
   void bar(const TrainLine&);
+  double seconds_left(const TrainLine&) const;
 
   Setting setting_;
   Metrics& metrics_;
   fmt::memory_buffer text_;
-  bool terminal_;
+  bool bar_;
   std::int64_t interval_steps_ = 0, session_steps_ = 0;
   double interval_seconds_ = 0, session_seconds_ = 0, last_bar_ = 0;
   std::array<double, static_cast<std::size_t>(Phase::count)> interval_phases_{};

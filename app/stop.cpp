@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -16,16 +17,18 @@ namespace sestina {
 namespace {
 
 // All that a handler may touch. One process has one set of handlers, so these are one per process too.
-volatile std::sig_atomic_t stop_signal = 0;
+volatile std::sig_atomic_t came[NSIG] = {};  // by number of the signal
 volatile std::sig_atomic_t save_signal = 0;
 volatile std::sig_atomic_t interrupts = 0;
 
-void on_stop(int signal) { stop_signal = signal; }
+const std::vector<int> stop_signals = {SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};  // that a deck may choose
+
+void on_stop(int signal) { came[signal] = 1; }
 void on_save(int) { save_signal = 1; }
 void on_interrupt(int signal) {
   if (interrupts != 0) _exit(static_cast<int>(ExitCode::interrupted));
   interrupts = 1;
-  stop_signal = signal;
+  came[signal] = 1;
   static constexpr char message[] = "\nsestina: stopping with a checkpoint; Ctrl-C again leaves at once\n";
   const int saved = errno;
   [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
@@ -96,40 +99,73 @@ bool take(const std::filesystem::path& path) {
 
 }  // namespace
 
-Stop::Stop(const RunOptions& run, const std::string& run_dir, bool first)
-    : stop_file_(run_dir + "/STOP"),
-      checkpoint_file_(run_dir + "/CHECKPOINT"),
-      deadline_(deadline_of(run.walltime)),
-      first_(first) {
-  stop_signal = 0;
-  save_signal = 0;
-  interrupts = 0;
-  for (const auto& name : run.stop_signals) signals_.push_back(number_of(name));
-  for (const int signal : signals_) install(signal, on_stop);
+void catch_signals() {
+  for (const int signal : stop_signals) install(signal, on_stop);
   install(SIGINT, on_interrupt);
   install(SIGHUP, on_save);
 }
 
+void release_signals() {
+  const bool hung_up = save_signal != 0;
+  save_signal = 0;
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGINT, SIGHUP}) {
+    install(signal, SIG_DFL);
+    if (came[signal] != 0 || (signal == SIGHUP && hung_up)) raise(signal);
+  }
+}
+
+Stop::Stop(double walltime) : signals_(stop_signals), deadline_(deadline_of(walltime)) {
+  signals_.push_back(SIGINT);
+  catch_signals();
+}
+
+void Stop::settle(const RunOptions& run, const std::string& run_dir, bool first) {
+  stop_file_ = run_dir + "/STOP";
+  checkpoint_file_ = run_dir + "/CHECKPOINT";
+  looks_for_files_ = first;
+  deadline_ = deadline_of(run.walltime);
+  catch_signals();  // again: libraries have started meanwhile
+  signals_ = {SIGINT};
+  for (const auto& name : run.stop_signals) signals_.push_back(number_of(name));
+  for (const int signal : stop_signals) {
+    if (std::find(signals_.begin(), signals_.end(), signal) != signals_.end()) continue;
+    install(signal, SIG_DFL);
+    if (came[signal] != 0) raise(signal);
+  }
+}
+
 Stop::~Stop() {
-  for (const int signal : signals_) install(signal, SIG_DFL);
+  for (const int signal : stop_signals) {
+    install(signal, SIG_IGN);
+    came[signal] = 0;
+  }
+  install(SIGHUP, SIG_IGN);
   install(SIGINT, SIG_DFL);
-  install(SIGHUP, SIG_DFL);
+  came[SIGINT] = 0;
+  save_signal = 0;
+  interrupts = 0;
+}
+
+bool Stop::told_to_stop(double reserve) {
+  if (!reason_.empty()) return true;  // a stop is never taken back
+  if (boot_seconds() + reserve >= deadline_) reason_ = "wall time";
+  for (const int signal : signals_)
+    if (came[signal] != 0) reason_ = "signal " + name_of(signal);
+  return !reason_.empty();
 }
 
 Stop::Wish Stop::poll(double reserve) {
-  if (!reason_.empty()) return Wish::stop;  // a stop is never taken back
+  if (told_to_stop(reserve)) return Wish::stop;
   const double now = boot_seconds();
   const bool save_asked = save_signal != 0;
   save_signal = 0;
   bool save_file = false;
   constexpr double file_interval = 0.25;  // seconds between looks at the run directory, which may be far away
-  if (first_ && now >= next_look_) {
+  if (looks_for_files_ && now >= next_look_) {
     next_look_ = now + file_interval;
     if (take(stop_file_)) reason_ = "STOP file";
     save_file = take(checkpoint_file_);
   }
-  if (now + reserve >= deadline_) reason_ = "wall time";
-  if (stop_signal != 0) reason_ = "signal " + name_of(stop_signal);
   if (!reason_.empty()) return Wish::stop;
   return save_asked || save_file ? Wish::save : Wish::go_on;
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t max_skips_in_a_row = 20;  // more of them is divergence, not an accident
 
-StepReport::Setting report_setting(const Options& options, bool first) {
+StepReport::Setting report_setting(const Options& options, bool first, bool progress) {
   StepReport::Setting setting;
   setting.steps = options.run.steps;
   setting.every = options.metrics.every;
@@ -29,8 +29,12 @@ StepReport::Setting report_setting(const Options& options, bool first) {
   setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   setting.peak_tflops = options.machine.peak_tflops;
   setting.quiet = !first;
+  setting.progress = progress;
   return setting;
 }
+
+// NaN without the sign that some processors give it.
+double plain(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
 // The ranks name their common temporary folders by the process number of the first.
 WriterGroup writer_group(const Options& options, Runtime& runtime) {
@@ -44,9 +48,6 @@ WriterGroup writer_group(const Options& options, Runtime& runtime) {
   group.tp = options.parallel.tp;
   return group;
 }
-
-// The sign of a NaN says nothing.
-double unsigned_nan(double x) { return std::isnan(x) ? std::abs(x) : x; }
 
 // run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it must not
 // stop the run.
@@ -76,7 +77,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
-      report_(report_setting(options_, runtime.is_first()), metrics),
+      report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
       rank_steps_(static_cast<std::size_t>(runtime.size())) {
   model_.initialise(options_.run.seed);
   model_.session().optimizer().dump_failures(
@@ -203,9 +204,9 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
     skipped_in_a_row_ = 0;
     return true;
   }
-  const std::string what = fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})",
-                                       unsigned_nan(loss), unsigned_nan(norm), step_ + 1,
-                                       sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
+  const std::string what =
+      fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
+                  sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
     fail_diverged(fmt::format("not finite: {}; the last update is not affected", what));
   ++skipped_;
@@ -356,13 +357,16 @@ void Trainer<Exec, T>::drain_events() {
 template <class Exec, class T>
 void Trainer<Exec, T>::load() {
   // The first rank has verified all of it when it was chosen; each one checks what it opens.
-  const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full ? Verify::full
-                                                   : several()                     ? Verify::opened
-                                                                                   : Verify::all);
+  const CheckpointReader reader(setup_.checkpoint,
+                                options_.checkpoint.verify_full ? Verify::full
+                                : several()                     ? Verify::opened
+                                                                : Verify::all,
+                                setup_.poll);
   if (setup_.weights_only) {
     restore(model_.session(), reader, model_.model_fields(), false);
     spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,
                  reader.run().step);
+    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
     return;
   }
   const RunState& run = reader.run();

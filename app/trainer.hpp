@@ -23,12 +23,16 @@ struct TrainSetup {
   Options options;
   std::string deck;  // resolved, TOML; stored in every checkpoint
   std::string run_dir;
-  std::string checkpoint;             // to start from, "" = fresh
-  bool weights_only = false;          // take the weights alone from it: step, data position and optimizer start anew
-  bool fork = false;                  // the checkpoint belongs to another run directory
-  std::string tokenizer_digest;       // of data.tokenizer, "" none
-  std::vector<std::string> warnings;  // given before there was a log
-  const RunDir* held = nullptr;       // the lock on run_dir; null on all ranks but the first
+  std::int64_t start_step = 0;   // updates of the checkpoint, 0 fresh or weights alone
+  std::string checkpoint;        // to start from, "" = fresh
+  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
+  bool imported = false;         // the checkpoint is an import: weights alone
+  bool progress = true;          // a progress bar, where it can be shown
+  bool fork = false;             // the checkpoint belongs to another run directory
+  std::string tokenizer_digest;  // of data.tokenizer, "" none
+  Poll poll = {};                // called while the checkpoint is read; throws when told to stop
+  std::vector<std::string> warnings = {};  // given before there was a log
+  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
 };
 
 template <class Exec, class T>

@@ -4,16 +4,20 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "app/deck_layers.hpp"
 #include "app/instruction_set.hpp"
+#include "app/run_data.hpp"
 #include "app/run_dir.hpp"
 #include "app/verbs.hpp"
 #include "core/options.hpp"
 #include "io/checkpoint.hpp"
 #include "io/hf_model.hpp"
+#include "io/mapped_file.hpp"
+#include "io/output_file.hpp"
 
 namespace fs = std::filesystem;
 
@@ -65,22 +69,35 @@ std::string model_section(const ModelConfig& c) {
   return text;
 }
 
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
+
+void copy_file(const std::string& from, const std::string& to) {
+  OutputFile file(to);
+  file.write(MappedFile(from).view());
+  file.commit();
+}
+
 // The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
 // says another model is refused.
-std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config) {
+std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config,
+                        const std::string& tokenizer) {
   const bool given = !arguments.deck.empty() || !arguments.overrides.empty();
   const bool from_hf =
       given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand beside it
   Deck deck = layered_deck(arguments, from_hf ? "" : model_section(config), hf + "/config.json");
+  if (!tokenizer.empty() && (!deck.has("data.tokenizer") || deck.from_file("data.tokenizer")))
+    deck.add_override("data.tokenizer=" + tokenizer);
   const Options options = Options::read(deck);
   deck.finish();
+  require_byte_vocabulary(options);
   ModelConfig said = options.model;
   said.bos_token_id = config.bos_token_id;  // a deck does not say these
   said.eos_token_id = config.eos_token_id;
   said.pad_token_id = config.pad_token_id;
   if (said.to_hf_json() != config.to_hf_json())
     fail(ExitCode::bad_data, "{}/config.json is another model than [model] of the deck", hf);
-  return given ? deck.dump() : model_section(config);
+  if (given) return deck.dump();
+  return model_section(config) + (tokenizer.empty() ? "" : fmt::format("[data]\ntokenizer = {}\n", quoted(tokenizer)));
 }
 
 }  // namespace
@@ -107,6 +124,14 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
   fmt::print("{}: update {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
              parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
+  const std::string difference = gpt2_difference(config);
+  if (config.family == Family::gpt)
+    fmt::print("{}\n", difference.empty() ? "transformers loads it as GPT-2 (GPT2LMHeadModel)"
+                                          : fmt::format("transformers has no class for this model ({}): sestina alone "
+                                                        "reads the folder",
+                                                        difference));
+  if (tokenizer.empty())
+    fmt::print("no tokenizer.json is written: the model reads bytes, or give one with --tokenizer\n");
   return static_cast<int>(ExitCode::done);
 }
 
@@ -114,7 +139,10 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
   const ModelConfig config = read_hf_config(arguments.hf);
   const SafeTensors file = open_hf_weights(arguments.hf, config);
   RunState run;
-  run.deck = import_deck(arguments.deck, arguments.hf, config);
+  const fs::path run_folder = fs::absolute(arguments.run_dir).lexically_normal();
+  const bool has_tokenizer = fs::exists(fs::path(arguments.hf) / "tokenizer.json");
+  run.deck = import_deck(arguments.deck, arguments.hf, config,
+                         has_tokenizer ? (run_folder / "tokenizer.json").string() : "");
   run.instruction_set = instruction_set();
   run.loss = std::numeric_limits<double>::quiet_NaN();  // not known
 
@@ -134,6 +162,9 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
   const RunDir run_dir(arguments.run_dir);
   if (!list_checkpoints(arguments.run_dir).empty())
     fail(ExitCode::cannot_create, "{}: already holds checkpoints", arguments.run_dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    if (has_tokenizer && fs::exists(fs::path(arguments.hf) / name))
+      copy_file((fs::path(arguments.hf) / name).string(), (run_folder / name).string());
   CheckpointWriter writer(arguments.run_dir, CheckpointOptions{});
   writer.slot() = std::move(snapshot);
   writer.save();

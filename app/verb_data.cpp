@@ -2,9 +2,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/progress.hpp"
 #include "app/step_report.hpp"
 #include "app/verbs.hpp"
 #include "io/output_file.hpp"
@@ -31,7 +33,7 @@ class ProgressLine {
   }
 
  private:
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const bool terminal_ = shows_progress("auto", STDERR_FILENO);
   double next_ = 0;
 };
 
@@ -40,7 +42,12 @@ double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6;
 struct Tokenized {
   TextCounts counts;
   std::uint64_t documents = 0;
+  TextDefects defects;
 };
+
+DocumentRule rule_of(const std::string& separator, const std::string& text_key, double invalid_limit, int threads) {
+  return {TextForm::by_name, separator, text_key, invalid_limit, threads};
+}
 
 Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files,
                          const Tokenizer* tokenizer, MegatronWriter& writer) {
@@ -52,8 +59,9 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
     result.counts.tokens += tokens.size();
     ++result.documents;
   };
-  read_documents(
-      files, arguments.separator, [&](const std::vector<std::string_view>& documents, std::uint64_t, std::size_t read) {
+  result.defects = read_documents(
+      files, rule_of(arguments.separator, arguments.text_key, arguments.invalid_limit, arguments.threads),
+      [&](const std::vector<std::string_view>& documents, std::size_t read) {
         for (const auto document : documents) result.counts.bytes += document.size();
         tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
         progress.show(
@@ -61,6 +69,7 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
             fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
                         megabytes(result.counts.bytes) / (now_seconds() - start)));
       });
+  if (tokenizer == nullptr) result.defects.repaired = 0;  // bytes are taken as they are
   return result;
 }
 
@@ -73,7 +82,7 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
   const auto files = list_text_files(arguments.inputs, {});
   MegatronWriter writer(arguments.output, chosen != nullptr ? chosen->vocab_size() : 256);
-  const auto [counts, documents] = tokenize_files(arguments, files, chosen, writer);
+  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, writer);
   if (counts.tokens == 0) fail(ExitCode::bad_data, "data tokenize: the {} input files hold no text", files.size());
   writer.finish();
   write_text_counts(arguments.output, counts, arguments.tokenizer);
@@ -83,7 +92,8 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   if (arguments.json) {
     const nlohmann::ordered_json json = {
         {"output", arguments.output}, {"files", files.size()},    {"documents", documents}, {"tokens", counts.tokens},
-        {"bytes", counts.bytes},      {"bytes_per_token", ratio}, {"seconds", seconds}};
+        {"bytes", counts.bytes},      {"bytes_per_token", ratio}, {"seconds", seconds},
+        {"lines_skipped", defects.skipped()}, {"documents_repaired", defects.repaired}};
     fmt::print("{}\n", json.dump());
   } else {
     fmt::print(
@@ -91,6 +101,7 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
         "MB/s)\n",
         arguments.output, counts.tokens, documents, files.size(), megabytes(counts.bytes), ratio, seconds,
         megabytes(counts.bytes) / seconds);
+    if (const std::string text = to_text(defects); !text.empty()) fmt::print("{}\n", text);
   }
   return 0;
 }
@@ -98,14 +109,18 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
 int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
   const double start = now_seconds();
   const auto paths = list_text_files(arguments.inputs, {});
-  std::vector<TextFile> files;
+  std::list<DocumentFile> files;
   std::vector<std::string_view> documents;
   std::uint64_t bytes = 0;
-  for (const auto& path : paths) files.emplace_back(path);
-  for (const TextFile& file : files) {
-    documents.push_back(file.view());
-    bytes += file.view().size();
+  TextDefects defects;
+  const DocumentRule rule = rule_of("", arguments.text_key, arguments.invalid_limit, arguments.threads);
+  for (const auto& path : paths) {
+    const DocumentFile& file = files.emplace_back(path, rule);
+    documents.insert(documents.end(), file.documents().begin(), file.documents().end());
+    defects.add(file.counts());
   }
+  require_valid_lines(defects, rule.invalid_limit, paths.front());
+  for (const auto document : documents) bytes += document.size();
   if (bytes == 0) fail(ExitCode::bad_data, "data train-tokenizer: the {} input files hold no text", files.size());
   ProgressLine progress;
   TokenizerTraining training{
@@ -129,6 +144,7 @@ int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
   } else {
     fmt::print("{}: {} tokens learnt from {:.1f} MB of text in {} files, {:.1f} s\n", arguments.output, size,
                megabytes(bytes), files.size(), now_seconds() - start);
+    if (const std::string skipped = to_text(defects); !skipped.empty()) fmt::print("{}\n", skipped);
   }
   return 0;
 }

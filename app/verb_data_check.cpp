@@ -19,12 +19,19 @@ namespace {
 
 using Format = DataSource::Format;
 constexpr std::pair<const char*, Format> formats[] = {
-    {"megatron", Format::megatron}, {"llmc", Format::llmc}, {"npy", Format::npy}, {"text", Format::text}};
+    {"megatron", Format::megatron}, {"llmc", Format::llmc}, {"npy", Format::npy}, {"text", Format::text}, {"jsonl", Format::jsonl}};
 
 const char* format_name(Format format) {
   for (const auto& [name, value] : formats)
     if (value == format) return name;
   return "";
+}
+
+DataSource source_of(Format format, const std::string& path) {
+  DataSource source;
+  source.format = format;
+  source.path = path;
+  return source;
 }
 
 // The format said, else by what lies at the path; a Megatron pair may be named by its prefix or one of its two files.
@@ -33,12 +40,12 @@ DataSource find_source(std::string path, const std::string& format) {
   const std::string prefix = extension == ".bin" || extension == ".idx" ? path.substr(0, path.size() - 4) : path;
   const bool pair = fs::exists(prefix + ".idx") && fs::exists(prefix + ".bin");
   for (const auto& [name, value] : formats)
-    if (format == name) return {value, value == Format::megatron ? prefix : path, 1};
-  if (!format.empty()) fail(ExitCode::usage, "format '{}', allowed: megatron, llmc, npy, text", format);
-  if (pair || extension == ".idx") return {Format::megatron, prefix, 1};
-  if (extension == ".bin") return {Format::llmc, path, 1};
-  if (extension == ".npy") return {Format::npy, path, 1};
-  return {Format::text, path, 1};
+    if (format == name) return source_of(value, value == Format::megatron ? prefix : path);
+  if (!format.empty()) fail(ExitCode::usage, "format '{}', allowed: megatron, llmc, npy, text, jsonl", format);
+  if (pair || extension == ".idx") return source_of(Format::megatron, prefix);
+  if (extension == ".bin") return source_of(Format::llmc, path);
+  if (extension == ".npy") return source_of(Format::npy, path);
+  return source_of(is_jsonl_name(path) ? Format::jsonl : Format::text, path);
 }
 
 std::optional<Tokenizer> load_tokenizer(const std::string& path) {

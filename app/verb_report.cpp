@@ -32,12 +32,21 @@ int run_report(const ReportArguments& arguments) {
   if (arguments.run_dirs.empty()) fail(ExitCode::usage, "report: which run directory?");
   std::vector<RunHistory> runs;
   std::vector<std::string> decks;
+  std::vector<std::string> folders;
   for (const std::string& folder : arguments.run_dirs) {
+    if (!std::filesystem::exists(std::filesystem::path(folder) / "metrics.jsonl")) {
+      fmt::print(stderr, "sestina: warning: {}: no metrics.jsonl, so no run: left out\n", folder);
+      continue;
+    }
+    folders.push_back(folder);
     runs.push_back(read_history(folder));
     decks.push_back(text_of(std::filesystem::path(folder) / "deck.resolved.toml"));
   }
-  make_names_differ(runs, arguments.run_dirs);
-  const std::string path = arguments.output.empty() ? (std::filesystem::path(arguments.run_dirs[0]) / "report.html").string() : arguments.output;
+  if (runs.empty())
+    fail(ExitCode::input_missing, "{}: no metrics.jsonl here; a run directory holds one",
+         fmt::join(arguments.run_dirs, ", "));
+  make_names_differ(runs, folders);
+  const std::string path = arguments.output.empty() ? (std::filesystem::path(folders[0]) / "report.html").string() : arguments.output;
   OutputFile file(path);
   file.write(report_html(runs, decks));
   file.commit();

@@ -1,19 +1,29 @@
 // `sestina train`: settles deck, checkpoint, data and run directory, then trains.
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
 
+#include "app/core_share.hpp"
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
 #include "app/log_file.hpp"
 #include "app/memory_check.hpp"
+#include "app/progress.hpp"
+#include "app/rank_agreement.hpp"
 #include "app/rank_run.hpp"
 #include "app/run_data.hpp"
 #include "app/run_dir.hpp"
+#include "app/run_start.hpp"
+#include "app/start_up.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
 #include "io/digest.hpp"
@@ -33,28 +43,51 @@ std::string find_run_dir(const TrainArguments& arguments) {
   return run.dir.empty() ? "runs/" + run.name : run.dir;
 }
 
+bool names_checkpoint(const TrainArguments& arguments) {  // or another run directory
+  return !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "latest";
+}
+bool holds_checkpoints(const std::string& folder) {
+  std::error_code ignored;
+  return fs::is_directory(fs::path(folder) / "checkpoints", ignored);
+}
+
 // warnings: about checkpoints that are passed over.
 std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir,
-                            std::vector<std::string>& warnings) {
+                            std::vector<std::string>& warnings, const Poll& poll = {}) {
   if (arguments.resume.empty()) return "";
-  if (arguments.resume != "auto" && arguments.resume != "latest") {
-    if (!fs::exists(fs::symlink_status(arguments.resume)))
+  if (names_checkpoint(arguments)) {
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(arguments.resume, ignored)))
       fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
-    if (!fs::is_directory(fs::path(arguments.resume) / "checkpoints")) return arguments.resume;
+    if (!holds_checkpoints(arguments.resume)) return arguments.resume;
   }
-  const bool other_run = arguments.resume != "auto" && arguments.resume != "latest";
-  const std::string where = other_run ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
+  const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
   const auto warn = [&warnings](const std::string& line) {
     spdlog::warn("{}", line);
     warnings.push_back(line);
   };
-  const std::string found = newest_complete(where, false, warn, true);
+  const std::string found = newest_complete(where, false, warn, poll, true);
   if (!found.empty()) return found;
   if (!list_checkpoints(where).empty())
     fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
          arguments.resume, where, where);
   if (arguments.resume == "auto") return "";
   fail(ExitCode::input_missing, "-r {}: {} holds no checkpoint", arguments.resume, where);
+}
+
+// The newest checkpoint that is complete by its manifest and sizes, as far as that can be told at once; "" none.
+std::string glance_at_checkpoint(const TrainArguments& arguments) try {
+  if (arguments.resume.empty()) return "";
+  const std::string where = names_checkpoint(arguments) ? arguments.resume : find_run_dir(arguments);
+  if (names_checkpoint(arguments) && !holds_checkpoints(where)) {
+    CheckpointReader(where, Verify::opened);
+    return where;
+  }
+  for (const CheckpointInfo& info : list_checkpoints(where))
+    if (info.problem.empty()) return info.path;
+  return "";
+} catch (const std::exception&) {
+  return "";
 }
 
 bool inside(const std::string& checkpoint, const std::string& run_dir) {
@@ -121,28 +154,30 @@ void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime& runtime, Stop& stop,
-               Metrics& metrics) {
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const std::string& command_line,
+               Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
   const Options& options = setup.options;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<SampleSet> training, validation;
-  runtime.together([&] {
+  start.phase("opening the data", [&] {
     tokenizer = open_tokenizer(options.data);
     training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get()));
     if (options.metrics.eval_every > 0 && has_validation(options.data))
       validation = std::make_unique<SampleSet>(training->validation(tokenizer.get()));
   });
   spdlog::info("{}", training->description());
-  double stopped = stop.poll(0) == Stop::Wish::stop ? 1 : 0;
-  runtime.world().all_reduce(&stopped, 1, Reduction::max);
-  if (stopped > 0) {
-    spdlog::info("stopped by {} before the first update", stop.reason().empty() ? "another rank" : stop.reason());
-    return setup.checkpoint.empty() ? ExitCode::stopped_unsaved : ExitCode::stopped_saved;
-  }
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
-  const KokkosSession session(options.run.threads, kokkos, runtime.node_ranks());
+  const int sharers = core_sharers(runtime);
+  std::optional<KokkosSession> session;
+  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
+  warn_of_shared_cores(runtime, Kokkos::num_threads());
+  runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
+    const RunStart facts{setup.start_step, setup.deck, command_line, exec.name(), Host().concurrency()};
+    const RunLine line = run_line(facts, runtime);
+    if (runtime.is_first()) log_start(options, facts, runtime);
+    metrics.run(line);
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
                                                         metrics);
     runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
@@ -150,24 +185,41 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, Runtime
   });
 }
 
+bool has_optimizer_state(const CheckpointReader& reader) {
+  return std::any_of(reader.entries().begin(), reader.entries().end(),
+                     [](const auto& entry) { return entry.path.starts_with("/optimizer/"); });
+}
+
 // The newest checkpoint and its deck, found and verified by the first rank.
-void find_start(const TrainArguments& arguments, Runtime& runtime, TrainSetup& setup, std::string& stored) {
-  runtime.together([&] {
+void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
+                std::string& stored) {
+  std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
+  start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
-    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings);
-    if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, Verify::opened).run().deck;
+    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
+    if (setup.checkpoint.empty()) return;
+    if (runtime.size() > 1) setup.checkpoint = fs::absolute(setup.checkpoint).string();
+    const CheckpointReader reader(setup.checkpoint, Verify::opened);
+    stored = reader.run().deck;
+    facts[0] = reader.run().step;
+    facts[1] = reader.run().step == 0 && !has_optimizer_state(reader) ? 1 : 0;
   });
+  runtime.world().broadcast(facts, sizeof facts, 0);
+  setup.imported = facts[1] == 1;
+  setup.weights_only = arguments.weights_only || setup.imported;
+  setup.start_step = setup.weights_only ? 0 : facts[0];
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
-  if (setup.checkpoint.empty() || arguments.resume == "auto" || arguments.resume == "latest") return;
-  runtime.together([&] {  // one that was named, not found: the ranks share the work of verifying it
-    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false);
+  if (setup.checkpoint.empty() || !names_checkpoint(arguments)) return;
+  start.phase("verifying the checkpoint", [&] {  // one that was named, not found: the ranks share the work
+    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false, start.poll());
     if (!problem.empty()) fail(ExitCode::bad_data, "{}", problem);
   });
 }
 
-// Deck and options, the same on every rank, or the same error.
-void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::string& stored, TrainSetup& setup) {
+// Deck and options of this rank; returns what of them all ranks must have alike.
+std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
+                                 TrainSetup& setup) {
   DeckArguments layers = arguments.deck;
   take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
   Deck deck = layered_deck(layers, stored, setup.checkpoint);
@@ -176,16 +228,79 @@ void read_deck(const TrainArguments& arguments, Runtime& runtime, const std::str
   require_trainable(deck, setup.options);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
+  if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
+  const bool said = !arguments.deck.deck.empty() || !arguments.deck.overrides.empty();
+  return deck_statements(deck, said ? layered_deck(arguments.deck) : Deck());
+}
+
+// What the command line says beside the deck. A checkpoint that is named is compared by what it holds.
+std::vector<Statement> command_statements(const TrainArguments& arguments) {
+  std::vector<Statement> statements = program_statements();
+  const std::string& resume = arguments.resume;
+  std::string found = resume.empty() ? "not given" : resume;
+  if (names_checkpoint(arguments)) {
+    const std::string checkpoint = glance_at_checkpoint(arguments);
+    found = checkpoint.empty() ? "no checkpoint" : digest_files({checkpoint + "/manifest.json"}).xxh3_128;
+  }
+  statements.push_back({"-r", found, names_checkpoint(arguments) ? fmt::format("{} ({})", resume, found) : "", true});
+  statements.push_back({"--weights-only", arguments.weights_only ? "given" : "not given", "", true});
+  statements.push_back({"-t", fmt::format("{} s", arguments.walltime), "", true});
+  return statements;
+}
+
+// Deck, data and checkpoint are the same on all ranks, or the run ends here, before anything depends on them.
+void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
+                 TrainSetup& setup) {
+  std::vector<Statement> deck, data;
+  start.phase("reading the deck", [&] { deck = read_deck(arguments, runtime, stored, setup); });
+  require_agreement(runtime.world(), deck, ExitCode::bad_deck);
+  const Options& options = setup.options;
+  runtime.set_start_timeout(options.run.start_timeout);
+  start.phase("comparing the data", [&] {
+    session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks());
+    require_memory(options, runtime.rank(), runtime.node_ranks());
+    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
+    if (runtime.size() == 1) return;
+    data = data_statements(options, start.poll());
+    if (setup.checkpoint.empty()) return;
+    const FileDigest manifest = digest_files({setup.checkpoint + "/manifest.json"});
+    data.push_back({"checkpoint", manifest.xxh3_128, fmt::format("{} ({})", setup.checkpoint, manifest.xxh3_128)});
+  });
+  require_agreement(runtime.world(), data, ExitCode::bad_data);
+}
+
+// The first line of the lock says who holds it: a rank that reads another one has another folder before it. A file
+// system of the network may take a while to show it.
+void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+  const auto holder = [&] {
+    std::ifstream file(setup.run_dir + "/lock");
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  std::string first = holder(), where = setup.run_dir;
+  runtime.world().broadcast(first, 0);
+  runtime.world().broadcast(where, 0);
+  start.phase("meeting in the run directory", [&] {
+    constexpr int rounds = 100;
+    for (int i = 0; holder() != first; ++i) {
+      if (i == rounds)
+        fail(ExitCode::bad_deck, "run.dir: {} is not the folder that rank 0 knows as {}; all ranks need the same one",
+             setup.run_dir, where);
+      start.poll()();
+      std::this_thread::sleep_for(std::chrono::milliseconds(i < rounds / 2 ? 5 : 100));
+    }
+  });
 }
 
 // The run directory belongs to the first rank, which locks it.
-std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) {
+std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
   std::unique_ptr<RunDir> run_dir;
-  runtime.together([&] {
+  start.phase("opening the run directory", [&] {
     if (!runtime.is_first()) return;
     run_dir = std::make_unique<RunDir>(setup.run_dir);
     if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
@@ -193,37 +308,55 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime) 
            "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
     run_dir->write_deck(setup.deck);
   });
+  if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
   return run_dir;
 }
 
-int train_on_ranks(const TrainArguments& arguments, Runtime& runtime) {
+void warn_of_jump(const std::string& stored, const TrainSetup& setup) {
+  Deck deck;
+  deck.add_text(stored, setup.checkpoint + "/manifest.json", ".");
+  const std::string jump = learning_rate_jump(Options::read(deck), setup.options, setup.start_step);
+  if (!jump.empty()) spdlog::warn("{}", jump);
+}
+
+int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop) {
   TrainSetup setup;
   std::string stored;
-  runtime.together([&] { setup.run_dir = find_run_dir(arguments); });
-  find_start(arguments, runtime, setup, stored);
-  setup.weights_only = arguments.weights_only;
-  runtime.together([&] { read_deck(arguments, runtime, stored, setup); });
+  StartUp start(runtime, stop, [&] { return !glance_at_checkpoint(arguments).empty(); });
+  runtime.begin_phase("comparing the programs");
+  require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
+  start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
+  find_start(arguments, runtime, start, setup, stored);
+  setup.poll = start.last_poll();
+  settle_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
-  runtime.together([&] {
-    require_memory(options, runtime.rank(), runtime.node_ranks());
-    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
-  });
-  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime);
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
   setup.held = run_dir.get();
   log_to(setup.run_dir, runtime, setup.warnings);
-  Stop stop(options.run, setup.run_dir, runtime.is_first());
+  stop.settle(options.run, setup.run_dir, runtime.is_first());
+  setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   std::unique_ptr<Metrics> metrics;
-  runtime.together([&] {
+  start.phase("opening the metrics", [&] {
     metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
                                  : std::make_unique<Metrics>();
   });
+  if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
+    spdlog::warn("{}", defect);
   spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
-  if (runtime.size() > 1)
-    spdlog::info("{} ranks: {} x {} (data x tensor parallel), micro-batches of {} sequences", runtime.size(),
-                 options.parallel.dp, options.parallel.tp, options.train.micro_batch);
-  return static_cast<int>(train(setup, arguments.kokkos, runtime, stop, *metrics));
+  if (setup.imported && !arguments.weights_only)
+    spdlog::info("{} was imported and holds weights alone: taken as with --weights-only", setup.checkpoint);
+  if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
+  return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
+}
+
+// run.start_timeout as far as it is known before the ranks meet; what is wrong with the deck is told later.
+double find_start_timeout(const TrainArguments& arguments) try {
+  Deck deck = layered_deck(arguments.deck);
+  return RunOptions::read(deck).start_timeout;
+} catch (const Error&) {
+  return RunOptions().start_timeout;
 }
 
 // Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
@@ -238,6 +371,9 @@ int print_deck(const TrainArguments& arguments) {
   require_training_keys(deck);
   require_trainable(deck, options);
   deck.finish();
+  if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
+  if (const std::string defect = byte_text_defect(options); !defect.empty())
+    fmt::print(stderr, "sestina: warning: {}\n", defect);
   std::fputs(deck.dump().c_str(), stdout);
   return static_cast<int>(ExitCode::done);
 }
@@ -245,11 +381,26 @@ int print_deck(const TrainArguments& arguments) {
 }  // namespace
 
 int run_train(const TrainArguments& arguments) {
-  if (arguments.dry_run) return print_deck(arguments);
-  // Until training starts: one rank may verify a large checkpoint, or read a large text, while the others wait.
-  constexpr double start_timeout = 1200;
-  Runtime runtime(start_timeout);
-  return run_on_ranks(runtime, [&] { return train_on_ranks(arguments, runtime); });
+  if (arguments.dry_run) {
+    release_signals();
+    return print_deck(arguments);
+  }
+  Stop stop(arguments.walltime);
+  const auto stopped_code = [&]() -> int {
+    if (!stop.told_to_stop()) return 0;
+    const bool saved = !glance_at_checkpoint(arguments).empty();
+    return static_cast<int>(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved);
+  };
+  Runtime runtime(find_start_timeout(arguments), stopped_code);
+  return run_on_ranks(runtime, [&] {
+    try {
+      return train_on_ranks(arguments, runtime, stop);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::stopped_saved && error.code() != ExitCode::stopped_unsaved) throw;
+      if (runtime.is_first()) spdlog::info("{}", error.what());
+      return static_cast<int>(error.code());
+    }
+  });
 }
 
 }  // namespace sestina

@@ -13,6 +13,7 @@ namespace sestina {
 struct DeckArguments {
   std::string deck;                      // -i, "" none
   std::vector<std::string> overrides;    // section.key=value
+  std::string hf = {};                   // takes the place of [model] in the deck: its from_hf
 };
 
 struct TrainArguments {
@@ -21,8 +22,15 @@ struct TrainArguments {
   std::string run_dir;                   // -d, "" = run.dir of the deck
   bool dry_run = false;                  // -n: validate everything, print the resolved deck
   bool weights_only = false;             // --weights-only: fork with weights alone
+  std::string progress = "auto";         // --progress: auto, always, never
+  std::string command_line;              // as it was given, for metrics.jsonl
   double walltime = 0;                   // -t in seconds, 0 = run.walltime of the deck
   std::vector<std::string> kokkos;       // --kokkos-* flags
+};
+
+struct InitArguments {
+  std::string name, output;              // of the run; deck to write, "" = <name>.toml
+  std::string preset = "llama-8m", data; // data: text, JSONL or token files, "" = a place to fill in
 };
 
 struct PlanArguments {
@@ -34,6 +42,7 @@ struct PlanArguments {
 struct EvalArguments {
   DeckArguments deck;
   std::string checkpoint, hf;            // exactly one is set
+  std::string choices;                   // --choices: a JSONL file to score instead of the data
   bool json = false;
   std::vector<std::string> kokkos;
 };
@@ -41,10 +50,17 @@ struct EvalArguments {
 struct GenerateArguments {
   DeckArguments deck;                    // may be empty: the checkpoint's own
   std::string checkpoint, hf;            // exactly one is set
-  std::string prompt, tokenizer;         // tokenizer "" = data.tokenizer of the deck
-  int tokens = 128;
+  struct Prompt {
+    std::string text;                    // or the path of a file, "-" = standard input
+    bool file = false;
+  };
+  std::vector<Prompt> prompts;           // at least one
+  std::string tokenizer;                 // "" = data.tokenizer of the deck
+  std::vector<std::string> stops;        // text ends ahead of the first of them
+  int tokens = 128, samples = 1;         // samples of each prompt
   double temperature = 0.8;              // 0 = the most likely token
   int top_k = 0;                         // 0 = all
+  double top_p = 1, repetition_penalty = 1;
   std::uint64_t seed = 1;
   bool json = false;
   std::vector<std::string> kokkos;
@@ -55,6 +71,8 @@ struct DataTokenizeArguments {
   std::string tokenizer;                 // tokenizer.json, "" = bytes
   std::string output;                    // Megatron prefix: <output>.bin and .idx
   std::string separator;                 // splits a file into documents at lines equal to it, "" = one document
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;           // share of their lines that may be skipped
   bool end_of_document = true;           // append the tokenizer's end-of-document token
   int threads = 0;                       // 0 = all cores
   bool json = false;
@@ -65,6 +83,8 @@ struct DataTrainTokenizerArguments {
   std::int64_t vocab_size = 4096;
   std::string pattern = "gpt2";          // gpt2, llama3, qwen
   std::vector<std::string> special = {"<|endoftext|>"};
+  std::string text_key = "text";         // of JSONL files
+  double invalid_limit = 0.01;
   int threads = 0;
   bool json = false;
 };
@@ -129,6 +149,7 @@ struct InfoArguments {
 };
 
 int run_train(const TrainArguments&);
+int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&);
 int run_generate(const GenerateArguments&);

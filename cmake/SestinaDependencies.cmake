@@ -17,6 +17,7 @@ pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
 # The serial library: checkpoints are one file per rank, written without MPI.
 set(HDF5_PREFER_PARALLEL OFF)
 sestina_find(HDF5 COMPONENTS C)

@@ -67,16 +67,37 @@ Deck::~Deck() = default;
 Deck::Deck(Deck&&) noexcept = default;
 
 void Deck::add_file(const std::string& path) {
+  std::error_code ignored;  // a pipe is not waited for
+  if (!std::filesystem::is_regular_file(path, ignored))
+    fail(ExitCode::input_missing, "{}: the deck cannot be opened: {}", path,
+         std::filesystem::exists(path, ignored) ? "it is not a regular file" : "there is no such file");
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path))
-    fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
+  if (!file) fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
   constexpr auto one_more_than_allowed =
       static_cast<std::streamsize>(max_deck_bytes) + 1;  // the size that is refused need not be read whole
   std::string text(static_cast<std::size_t>(one_more_than_allowed), '\0');
   file.read(text.data(), one_more_than_allowed);
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (file.bad()) fail(ExitCode::input_missing, "{}: the deck cannot be read", path);
-  add_text(text, path, std::filesystem::path(path).parent_path().string());
+  state_->main_where = path;
+  DeckLayer layer = parse_deck_text(text, path, std::filesystem::path(path).parent_path().string());
+  for (auto& [key, value] : layer.values) value.from_file = true;
+  state_->merge(std::move(layer));
+}
+
+bool Deck::from_file(std::string_view key) const {
+  const DeckValue* value = state_->find(key);
+  return value != nullptr && value->from_file;
+}
+
+std::string Deck::settle(std::string_view key, const std::string& text) {
+  state_->record(key, toml_text(text));
+  return text;
+}
+
+void Deck::replace_section(const std::string& section, const std::string& key, const std::string& text) {
+  state_->erase_below(section);
+  state_->merge(parse_deck_text(fmt::format("[{}]\n{} = {}\n", section, key, toml_text(text)), "command line", ""));
 }
 
 void Deck::add_text(const std::string& toml, const std::string& where, const std::string& folder) {
@@ -223,11 +244,12 @@ std::size_t Deck::table_count(std::string_view key) const {
 }
 
 void Deck::error(std::string_view key, const std::string& what, const std::string& allowed) {
-  state_->complain(key, what, allowed);
+  state_->conclude(key, what, allowed);
 }
 
 void Deck::finish() {
   state_->complain_about_unread();
+  state_->tell_conclusions();
   auto problems = state_->errors;
   if (!state_->broken) problems.insert(problems.end(), state_->absent.begin(), state_->absent.end());
   if (problems.empty()) return;

@@ -41,13 +41,16 @@ class Deck {
   std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;
+  bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
+  std::string settle(std::string_view key, const std::string& text);  // another rule decides: the value that counts
+  void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone
   void require(std::string_view key, const std::string& why);  // collects "required" if absent
   double duration(std::string_view key, double fallback);      // seconds, or "hh:mm:ss"
   std::string path(std::string_view key,
                    const std::string& fallback);        // relative to the folder of the layer that set it
   std::size_t table_count(std::string_view key) const;  // [[data.source]]: address entries as "data.source.0.path"
 
-  // Collects an error about a key: got is what the deck says, allowed is what may be said.
+  // Collects an error about a key, and what it may be. Left out where it may follow from a wrong value that is told.
   void error(std::string_view key, const std::string& what, const std::string& allowed);
 
   // Throws Error(bad_deck) with every collected error, one per line: "file:line:column: section.key: what, got X,
@@ -73,5 +76,8 @@ struct DeckDifference {
   std::string key, stored, now;
 };
 std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& now);
+
+// True for keys that the ranks of one run need not agree in: threads, and paths, which are those of a machine.
+bool is_local_to_rank(std::string_view key);
 
 }  // namespace sestina

@@ -56,11 +56,13 @@ constexpr std::string_view changeable[] = {
     "run.walltime",
     "run.stop_signals",
     "run.abort_timeout",
+    "run.start_timeout",
     "run.on_nonfinite",
     "run.space",
     "run.threads",
     "machine.*",
     "data.tokenizer",
+    "data.invalid_limit",
     "data.source.*.path",
     "data.validation.*",
     "train.micro_batch",
@@ -73,7 +75,21 @@ constexpr std::string_view changeable[] = {
     "metrics.*",
 };
 
-bool may_change(std::string_view key) {
+// Likewise, what each rank may have for itself; what lies behind the paths is compared instead.
+constexpr std::string_view local_to_rank[] = {
+    "run.dir",
+    "run.threads",
+    "data.tokenizer",
+    "data.source.*.path",
+    "data.validation.*.path",
+    "model.from_hf",
+    "optimizer.refresh.path",
+    "optimizer.refresh.cores",
+    "checkpoint.staging_dir",
+};
+
+template <class Patterns>
+bool matches_any(std::string_view key, const Patterns& patterns) {
   std::string pattern_key;  // indexes as "*"
   for (std::size_t begin = 0; begin <= key.size();) {
     const auto end = std::min(key.find('.', begin), key.size());
@@ -82,7 +98,7 @@ bool may_change(std::string_view key) {
     pattern_key += is_index(word) ? "*" : word;
     begin = end + 1;
   }
-  return std::any_of(std::begin(changeable), std::end(changeable), [&](std::string_view pattern) {
+  return std::any_of(std::begin(patterns), std::end(patterns), [&](std::string_view pattern) {
     if (pattern.ends_with(".*"))
       return pattern_key.compare(0, pattern.size() - 1, pattern.substr(0, pattern.size() - 1)) == 0;
     return pattern_key == pattern;
@@ -119,9 +135,11 @@ std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& no
   std::vector<DeckDifference> differences;
   for (const auto& key : keys) {
     const std::string before = stored.resolved(key), after = now.resolved(key);
-    if (before != after && !may_change(key)) differences.push_back({key, before, after});
+    if (before != after && !matches_any(key, changeable)) differences.push_back({key, before, after});
   }
   return differences;
 }
+
+bool is_local_to_rank(std::string_view key) { return matches_any(key, local_to_rank); }
 
 }  // namespace sestina

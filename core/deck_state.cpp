@@ -10,6 +10,7 @@ std::string parent_of(const std::string& key) {
   const auto dot = key.rfind('.');
   return dot == key.npos ? "" : key.substr(0, dot);
 }
+std::string_view section_of(std::string_view key) { return key.substr(0, key.find('.')); }
 std::string last_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }  // npos + 1 = 0
 
 bool is_below(std::string_view key, std::string_view section) {
@@ -81,7 +82,7 @@ void Deck::State::record(std::string_view key, std::string toml) {
   if (is_new) order.push_back(entry->first);
 }
 
-void Deck::State::complain(std::string_view key, const std::string& what, const std::string& allowed) {
+DeckProblem Deck::State::problem(std::string_view key, const std::string& what, const std::string& allowed) const {
   const std::string name(key);
   const DeckValue* value = find(key);
   const auto table = tables.find(name);
@@ -91,9 +92,29 @@ void Deck::State::complain(std::string_view key, const std::string& what, const 
   std::string message = fmt::format("{}: {}", name, what);
   if (value) message += ", got " + (value->from_command_line && !value->raw.empty() ? value->raw : toml_text(*value));
   if (!allowed.empty()) message += ", allowed " + allowed;
-  auto& list = value || any_below(key) ? errors : absent;
-  list.push_back({place, message});
-  complained.insert(name);
+  return {place, message};
+}
+
+void Deck::State::complain(std::string_view key, const std::string& what, const std::string& allowed) {
+  auto& list = find(key) || any_below(key) ? errors : absent;
+  list.push_back(problem(key, what, allowed));
+  complained.emplace(key);
+  if (&list == &errors) wrong.emplace(key);
+}
+
+void Deck::State::conclude(std::string_view key, const std::string& what, const std::string& allowed) {
+  conclusions.push_back({std::string(key), problem(key, what, allowed), find(key) == nullptr && !any_below(key)});
+  complained.emplace(key);
+}
+
+void Deck::State::tell_conclusions() {
+  for (const Conclusion& c : conclusions) {
+    const bool follows = std::any_of(wrong.begin(), wrong.end(), [&](const std::string& key) {
+      return section_of(key) == section_of(c.key) || c.problem.message.find(key) != std::string::npos;
+    });
+    if (!follows) (c.absent ? absent : errors).push_back(c.problem);
+  }
+  conclusions.clear();
 }
 
 void Deck::State::wrong_type(std::string_view key, const DeckValue& value, const std::string& expected) {
@@ -131,6 +152,8 @@ void Deck::State::complain_about_unread() {
   for (const auto& [name, value] : values) {
     if (resolved.count(name) || silenced(name)) continue;
     const std::string section = parent_of(name);
+    if (const std::string kind = section + ".kind"; name.rfind(kind, 0) != 0 && (wrong.count(kind) || any_below(kind)))
+      continue;  // which keys there are depends on it
     std::vector<std::string> here, elsewhere;
     for (const auto& key : order) {
       if (parent_of(key) == section) here.push_back(last_of(key));

@@ -27,7 +27,7 @@ struct DeckValue {
   std::string text;              // text; for time and other: as written
   std::vector<DeckValue> items;  // array
   std::string raw;               // command line: the bare text, for keys that are strings
-  bool from_command_line = false;
+  bool from_command_line = false, from_file = false;
   DeckPlace place;
 };
 
@@ -76,6 +76,13 @@ struct Deck::State {
   std::vector<DeckProblem> errors, absent;      // `absent`: about keys that are not there; dropped when broken
   std::set<std::string> sections;               // arrays of tables that were asked for
   std::set<std::string> complained;             // keys with an error: nothing beneath is reported again
+  std::set<std::string> wrong;                  // keys whose own value, or name, is wrong
+  struct Conclusion {                           // an error that was drawn from values, of several keys perhaps
+    std::string key;
+    DeckProblem problem;
+    bool absent = false;
+  };
+  std::vector<Conclusion> conclusions;
   bool broken = false;
 
   void merge(DeckLayer&&);
@@ -83,8 +90,13 @@ struct Deck::State {
   bool any_below(std::string_view key) const;  // a value, table or array beneath the key
   const DeckValue* find(std::string_view key) const;
   void record(std::string_view key, std::string toml);
+  DeckProblem problem(std::string_view key, const std::string& what, const std::string& allowed) const;
   void complain(std::string_view key, const std::string& what, const std::string& allowed);
   void wrong_type(std::string_view key, const DeckValue&, const std::string& expected);
+  // An error that may be no more than the consequence of a wrong value: told only where finish() knows of none that it
+  // could follow from, in its section or by the name of the key.
+  void conclude(std::string_view key, const std::string& what, const std::string& allowed);
+  void tell_conclusions();
   void complain_about_unread();
 };
 

@@ -1,9 +1,11 @@
 // config.json of Hugging Face transformers, both ways: older files say rope_theta, rope_scaling and torch_dtype, newer
 // ones rope_parameters and dtype. Both are read, both are written.
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/hf_config_reader.hpp"
 #include "core/model_config.hpp"
 
 namespace sestina {
@@ -18,86 +20,21 @@ struct HfName {
 constexpr HfName hf_names[] = {{Family::llama, "llama", "LlamaForCausalLM"},
                                {Family::olmo2, "olmo2", "Olmo2ForCausalLM"},
                                {Family::qwen3, "qwen3", "Qwen3ForCausalLM"},
-                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"}};  // no model of transformers
+                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"}};  // what is no GPT-2
 
-// Typed access to one object, with the file and key in every message. A key that is null is absent.
-class Reader {
- public:
-  Reader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  const Json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  std::int64_t integer(const char* key, std::int64_t fallback, std::int64_t least = 1) const {
-    const Json* value = find(key);
-    return value ? whole(key, *value, least) : fallback;
-  }
-  std::int64_t required(const char* key) const {
-    if (!find(key)) fail(ExitCode::bad_data, "{}: {}: missing", where_, key);
-    return integer(key, 0);
-  }
-  double number(const char* key, double fallback, double least = 0) const {
-    const Json* value = find(key);
-    if (!value) return fallback;
-    if (!value->is_number() || value->get<double>() < least || !(value->get<double>() < 1e30))
-      reject(key, *value, fmt::format("a number of at least {}", least));
-    return value->get<double>();
-  }
-  bool boolean(const char* key, bool fallback) const {
-    const Json* value = find(key);
-    if (value && !value->is_boolean()) reject(key, *value, "true or false");
-    return value ? value->get<bool>() : fallback;
-  }
-  std::string text(const char* key, const std::string& fallback) const {
-    const Json* value = find(key);
-    if (value && !value->is_string()) reject(key, *value, "a string");
-    return value ? value->get<std::string>() : fallback;
-  }
-  // A token id or the first of a list of them; none is -1 (some files write it so).
-  std::int64_t token(const char* key) const {
-    const Json* value = find(key);
-    if (value && value->is_array()) value = value->empty() ? nullptr : &value->front();
-    return value ? whole(key, *value, -1) : -1;
-  }
-  Reader child(const char* key, const Json& object) const {
-    if (!object.is_object()) reject(key, object, "an object");
-    return Reader(object, where_ + ": " + key);
-  }
-  [[noreturn]] void reject(const char* key, const Json& got, const std::string& allowed) const {
-    fail(ExitCode::bad_data, "{}: {}: got {}, allowed {}", where_, key,
-         got.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80), allowed);
-  }
-  void must_be_off(const char* key) const {
-    if (boolean(key, false)) reject(key, object_.at(key), "false (not implemented)");
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  std::int64_t whole(const char* key, const Json& value, std::int64_t least) const {
-    constexpr std::int64_t most = std::int64_t{1} << 31;
-    const bool fits =
-        value.is_number_integer() && value.get<double>() >= static_cast<double>(least) && value.get<double>() < most;
-    if (!fits) reject(key, value, fmt::format("an integer in [{}, 2^31)", least));
-    return value.get<std::int64_t>();
-  }
-
-  const Json& object_;
-  std::string where_;
-};
-
-Family read_family(const Reader& in) {
+Family read_family(const HfReader& in) {
   const std::string type = in.text("model_type", "");
   std::string allowed;
   for (const HfName& name : hf_names) {
     if (type == name.model_type) return name.family;
-    allowed += fmt::format("{}\"{}\"", allowed.empty() ? "" : ", ", name.model_type);
+    allowed += fmt::format("\"{}\", ", name.model_type);
   }
+  allowed += "\"gpt2\"";
   fail(ExitCode::bad_data, "{}: model_type: got \"{}\", allowed {}", in.where(), type, allowed);
 }
 
 // `rope` holds the scaling keys: rope_scaling of older files, rope_parameters of newer ones.
-void read_scaling(const Reader& rope, ModelConfig& c) {
+void read_scaling(const HfReader& rope, ModelConfig& c) {
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (type == "default") return;
   if (type != "llama3") rope.reject("rope_type", type, "\"default\", \"llama3\"");
@@ -110,11 +47,11 @@ void read_scaling(const Reader& rope, ModelConfig& c) {
   c.rope_scaling = s;
 }
 
-void read_rope(const Reader& in, ModelConfig& c) {
+void read_rope(const HfReader& in, ModelConfig& c) {
   c.rope_theta = in.number("rope_theta", c.rope_theta, 1e-9);
   if (const Json* scaling = in.find("rope_scaling")) read_scaling(in.child("rope_scaling", *scaling), c);
   if (const Json* parameters = in.find("rope_parameters")) {
-    const Reader rope = in.child("rope_parameters", *parameters);
+    const HfReader rope = in.child("rope_parameters", *parameters);
     c.rope_theta = rope.number("rope_theta", c.rope_theta, 1e-9);
     read_scaling(rope, c);
   }
@@ -122,7 +59,7 @@ void read_rope(const Reader& in, ModelConfig& c) {
     in.reject("partial_rotary_factor", *in.find("partial_rotary_factor"), "1");
 }
 
-void refuse_unsupported(const Reader& in) {
+void refuse_unsupported(const HfReader& in) {
   in.must_be_off("mlp_bias");
   in.must_be_off("use_sliding_window");
   if (in.number("attention_dropout", 0) != 0)
@@ -130,6 +67,17 @@ void refuse_unsupported(const Reader& in) {
   if (const Json* types = in.find("layer_types"))
     for (const Json& type : *types)
       if (type != "full_attention") in.reject("layer_types", type, "\"full_attention\"");
+}
+
+void read_token_ids(const HfReader& in, ModelConfig& c) {
+  c.bos_token_id = in.token("bos_token_id");
+  c.eos_token_id = in.token("eos_token_id");
+  c.pad_token_id = in.token("pad_token_id");
+}
+
+void refuse_defects(const ModelConfig& c, const std::string& where) {
+  for (const ModelDefect& d : defects(c))
+    fail(ExitCode::bad_data, "{}: {}: {}, allowed {}", where, d.key, d.what, d.allowed);
 }
 
 Json rope_json(const ModelConfig& c) {
@@ -148,7 +96,13 @@ Json token_json(std::int64_t id) { return id < 0 ? Json(nullptr) : Json(id); }
 ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) fail(ExitCode::bad_data, "{}: not a JSON object", where);
-  const Reader in(json, where);
+  const HfReader in(json, where);
+  if (in.text("model_type", "") == "gpt2") {
+    ModelConfig c = read_gpt2_config(in);
+    read_token_ids(in, c);
+    refuse_defects(c, where);
+    return c;
+  }
   const Family family = read_family(in);
   refuse_unsupported(in);
   ModelConfig c = family_defaults(family);
@@ -171,18 +125,17 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   const std::string position = in.text("position", "rope");
   if (position != "rope" && position != "learned") in.reject("position", position, "\"rope\", \"learned\"");
   c.position = position == "learned" ? Position::learned : Position::rope;
-  c.bos_token_id = in.token("bos_token_id");
-  c.eos_token_id = in.token("eos_token_id");
-  c.pad_token_id = in.token("pad_token_id");
-  for (const ModelDefect& d : defects(c))
-    fail(ExitCode::bad_data, "{}: {}: {}, allowed {}", where, d.key, d.what, d.allowed);
+  read_token_ids(in, c);
+  refuse_defects(c, where);
   return c;
 }
 
 ModelConfig ModelConfig::from_hf_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::ifstream file(path);
-  if (!file) fail(ExitCode::input_missing, "{}: cannot be opened", path);
+  std::error_code ignored;
+  std::ifstream file;  // a pipe is not waited for
+  if (std::filesystem::is_regular_file(path, ignored)) file.open(path);
+  if (!file.is_open()) fail(ExitCode::input_missing, "{}: cannot be opened", path);
   std::ostringstream text;
   text << file.rdbuf();
   ModelConfig c = from_hf_json(text.str(), path);
@@ -190,7 +143,21 @@ ModelConfig ModelConfig::from_hf_folder(const std::string& folder) {
   return c;
 }
 
+std::string ModelConfig::hf_tokenizer() const {
+  if (from_hf.empty()) return "";
+  const auto path = std::filesystem::path(from_hf) / "tokenizer.json";
+  return std::filesystem::exists(path) ? path.string() : "";
+}
+
 std::string ModelConfig::to_hf_json() const {
+  if (family == Family::gpt && gpt2_difference(*this).empty()) {
+    Json json = gpt2_json(*this);
+    json["bos_token_id"] = token_json(bos_token_id);
+    json["eos_token_id"] = token_json(eos_token_id);
+    json["pad_token_id"] = token_json(pad_token_id);
+    json["dtype"] = json["torch_dtype"] = "float32";
+    return json.dump(2) + "\n";
+  }
   const HfName& names = hf_names[static_cast<int>(family)];
   Json rope = rope_json(*this);
   Json json{{"architectures", {names.architecture}}, {"model_type", names.model_type}};

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/deck.hpp"
-#include "core/tensor_spec.hpp"
+#include "core/tensor_sums.hpp"
 
 namespace sestina {
 namespace {
@@ -199,15 +199,14 @@ ModelConfig ModelConfig::read(Deck& deck) {
 }
 
 std::int64_t parameter_count(const ModelConfig& config) {
-  std::int64_t count = 0;
-  for (const TensorSpec& spec : tensor_specs(config)) count += spec.elements();
-  return count;
+  return sum_over_tensors(config, [](const TensorSpec& spec) { return spec.elements(); });
 }
 
 double flops_per_token(const ModelConfig& c, std::int64_t sequence) {
-  std::int64_t in_products = c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0;
-  for (const TensorSpec& spec : tensor_specs(c))
-    if (spec.role == Role::matrix || spec.role == Role::head) in_products += spec.elements();
+  const std::int64_t in_products =
+      (c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0) + sum_over_tensors(c, [](const TensorSpec& spec) {
+        return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
+      });
   return 6.0 * static_cast<double>(in_products) +
          12.0 * static_cast<double>(c.num_hidden_layers * c.query_width() * sequence);
 }

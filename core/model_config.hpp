@@ -45,8 +45,11 @@ struct ModelConfig {
   // config.json, old and new rope keys. Error(bad_data) on what is missing, impossible or not implemented.
   static ModelConfig from_hf_json(const std::string& text, const std::string& where);
   static ModelConfig from_hf_folder(const std::string& folder);  // its config.json; Error(input_missing) without one
-  std::string to_hf_json() const;                                // what transformers loads (gpt: Sestina alone)
+  std::string hf_tokenizer() const;  // tokenizer.json in the folder of from_hf, "" when there is none
+  std::string to_hf_json() const;                                // what transformers loads; gpt as GPT-2 or not at all
 };
+// What keeps a model from being a GPT-2, "" nothing: it is exported as one, else transformers knows no class for a gpt.
+std::string gpt2_difference(const ModelConfig&);
 // The defaults of a family; sizes are 0.
 ModelConfig family_defaults(Family);
 Family family_of(const std::string& name);        // throws Error(bad_deck) with the allowed names

@@ -17,28 +17,61 @@ int small_integer(Deck& deck, std::string_view key, int fallback, DeckRange rang
   return static_cast<int>(deck.integer(key, fallback, range));
 }
 
-DataSource read_source(Deck& deck, const std::string& at) {
-  DataSource source;
+constexpr std::pair<const char*, DataSource::Format> formats[] = {{"megatron", DataSource::Format::megatron},
+                                                                  {"llmc", DataSource::Format::llmc},
+                                                                  {"npy", DataSource::Format::npy},
+                                                                  {"text", DataSource::Format::text},
+                                                                  {"jsonl", DataSource::Format::jsonl}};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : formats) names.emplace_back(name);
+  return names;
+}
+
+DataSource read_source(Deck& deck, const std::string& at, const DataSource& defaults) {
+  DataSource source = defaults;
   deck.require(at + ".path", "each source names its file, or its prefix for format = \"megatron\"");
-  const std::string format = deck.choice(at + ".format", "text", {"megatron", "llmc", "npy", "text"});
-  source.format = format == "megatron" ? DataSource::Format::megatron
-                  : format == "llmc"   ? DataSource::Format::llmc
-                  : format == "npy"    ? DataSource::Format::npy
-                                       : DataSource::Format::text;
   source.path = deck.path(at + ".path", "");
   if (deck.has(at + ".path") && source.path.empty()) deck.error(at + ".path", "empty path", "a file");
+  const std::string format = deck.choice(at + ".format", is_jsonl_name(source.path) ? "jsonl" : "text", format_names());
+  for (const auto& [name, value] : formats)
+    if (format == name) source.format = value;
   source.weight = deck.number(at + ".weight", 1, positive);
+  if (source.format == DataSource::Format::jsonl) source.text_key = deck.text(at + ".text_key", defaults.text_key);
   return source;
 }
 
-std::vector<DataSource> read_sources(Deck& deck, const std::string& key) {
+std::vector<DataSource> read_sources(Deck& deck, const std::string& key, const DataSource& defaults) {
   std::vector<DataSource> sources;
   const std::size_t count = deck.table_count(key);
-  for (std::size_t i = 0; i < count; ++i) sources.push_back(read_source(deck, fmt::format("{}.{}", key, i)));
+  for (std::size_t i = 0; i < count; ++i) sources.push_back(read_source(deck, fmt::format("{}.{}", key, i), defaults));
   return sources;
 }
 
+// The command line, then the folder of the model, then the deck: a deck is often written for another model.
+void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
+  constexpr const char* key = "data.tokenizer";
+  if (const auto said = deck.maybe_text(key); said && *said == "bytes") {
+    if (!deck.from_file(key) || model.hf_tokenizer().empty()) {
+      data.bytes_chosen = true;
+      return;
+    }
+  }
+  data.tokenizer = deck.path(key, "");
+  if (model.hf_tokenizer().empty() || (deck.has(key) && !deck.from_file(key))) return;
+  data.tokenizer = deck.settle(key, model.hf_tokenizer());
+  data.tokenizer_of_model = true;
+}
+
 }  // namespace
+
+// By name, so that nobody trains on braces: .jsonl, .jsonl.gz, .jsonl.zst.
+bool is_jsonl_name(std::string_view path) {
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (path.ends_with(packed)) path.remove_suffix(packed.size());
+  return path.ends_with(".jsonl");
+}
 
 RunOptions RunOptions::read(Deck& deck) {
   RunOptions run;
@@ -58,10 +91,11 @@ RunOptions RunOptions::read(Deck& deck) {
       deck.error("run.stop_signals", fmt::format("unknown signal \"{}\"", name),
                  fmt::format("{}", fmt::join(signals, ", ")));
   run.abort_timeout = deck.number("run.abort_timeout", run.abort_timeout, positive);
+  run.start_timeout = deck.number("run.start_timeout", run.start_timeout, positive);
   run.on_nonfinite =
       deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
   run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
-  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = 4096});
+  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
   return run;
 }
 
@@ -84,19 +118,25 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
   if (data.sequence_length > positions)
     deck.error("data.sequence_length", fmt::format("longer than model.max_position_embeddings = {}", positions),
                fmt::format("1 to {}", positions));
-  data.tokenizer = deck.path("data.tokenizer", "");
+  read_tokenizer(deck, model, data);
   data.shuffle = deck.boolean("data.shuffle", true);
   data.mask_documents = deck.boolean("data.mask_documents", false);
   data.validation_fraction = deck.number("data.validation_fraction", 0, below_one);
-  data.source = read_sources(deck, "data.source");
-  data.validation = read_sources(deck, "data.validation");
-  const auto is_text = [](const DataSource& source) { return source.format == DataSource::Format::text; };
-  const bool bytes = data.tokenizer.empty() && (std::any_of(data.source.begin(), data.source.end(), is_text) ||
-                                                std::any_of(data.validation.begin(), data.validation.end(), is_text));
+  DataSource defaults;
+  defaults.text_key = deck.text("data.text_key", defaults.text_key);
+  defaults.invalid_limit = deck.number("data.invalid_limit", defaults.invalid_limit, {.min = 0, .max = 1});
+  data.source = read_sources(deck, "data.source", defaults);
+  data.validation = read_sources(deck, "data.validation", defaults);
   constexpr std::int64_t byte_vocabulary = 256;
-  if (bytes && model.vocab_size < byte_vocabulary)
+  if (data.reads_bytes() && model.vocab_size < byte_vocabulary)
     deck.error("model.vocab_size", "too small for text that is read as bytes (no data.tokenizer)", ">= 256");
   return data;
+}
+
+bool DataOptions::reads_bytes() const {
+  const auto text = [](const DataSource& s) { return is_text(s.format); };
+  return tokenizer.empty() && (std::any_of(source.begin(), source.end(), text) ||
+                               std::any_of(validation.begin(), validation.end(), text));
 }
 
 TrainOptions TrainOptions::read(Deck& deck) {
@@ -141,6 +181,7 @@ CheckpointOptions CheckpointOptions::read(Deck& deck) {
   CheckpointOptions checkpoint;
   checkpoint.every = deck.integer("checkpoint.every", 0, not_negative);
   checkpoint.keep = small_integer(deck, "checkpoint.keep", checkpoint.keep);
+  checkpoint.keep_every = deck.integer("checkpoint.keep_every", 0, not_negative);
   checkpoint.async = deck.boolean("checkpoint.async", true);
   checkpoint.staging_dir = deck.text("checkpoint.staging_dir", "");
   checkpoint.verify_full = deck.choice("checkpoint.verify", "digest", {"digest", "full"}) == "full";

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model_config.hpp"
@@ -22,6 +23,7 @@ struct RunOptions {
   double walltime = 0;                                 // seconds, 0 = none (deck: "hh:mm:ss" or seconds)
   std::vector<std::string> stop_signals = {"TERM", "USR1", "USR2"};
   double abort_timeout = 60;                           // seconds
+  double start_timeout = 1200;                         // seconds, until training begins
   enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
   enum class Space { device, host } space = Space::device;
   int threads = 0;                                     // 0: all cores of the process
@@ -34,16 +36,26 @@ struct MachineOptions {                                // for plan's estimate an
 };
 
 struct DataSource {
-  enum class Format { megatron, llmc, npy, text } format = Format::text;
+  enum class Format { megatron, llmc, npy, text, jsonl } format = Format::text;
   std::string path;                                    // absolute after reading (relative ones: to the deck's folder)
   double weight = 1;
+  std::string text_key = "text";                       // jsonl: the member of each line that holds the text
+  double invalid_limit = 0.01;                         // jsonl: share of the lines that may be skipped as invalid
 };
+// Text that goes through a tokenizer when it is opened.
+inline bool is_text(DataSource::Format format) {
+  return format == DataSource::Format::text || format == DataSource::Format::jsonl;
+}
+bool is_jsonl_name(std::string_view path);              // .jsonl, .jsonl.gz, .jsonl.zst
 struct DataOptions {
   int sequence_length = 0;                             // default: max_position_embeddings of the model, at most 1024
   std::string tokenizer;                               // empty: text is read as bytes (vocabulary 256)
+  bool bytes_chosen = false;                           // data.tokenizer = "bytes": whatever the vocabulary is
+  bool tokenizer_of_model = false;                     // it lies in the folder of model.from_hf
   bool shuffle = true, mask_documents = false;
   double validation_fraction = 0;                      // held out from the end of each source when no validation source is given
   std::vector<DataSource> source, validation;
+  bool reads_bytes() const;                            // some source is text and there is no tokenizer
   static DataOptions read(Deck&, const ModelConfig&);
 };
 
@@ -110,6 +122,7 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 struct CheckpointOptions {
   std::int64_t every = 0;                              // steps, 0 = only the final one
   int keep = 3;                                        // newest to keep, 0 = all
+  std::int64_t keep_every = 0;                         // those of steps that it divides stay for good, 0 = none
   bool async = true;
   std::string staging_dir;                             // empty: none
   bool verify_full = false;                            // verify = "full"
@@ -123,6 +136,9 @@ struct MetricsOptions {
   bool tensorboard = false;
   static MetricsOptions read(Deck&);
 };
+
+// Threads that the pool of Kokkos' OpenMP space has room for; it does not say so itself.
+inline constexpr int max_threads = 512;
 
 // Everything, read in order; call deck.finish() afterwards to have all errors thrown at once.
 struct Options {

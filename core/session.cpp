@@ -159,6 +159,12 @@ double Session<Exec, T>::loss() {
 }
 
 template <class Exec, class T>
+void Session<Exec, T>::token_losses(Acc<T>* host) {
+  Kokkos::deep_copy(exec_, Vector<Acc<T>, Host>(host, slot_.token_loss.size()), slot_.token_loss);
+  exec_.fence("token_losses");
+}
+
+template <class Exec, class T>
 void Session<Exec, T>::logits(int row, float* host) {
   const auto n = static_cast<std::size_t>(config().vocab_size);
   const Kokkos::View<T*, typename Exec::memory_space> row_logits("sestina::row_logits", n);

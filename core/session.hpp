@@ -41,6 +41,7 @@ class Session {
   // that sum are added to those of the micro-batches before: in order, or deterministically in a tree.
   double forward_backward(double gradient_scale, int micro);
   double loss();                      // the sum alone
+  void token_losses(Acc<T>* host);    // (N), of the last loss() or forward_backward(); fences
   void logits(int row, float* host);  // (V) of row b * T + t of the loaded batch, after a forward pass
   void forward();
   // Called around blocks; after_backward in the last micro-batch only. Null: nobody. Must outlive its use.
@@ -63,6 +64,7 @@ class Session {
   const ModelConfig& config() const { return model_.config(); }
   Transformer<Exec, T>& model() { return model_; }
   const Arena<Exec, T>& arena() const { return arena_; }
+  const Weights<Exec, T>& weights() const { return weights_; }
   const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // of which something is owned
 
  private:

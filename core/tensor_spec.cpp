@@ -105,7 +105,12 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
     out.matrix("model.embed_positions.weight", c.max_position_embeddings, c.hidden_size, false, Role::embedding);
   for (int layer = range.begin; layer < range.end; ++layer) {
     out.place(layer, 1 + layer);
+    const std::size_t before = specs.size();
     layer_specs(out, c, layer);
+    if (layer == range.begin) {  // all layers are alike
+      const std::size_t each = specs.size() - before, ends = 4;
+      specs.reserve(before + each * static_cast<std::size_t>(range.end - range.begin) + ends);
+    }
   }
   if (last) {
     out.place(-1, 1 + layers);

@@ -9,6 +9,7 @@
 
 #include "core/options.hpp"
 #include "core/state_field.hpp"
+#include "io/digest.hpp"
 
 namespace sestina {
 
@@ -72,12 +73,13 @@ class CheckpointWriter {
 // All step_* folders of a run directory, newest first; incomplete ones carry their problem. Reads manifests only.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir);
 // Size and digest of every file; with full also every dataset. "" or the first problem (file, what).
-std::string verify_checkpoint(const std::string& checkpoint, bool full);
+// poll: called while files are read; what it throws ends the call.
+std::string verify_checkpoint(const std::string& checkpoint, bool full, const Poll& poll = {});
 // The same for the files with number i, i mod parts = part, so that several ranks share the work. With full and more than
 // one part the datasets of global.h5 are not read, since they lead to files whose digest others check.
-std::string verify_part(const std::string& checkpoint, int part, int parts, bool full);
+std::string verify_part(const std::string& checkpoint, int part, int parts, bool full, const Poll& poll = {});
 // Newest checkpoint that verifies, and with `finite` holds finite values alone; `warn` gets a line for each newer one that does not. "" when there is none.
-std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn, bool finite = false);
+std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn, const Poll& poll = {}, bool finite = false);
 
 // A checkpoint folder as it is; of a run directory its newest complete one, Error(bad_data) when it has none.
 std::string find_checkpoint(const std::string& path, const std::function<void(const std::string&)>& warn);
@@ -89,7 +91,7 @@ enum class Verify { all, opened, full };
 class CheckpointReader {
  public:
   // Error(bad_data) names file and defect; with Verify::opened read() throws it too.
-  CheckpointReader(const std::string& checkpoint, Verify);
+  CheckpointReader(const std::string& checkpoint, Verify, const Poll& poll = {});
   CheckpointReader(const std::string& checkpoint, bool full) : CheckpointReader(checkpoint, full ? Verify::full : Verify::all) {}
   ~CheckpointReader();
   const RunState& run() const;

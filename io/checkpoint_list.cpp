@@ -81,34 +81,35 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir) {
   return list;
 }
 
-std::string verify_checkpoint(const std::string& checkpoint, bool full) {
+std::string verify_checkpoint(const std::string& checkpoint, bool full, const Poll& poll) {
   return problem_of([&] {
     const Manifest manifest = load_manifest(checkpoint);
-    check_digests(checkpoint, manifest);
+    check_digests(checkpoint, manifest, poll);
     if (full) check_datasets(checkpoint, manifest);
   });
 }
 
-std::string verify_part(const std::string& checkpoint, int part, int parts, bool full) {
-  if (parts == 1) return verify_checkpoint(checkpoint, full);
+std::string verify_part(const std::string& checkpoint, int part, int parts, bool full, const Poll& poll) {
+  if (parts == 1) return verify_checkpoint(checkpoint, full, poll);
   SESTINA_REQUIRE(0 <= part && part < parts, "part {} of {}", part, parts);
   return problem_of([&] {
     const Manifest manifest = load_manifest(checkpoint);
     if (part == 0) check_extra_files(checkpoint, manifest);
     for (auto i = static_cast<std::size_t>(part); i < manifest.files.size(); i += static_cast<std::size_t>(parts)) {
-      check_file(checkpoint, manifest, i);
+      check_file(checkpoint, manifest, i, poll);
       if (full && manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);
     }
   });
 }
 
 std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn,
-                            bool finite) {
+                            const Poll& poll, bool finite) {
   const std::string link = latest_problem(run_dir + "/checkpoints");
   if (!link.empty() && warn) warn(link);
   for (const CheckpointInfo& info : list_checkpoints(run_dir)) {
-    std::string problem = info.problem.empty() ? verify_checkpoint(info.path, full) : info.problem;
-    if (problem.empty() && finite) problem = problem_of([&] { check_finite(info.path, load_manifest(info.path)); });
+    std::string problem = info.problem.empty() ? verify_checkpoint(info.path, full, poll) : info.problem;
+    if (problem.empty() && finite)
+      problem = problem_of([&] { check_finite(info.path, load_manifest(info.path), poll); });
     if (problem.empty()) return info.path;
     if (warn) warn(fmt::format("checkpoint of step {} is not used: {}", info.step, problem));
   }

@@ -22,21 +22,24 @@ struct CheckpointReader::State {
   std::vector<Entry> entries;
   std::map<std::string, const ManifestTensor*> by_path;
   bool verified = true;                  // all files, before the first is opened
+  Poll poll;
   std::map<std::size_t, Hdf5File> open;  // shards opened so far
 
   const Hdf5File& shard(std::size_t file) {
     const auto found = open.find(file);
     if (found != open.end()) return found->second;
-    if (!verified) check_file(path, manifest, file);
+    if (!verified) check_file(path, manifest, file, poll);
     return open.emplace(file, Hdf5File::open(path + "/" + manifest.files[file].name)).first->second;
   }
 };
 
-CheckpointReader::CheckpointReader(const std::string& checkpoint, Verify verify) : state_(std::make_unique<State>()) {
+CheckpointReader::CheckpointReader(const std::string& checkpoint, Verify verify, const Poll& poll)
+    : state_(std::make_unique<State>()) {
+  state_->poll = poll;
   state_->path = checkpoint;
   state_->manifest = load_manifest(checkpoint);
   state_->verified = verify != Verify::opened;
-  if (state_->verified) check_digests(checkpoint, state_->manifest);
+  if (state_->verified) check_digests(checkpoint, state_->manifest, poll);
   if (verify == Verify::full) check_datasets(checkpoint, state_->manifest);
   for (const ManifestTensor& tensor : state_->manifest.tensors) {
     state_->entries.push_back({tensor.path, tensor.dtype, tensor.shape, tensor.version});
@@ -50,6 +53,7 @@ const std::vector<CheckpointReader::Entry>& CheckpointReader::entries() const { 
 bool CheckpointReader::has(const std::string& path) const { return state_->by_path.contains(path); }
 
 void CheckpointReader::read(const StateField& field, void* host) const {
+  if (state_->poll) state_->poll();
   const auto found = state_->by_path.find(field.path);
   if (found == state_->by_path.end()) fail(ExitCode::bad_data, "{}: has no tensor {}", state_->path, field.path);
   const ManifestTensor& tensor = *found->second;

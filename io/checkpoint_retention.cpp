@@ -39,7 +39,7 @@ bool Retention::is_good(const std::string& checkpoint) {
   return known->second;
 }
 
-void Retention::prune(const std::string& run_dir, int keep) {
+void Retention::prune(const std::string& run_dir, int keep, std::int64_t keep_every) {
   if (keep <= 0) return;
   std::vector<ListedCheckpoint> list = list_with_serials(run_dir);
   const auto place = [this](const ListedCheckpoint& listed) {
@@ -53,6 +53,8 @@ void Retention::prune(const std::string& run_dir, int keep) {
       complete += listed.info.problem.empty() && is_good(listed.info.path) ? 1 : 0;
       continue;
     }
+    const bool milestone = keep_every > 0 && listed.info.step % keep_every == 0 && listed.info.problem.empty();
+    if (milestone) continue;
     try {
       delete_checkpoint(listed.info.path);
     } catch (const Error& error) {

@@ -94,22 +94,22 @@ void check_extra_files(const std::string& checkpoint, const Manifest& manifest) 
   }
 }
 
-void check_file(const std::string& checkpoint, const Manifest& manifest, std::size_t number) {
+void check_file(const std::string& checkpoint, const Manifest& manifest, std::size_t number, const Poll& poll) {
   const ManifestFile& file = manifest.files[number];
   const std::string path = checkpoint + "/" + file.name;
   check_size(path, file);
-  const std::string got = digest_file(path).xxh3_128;
+  const std::string got = digest_file(path, poll).xxh3_128;
   if (got != file.xxh3_128)
     fail(ExitCode::bad_data, "{}: digest does not match: the manifest says {}, the file has {}{}", path, file.xxh3_128,
          got, damaged_part(path, manifest, number));
 }
 
-void check_digests(const std::string& checkpoint, const Manifest& manifest) {
+void check_digests(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {
   check_sizes(checkpoint, manifest);
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) check_file(checkpoint, manifest, i);
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) check_file(checkpoint, manifest, i, poll);
 }
 
-void check_finite(const std::string& checkpoint, const Manifest& manifest) {
+void check_finite(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {
   for (const ManifestTensor& tensor : manifest.tensors)
     for (const ManifestPiece& piece : tensor.pieces) {
       const Slab slab = slab_of(piece, tensor.shape);
@@ -122,6 +122,7 @@ void check_finite(const std::string& checkpoint, const Manifest& manifest) {
                       fail(ExitCode::bad_data, "{}: {}", checkpoint,
                            nonfinite_text(field, data + *index * size_of(tensor.dtype), before + *index));
                     before += bytes / size_of(tensor.dtype);
+                    if (poll) poll();
                   });
     }
 }

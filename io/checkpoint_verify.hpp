@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "io/digest.hpp"
 #include "io/manifest.hpp"
 
 namespace sestina {
@@ -13,11 +14,11 @@ void check_sizes(const std::string& checkpoint, const Manifest&);
 // No shard is there that is not listed. Error(bad_data).
 void check_extra_files(const std::string& checkpoint, const Manifest&);
 // Size and digest of one file; a wrong digest is traced to the tensor it hits. Error(bad_data).
-void check_file(const std::string& checkpoint, const Manifest&, std::size_t file);
+void check_file(const std::string& checkpoint, const Manifest&, std::size_t file, const Poll& poll = {});
 // check_sizes, then check_file of every file. Error(bad_data).
-void check_digests(const std::string& checkpoint, const Manifest&);
+void check_digests(const std::string& checkpoint, const Manifest&, const Poll& poll = {});
 // Every value of every tensor is finite. Error(bad_data) names the first that is not; call after check_digests.
-void check_finite(const std::string& checkpoint, const Manifest&);
+void check_finite(const std::string& checkpoint, const Manifest&, const Poll& poll = {});
 // Reads every dataset of a shard through HDF5 and compares type, shape and bytes; call after check_file.
 // Error(bad_data).
 void check_shard(const std::string& checkpoint, const Manifest&, std::size_t file);

@@ -97,7 +97,7 @@ struct CheckpointWriter::State {
     event.path = saved.path;
     event.bytes = saved.bytes;
     retention.saved(saved.path);
-    retention.prune(run_dir, options.keep);
+    retention.prune(run_dir, options.keep, options.keep_every);
   }
 
   // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said

@@ -1,6 +1,5 @@
 #include "io/digest.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/input_file.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -26,22 +26,16 @@ std::string hex128(XXH128_hash_t hash) {
   return text;
 }
 
-struct Closing {
-  int file;
-  ~Closing() { ::close(file); }
-};
-
 }  // namespace
 
 void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t size,
                  const std::function<void(const std::byte*, std::size_t)>& use) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(ExitCode::input_missing, "{}: cannot be opened: {}", path, std::strerror(errno));
-  const Closing closing{file};
-  std::vector<std::byte> chunk(kChunk);
+  const InputFile input(path);
+  const int file = input.get();
+  std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size)));
   std::size_t held = 0;  // a chunk may come in pieces
   for (std::uint64_t done = 0; done < size;) {
-    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk - held, size - done));
+    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size() - held, size - done));
     const ssize_t got = ::pread(file, chunk.data() + held, want, static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
@@ -49,7 +43,7 @@ void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t siz
     if (got == 0) break;
     done += static_cast<std::uint64_t>(got);
     held += static_cast<std::size_t>(got);
-    if (held < kChunk) continue;
+    if (held < chunk.size()) continue;
     use(chunk.data(), std::exchange(held, 0));
   }
   if (held > 0) use(chunk.data(), held);
@@ -79,13 +73,34 @@ Digest64::~Digest64() = default;
 void Digest64::add(const void* data, std::size_t bytes) { XXH3_64bits_update(state_->xxh, data, bytes); }
 std::string Digest64::hex() const { return hex64(XXH3_64bits_digest(state_->xxh)); }
 
-FileDigest digest_file(const std::string& path) {
+FileDigest digest_file(const std::string& path, const Poll& poll) {
   Digest128 digest;
   FileDigest result;
   read_chunks(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
     digest.add(data, bytes);
     result.size += bytes;
+    if (poll) poll();
   });
+  result.xxh3_128 = digest.hex();
+  return result;
+}
+
+FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll, bool whole) {
+  constexpr std::uint64_t small = std::uint64_t{16} << 20, stretches = 64, stretch = std::uint64_t{64} << 10;
+  Digest128 digest;
+  FileDigest result;
+  for (const std::string& path : paths) {
+    const std::uint64_t size = InputFile(path).size();
+    result.size += size;
+    digest.add(&size, sizeof size);
+    const bool all = whole || size <= small;
+    for (std::uint64_t i = 0; i < (all ? 1 : stretches); ++i)
+      read_chunks(path, all ? 0 : i * (size - stretch) / (stretches - 1), all ? size : stretch,
+                  [&](const std::byte* data, std::size_t bytes) {
+                    digest.add(data, bytes);
+                    if (poll) poll();
+                  });
+  }
   result.xxh3_128 = digest.hex();
   return result;
 }

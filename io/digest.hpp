@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace sestina {
 
@@ -39,12 +40,18 @@ class Digest64 {
   std::unique_ptr<State> state_;
 };
 
+// Called again and again by what reads much; throws to end it. Not an Error: that would be taken for the file's defect.
+using Poll = std::function<void()>;
+
 struct FileDigest {
   std::uint64_t size = 0;
   std::string xxh3_128;
 };
 // Reads the whole file. Error(input_missing) if it cannot be opened, Error(io_error) if it cannot be read.
-FileDigest digest_file(const std::string& path);
+FileDigest digest_file(const std::string& path, const Poll& poll = {});
+// Of several files, by their sizes, order and bytes, whatever their names; size: of all. Of a file above 16 MiB only 64
+// evenly spaced stretches of 64 KiB count, unless `whole`. Errors as digest_file.
+FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll = {}, bool whole = false);
 // hex64 of the digest64 of bytes [begin, begin + size) of a file; ends early at the end of the file. Errors as
 // digest_file.
 // Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order; all but the last 1 MiB

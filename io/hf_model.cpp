@@ -4,10 +4,13 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "io/finite.hpp"
+#include "io/hf_gpt2.hpp"
+#include "io/hf_tokenizer.hpp"
 #include "io/mapped_file.hpp"
 #include "io/output_file.hpp"
 #include "kernels/error.hpp"
@@ -26,6 +29,8 @@ std::set<std::string> needed_names(const ModelConfig& config) {
 
 // Buffers that older files carry although they follow from the config, and the tied head written a second time.
 bool may_be_left(const std::string& name, const ModelConfig& config) {
+  // GPT-2: the causal mask of its first releases, beside the bias "attn.c_attn.bias" that is one.
+  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return config.family == Family::gpt;
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
@@ -60,6 +65,47 @@ std::string config_json(const ModelConfig& config, bool bf16) {
   return json.dump(2) + "\n";
 }
 
+// A tensor as the file has it.
+struct FileTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  const float* data;
+  std::size_t elements;
+  std::vector<float> own;  // what data points to, where it was put together
+};
+
+std::vector<FileTensor> plain_files(const std::vector<HfTensor>& tensors) {
+  std::vector<FileTensor> files;
+  for (const auto& [spec, data] : tensors)
+    files.push_back({spec.name, file_shape(spec), data, static_cast<std::size_t>(spec.elements()), {}});
+  return files;
+}
+
+std::vector<FileTensor> gpt2_files(const ModelConfig& config, const std::vector<HfTensor>& tensors) {
+  std::map<std::string, HfTensor> ours;
+  for (const HfTensor& tensor : tensors) ours[tensor.spec.name] = tensor;
+  std::vector<FileTensor> files;
+  for (const Gpt2Tensor& tensor : gpt2_tensors(config)) {
+    const TensorSpec& spec = ours.at(tensor.parts.front()).spec;
+    const std::int64_t rows = spec.rows * static_cast<std::int64_t>(tensor.parts.size());
+    std::vector<std::int64_t> shape = spec.is_vector() ? std::vector{rows} : std::vector{rows, spec.cols};
+    std::vector<float> values;
+    for (const std::string& part : tensor.parts)
+      values.insert(values.end(), ours.at(part).data, ours.at(part).data + spec.elements());
+    if (tensor.transposed) {
+      std::vector<float> turned(values.size());
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t col = 0; col < spec.cols; ++col)
+          turned[static_cast<std::size_t>(col * rows + row)] = values[static_cast<std::size_t>(row * spec.cols + col)];
+      values.swap(turned);
+      shape = {spec.cols, rows};
+    }
+    files.push_back({tensor.name, shape, nullptr, values.size(), std::move(values)});
+    files.back().data = files.back().own.data();
+  }
+  return files;  // moving a vector leaves its memory where it is
+}
+
 }  // namespace
 
 ModelConfig read_hf_config(const std::string& folder) {
@@ -69,7 +115,8 @@ ModelConfig read_hf_config(const std::string& folder) {
 
 SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config) {
   SafeTensors file = SafeTensors::open(folder);
-  const auto needed = needed_names(config);
+  const bool gpt2 = config.family == Family::gpt && is_gpt2_file(file);
+  const auto needed = gpt2 ? gpt2_names(file, config) : needed_names(config);
   std::vector<std::string> missing, unknown;
   for (const std::string& name : needed)
     if (!file.tensors().contains(name)) missing.push_back(name);
@@ -83,7 +130,10 @@ SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config
 }
 
 void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out, const std::string& where) {
-  file.read_f32(spec.name, file_shape(spec), out);
+  if (is_gpt2_file(file))
+    read_gpt2_tensor(file, spec, out);
+  else
+    file.read_f32(spec.name, file_shape(spec), out);
   StateField field;
   field.path = spec.name;
   field.shape = file_shape(spec);
@@ -94,24 +144,27 @@ void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out,
 void write_hf_model(const std::string& folder, const ModelConfig& config, const std::vector<HfTensor>& tensors,
                     bool bf16, const std::string& tokenizer) {
   auto needed = needed_names(config);
-  std::vector<std::vector<std::uint16_t>> rounded(bf16 ? tensors.size() : 0);
+  for (const HfTensor& tensor : tensors)
+    SESTINA_REQUIRE(needed.erase(tensor.spec.name) == 1, "tensor {} is not one of the model's", tensor.spec.name);
+  SESTINA_REQUIRE(needed.empty(), "tensor {} is not written", *needed.begin());
+  std::vector<FileTensor> files = gpt2_difference(config).empty() ? gpt2_files(config, tensors) : plain_files(tensors);
+  std::vector<std::vector<std::uint16_t>> rounded(bf16 ? files.size() : 0);
   std::vector<SafeTensorSource> sources;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto& [spec, data] = tensors[i];
-    SESTINA_REQUIRE(needed.erase(spec.name) == 1, "tensor {} is not one of the model's", spec.name);
-    const auto elements = static_cast<std::size_t>(spec.elements());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto& [name, shape, data, elements, own] = files[i];
     if (bf16) {
       rounded[i].resize(elements);
       std::transform(data, data + elements, rounded[i].begin(), to_bf16);
-      sources.push_back({spec.name, "BF16", file_shape(spec), rounded[i].data(), 2 * elements});
+      sources.push_back({name, "BF16", shape, rounded[i].data(), 2 * elements});
     } else {
-      sources.push_back({spec.name, "F32", file_shape(spec), data, 4 * elements});
+      sources.push_back({name, "F32", shape, data, 4 * elements});
     }
   }
-  SESTINA_REQUIRE(needed.empty(), "tensor {} is not written", *needed.begin());
-  if (!tokenizer.empty()) write_text(fs::path(folder) / "tokenizer.json", MappedFile(tokenizer).view());
+  ModelConfig written = config;
+  if (!tokenizer.empty()) write_hf_tokenizer(folder, tokenizer, written);
   write_safetensors(folder, sources);
-  write_text(fs::path(folder) / "config.json", config_json(config, bf16));
+  write_text(fs::path(folder) / "generation_config.json", generation_json(written));
+  write_text(fs::path(folder) / "config.json", config_json(written, bf16));
 }
 
 }  // namespace sestina

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -20,7 +21,8 @@ class JsonLine {
   JsonLine() { text_.reserve(4096); }  // a train line has at most about 1200 bytes
   void begin(const char* kind, std::int64_t step) {
     text_.clear();
-    fmt::format_to(std::back_inserter(text_), "{{\"kind\":\"{}\",\"step\":{}", kind, step);
+    const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    fmt::format_to(std::back_inserter(text_), "{{\"kind\":\"{}\",\"step\":{},\"time\":{:.3f}", kind, step, now);
   }
   void key(std::string_view name) { fmt::format_to(std::back_inserter(text_), ",\"{}\":", name); }
   void number(std::string_view name, double value) {
@@ -95,6 +97,29 @@ Metrics::Metrics() = default;
 Metrics::~Metrics() = default;
 
 std::string Metrics::problem() const { return state_ ? state_->file.problem() : ""; }
+
+void Metrics::run(const RunLine& r) {
+  if (!state_) return;
+  JsonLine& line = state_->line;
+  line.begin("run", r.step);
+  line.text("started", r.started);
+  line.text("version", r.version);
+  line.text("commit", r.commit);
+  line.text("build", r.build);
+  line.key("hosts");
+  line.append("[");
+  for (std::size_t i = 0; i < r.hosts.size(); ++i) {
+    if (i > 0) line.append(",");
+    line.quoted(r.hosts[i]);
+  }
+  line.append("]");
+  line.text("device", r.device);
+  line.integer("ranks", std::int64_t{r.ranks});
+  line.integer("threads", std::int64_t{r.threads});
+  line.text("command_line", r.command_line);
+  line.text("deck_digest", r.deck_digest);
+  state_->finish();
+}
 
 void Metrics::train(const TrainLine& t) {
   if (!state_) return;

@@ -1,4 +1,4 @@
-// metrics.jsonl (one flushed object per line; numbers round-trip), TensorBoard events, and reading both back. Buffers are
+// metrics.jsonl (one flushed object per line, each with its wall-clock time in seconds since 1970; numbers round-trip), TensorBoard events, and reading both back. Buffers are
 // reused: a train line allocates nothing after the first. No Kokkos.
 #pragma once
 #include <cstdint>
@@ -20,6 +20,14 @@ struct TrainLine {
   std::optional<double> mfu, energy_j;
 };
 
+// What a start of a run was made of: the first line of each start.
+struct RunLine {
+  std::int64_t step = 0;                               // it goes on from
+  std::string version, commit, build, device, command_line, deck_digest, started;  // started: UTC, ISO 8601
+  std::vector<std::string> hosts;                      // by rank
+  int ranks = 1, threads = 1;                          // threads of each rank
+};
+
 class Metrics {
  public:
   // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* beside it.
@@ -27,6 +35,7 @@ class Metrics {
   Metrics();  // writes nothing: all ranks but the first
   ~Metrics();
   std::string problem() const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
+  void run(const RunLine&);
   void train(const TrainLine&);
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds);
   void checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes, const std::string& error);

@@ -1,13 +1,15 @@
 #include "io/text_files.hpp"
 
 #include <fnmatch.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
+#include <list>
 
+#include "core/options.hpp"
+#include "io/text_unpack.hpp"
 #include "io/tokenizer.hpp"
+#include "io/tokenizer_text.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -16,7 +18,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> usual_patterns = {"*.txt", "*.txt.gz", "*.md", "*.md.gz", "*.rst", "*.rst.gz"};
+const std::vector<std::string> usual_patterns = {
+    "*.txt", "*.txt.gz", "*.txt.zst", "*.md",    "*.md.gz",    "*.md.zst",
+    "*.rst", "*.rst.gz", "*.rst.zst", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst"};
 constexpr std::size_t piece_bytes = std::size_t{1} << 17, batch_bytes = std::size_t{1} << 26;
 
 bool matches(const std::string& name, const std::vector<std::string>& patterns) {
@@ -39,32 +43,6 @@ std::vector<std::string> list_folder(const std::string& folder, const std::vecto
     fail(ExitCode::input_missing, "{}: no file below this folder matches {}", folder, fmt::join(patterns, " "));
   std::sort(found.begin(), found.end());
   return found;
-}
-
-// A gzip file may hold several members one after the other.
-std::string unpack_gzip(std::string_view packed, const std::string& path) {
-  z_stream stream{};
-  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail(ExitCode::internal, "zlib does not start");
-  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
-  std::string text;
-  for (;;) {
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-    stream.avail_in = static_cast<uInt>(std::min<std::size_t>(packed.size(), std::size_t{1} << 28));
-    const std::size_t offered = stream.avail_in, before = text.size(),
-                      room = std::max<std::size_t>(1 << 16, 4 * offered);
-    text.resize(before + room);
-    stream.next_out = reinterpret_cast<Bytef*>(text.data() + before);
-    stream.avail_out = static_cast<uInt>(room);
-    const int status = inflate(&stream, Z_NO_FLUSH);
-    text.resize(before + room - stream.avail_out);
-    packed.remove_prefix(offered - stream.avail_in);
-    if (status == Z_STREAM_END && packed.empty()) return text;
-    if (status == Z_STREAM_END) {
-      inflateReset(&stream);
-    } else if (status != Z_OK) {  // Z_BUF_ERROR: more input is needed and there is none
-      fail(ExitCode::bad_data, "{}: is damaged or cut gzip data", path);
-    }
-  }
 }
 
 bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -103,11 +81,12 @@ std::vector<Piece> cut_documents(const std::vector<std::string_view>& documents)
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns) {
   std::vector<std::string> files;
+  std::error_code ignored;  // a name that is too long is that of no file
   for (const std::string& input : inputs) {
-    if (fs::is_directory(input)) {
+    if (fs::is_directory(input, ignored)) {
       const auto found = list_folder(input, patterns.empty() ? usual_patterns : patterns);
       files.insert(files.end(), found.begin(), found.end());
-    } else if (fs::exists(input)) {
+    } else if (fs::exists(input, ignored)) {
       files.push_back(input);
     } else {
       fail(ExitCode::input_missing, "{}: no such file or folder", input);
@@ -117,8 +96,9 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
 }
 
 TextFile::TextFile(const std::string& path) : contents_(MappedFile(path)) {
-  const std::string_view raw = view();
+  const std::string_view raw = view();  // ends with the mapping, which the unpacked text replaces
   if (raw.starts_with("\x1f\x8b")) contents_ = unpack_gzip(raw, path);
+  else if (raw.starts_with("\x28\xb5\x2f\xfd")) contents_ = unpack_zstd(raw, path);
 }
 
 std::string_view TextFile::view() const {
@@ -144,24 +124,33 @@ std::vector<std::string_view> split_documents(std::string_view text, const std::
   return documents;
 }
 
-void read_documents(const std::vector<std::string>& files, const std::string& separator, const DocumentVisitor& visit) {
-  std::vector<TextFile> batch;
-  std::vector<std::string_view> documents;
-  std::uint64_t bytes = 0;
-  for (std::size_t begin = 0, end = 0; begin < files.size(); begin = end) {
-    batch.clear();
-    documents.clear();
-    for (std::size_t read = 0; end < files.size() && read < batch_bytes; ++end) {
-      batch.emplace_back(files[end]);
-      read += batch.back().view().size();
-      bytes += batch.back().view().size();
-    }
-    for (const TextFile& file : batch) {  // only now: an unpacked text may move while the batch grows
-      const auto found = split_documents(file.view(), separator);
-      documents.insert(documents.end(), found.begin(), found.end());
-    }
-    visit(documents, bytes, end);
+DocumentFile::DocumentFile(const std::string& path, const DocumentRule& rule) : file_(path) {
+  const bool lines = rule.form == TextForm::by_name ? is_jsonl_name(path) : rule.form == TextForm::jsonl;
+  if (lines) {
+    texts_ = read_json_lines(file_.view(), rule.text_key, rule.threads, counts_);
+    documents_.assign(texts_.begin(), texts_.end());
+    return;
   }
+  documents_ = split_documents(file_.view(), rule.separator);
+  for (const std::string_view document : documents_) counts_.repaired += is_valid_utf8(document) ? 0 : 1;
+}
+
+TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule& rule,
+                           const DocumentVisitor& visit) {
+  TextDefects counts;
+  for (std::size_t begin = 0, end = 0; begin < files.size(); begin = end) {
+    std::list<DocumentFile> batch;  // a list: documents point into their file, which must not move
+    std::vector<std::string_view> documents;
+    for (std::size_t read = 0; end < files.size() && read < batch_bytes; ++end) {
+      const DocumentFile& file = batch.emplace_back(files[end], rule);
+      for (const std::string_view document : file.documents()) read += document.size();
+      documents.insert(documents.end(), file.documents().begin(), file.documents().end());
+      counts.add(file.counts());
+    }
+    visit(documents, end);
+  }
+  require_valid_lines(counts, rule.invalid_limit, files.front());
+  return counts;
 }
 
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,

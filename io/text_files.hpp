@@ -1,4 +1,4 @@
-// Text on disk: finding files below folders, reading them (gzip too), and turning documents into tokens. No Kokkos.
+// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "io/json_lines.hpp"
 #include "io/mapped_file.hpp"
 
 namespace sestina {
@@ -14,12 +15,12 @@ namespace sestina {
 class Tokenizer;
 
 // Files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of `patterns`
-// (shell globs; none given: the usual suffixes of text, with or without .gz), sorted by path.
+// (shell globs; none given: the usual suffixes of text, and of JSONL, with or without .gz or .zst), sorted by path.
 // Error(input_missing) when an input is not there or a folder holds no such file.
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns);
 
-// The text of one file: mapped, or unpacked when it begins as gzip does.
+// The text of one file: mapped, or unpacked when it begins as gzip or zstd do.
 class TextFile {
  public:
   explicit TextFile(const std::string& path);  // Error(input_missing, bad_data)
@@ -32,11 +33,36 @@ class TextFile {
 // Cuts a text at lines equal to `separator` (which belong to no document); empty documents are left out.
 std::vector<std::string_view> split_documents(std::string_view text, const std::string& separator);
 
-// Reads the files in order, in batches of some 64 MB, and shows each batch's documents with the bytes and files read so
-// far.
-using DocumentVisitor =
-    std::function<void(const std::vector<std::string_view>&, std::uint64_t bytes, std::size_t files)>;
-void read_documents(const std::vector<std::string>& files, const std::string& separator, const DocumentVisitor& visit);
+// How files become documents.
+enum class TextForm { by_name, text, jsonl };
+struct DocumentRule {
+  TextForm form = TextForm::by_name;
+  std::string separator;          // plain text: split_documents
+  std::string text_key = "text";  // JSONL: the member that holds the text
+  double invalid_limit = 0.01;    // JSONL: share of the lines that may be skipped (require_valid_lines)
+  int threads = 0;                // 0 = all cores
+};
+
+// One file with its documents, which point into it.
+class DocumentFile {
+ public:
+  DocumentFile(const std::string& path, const DocumentRule&);
+  DocumentFile(const DocumentFile&) = delete;
+  DocumentFile& operator=(const DocumentFile&) = delete;
+  const std::vector<std::string_view>& documents() const { return documents_; }
+  const TextDefects& counts() const { return counts_; }
+
+ private:
+  TextFile file_;
+  std::vector<std::string> texts_;
+  std::vector<std::string_view> documents_;
+  TextDefects counts_;
+};
+
+// Reads the files (at least one) in order, in batches of some 64 MB, and shows each batch's documents with the number of
+// files read so far. Error(bad_data) at the end when more was invalid than the rule allows.
+using DocumentVisitor = std::function<void(const std::vector<std::string_view>&, std::size_t files)>;
+TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule&, const DocumentVisitor& visit);
 
 // Tokens of each document (bytes when tokenizer is null), in order, with the tokenizer's end-of-document id appended
 // when wanted and there is one. Long documents are cut where every supported pattern cuts too, so that all threads

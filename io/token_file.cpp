@@ -70,11 +70,12 @@ std::vector<std::string> expand_pattern(const std::string& pattern) {
 
 std::vector<std::string> list_token_files(const std::string& path, const std::string& suffix) {
   std::vector<std::string> files;
-  if (fs::is_directory(path)) {
+  std::error_code ignored;  // a name that is too long is that of no file
+  if (fs::is_directory(path, ignored)) {
     for (const auto& entry : fs::directory_iterator(path))
       if (entry.is_regular_file() && entry.path().extension() == suffix) files.push_back(entry.path().string());
   } else {
-    files = fs::exists(path) ? std::vector{path} : expand_pattern(path);
+    files = fs::exists(path, ignored) ? std::vector{path} : expand_pattern(path);
   }
   if (files.empty())
     fail(ExitCode::input_missing, "{}: no such file, and no folder or pattern with {} files", path, suffix);
@@ -94,7 +95,8 @@ std::unique_ptr<TokenSource> open_megatron(const std::string& prefix, std::int64
 
 TextCounts read_text_counts(const std::string& prefix) {
   const std::string path = counts_path(prefix);
-  if (!fs::exists(path)) return {};
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return {};
   const MappedFile file(path);
   const auto json = nlohmann::json::parse(file.view(), nullptr, false);
   const auto number = [&](const char* key) -> std::uint64_t {
@@ -123,6 +125,8 @@ std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokeniz
       return open_npy(source.path, vocab_size, end_of_document);
     case DataSource::Format::text:
       return open_text(source.path, vocab_size, tokenizer);
+    case DataSource::Format::jsonl:
+      return open_jsonl(source, vocab_size, tokenizer);
   }
   fail(ExitCode::internal, "unknown format of {}", source.path);
 }

@@ -1,5 +1,5 @@
 // Token sources on disk, memory-mapped and fully validated when opened: Megatron .bin/.idx, llm.c .bin, .npy (raw or
-// with a NumPy header), plain text. Formats: inputs/README.md. Every defect is Error(bad_data) or Error(input_missing).
+// with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or Error(input_missing).
 // No Kokkos.
 #pragma once
 #include <cstdint>

@@ -12,16 +12,17 @@ namespace {
 
 class TextTokens : public TokenSource {
  public:
-  TextTokens(const std::vector<std::string>& paths, const Tokenizer& tokenizer)
+  // tokenizer: null reads bytes
+  TextTokens(const std::vector<std::string>& paths, const DocumentRule& rule, const Tokenizer* tokenizer)
       : path_(paths.front()), files_(paths.size()) {
     const auto append = [&](const std::vector<std::int32_t>& document) {
       if (!document.empty()) starts_.push_back(tokens_.size());
       tokens_.insert(tokens_.end(), document.begin(), document.end());
     };
-    read_documents(paths, "", [&](const std::vector<std::string_view>& documents, std::uint64_t bytes, std::size_t) {
-      tokenize_documents(documents, &tokenizer, true, 0, append);
-      bytes_ = bytes;
-    });
+    defects_ = to_text(read_documents(paths, rule, [&](const auto& documents, std::size_t) {
+      tokenize_documents(documents, tokenizer, true, 0, append);
+      for (const std::string_view document : documents) bytes_ += document.size();
+    }));
   }
   std::uint64_t size() const override { return tokens_.size(); }
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const override {
@@ -33,7 +34,8 @@ class TextTokens : public TokenSource {
     out.assign(first, std::lower_bound(first, starts_.end(), end));
   }
   std::string description() const override {
-    return fmt::format("text {}: {} tokens of {} bytes in {} files", path_, tokens_.size(), bytes_, files_);
+    return fmt::format("text {}: {} tokens of {} bytes in {} documents of {} files{}{}", path_, tokens_.size(), bytes_,
+                       starts_.size(), files_, defects_.empty() ? "" : "; ", defects_);
   }
   double bytes_per_token() const override { return static_cast<double>(bytes_) / static_cast<double>(tokens_.size()); }
   void check(std::int64_t vocab_size) const {
@@ -46,7 +48,7 @@ class TextTokens : public TokenSource {
   }
 
  private:
-  std::string path_;
+  std::string path_, defects_;
   std::size_t files_;
   std::uint64_t bytes_ = 0;
   std::vector<std::int32_t> tokens_;
@@ -68,10 +70,24 @@ std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, s
 
 }  // namespace
 
+std::vector<std::string> list_text_source(const std::string& path, TextForm form) {
+  if (form == TextForm::jsonl) return list_text_files({path}, {"*.jsonl", "*.jsonl.gz", "*.jsonl.zst"});
+  return list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
+}
+
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer) {
-  const auto paths = list_text_files({path}, {"*.txt", "*.txt.gz"});
+  const auto paths = list_text_source(path, TextForm::text);
   if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
-  auto tokens = std::make_unique<TextTokens>(paths, *tokenizer);
+  DocumentRule rule;
+  rule.form = TextForm::text;
+  auto tokens = std::make_unique<TextTokens>(paths, rule, tokenizer);
+  tokens->check(vocab_size);
+  return tokens;
+}
+
+std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer) {
+  const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0};
+  auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer);
   tokens->check(vocab_size);
   return tokens;
 }

@@ -170,6 +170,7 @@ struct Forward {
   Problem<T> p;
   Matrix<T, Host> out;
   Vector<A, Host> lse, largest;
+  int start = 0;  // first position that q, out and lse have, a multiple of query_block; above 0 only for a batch of 1
 
   std::size_t slot() const {
     return 2 * p.panel() + static_cast<std::size_t>(query_block) * (2 * p.width() + key_block);
@@ -186,13 +187,15 @@ struct Forward {
     RunningRows<A> r;
     r.q = values + p.panel(), r.sum = r.q + query_block * width, r.scores = r.sum + query_block * width;
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      for (int begin = 0; begin < sequence; begin += query_block) {
+      for (int begin = start; begin < sequence; begin += query_block) {
         const int n = std::min(query_block, sequence - begin);
-        pack_rows(at(p.q, base + begin, head * h), p.q.stride(0), n, n, h, width, A(p.shape.scale), r.q);
+        const std::int64_t row = base + begin - start;
+        pack_rows(at(p.q, row, head * h), p.q.stride(0), n, n, h, width, A(p.shape.scale), r.q);
         rows(r, keys, values, base, begin, n);
-        A* logs = lse.data() + (static_cast<std::int64_t>(batch) * p.shape.heads + head) * sequence + begin;
+        A* logs =
+            lse.data() + (static_cast<std::int64_t>(batch) * p.shape.heads + head) * (sequence - start) + begin - start;
         for (int i = 0; i < n; ++i) {
-          unpack_rows(r.sum + i * width, 1, h, width, A(1) / r.total[i], at(out, base + begin + i, head * h), 0);
+          unpack_rows(r.sum + i * width, 1, h, width, A(1) / r.total[i], at(out, row + i, head * h), 0);
           logs[i] = r.largest[i] + Kokkos::log(r.total[i]);
         }
         if (largest.size() > 0) Kokkos::atomic_max(&largest(head), *std::max_element(r.largest, r.largest + n));

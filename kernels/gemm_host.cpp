@@ -21,8 +21,7 @@ using host::GemmTypes;
 using host::Operands;
 using host::Product;
 
-// Output tile of the deterministic mode. Its size depends on nothing, so neither do the bits.
-constexpr std::int64_t tile_size = 256;
+constexpr std::int64_t tile_size = product_tile;
 
 // A symmetric result is computed in column strips, from the diagonal down: little above the diagonal is computed, and a
 // library packs each strip of B once. Widths of strips: measured on Zen 4 with oneDNN, 96 is best in bf16 from 192 to

@@ -5,4 +5,8 @@ namespace sestina {
 
 enum class Op { none, transpose };
 
+// Rows and columns of the output tiles of deterministic products on the host. The size depends on nothing, so neither do
+// the bits.
+inline constexpr int product_tile = 256;
+
 }  // namespace sestina

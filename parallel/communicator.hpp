@@ -1,5 +1,5 @@
 // A group of ranks and what they do together. Memory is the host's, or a device's where the library below can read it.
-// All calls come from the main thread. Whatever waits for another rank gives up after the run's abort_timeout with
+// All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
 // Error(unavailable), which names what was waited for. Calls of one group are made in the same order on all its ranks.
 // No Kokkos.
 #pragma once
@@ -38,6 +38,7 @@ class Exchange {
 };
 
 enum class Reduction { sum, max, min };
+struct NodeLevels;  // parallel/node_levels.hpp
 
 class Communicator {
  public:
@@ -69,6 +70,9 @@ class Communicator {
   // Ranks of one colour form a group, ordered by key.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   virtual std::unique_ptr<Communicator> split_by_node() = 0;  // those that share memory
+
+  // Which ranks share nodes, where the group works in two levels; else null.
+  virtual const NodeLevels* levels() const { return nullptr; }
 };
 
 // The group of one rank: everything is the identity.

@@ -27,63 +27,147 @@ Block floats(float* begin, std::int64_t from, std::int64_t to) {
 template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
                                      Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial)
-    : exec_(exec), group_(dp_group), partial_(std::move(partial)) {
+    : exec_(exec), group_(dp_group), levels_(bulk_levels(dp_group)), partial_(std::move(partial)) {
   if (group_.size() == 1) return;
   std::vector<std::size_t> order(all.buckets.size());
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = b;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
-  const auto rank = static_cast<std::size_t>(group_.rank());
   std::size_t largest = 0;
-  for (const BucketLayout& bucket : all.buckets) {
-    const auto cut = cuts_of(bucket, group_.size());
-    largest = std::max(largest, static_cast<std::size_t>(cut[rank + 1] - cut[rank]));
-  }
-  for (auto& slot : received_)
-    slot = std::decay_t<decltype(slot)>("sestina::received", largest * static_cast<std::size_t>(group_.size() - 1));
+  for (const BucketLayout& bucket : all.buckets) largest = std::max(largest, places(cuts_of(bucket, group_.size())));
+  for (auto& slot : received_) slot = std::decay_t<decltype(slot)>("sestina::received", largest);
   for (const std::size_t b : order)
     add_bucket(all.buckets[b], gradients.data() + all.begin[b], buckets_.size() % slots);
+}
+
+// The ranks of other nodes whose pieces this one sums over its node.
+template <class Exec>
+std::vector<int> GradientReduce<Exec>::passed_on() const {
+  std::vector<int> owners;
+  const int me = group_.rank(), here = levels_.node(me);
+  for (int owner = 0; owner < group_.size(); ++owner)
+    if (levels_.node(owner) != here && levels_.relay(here, owner) == me) owners.push_back(owner);
+  return owners;
+}
+
+// Elements that come from other ranks.
+template <class Exec>
+std::size_t GradientReduce<Exec>::places(const std::vector<std::int64_t>& cut) const {
+  const auto length = [&](int rank) {
+    return cut[static_cast<std::size_t>(rank) + 1] - cut[static_cast<std::size_t>(rank)];
+  };
+  const auto mates = static_cast<std::int64_t>(levels_.mates(group_.rank()).size()) - 1;
+  std::int64_t count = length(group_.rank()) * (mates + static_cast<std::int64_t>(levels_.nodes.size()) - 1);
+  for (const int owner : passed_on()) count += length(owner) * mates;
+  return static_cast<std::size_t>(count);
 }
 
 template <class Exec>
 void GradientReduce<Exec>::add_bucket(const BucketLayout& layout, float* begin, std::size_t slot) {
   const auto cut = cuts_of(layout, group_.size());
-  const auto rank = static_cast<std::size_t>(group_.rank());
-  const auto mine = static_cast<std::size_t>(cut[rank + 1] - cut[rank]);
   Bucket bucket;
   bucket.block = layout.block;
-  bucket.own = {begin + cut[rank], mine};
-  bucket.others = {received_[slot].data(), mine * static_cast<std::size_t>(group_.size() - 1)};
-  std::vector<Message> sends, receives, out, in;
-  std::size_t place = 0;
-  for (int peer = 0; peer < group_.size(); ++peer) {
-    if (peer == group_.rank()) continue;
-    const auto p = static_cast<std::size_t>(peer);
-    sends.push_back({peer, {floats(begin, cut[p], cut[p + 1])}});
-    receives.push_back({peer, {block_of(bucket.others.data() + place, mine * sizeof(float))}});
-    out.push_back({peer, {block_of(bucket.own.data(), mine * sizeof(float))}});
-    in.push_back({peer, {floats(begin, cut[p], cut[p + 1])}});
-    place += mine;
+  float* place = received_[slot].data();
+  std::vector<int> owners = passed_on();
+  owners.insert(owners.begin(), group_.rank());
+  for (const int owner : owners) {
+    const auto o = static_cast<std::size_t>(owner);
+    const auto length = static_cast<std::size_t>(cut[o + 1] - cut[o]);
+    const std::size_t others = length * (levels_.mates(group_.rank()).size() - 1);
+    bucket.node_pieces.push_back({{begin + cut[o], length}, {place, others}});
+    place += others;
   }
-  bucket.pieces = group_.make_exchange("gradients", sends, receives);
-  if (layout.cut.empty()) bucket.sums = group_.make_exchange("summed gradients", out, in);
+  bucket.node_sums = {place, bucket.node_pieces[0].own.extent(0) * (levels_.nodes.size() - 1)};
+  route_pieces(bucket, cut, begin);
+  if (levels_.nodes.size() > 1) route_between(bucket, cut, begin);
+  if (layout.cut.empty()) {
+    std::vector<std::vector<Block>> owned;
+    for (std::size_t r = 0; r + 1 < cut.size(); ++r) owned.push_back({floats(begin, cut[r], cut[r + 1])});
+    bucket.sums = make_gather(group_, "summed gradients", owned);
+  }
   buckets_.push_back(std::move(bucket));
+}
+
+// Inside the node: every piece to the rank that sums it there.
+template <class Exec>
+void GradientReduce<Exec>::route_pieces(Bucket& bucket, const std::vector<std::int64_t>& cut, float* begin) {
+  const int me = group_.rank(), here = levels_.node(me);
+  std::vector<Message> sends, receives;
+  std::size_t number = 0;  // of the mate among the others
+  for (const int mate : levels_.mates(me)) {
+    if (mate == me) continue;
+    Message out{mate, {floats(begin, cut[static_cast<std::size_t>(mate)], cut[static_cast<std::size_t>(mate) + 1])}};
+    Message in{mate, {}};
+    for (int owner = 0; owner < group_.size(); ++owner)
+      if (levels_.node(owner) != here && levels_.relay(here, owner) == mate)
+        out.blocks.push_back(
+            floats(begin, cut[static_cast<std::size_t>(owner)], cut[static_cast<std::size_t>(owner) + 1]));
+    for (const NodePiece& piece : bucket.node_pieces) {
+      const std::size_t length = piece.own.extent(0);
+      in.blocks.push_back(block_of(piece.others.data() + number * length, length * sizeof(float)));
+    }
+    sends.push_back(std::move(out));
+    receives.push_back(std::move(in));
+    ++number;
+  }
+  bucket.pieces = group_.make_exchange("gradients", std::move(sends), std::move(receives));
+}
+
+// Between nodes: sums to their owners.
+template <class Exec>
+void GradientReduce<Exec>::route_between(Bucket& bucket, const std::vector<std::int64_t>& cut, float* begin) {
+  const int me = group_.rank(), here = levels_.node(me);
+  std::vector<Message> sends, receives;
+  for (const int owner : passed_on())
+    sends.push_back(
+        {owner, {floats(begin, cut[static_cast<std::size_t>(owner)], cut[static_cast<std::size_t>(owner) + 1])}});
+  const std::size_t length = bucket.node_pieces[0].own.extent(0);
+  float* place = bucket.node_sums.data();
+  for (int node = 0; node < static_cast<int>(levels_.nodes.size()); ++node) {
+    if (node == here) continue;
+    receives.push_back({levels_.relay(node, me), {block_of(place, length * sizeof(float))}});
+    place += length;
+  }
+  bucket.between = group_.make_exchange("sums of nodes", std::move(sends), std::move(receives));
 }
 
 template <class Exec>
 void GradientReduce<Exec>::start(std::size_t number) {
-  if (number >= slots && buckets_[number - slots].state == Bucket::State::pieces_under_way) {
+  using State = Bucket::State;
+  if (number >= slots && buckets_[number - slots].state != State::idle &&
+      buckets_[number - slots].state != State::summed) {
     add_up(buckets_[number - slots]);
     exec_.fence("reduce");  // its turn in the slot ends
   }
   buckets_[number].pieces->start();
-  buckets_[number].state = Bucket::State::pieces_under_way;
+  buckets_[number].state = State::pieces_under_way;
+}
+
+// The pieces of this node are here.
+template <class Exec>
+void GradientReduce<Exec>::sum_in_node(Bucket& bucket) {
+  const std::vector<int>& mates = levels_.mates(group_.rank());
+  const int place = levels_.place_of[static_cast<std::size_t>(group_.rank())];
+  for (const NodePiece& piece : bucket.node_pieces)
+    tree_sum<Exec, float>(exec_, place, static_cast<int>(mates.size()), piece.own, piece.others, piece.own);
+  if (!bucket.between) return;
+  exec_.fence("reduce");
+  bucket.between->start();
+  bucket.state = Bucket::State::between_under_way;
 }
 
 template <class Exec>
 void GradientReduce<Exec>::add_up(Bucket& bucket) {
-  bucket.pieces->finish();
-  tree_sum<Exec, float>(exec_, group_.rank(), group_.size(), bucket.own, bucket.others, bucket.own);
+  if (bucket.state == Bucket::State::pieces_under_way) {
+    bucket.pieces->finish();
+    sum_in_node(bucket);
+  }
+  if (bucket.between) {
+    bucket.between->finish();
+    const Vector<float, Exec> own = bucket.node_pieces[0].own;
+    tree_sum<Exec, float>(exec_, levels_.node(group_.rank()), static_cast<int>(levels_.nodes.size()), own,
+                          bucket.node_sums, own);
+  }
   bucket.state = Bucket::State::summed;
   if (!bucket.sums) return;
   exec_.fence("reduce");
@@ -101,7 +185,9 @@ void GradientReduce<Exec>::block_done(int block) {
       fenced = true;
       start(b);
     } else if (buckets_[b].state == Bucket::State::pieces_under_way) {
-      buckets_[b].pieces->test();
+      if (buckets_[b].pieces->test() && buckets_[b].between) sum_in_node(buckets_[b]);
+    } else if (buckets_[b].state == Bucket::State::between_under_way) {
+      buckets_[b].between->test();
     } else if (buckets_[b].sums) {
       buckets_[b].sums->test();
     }
@@ -111,7 +197,7 @@ void GradientReduce<Exec>::block_done(int block) {
 template <class Exec>
 void GradientReduce<Exec>::finish() {
   for (Bucket& bucket : buckets_)
-    if (bucket.state == Bucket::State::pieces_under_way) add_up(bucket);
+    if (bucket.state != Bucket::State::idle && bucket.state != Bucket::State::summed) add_up(bucket);
   for (Bucket& bucket : buckets_) {
     SESTINA_REQUIRE(bucket.state == Bucket::State::summed, "the bucket of block {} was never started", bucket.block);
     if (bucket.sums) bucket.sums->finish();
@@ -122,7 +208,7 @@ void GradientReduce<Exec>::finish() {
 template <class Exec>
 std::int64_t GradientReduce<Exec>::exchanges_per_step() const {
   std::int64_t count = 0;
-  for (const Bucket& bucket : buckets_) count += bucket.sums ? 2 : 1;
+  for (const Bucket& bucket : buckets_) count += 1 + (bucket.between ? 1 : 0) + (bucket.sums ? 1 : 0);
   return count;
 }
 

@@ -1,7 +1,8 @@
 // Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
 // reduce-scatter. Every rank sends each owner its piece (one message, the bytes of a ring's reduce-scatter), and owners
-// add the pieces up in tree order, so that no bit depends on the library or on arrival. What several tensor-parallel
-// ranks hold parts of is summed over them first.
+// add the pieces up in tree order, so that no bit depends on the library or on arrival. On several nodes in two levels:
+// a piece is summed inside each node first, by the rank that stands for its owner there, and one sum of each node goes
+// to the owner. What several tensor-parallel ranks hold parts of is summed over them first.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "core/arena.hpp"
 #include "core/seams.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/node_levels.hpp"
 #include "parallel/shard_layout.hpp"
 
 namespace sestina {
@@ -36,22 +38,35 @@ class GradientReduce {
   std::int64_t exchanges_per_step() const;  // started in a step
 
  private:
+  // A piece of this rank, where its sum over the node comes to lie, and those of the node's other ranks in rank order.
+  struct NodePiece {
+    Vector<float, Exec> own, others;
+  };
   struct Bucket {
     int block = 0;
-    Vector<float, Exec> own, others;  // what this rank owns of it; the other ranks' pieces of that, in rank order
-    std::unique_ptr<Exchange> pieces;
-    std::unique_ptr<Exchange> sums;  // only where every rank needs all sums (replicated)
-    enum class State { idle, pieces_under_way, summed } state = State::idle;
+    std::vector<NodePiece>
+        node_pieces;                    // what this rank sums over its node: what it owns, first, and what it passes on
+    Vector<float, Exec> node_sums;      // the other nodes' sums of what it owns, in the order of the nodes
+    std::unique_ptr<Exchange> pieces;   // inside the node
+    std::unique_ptr<Exchange> between;  // sums of nodes, only where there are several
+    std::unique_ptr<Exchange> sums;     // only where every rank needs all sums (replicated)
+    enum class State { idle, pieces_under_way, between_under_way, summed } state = State::idle;
   };
   void add_bucket(const BucketLayout&, float* begin, std::size_t slot);
+  void route_pieces(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
+  void route_between(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
+  std::size_t places(const std::vector<std::int64_t>& cut) const;
+  std::vector<int> passed_on() const;
   void start(std::size_t bucket);
+  void sum_in_node(Bucket&);
   void add_up(Bucket&);
 
   Exec exec_;
   Communicator& group_;
+  NodeLevels levels_;
   std::vector<Bucket> buckets_;  // in the order in which they are completed
   std::vector<PartialGradient<Exec>> partial_;
-  // Pieces of other ranks: buckets take turns in these, so memory does not grow with their number.
+  // What comes from other ranks: buckets take turns in these, so memory does not grow with their number.
   static constexpr std::size_t slots = 3;
   Kokkos::View<float*, typename Exec::memory_space> received_[slots];
 };

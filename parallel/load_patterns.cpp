@@ -5,6 +5,8 @@
 #include <limits>
 #include <queue>
 
+#include "parallel/load_tree.hpp"
+
 namespace sestina {
 namespace {
 
@@ -56,6 +58,31 @@ bool any(const Pattern& p) {
   return std::any_of(p.begin(), p.end(), [](int n) { return n > 0; });
 }
 
+// Gives one item of a class to another bin for one of a smaller class, or for nothing (take = number of classes).
+struct Exchange {
+  std::size_t to = 0, give = 0, take = 0;
+  std::int64_t moved = 0, fuller = 0;  // the load moved; of the two bins afterwards
+};
+
+// The exchange after which the fuller of the two bins is the least full; among equals the first bin, then the largest
+// items. give = number of classes: none makes the full bin less full.
+Exchange best_exchange(const ItemClasses& items, const Pattern& full, std::int64_t load,
+                       const std::vector<LoadTree>& giving) {
+  const std::size_t k = items.classes();
+  Exchange best{0, k, k, 0, load};
+  for (std::size_t give = 0; give < k; ++give)
+    for (std::size_t take = give + 1; full[give] > 0 && take <= k; ++take) {
+      const std::int64_t least = giving[take].least();
+      if (least == LoadTree::none) continue;
+      const std::int64_t moved = items.size[give] - (take < k ? items.size[take] : 0);
+      const std::int64_t fuller = std::max(load - moved, least + moved);
+      if (fuller > best.fuller || fuller >= load) continue;
+      const std::size_t to = giving[take].first_within(fuller - moved);
+      if (fuller < best.fuller || to < best.to) best = {to, give, take, moved, fuller};
+    }
+  return best;
+}
+
 // The items that are left into the bins that are left: the fullest bins first, else longest first.
 std::optional<Packing> pack_rest(const ItemClasses& items, Pattern left, int bins, std::int64_t capacity) {
   const ItemClasses rest{items.size, left};
@@ -101,43 +128,37 @@ Packing pack_longest_first(const ItemClasses& items, int bins) {
 }
 
 void improve(const ItemClasses& items, Packing& packing) {
+  const std::size_t k = items.classes(), bins = packing.size();
   std::vector<std::int64_t> load;
   std::int64_t total = 0;
   for (const Pattern& bin : packing) {
     load.push_back(items.load(bin));
     total += load.back();
   }
-  const std::size_t k = items.classes();
-  const auto bins = static_cast<std::int64_t>(packing.size());
-  for (std::size_t round = 0; round < 4 * packing.size(); ++round) {
-    const auto from = static_cast<std::size_t>(std::max_element(load.begin(), load.end()) - load.begin());
-    if (load[from] <= (total + bins - 1) / bins) return;
-    std::int64_t best = load[from];  // of the fuller of the two afterwards
-    std::size_t best_to = 0, best_give = k, best_take = k;
-    for (std::size_t to = 0; to < packing.size(); ++to)
-      for (std::size_t give = 0; to != from && give < k; ++give) {
-        if (packing[from][give] == 0) continue;
-        for (std::size_t take = give + 1; take <= k; ++take) {  // k: nothing in return
-          if (take < k && packing[to][take] == 0) continue;
-          const std::int64_t moved = items.size[give] - (take < k ? items.size[take] : 0);
-          const std::int64_t fuller = std::max(load[from] - moved, load[to] + moved);
-          if (fuller >= best) continue;
-          best = fuller;
-          best_to = to;
-          best_give = give;
-          best_take = take;
-        }
-      }
-    if (best_give == k) return;
-    const std::int64_t moved = items.size[best_give] - (best_take < k ? items.size[best_take] : 0);
-    --packing[from][best_give];
-    ++packing[best_to][best_give];
-    if (best_take < k) {
-      --packing[best_to][best_take];
-      ++packing[from][best_take];
+  LoadTree fullest(bins);        // of negative loads
+  std::vector<LoadTree> giving;  // loads of the bins that hold an item of the class; k: all bins
+  for (std::size_t j = 0; j <= k; ++j) giving.emplace_back(bins);
+  const auto refresh = [&](std::size_t bin) {
+    fullest.set(bin, -load[bin]);
+    for (std::size_t j = 0; j <= k; ++j) giving[j].set(bin, j == k || packing[bin][j] > 0 ? load[bin] : LoadTree::none);
+  };
+  for (std::size_t bin = 0; bin < bins; ++bin) refresh(bin);
+  const std::int64_t mean = (total + static_cast<std::int64_t>(bins) - 1) / static_cast<std::int64_t>(bins);
+  for (std::size_t round = 0; round < 4 * bins; ++round) {
+    const std::size_t from = fullest.first_within(fullest.least());
+    if (load[from] <= mean) return;
+    const Exchange best = best_exchange(items, packing[from], load[from], giving);
+    if (best.give == k) return;
+    --packing[from][best.give];
+    ++packing[best.to][best.give];
+    if (best.take < k) {
+      --packing[best.to][best.take];
+      ++packing[from][best.take];
     }
-    load[from] -= moved;
-    load[best_to] += moved;
+    load[from] -= best.moved;
+    load[best.to] += best.moved;
+    refresh(from);
+    refresh(best.to);
   }
 }
 

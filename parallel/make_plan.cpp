@@ -21,12 +21,6 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t f32 = 4;  // bytes
 
-std::vector<TensorSpec> local_specs(const std::vector<TensorSpec>& specs, const Options& options, int tp_rank) {
-  std::vector<TensorSpec> local;
-  for (const TensorSpec& spec : specs) local.push_back(local_spec(spec, options.model, options.parallel.tp, tp_rank));
-  return local;
-}
-
 // What planning needs of a stage besides the plan itself. Items are its matrices in backward order.
 struct Draft {
   std::vector<int> specs;  // by item
@@ -150,6 +144,28 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }
 
+// Owners and hosts of the stage's matrices, and what follows for the ranks.
+void assign(StagePlan& stage, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
+  const bool replicated = parallel.partition == Partition::replicated;
+  const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, parallel.tp, 0);
+  const Draft matrices = draft(stage, local, parallel, true);
+  if (home && parallel.partition == Partition::optimal) {
+    assign_jointly(stage, matrices, options);
+  } else {
+    const std::vector<int> owner = owners_by(matrices, parallel);
+    for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
+    if (home) assign_hosts(stage, matrices, parallel);
+  }
+  if (home) add_micro_groups(stage, parallel);
+  const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
+  stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
+  stage.host_bound =
+      home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
+  add_loads(stage, local, options);
+}
+
 // Largest over mean of values gathered from all stages.
 double ratio_of(const std::vector<std::int64_t>& load) {
   double largest = 0, sum = 0;
@@ -199,41 +215,25 @@ LayerRange stage_layers(const ModelConfig& model, int pp, int stage) {
 
 void lay_out_buckets(StagePlan& stage, const Options& options, int tp_rank) {
   // Which tensors share a bucket is the same on every rank: it follows from the shards of rank 0.
-  const std::vector<TensorSpec> first = local_specs(stage.specs, options, 0);
-  const std::vector<TensorSpec> local = local_specs(stage.specs, options, tp_rank);
-  const int dp = options.parallel.dp;
+  const int dp = options.parallel.dp, tp = options.parallel.tp;
+  const auto shapes = [&](int rank) { return local_shapes(stage.specs, options.model, tp, rank); };
+  const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);
+  const std::vector<TensorSpec>& local = tp_rank == 0 ? first : other;
   stage.buckets = matrix_buckets(local, stage.owner, numbers_of_specs(draft(stage, first, options.parallel, true)), dp);
   stage.scalar_buckets = row_buckets(local, numbers_of_specs(draft(stage, first, options.parallel, false)), dp);
 }
 
 StagePlan plan_stage(const Options& options, LayerRange layers) {
-  const ParallelOptions& parallel = options.parallel;
-  const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
-  const bool replicated = parallel.partition == Partition::replicated;
   StagePlan stage;
   stage.layers = layers;
   stage.specs = tensor_specs(options.model, layers);
   for (const TensorSpec& spec : stage.specs) {
     const bool matrix = is_matrix_optimized(spec, options.optimizer);
-    stage.cost.push_back(matrix ? tensor_cost(spec, options.optimizer, parallel.cost, options.machine) : 0);
+    stage.cost.push_back(matrix ? tensor_cost(spec, options.optimizer, options.parallel.cost, options.machine) : 0);
     stage.owner.push_back(matrix ? every_rank : scalar_tensor);
-    stage.host.push_back(!matrix ? scalar_tensor : parallel.tp == 1 ? 0 : every_rank);
+    stage.host.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
   }
-  const std::vector<TensorSpec> local = local_specs(stage.specs, options, 0);
-  const Draft matrices = draft(stage, local, parallel, true);
-  if (home && parallel.partition == Partition::optimal) {
-    assign_jointly(stage, matrices, options);
-  } else {
-    const std::vector<int> owner = owners_by(matrices, parallel);
-    for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
-    if (home) assign_hosts(stage, matrices, parallel);
-  }
-  if (home) add_micro_groups(stage, parallel);
-  const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
-  stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
-  stage.host_bound =
-      home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
-  add_loads(stage, local, options);
+  assign(stage, options);
   lay_out_buckets(stage, options, 0);
   return stage;
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/error.hpp"
 #include "parallel/forwarding_communicator.hpp"
+#include "parallel/node_levels.hpp"
 
 namespace sestina {
 namespace {
@@ -16,7 +17,7 @@ class NodeCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(std::move(all)),
         node_(std::move(node)),
         leaders_(std::move(leaders)),
-        node_of_(std::move(node_of)) {}
+        levels_(std::move(node_of)) {}
 
   void barrier() override {
     node_->barrier();
@@ -30,19 +31,19 @@ class NodeCommunicator final : public ForwardingCommunicator {
   }
   // The root's node hears it first, whichever rank of it the root is.
   void broadcast(void* data, std::size_t bytes, int root) override {
-    const int root_node = node_of_[static_cast<std::size_t>(root)];
-    const auto begin = node_of_.begin();
-    const int place = static_cast<int>(std::count(begin, begin + root, root_node));  // of the root in its node
-    if (node_of_[static_cast<std::size_t>(rank())] == root_node) node_->broadcast(data, bytes, place);
+    const int root_node = levels_.node(root);
+    if (levels_.node(rank()) == root_node)
+      node_->broadcast(data, bytes, levels_.place_of[static_cast<std::size_t>(root)]);
     if (leads()) leaders_->broadcast(data, bytes, root_node);
     node_->broadcast(data, bytes, 0);
   }
+  const NodeLevels* levels() const override { return &levels_; }
 
  private:
   bool leads() const { return node_->rank() == 0; }
 
   std::unique_ptr<Communicator> node_, leaders_;  // leaders: of the nodes, in their order; others: a group unused
-  std::vector<int> node_of_;                      // by rank
+  NodeLevels levels_;
 };
 
 }  // namespace

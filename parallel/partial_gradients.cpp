@@ -22,7 +22,7 @@ std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBucke
       const std::int64_t begin = all.begin[b] + bucket.offset[i];
       if (!open || runs.back().block != spec.block || runs.back().same_heads != same_heads)
         runs.push_back({spec.block, begin, 0, same_heads});
-      runs.back().elements = begin + local_spec(spec, options.model, parallel.tp, 0).elements() - runs.back().begin;
+      runs.back().elements = begin + local_shape(spec, options.model, parallel.tp, 0).elements() - runs.back().begin;
       open = true;
     }
   }

@@ -77,16 +77,15 @@ void search(const ItemClasses& items, int bins, Packing& packing, std::int64_t& 
 
 std::int64_t load_bound(const std::vector<std::int64_t>& cost, int bins) {
   if (cost.empty()) return 0;
+  // Among the j * bins + 1 largest items some bin gets j + 1: at least the smallest j + 1 of them.
   std::vector<std::int64_t> sorted(cost);
   std::sort(sorted.begin(), sorted.end(), std::greater<>());
   const std::int64_t total = std::accumulate(sorted.begin(), sorted.end(), std::int64_t{0});
   std::int64_t bound = std::max(sorted.front(), (total + bins - 1) / bins);
   const auto m = static_cast<std::size_t>(bins);
-  for (std::size_t j = 1; j * m < sorted.size(); ++j) {
-    std::int64_t sum = 0;
-    for (std::size_t i = j * m - j; i <= j * m; ++i) sum += sorted[i];
-    bound = std::max(bound, sum);
-  }
+  std::vector<std::int64_t> first(sorted.size() + 1, 0);  // sums of the first n
+  std::partial_sum(sorted.begin(), sorted.end(), first.begin() + 1);
+  for (std::size_t j = 1; j * m < sorted.size(); ++j) bound = std::max(bound, first[j * m + 1] - first[j * m - j]);
   return bound;
 }
 

@@ -57,7 +57,7 @@ class Tally {
 
 // Sizes are those of tensor-parallel rank 0, whose shards are the largest.
 TensorSpec largest_shard(const TensorSpec& spec, const Options& options) {
-  return local_spec(spec, options.model, options.parallel.tp, 0);
+  return local_shape(spec, options.model, options.parallel.tp, 0);
 }
 
 // Gradients to their owners, weights back, bucket by bucket; where nobody owns a bucket, sums to everybody. Weights
@@ -126,7 +126,7 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
         const TensorSpec& spec = stage.specs[static_cast<std::size_t>(number)];
         gradients += spec.elements() * f32;
         for (int rank = 0; rank < options.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
-          updates += local_spec(spec, options.model, options.parallel.tp, rank).elements() * compute_bytes(options);
+          updates += local_shape(spec, options.model, options.parallel.tp, rank).elements() * compute_bytes(options);
       }
     groups = std::max(groups, static_cast<std::int64_t>(of_rank.size()));
     gradient_bytes = std::max(gradient_bytes, gradients);

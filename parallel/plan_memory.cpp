@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/model_part.hpp"
 #include "parallel/plan_cost.hpp"
 #include "parallel/tensor_shard.hpp"
 
@@ -52,7 +53,7 @@ void add_rows(std::vector<RankMemory>& ranks, const StagePlan& stage, const Opti
     if (dp == 1)  // all of them, without the gaps of a bucket
       for (const BucketLayout& bucket : stage.scalar_buckets)
         for (const int spec : bucket.specs)
-          elements += local_spec(stage.specs[at(spec)], options.model, tp, rank % tp).elements();
+          elements += local_shape(stage.specs[at(spec)], options.model, tp, rank % tp).elements();
     const std::size_t bytes = static_cast<std::size_t>(elements) * width.accumulate;
     memory.scalar_elements = elements;
     memory.size.parameters += elements;
@@ -80,28 +81,27 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options) {
   std::vector<RankMemory> all;
   for (int number = 0; number < plan.pp; ++number) {
     const StagePlan& stage = plan.stages[at(number)];
-    std::vector<TensorSpec> local;
-    for (const TensorSpec& spec : stage.specs) local.push_back(local_spec(spec, options.model, plan.tp, 0));
-    const ModelSize whole = model_size(options.model, stage.layers, batch.micro, options.data.sequence_length, width,
-                                       options.train.recompute, 0);
+    const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, plan.tp, 0);
+    const ModelPart whole = model_part(options.model, 1, 0);
+    const int sequence = options.data.sequence_length;
     const auto part = [&](std::size_t bytes) { return (bytes + at(plan.tp) - 1) / at(plan.tp); };
     RankMemory common;
     common.size.gradients = arena_layout(local).elements * width.accumulate;
     (width.shared() ? common.size.master : common.size.weights) =
         width.shared() ? common.size.gradients : matrix_arena_layout(local).elements * width.compute;
     common.size.activations =
-        part(whole.activations) * static_cast<std::size_t>(std::min<std::int64_t>(plan.pp - number, batch.count));
-    common.size.workspace = part(whole.workspace);
+        part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
+        static_cast<std::size_t>(std::min<std::int64_t>(plan.pp - number, batch.count));
+    common.size.workspace = part(scratch_bytes(whole, batch.micro, sequence, width));
     std::vector<RankMemory> ranks(at(plan.dp * plan.tp), common);
     add_matrices(ranks, stage, local, options, width);
     add_rows(ranks, stage, options, width);
     all.insert(all.end(), ranks.begin(), ranks.end());
   }
-  if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena
-    const ModelSize exact = model_size(options.model, all_layers(options.model), batch.micro,
-                                       options.data.sequence_length, width, options.train.recompute, 0);
-    all.front().size.master = exact.master;
-    all.front().checkpoint = exact.master + all.front().size.optimizer;
+  if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
+    RankMemory& only = all.front();
+    only.size.master = only.size.gradients;
+    only.checkpoint = only.size.master + only.size.optimizer;
   }
   return all;
 }

@@ -6,9 +6,8 @@ namespace sestina::ranks {
 bool available() { return false; }
 std::string library() { return "none"; }
 bool reads_device_memory() { return false; }
-std::unique_ptr<Communicator> start(double) { return make_lone_communicator(); }
-void set_timeout(double) {}
-void stop() {}
+std::unique_ptr<Communicator> start(double, const std::function<int()>&) { return make_lone_communicator(); }
+void stop(int) {}
 void abort(int) {}
 
 }  // namespace sestina::ranks

@@ -4,9 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
+#include <condition_variable>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "parallel/copy_blocks.hpp"
@@ -252,6 +257,49 @@ class MpiCommunicator final : public Communicator {
   std::vector<int> peers_;  // by request
 };
 
+volatile std::sig_atomic_t leave_code = 0;  // of a process that hangs in MPI_Finalize, for its handler
+
+// MPI_Init waits for all ranks without a limit of its own and polls nothing: a thread watches over it.
+class StartGuard {
+ public:
+  StartGuard(double timeout, const std::function<int()>& give_up)
+      : thread_([this, timeout, give_up] { watch(timeout, give_up); }) {}
+  ~StartGuard() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  StartGuard(const StartGuard&) = delete;
+  StartGuard& operator=(const StartGuard&) = delete;
+
+ private:
+  void watch(double timeout, const std::function<int()>& give_up) {
+    sigset_t all;  // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    constexpr std::chrono::milliseconds interval(50);
+    constexpr double patience = 5;  // seconds from a wish to stop: usually the ranks meet meanwhile, and agree on it
+    double waited = 0, wished = 0;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, interval, [this] { return started_; })) {
+      waited += std::chrono::duration<double>(interval).count();
+      const int code = give_up ? give_up() : 0;
+      if (code != 0 && (wished += std::chrono::duration<double>(interval).count()) > patience) _exit(code);
+      if (waited < timeout + wait_limit().later) continue;
+      std::fprintf(stderr, "sestina: error: %s\n", lost_text(wait_limit(), "", "the other ranks").c_str());
+      _exit(static_cast<int>(ExitCode::unavailable));
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool started_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
 }  // namespace
 
 namespace ranks {
@@ -276,16 +324,23 @@ bool reads_device_memory() {
 #endif
 }
 
-std::unique_ptr<Communicator> start(double timeout) {
-  wait_limit() = timeout;
+std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& give_up) {
+  const StartGuard guard(timeout, give_up);
   int provided = 0;
   // Only the main thread calls MPI; others run beside it.
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
   return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
 }
 
-void set_timeout(double seconds) { wait_limit() = seconds; }
-void stop() { MPI_Finalize(); }
+void stop(int code) {
+  leave_code = code;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { _exit(leave_code); };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(static_cast<unsigned>(std::clamp(wait_limit().seconds, 1.0, 1e9)));
+  MPI_Finalize();
+  alarm(0);
+}
 void abort(int code) {
   // A launcher that is ending already may never answer: this rank then ends by itself.
   constexpr unsigned seconds = 10;

@@ -35,10 +35,24 @@ TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int t
   return whole;
 }
 
-TensorSpec local_spec(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
-  TensorSpec local = spec;
+TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
+  TensorSpec local{{}, spec.rows, spec.cols, spec.role, spec.layer, spec.block, spec.follows, spec.heads};
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
+  return local;
+}
+
+TensorSpec local_spec(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
+  TensorSpec local = local_shape(spec, model, tp, tp_rank);
+  local.name = spec.name;
+  return local;
+}
+
+std::vector<TensorSpec> local_shapes(const std::vector<TensorSpec>& specs, const ModelConfig& model, int tp,
+                                     int tp_rank) {
+  std::vector<TensorSpec> local;
+  local.reserve(specs.size());
+  for (const TensorSpec& spec : specs) local.push_back(local_shape(spec, model, tp, tp_rank));
   return local;
 }
 

@@ -3,6 +3,7 @@
 // No Kokkos.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "core/tensor_spec.hpp"
 
@@ -18,5 +19,8 @@ TensorShard tensor_shard(const TensorSpec&, const ModelConfig&, int tp, int tp_r
 
 // The local tensor: name and role of the whole one, sides of the shard.
 TensorSpec local_spec(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
+// The same without the name, for plans: a model has very many.
+TensorSpec local_shape(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
+std::vector<TensorSpec> local_shapes(const std::vector<TensorSpec>&, const ModelConfig&, int tp, int tp_rank);
 
 }  // namespace sestina

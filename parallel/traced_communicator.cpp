@@ -71,6 +71,7 @@ class TracedCommunicator final : public ForwardingCommunicator {
     return std::make_unique<TracedExchange>(inner_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
                                             name, exchanges_[name]++);
   }
+  const NodeLevels* levels() const override { return inner_->levels(); }
   // A round of messages begins with the first of them.
   void send(int peer, const void* data, std::size_t bytes) override {
     begin_round();

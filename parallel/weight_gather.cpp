@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "parallel/node_levels.hpp"
+
 namespace sestina {
 
 template <class Exec, class T>
@@ -23,13 +25,7 @@ WeightGather<Exec, T>::WeightGather(Communicator& group, const StagePlan& stage,
                      static_cast<std::size_t>(rows.end - rows.begin) * row));
       }
     }
-    std::vector<Message> sends, receives;
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (peer == group.rank()) continue;
-      sends.push_back({peer, owned[static_cast<std::size_t>(group.rank())]});
-      receives.push_back({peer, owned[static_cast<std::size_t>(peer)]});
-    }
-    buckets_.push_back({layout.block, group.make_exchange("weights", sends, receives), false});
+    buckets_.push_back({layout.block, make_gather(group, "weights", owned), false});
   }
   std::stable_sort(buckets_.begin(), buckets_.end(),
                    [](const Bucket& a, const Bucket& b) { return a.block < b.block; });

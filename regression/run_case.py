@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one regression case: a folder with case.toml, decks, and reference.json. Python 3.11, standard library alone.
+r"""Runs one regression case: a folder with case.toml, decks, and reference.json. Python 3.11, standard library alone.
 
 case.toml
   labels = ["regression", "quick"]     for ctest -L
@@ -9,6 +9,13 @@ case.toml
     exit = 0                           expected exit code
     stdout = ["..."], stderr = ["..."] texts that must be found there (regular expressions)
     environment = {NAME = "value"}
+    save = {loss = 'loss +(\S+)'}      keeps the first group found in stdout under a name, for [[equal]]
+  [[equal]]                            two saved values: the same text or, with a tolerance, numbers that close to each other
+    values = ["a", "b"]
+    tolerance = 1e-6                   relative; absent: the same text
+  [[apart]]                            runs that must differ, each from each: in the train loss of some step, relatively
+    runs = ["{work}/a", "{work}/b"]
+    by = 1e-3
   [[metrics]]                          train and val lines of a run, compared with reference.json
     run = "{work}/run"
     tolerance = {loss = 1e-5, grad_norm = 1e-4, val_loss = 1e-5}   relative, per value
@@ -32,6 +39,7 @@ golden (regression/golden), mpiexec (the launcher of ranks).
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import os
@@ -58,7 +66,7 @@ def fill(value, names):
     return re.sub(r"\{(\w+)\}", lambda m: str(names[m[1]]), value)
 
 
-def run_step(step, names, deadline):
+def run_step(step, names, deadline, saved):
     command = fill(step["command"], names)
     environment = dict(os.environ, **{k: fill(v, names) for k, v in step.get("environment", {}).items()})
     print("$", " ".join(command), flush=True)
@@ -74,6 +82,12 @@ def run_step(step, names, deadline):
         for pattern in step.get(stream, []):
             if problem is None and not re.search(fill(pattern, names), getattr(done, stream), re.MULTILINE):
                 problem = f"{stream} lacks {pattern!r}"
+    for name, pattern in step.get("save", {}).items():
+        found = re.search(pattern, done.stdout, re.MULTILINE)
+        if found:
+            saved[name] = found[1]
+        elif problem is None:
+            problem = f"stdout lacks {pattern!r}"
     if problem:
         raise Failure(f"{problem}\n--- stdout\n{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}")
 
@@ -152,6 +166,21 @@ def compare_same(table, names):
     raise Failure(f"{paths[0]} and {paths[1]} differ in {len(other)} of {len(a)}: {', '.join(other[:5])}")
 
 
+def compare_equal(table, saved):
+    first, second = (saved[name] for name in table["values"])
+    print(f"  {table['values'][0]} {first}, {table['values'][1]} {second}")
+    if first != second and not difference(float(first), float(second)) <= table.get("tolerance", -1.0):
+        raise Failure(f"{table['values'][0]} is {first}, {table['values'][1]} is {second}")
+
+
+def compare_apart(table, names):
+    runs = {run: read_metrics(fill(run, names))["loss"] for run in table["runs"]}
+    for a, b in itertools.combinations(runs, 2):
+        far = max(difference(runs[a][step], runs[b][step]) for step in runs[a].keys() & runs[b].keys())
+        if not far > table["by"]:
+            raise Failure(f"{a} and {b} cannot be told apart: their losses differ by {far:.1e} at most")
+
+
 def new_reference(case, names, reason):
     numbers = {}
     for table in case.get("metrics", []):
@@ -167,8 +196,13 @@ def run_case(folder, sestina, work, update_reason):
     names = {"sestina": sestina, "case": folder, "work": work, "data": here / "data", "golden": here / "golden",
              "mpiexec": os.environ.get("MPIEXEC", "mpiexec")}
     deadline = time.monotonic() + case.get("timeout", 120)
+    saved = {}
     for step in case["step"]:
-        run_step(step, names, deadline)
+        run_step(step, names, deadline, saved)
+    for table in case.get("equal", []):
+        compare_equal(table, saved)
+    for table in case.get("apart", []):
+        compare_apart(table, names)
     for table in case.get("same", []):
         compare_same(table, names)
     for table in case.get("close", []):

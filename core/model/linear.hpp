@@ -2,6 +2,7 @@
 #pragma once
 #include "core/model/context.hpp"
 #include "kernels/activation.hpp"
+#include "kernels/thin_product.hpp"
 
 namespace sestina {
 
@@ -10,11 +11,19 @@ using LinearWeights = typename Weights<Exec, T>::Linear;
 template <class Exec, class T>
 using LinearGradients = typename Gradients<Exec, T>::Linear;
 
+// y (N, out) = x (N, in) W^T.
+template <class Exec, class T>
+void forward_product(Context<Exec>& context, Matrix<const T, Exec> weight, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
+  if constexpr (std::is_same_v<Exec, Host>)
+    if (context.thin) return thin_product<T>(context.exec, x, weight, y, context.workspace);
+  context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, weight, 0, y);
+}
+
 // y (N, out) from x (N, in).
 template <class Exec, class T>
 void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
                     Matrix<T, Exec> y) {
-  context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, w.weight, 0, y);
+  forward_product<Exec, T>(context, w.weight, x, y);
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }
 
@@ -23,7 +32,7 @@ template <class Exec, class T>
 void linear_forward_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
                            Matrix<T, Exec> y) {
   sum_rows<T>(context, y, [&](const Matrix<T, Exec>& partial) {
-    context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, w.weight, 0, partial);
+    forward_product<Exec, T>(context, w.weight, x, partial);
   });
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }

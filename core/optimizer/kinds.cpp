@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/optimizer/register_kind.hpp"
+
 namespace sestina {
 
 #define SESTINA_DECLARE_KIND(id) MatrixKind id##_kind();
@@ -14,6 +16,15 @@ const auto& find(const Map& map, const std::string& kind, std::string_view key) 
   const auto found = map.find(key);
   SESTINA_REQUIRE(found != map.end(), "optimizer \"{}\" has no key \"{}\"", kind, key);
   return found->second;
+}
+
+constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+
+// Ours, and what a program adds when it starts.
+std::vector<MatrixKind>& table() {
+#define SESTINA_LIST_KIND(id) id##_kind(),
+  static std::vector<MatrixKind> kinds = {SESTINA_MATRIX_KINDS(SESTINA_LIST_KIND)};
+  return kinds;
 }
 
 }  // namespace
@@ -35,10 +46,14 @@ KindKey word_key(std::string name, std::vector<std::string> choices) {
   return {std::move(name), KindKey::Type::word, 0, {}, std::move(choices)};
 }
 
-const std::vector<MatrixKind>& matrix_kinds() {
-#define SESTINA_LIST_KIND(id) id##_kind(),
-  static const std::vector<MatrixKind> kinds = {SESTINA_MATRIX_KINDS(SESTINA_LIST_KIND)};
-  return kinds;
+const std::vector<MatrixKind>& matrix_kinds() { return table(); }
+
+void add_matrix_kind(MatrixKind kind) {
+  const bool legal = !kind.name.empty() && kind.name.find_first_not_of(name_letters) == std::string::npos;
+  SESTINA_REQUIRE(legal, "optimizer \"{}\": a name is made of small letters, digits and \"-\"", kind.name);
+  SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "there is an optimizer \"{}\"", kind.name);
+  SESTINA_REQUIRE(kind.state != nullptr, "optimizer \"{}\" does not say what its state is", kind.name);
+  table().push_back(std::move(kind));
 }
 
 const MatrixKind* find_matrix_kind(std::string_view name) {

@@ -36,7 +36,7 @@ BENCHMARK(sample_order)->Arg(1000)->Arg(1'000'003)->Arg(1'000'000'007);
 
 std::string example_text() {
   std::ostringstream text;
-  text << std::ifstream(SESTINA_SOURCE_DIR "/README.md").rdbuf();
+  text << std::ifstream(SESTINA_SOURCE_DIR + "/README.md").rdbuf();
   std::string many;
   while (many.size() < (1 << 20)) many += text.str();
   return many;

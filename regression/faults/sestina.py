@@ -1,5 +1,8 @@
 """What the fault tests share: a tiny deck and text, the program as a child process, and a look into its run directory.
-Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FAULT_ROUNDS raises the number of kills."""
+Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FAULT_ROUNDS raises the number of kills.
+
+  sestina.py test_stops.py [Stops.test_05_wall_time ...]    runs tests of a file; 77 when all of them were skipped
+"""
 
 import ctypes
 import json
@@ -11,6 +14,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -105,6 +109,27 @@ class Case(unittest.TestCase):
         finally:
             self.sestina = program
 
+    def start_unlike(self, *ranks, folders=None, programs=None, **options):
+        """One rank for each list of arguments, with a working directory or a program of its own where given."""
+        program, self.sestina = self.sestina, os.environ["MPIEXEC"]
+        words = []
+        for i, arguments in enumerate(ranks):
+            folder = ("-wdir", folders[i]) if folders else ()
+            words += [":"] * (i > 0) + ["-n", 1, *folder, programs[i] if programs else program, *arguments]
+        try:
+            return self.start(*words, environment=MPI_SURROUNDINGS | options.pop("environment", {}), **options)
+        finally:
+            self.sestina = program
+
+    def catches(self, process, number):
+        """True once the process has a handler for this signal: it is in main."""
+        try:
+            status = pathlib.Path(f"/proc/{process}/status").read_text()
+        except OSError:
+            return False
+        caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")), 0)
+        return caught >> (number - 1) & 1 == 1
+
     def rank_processes(self, child, ranks):
         """Process numbers of the ranks, by rank."""
         found = {}
@@ -136,7 +161,8 @@ class Case(unittest.TestCase):
         return self.finish(self.start(*arguments, **options), expected)[1]
 
     def train_arguments(self, run, *more):
-        return ("train", "-i", self.deck, "-d", self.work / run, *more)
+        usual = {"-i": self.deck, "-d": self.work / run}
+        return ("train", *(word for key, value in usual.items() if key not in more for word in (key, value)), *more)
 
     def train(self, run, *more, expected=DONE, **options):
         return self.run_sestina(*self.train_arguments(run, *more), expected=expected, **options)
@@ -243,3 +269,13 @@ def rounds(in_ci):
 
 
 TERM, INT, KILL, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP
+
+
+def main(file, *names):
+    """Runs tests of a file, Class.method each, all where none is named; ends with 77 when every one of them was skipped."""
+    result = unittest.main(module=pathlib.Path(file).stem, argv=[file, *names], verbosity=2, exit=False).result
+    return 1 if not result.wasSuccessful() else 77 if result.testsRun == len(result.skipped) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -2,11 +2,12 @@
 
 import array
 import json
+import os
 import random
 import struct
 import unittest
 
-from sestina import BAD_DATA, BAD_DECK, Case, DECK, DONE, INPUT_MISSING
+from sestina import BAD_DATA, BAD_DECK, CANNOT_CREATE, Case, DECK, DONE, INPUT_MISSING
 
 TOKENS = [i * 7 % 251 for i in range(5000)]
 
@@ -74,6 +75,33 @@ class Inputs(Case):
         (self.work / "short.txt").write_text("too short")
         self.refuse("text", "short.txt")
         self.refuse("text", "missing.txt", expected=INPUT_MISSING)
+
+    def test_17_pipes_are_not_waited_for(self):
+        """Deck, data, index and tokenizer: what is no regular file is refused at once, on one rank and on several."""
+        pipe = self.work / "pipe.txt"
+        os.mkfifo(pipe)
+        os.mkfifo(self.work / "half.bin")
+        (self.work / "half.idx").write_bytes(megatron_index([1000] * 5))
+        for ranks in (1, 2) if "MPIEXEC" in os.environ and os.environ["MPIEXEC"] else (1,):
+            for keys in (("-i", pipe), (f"data.source.0.path={pipe}",), (f"data.tokenizer={pipe}",), ("-i", "/dev/null"), (f"data.source.0.path=/dev/zero",),
+                         (f"data.source.0.path={self.work / 'half'}", "data.source.0.format=megatron"),
+                         (f"data.source.0.path={self.work / 'half.bin'}", "data.source.0.format=llmc")):
+                with self.subTest(f"{ranks} {keys}"):
+                    arguments = self.train_arguments("run", *keys)
+                    child = self.start(*arguments) if ranks == 1 else self.start_ranks(ranks, *arguments)
+                    output = self.finish(child, INPUT_MISSING)[1]
+                    self.assertIn("regular file", output)
+                    self.assertEqual(output.count("sestina: error:"), 1, output)
+
+    def test_17_names_that_are_too_long(self):
+        name = "x" * 300
+        for keys, code in ((("-i", name), INPUT_MISSING), ((f"data.source.0.path={name}",), INPUT_MISSING), ((f"data.tokenizer={name}",), INPUT_MISSING),
+                           ((f"data.source.0.path={name}", "data.source.0.format=npy"), INPUT_MISSING), (("-r", name), INPUT_MISSING),
+                           ((f"data.source.0.path={name}", "data.source.0.format=megatron"), INPUT_MISSING),
+                           (("-d", self.work / name), CANNOT_CREATE), (("-r", "auto", "-d", self.work / name), CANNOT_CREATE)):
+            with self.subTest(str(keys)[:60]):
+                output = self.train("run", "run.steps=2", *keys, expected=code)
+                self.assertIn(name, output)
 
     def test_18_megatron_indexes(self):
         lengths = [1000] * 5
@@ -168,6 +196,25 @@ class Inputs(Case):
         for part in ("hiden_size", "schedule.lr", "globl_batch"):
             self.assertIn(part, output)
 
+    def test_21_one_message_for_one_wrong_key(self):
+        """What may only follow from a wrong value is not told."""
+        for key in ("model.hidden_size=-7", "model.hidden_size={a=1}", "model.num_attention_heads=-7", "model.vocab_size=-7", "optimizer.kind=-7",
+                    "model.max_position_embeddings=0", "train.global_batch=-1", "schedule.warmup_steps=x"):
+            with self.subTest(key):
+                self.deck.write_text(DECK + '[parallel]\ntp = 1\n[optimizer]\nkind = "soap"\nmax_dim = 64\n[optimizer.refresh]\nevery = 5\n')
+                output = self.train("run", "-n", key, expected=BAD_DECK)
+                self.assertEqual(len(output.splitlines()), 1, output)
+                self.assertIn(key.split("=")[0], output)
+
+    def test_21_too_many_threads(self):
+        for key in ("run.threads=513", "run.threads=1024"):
+            self.assertIn("<= 512", self.train("run", "-n", key, expected=BAD_DECK))
+        for number in ("600", "1024", "4096", "100000", "99999999999999999999"):
+            with self.subTest(number):
+                output = self.train("run", "run.threads=0", "run.steps=2", environment={"OMP_NUM_THREADS": number}, expected=BAD_DECK)
+                self.assertIn("allowed 1 to 512", output)
+                self.assertFalse((self.work / "run").exists())
+
     def test_21_encodings(self):
         good = DECK.encode()
         self.train("run", "-n", expected=DONE)
@@ -180,7 +227,7 @@ class Inputs(Case):
         self.deck.write_bytes(bytes(random.Random(2).randbytes(10000)))
         self.train("run", "-n", expected=BAD_DECK)
         self.deck.write_bytes(good + b"\n" + b"# filler line\n" * 750_000)  # 10 MB
-        self.train("run", "-n", expected=(DONE, BAD_DECK))  # taken or refused as too large, but neither slow nor a crash
+        self.assertIn("too large", self.train("run", "-n", expected=BAD_DECK))
 
 
 if __name__ == "__main__":

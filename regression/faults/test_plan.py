@@ -3,6 +3,7 @@ number of ranks fits, or not the number that was started."""
 
 import json
 import pathlib
+import resource
 import subprocess
 import sys
 import unittest
@@ -42,6 +43,27 @@ class Plans(Case):
             self.assertEqual(bytes_by_kind.pop("total"), sum(bytes_by_kind.values()))
         self.assertEqual(max(rank["bytes"]["total"] for rank in answer["ranks"]), answer["memory"]["needed_bytes"])
         self.assertEqual(answer["model"]["parameters"], 32762123264)
+
+    def planned_in(self, layers, *words):
+        """Processor seconds of the best of three."""
+        best = float("inf")
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            self.call("plan", "-i", str(ROOT / "inputs" / "tiny_llama.toml"), "optimizer.kind=muon", f"model.num_hidden_layers={layers}", *words)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            best = min(best, after.ru_utime - before.ru_utime)
+        return best
+
+    def test_time_grows_with_layers_as_they_do(self):
+        for words in ((), ("--json", "parallel.dp=2")):
+            self.assertLess(self.planned_in(12000, *words), 9 * self.planned_in(3000, *words), words)
+
+    def test_equal_loads_share_a_row(self):
+        deck = str(ROOT / "inputs" / "tiny_llama.toml")
+        for ranks, rows in ((4, ["ranks 0-3"]), (64, ["ranks 0-63"])):
+            lines = self.call("plan", "-i", deck, "optimizer.kind=muon", f"parallel.dp={ranks}", "model.num_hidden_layers=64",
+                              "train.global_batch=64").splitlines()
+            self.assertEqual([" ".join(line.split()[:2]) for line in lines if line.lstrip().startswith("rank") and "#" in line], rows)
 
     def test_layouts_that_do_not_fit(self):
         for words, text in ((["model.preset=llama-1b", "parallel.tp=8"], "does not divide model.intermediate_size = 5461"),

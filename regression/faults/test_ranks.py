@@ -1,4 +1,4 @@
-"""Faults 1 to 6, 9, 10, 12 to 16, 22 and 25 on several ranks: one message, one exit code, nothing lost."""
+"""Faults 1 to 6, 9, 10, 12 to 16, 22 and 25 to 27 on several ranks: one message, one exit code, nothing lost."""
 
 import json
 import os
@@ -43,14 +43,16 @@ class Ranks(Case):
             while child.poll() is None and not any((self.work / "killed").glob(f"checkpoints/step_*.tmp-{processes[0]}")):
                 time.sleep(0.001)
             time.sleep(choose.uniform(0, 0.05))
+            lost = choose.randrange(3)
             try:
-                os.kill(processes[choose.randrange(3)], KILL)
+                os.kill(processes[lost], KILL)
             except ProcessLookupError:
                 pass
             begin = time.monotonic()
-            code, _ = self.finish(child)
+            code, output = self.finish(child)
             if code == DONE:
                 break
+            self.assertRegex(output, rf"rank {lost} .*signal 9")  # the launcher names it
             self.assertLess(time.monotonic() - begin, 20)
             self.assertNotIn(".tmp-", self.run_sestina("checkpoint", "list", self.work / "killed"))
         self.train_ranks(3, "killed", "-r", "auto", *keys)
@@ -65,6 +67,36 @@ class Ranks(Case):
         self.assertLess(time.monotonic() - begin, 30)
         self.assertNotEqual(code, DONE)
         self.assertIn("run.abort_timeout", output)
+
+    def test_01_a_rank_that_hangs_in_start_up(self):
+        keys = (*MICRO, "run.steps=100000", "run.start_timeout=2", "run.abort_timeout=2")
+        begin = time.monotonic()
+        child = self.start_unlike(self.train_arguments("run", *keys), (60,), programs=(self.sestina, "sleep"))
+        output = self.finish(child, UNAVAILABLE)[1]  # it never comes to MPI
+        self.assertRegex(output, 'waited 2 s for the other ranks in start-up, phase "start of MPI" .run.start_timeout.')
+        child = self.start_ranks(3, *self.train_arguments("run", *keys))
+        processes = self.rank_processes(child, 3)
+        self.wait_for((self.work / "run" / "lock").exists, child)
+        os.kill(processes[2], signal.SIGSTOP)
+        output = self.finish(child, UNAVAILABLE)[1]
+        self.assertRegex(output, "waited 2 s for .*(start-up, phase|run.abort_timeout)")  # how far it came is chance
+        self.assert_one_message(output)
+        self.assertLess(time.monotonic() - begin, 40)
+
+    def test_01_a_rank_that_hangs_at_the_end(self):
+        """All is saved: the run ends with its own code, or as one that lost a rank where not all knew of it."""
+        for delay in (0, 0.002, 0.02):
+            run = f"run{delay}"
+            child = self.start_ranks(3, *self.train_arguments(run, *MICRO, "run.steps=10", "run.abort_timeout=2"))
+            processes = self.rank_processes(child, 3)
+            self.wait_for(lambda: child.poll() is not None or self.saved_steps(run) == [10], child)
+            time.sleep(delay)
+            try:
+                os.kill(processes[1], signal.SIGSTOP)
+            except ProcessLookupError:
+                pass
+            self.finish(child, (DONE, UNAVAILABLE))
+            self.run_sestina("checkpoint", "verify", self.folder(run, 10))
 
     def test_02_term_to_a_single_rank(self):
         steps = 300
@@ -84,16 +116,30 @@ class Ranks(Case):
         self.assertEqual(len(self.saved_steps("run")), 2)
 
     def test_03_term_at_any_time(self):
-        for delay in (0.05, 0.3, 0.8):
+        for i, delay in enumerate((0, 0.01, 0.03, 0.1, 0.3, 0.8)):
             child = self.start_ranks(2, *self.train_arguments("run", "-r", "auto", *MICRO, "run.steps=100000", "metrics.eval_every=3",
                                                               "data.validation_fraction=0.1"))
-            processes = self.rank_processes(child, 2)
+            process = self.rank_processes(child, 2)[i % 2]
+            self.wait_for(lambda: self.catches(process, TERM), child)  # before main the system answers
+            saved = self.saved_steps("run")
             time.sleep(delay)
-            os.kill(processes[1], TERM)
+            os.kill(process, TERM)
             code, output = self.finish(child)
-            self.assertIn(code, (STOPPED_SAVED, STOPPED_UNSAVED, 128 + TERM), output[-2000:])
+            self.assertIn(code, (STOPPED_SAVED,) if saved else (STOPPED_SAVED, STOPPED_UNSAVED), output[-2000:])
+            self.assertEqual(code == STOPPED_SAVED, bool(self.saved_steps("run")), output[-2000:])
+            self.assertNotIn("error:", output)
             if code == STOPPED_SAVED:
                 self.run_sestina("checkpoint", "verify", self.work / "run")
+
+    def test_03_term_while_the_ranks_do_not_meet(self):
+        """MPI_Init waits for a rank that never comes: TERM ends the wait, with the code that tells whether to go on."""
+        self.train("old", *MICRO, "run.steps=3")
+        for run, code in (("new", STOPPED_UNSAVED), ("old", STOPPED_SAVED)):
+            child = self.start_unlike(self.train_arguments(run, *MICRO, "-r", "auto", "run.steps=9"), (60,), programs=(self.sestina, "sleep"))
+            process = self.rank_processes(child, 2)[0]
+            self.wait_for(lambda: self.catches(process, TERM), child)
+            os.kill(process, TERM)
+            self.finish(child, code)
 
     def test_04_a_second_term(self):
         child = self.run_and_signal("run", TERM, 1, 2, "run.steps=100000", "checkpoint.every=2")
@@ -239,6 +285,101 @@ class Ranks(Case):
         for phase in ("reduce_s", "gather_s"):
             self.assertGreater(sum(line[phase] for line in lines), 0, phase)
         self.assertEqual(max(line["preconditioner_age_max"] for line in lines), 3)
+
+    def differ(self, run, expected, *ranks, named=(), **options):
+        """Ranks with these arguments more end at once, alike and with one message; nothing is saved."""
+        begin = time.monotonic()
+        child = self.start_unlike(*(self.train_arguments(run, *MICRO, *more) for more in ranks), **options)
+        output = self.finish(child, expected)[1]
+        self.assert_one_message(output)
+        for words in named:
+            self.assertIn(words, output)
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertEqual(list((self.work / run).glob("checkpoints/step_*")), [])
+        return output
+
+    def test_26_decks_that_differ(self):
+        for key in ("schedule.lr=3e-2", "optimizer.kind=muon", "run.seed=7", "model.vocab_size=300", "model.num_hidden_layers=3",
+                    "parallel.partition=layerwise", "parallel.tp=2", "run.steps=7", "checkpoint.every=3", "train.global_batch=8",
+                    "train.precision=bf16", "run.deterministic=false", "data.shuffle=false", 'run.stop_signals=["USR1"]',
+                    "run.abort_timeout=9", 'optimizer.group=[{match="*", lr_multiplier=0.5}]'):
+            with self.subTest(key):
+                name = key.split("=")[0]
+                output = self.differ("run", BAD_DECK, (), (key,), named=("rank 1 was not started as rank 0 was",))
+                self.assertRegex(output, rf"in:\n  {name}[.0-9a-z_]*: .* on rank 1, .* on rank 0")  # given before derived
+        self.assertFalse((self.work / "run").exists())
+
+    def test_26_one_rank_of_three(self):
+        odd = ("schedule.lr=3e-2", "run.seed=4")
+        for number in range(3):
+            ranks = [odd if r == number else () for r in range(3)]
+            other = 1 if number == 0 else 0
+            output = self.differ("run", BAD_DECK, *ranks, named=(f"rank {number} was not started as rank {other} was",))
+            self.assertIn(f"schedule.lr: 0.03 on rank {number}, 0.003 on rank {other}", output)
+            self.assertIn(f"run.seed: 4 on rank {number}, 3 on rank {other}", output)
+
+    def test_26_a_deck_that_is_not_valid_on_one_rank(self):
+        self.differ("run", BAD_DECK, (), ("schedule.lr=-1",), named=("rank 1: command line: schedule.lr",))
+        self.differ("run", BAD_DECK, ("parallel.dp=3",), (), named=("rank 0: ", "parallel.dp"))
+        self.differ("run", 66, (), ("-i", self.work / "none.toml"), named=("rank 1: ", "none.toml"))
+        self.differ("run", BAD_DECK, ("schedule.lr=-1",), ("schedule.lr=-1",), named=("error: command line: schedule.lr",))
+
+    def test_26_command_lines_that_differ(self):
+        self.train("old", *MICRO, "run.steps=10", "checkpoint.every=5")
+        steps = [self.folder("old", step) for step in (5, 10)]
+        self.differ("new", BAD_DECK, ("-r", "auto"), (), named=("-r: not given on rank 1, auto on rank 0",))
+        self.differ("new", BAD_DECK, ("-r", steps[0]), ("-r", steps[1]), named=("-r: ", "step_00000010", "step_00000005"))
+        self.differ("new", BAD_DECK, ("-t", "00:01:00"), ("-t", "00:02:00"), named=("-t: ",))
+        self.differ("new", BAD_DECK, ("-r", steps[0], "--weights-only"), ("-r", steps[0]), named=("--weights-only",))
+        self.differ("new", BAD_DECK, (), ("-d", self.work / "elsewhere"), named=("rank 1: run.dir", "elsewhere"))
+        # The same folder under two names is the same folder.
+        (self.work / "alias").symlink_to(self.work / "old")
+        ranks = [("train", "-i", self.deck, "-d", self.work / "fork", "-r", where, *MICRO, "run.steps=12")
+                 for where in (self.work / "old", self.work / "alias")]
+        self.finish(self.start_unlike(*ranks), DONE)
+
+    def test_26_programs_that_differ(self):
+        commit = json.loads(self.run_sestina("info", "--json"))["commit"].encode()
+        other = self.work / "other"
+        other.write_bytes(self.sestina.read_bytes().replace(commit, commit[::-1]))
+        other.chmod(0o755)
+        self.differ("run", BAD_DECK, (), (), programs=(self.sestina, other), named=("program version: ", commit.decode()))
+
+    def test_26_data_that_differ(self):
+        text = (self.work / "text.txt").read_text()
+        (self.work / "other.txt").write_text(text + "x")
+        (self.work / "same.txt").write_text(text)
+        path = "data.source.0.path="
+        self.differ("run", BAD_DATA, (), (path + str(self.work / "other.txt"),), named=("data.source.0.path: ", "other.txt", "60"))
+        self.run_sestina("data", "train-tokenizer", self.work / "text.txt", "-o", self.work / "a.json", "--vocab-size", 300)
+        self.run_sestina("data", "train-tokenizer", self.work / "text.txt", "-o", self.work / "b.json", "--vocab-size", 301)
+        self.differ("run", BAD_DATA, *(("model.vocab_size=320", f"data.tokenizer={self.work / name}") for name in ("a.json", "b.json")),
+                    named=("data.tokenizer: ", "a.json", "b.json"))
+        self.finish(self.start_unlike(self.train_arguments("same", *MICRO, "run.steps=3"),
+                                      self.train_arguments("same", *MICRO, "run.steps=3", path + str(self.work / "same.txt"))), DONE)
+
+    def test_26_what_may_differ(self):
+        """Threads, where a key comes from, and paths from other working directories to the same content."""
+        other = self.work / "other"
+        other.mkdir()
+        for name in ("deck.toml", "text.txt"):
+            shutil.copy(self.work / name, other / name)
+        (other / "deck.toml").write_text((other / "deck.toml").read_text().replace("lr = 3e-3", "lr = 0.01").replace("threads = 1", "threads = 2"))
+        keys = ("train", "-i", "deck.toml", *MICRO, "run.steps=3", "-d")
+        self.finish(self.start_unlike((*keys, self.work / "run", "schedule.lr=1e-2"), (*keys, self.work / "run"),
+                                      folders=(self.work, other)), DONE)
+        output = self.finish(self.start_unlike((*keys, "run2", "schedule.lr=1e-2"), (*keys, "run2"), folders=(self.work, other)), BAD_DECK)[1]
+        self.assertIn("run.dir", output)
+        (other / "text.txt").write_text("another text " * 5000)
+        self.finish(self.start_unlike((*keys, self.work / "run3", "schedule.lr=1e-2"), (*keys, self.work / "run3"),
+                                      folders=(self.work, other)), BAD_DATA)
+
+    def test_27_errors_on_several_ranks(self):
+        """The same on all, or on some: one message."""
+        for names in (("none.txt",) * 3, ("text.txt", "none.txt", "nothing.txt")):
+            self.differ("run", 66, *((f"data.source.0.path={self.work / name}",) for name in names), named=("none.txt",))
+        many = [("run.threads=0",)] * 3
+        self.differ("run", BAD_DECK, *many, named=("OMP_NUM_THREADS", "512"), environment={"OMP_NUM_THREADS": "1024"})
 
     def test_25_tasks_that_do_not_find_each_other(self):
         output = self.train("run", "run.steps=2", environment={"OMPI_COMM_WORLD_SIZE": "4"}, expected=UNAVAILABLE)

@@ -1,6 +1,7 @@
 """Faults 1 to 5: kills, signals and the wall time, at every moment of a run."""
 
 import random
+import shutil
 import statistics
 import time
 import unittest
@@ -29,20 +30,24 @@ class Stops(Case):
         keys = (f"run.steps={steps}", "checkpoint.every=7", "checkpoint.keep=2")
         self.train("whole", *keys)
         one_save = statistics.median(line["seconds"] for line in self.lines("whole", "checkpoint"))
+        reached = 0
         for _ in range(kills):
             child = self.start(*self.train_arguments("killed", "-r", "auto", *keys))
             while child.poll() is None and not any((self.work / "killed").glob(f"checkpoints/step_*.tmp-{child.pid}")):
                 time.sleep(0.001)
             time.sleep(choose.uniform(0, 4 * one_save))
             child.send_signal(KILL)
-            code, _ = self.finish(child)
+            code, output = self.finish(child)
+            if reached:
+                self.assertRegex(output, rf"resumed[^\n]*\b{reached}\b")  # from the newest complete one, and says so
             if code == DONE:
                 break
             self.assertEqual(code, -KILL)
+            reached = max(self.saved_steps("killed"), default=0)
             halves += len(list((self.work / "killed/checkpoints").glob("*.tmp-*")))
             listed = self.run_sestina("checkpoint", "list", self.work / "killed")
             self.assertNotIn(".tmp-", listed)
-        reached = max(self.saved_steps("killed"), default=0)
+        self.assertGreater(reached, 0)
         self.train("killed", "-r", "auto", *keys)
         self.run_sestina("checkpoint", "verify", self.work / "killed", "--full")
         self.assert_nothing_left("killed")
@@ -81,6 +86,39 @@ class Stops(Case):
             saved = self.saved_steps(f"run{delay}")
             self.assertEqual(code, STOPPED_SAVED if saved else STOPPED_UNSAVED, output)
 
+    def test_03_term_from_the_first_moment_on(self):
+        """From where main begins no signal kills: 75 where a checkpoint is there to go on from, else 76."""
+        self.train("old", "run.steps=3")
+        for delay in (0, 0.001, 0.003, 0.01, 0.02, 0.04, 0.08):
+            for run, resume, code in (("new", ("-r", "auto"), STOPPED_UNSAVED), ("old", ("-r", "auto"), STOPPED_SAVED),
+                                      ("fork", ("-r", self.work / "old"), STOPPED_SAVED)):
+                with self.subTest(f"{run} {delay}"):
+                    child = self.start(*self.train_arguments(run, *resume, "run.steps=1000000"))
+                    self.wait_for(lambda: self.catches(child.pid, TERM), child)
+                    time.sleep(delay)
+                    child.send_signal(TERM)
+                    output = self.finish(child, (code, STOPPED_SAVED))[1]
+                    if child.returncode == STOPPED_SAVED:
+                        self.assertTrue(self.saved_steps("old" if run == "fork" else run), output)
+                    self.assertIn("signal TERM", output)
+                    shutil.rmtree(self.work / "new", ignore_errors=True)
+                    shutil.rmtree(self.work / "fork", ignore_errors=True)
+
+    def test_03_dry_run_is_no_run(self):
+        """Printing a deck needs no catching: TERM takes its usual effect, or comes too late."""
+        child = self.start(*self.train_arguments("run", "-n"))
+        time.sleep(0.01)
+        child.send_signal(TERM)
+        self.finish(child, (DONE, -TERM))
+
+    def test_03_late_term_changes_no_exit_code(self):
+        for delay in (0, 0.005, 0.02):
+            child = self.start(*self.train_arguments(f"run{delay}", "run.steps=20"))
+            self.wait_for(lambda: child.poll() is not None or self.saved_steps(f"run{delay}"), child)
+            time.sleep(delay)
+            child.send_signal(TERM)
+            self.finish(child, (DONE, STOPPED_SAVED))
+
     def test_03_term_in_evaluation(self):
         evaluate = ("run.steps=1000000", "metrics.eval_every=1", "metrics.eval_batches=100000", "data.validation_fraction=0.5",
                     "train.micro_batch=1")
@@ -108,12 +146,19 @@ class Stops(Case):
         self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
 
     def test_04_second_interrupt_leaves_at_once(self):
-        child = self.start(*self.train_arguments("run", "run.steps=1000000", "checkpoint.every=2"))
-        self.wait_for(lambda: len(self.saved_steps("run")) >= 1, child)
+        """The first is answered on the spot; the second comes while a micro-batch of a second or more is under way, and does not wait for it."""
+        slow = ("run.steps=1000000", "model.hidden_size=256", "model.intermediate_size=1024", "model.num_hidden_layers=8",
+                "train.global_batch=128", "train.micro_batch=128")
+        child = self.start(*self.train_arguments("run", *slow))
+        self.wait_for(lambda: self.steps_done("run") == 1, child, 60)
         child.send_signal(INT)
+        while "Ctrl-C again leaves at once" not in child.stdout.readline():
+            self.assertIsNone(child.poll())
         child.send_signal(INT)
-        code, _ = self.finish(child, (INTERRUPTED, STOPPED_SAVED))  # the first may be done before the second arrives
-        self.run_sestina("checkpoint", "verify", self.work / "run")  # what is marked complete is complete
+        begin = time.monotonic()
+        self.finish(child, INTERRUPTED)
+        self.assertLess(time.monotonic() - begin, 1)
+        self.assertEqual((self.steps_done("run"), self.saved_steps("run")), (1, []))
 
     def test_05_wall_time(self):
         begin = time.monotonic()

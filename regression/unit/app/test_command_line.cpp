@@ -44,6 +44,25 @@ TEST(CommandLine, Train) {
   EXPECT_TRUE(a.weights_only);
 }
 
+TEST(CommandLine, PromptsAndStops) {
+  const auto g = as<GenerateArguments>({"generate", "-r", "c", "--prompt", "a b", "--prompt-file", "f", "-", "--prompt", "[x,y]",
+                                        "--stop", "\n", "--stop", "[,]", "--top-p", "0.9", "--repetition-penalty", "1.2",
+                                        "--samples", "3", "run.seed=1"});
+  ASSERT_EQ(g.prompts.size(), 4u);
+  EXPECT_EQ(g.prompts[0].text, "a b");
+  EXPECT_EQ(g.prompts[1].text, "f");
+  EXPECT_TRUE(g.prompts[1].file);
+  EXPECT_EQ(g.prompts[2].text, "[x,y]");
+  EXPECT_EQ(g.prompts[3].text, "-");
+  EXPECT_TRUE(g.prompts[3].file);
+  EXPECT_EQ(g.stops, (std::vector<std::string>{"\n", "[,]"}));
+  EXPECT_EQ(g.top_p, 0.9);
+  EXPECT_EQ(g.repetition_penalty, 1.2);
+  EXPECT_EQ(g.samples, 3);
+  EXPECT_EQ(g.deck.overrides, (std::vector<std::string>{"run.seed=1"}));
+  EXPECT_EQ(as<EvalArguments>({"eval", "-r", "c", "--choices", "q.jsonl"}).choices, "q.jsonl");
+}
+
 TEST(CommandLine, EveryVerb) {
   EXPECT_TRUE(as<PlanArguments>({"plan", "-i", "a", "--json"}).json);
   EXPECT_EQ(as<PlanArguments>({"plan", "-i", "a", "--reading", "canzona-paper"}).reading, "canzona-paper");
@@ -51,7 +70,9 @@ TEST(CommandLine, EveryVerb) {
   const auto g = as<GenerateArguments>({"generate", "--hf", "h", "--prompt", "-x [a]", "--tokens", "5", "--temperature",
                                         "0", "--top-k", "3", "--seed", "9"});
   EXPECT_EQ(g.hf, "h");
-  EXPECT_EQ(g.prompt, "-x [a]");
+  ASSERT_EQ(g.prompts.size(), 1u);
+  EXPECT_EQ(g.prompts[0].text, "-x [a]");
+  EXPECT_FALSE(g.prompts[0].file);
   EXPECT_EQ(g.tokens, 5);
   EXPECT_EQ(g.temperature, 0);
   EXPECT_EQ(g.top_k, 3);
@@ -102,7 +123,11 @@ TEST(CommandLine, MistakesAreNamed) {
   expect_usage({"train", "-t", "00:00:00"}, "-t: not a duration");
   expect_usage({"eval", "-i", "a"}, "give -r CHECKPOINT or --hf DIR");
   expect_usage({"eval", "-r", "c", "--hf", "h"}, "excludes");
-  expect_usage({"generate", "-r", "c"}, "--prompt is required");
+  expect_usage({"generate", "-r", "c"}, "give --prompt TEXT");
+  expect_usage({"generate", "-r", "c", "-", "--prompt", "-"}, "got it twice");
+  expect_usage({"generate", "-r", "c", "-", "--stop", ""}, "--stop is empty");
+  expect_usage({"generate", "-r", "c", "-", "--top-p", "1.5"}, "--top-p");
+  expect_usage({"generate", "-r", "c", "-", "--samples", "0"}, "--samples");
   expect_usage({"generate", "-r", "c", "--prompt", "x", "--tokens", "-1"}, "--tokens");
   expect_usage({"checkpoint", "convert", "c"}, "--output is required");
   expect_usage({"checkpoint", "convert", "c", "-o", "r", "--shards", "0"}, "--shards");

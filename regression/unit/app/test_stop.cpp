@@ -140,6 +140,52 @@ TEST_F(StopTest, SecondInterruptLeavesAtOnce) {
       testing::ExitedWithCode(130), "Ctrl-C again leaves at once");
 }
 
+TEST_F(StopTest, SignalsThatCameBeforeCount) {
+  catch_signals();
+  raise(SIGTERM);
+  raise(SIGHUP);
+  {
+    Stop stop(0);
+    EXPECT_TRUE(stop.told_to_stop());
+    EXPECT_EQ(stop.reason(), "signal TERM");
+    stop.settle(run_, dir_, true);
+    EXPECT_EQ(stop.poll(0), Wish::stop);
+  }
+  raise(SIGTERM);  // too late: it neither ends the process nor stops what comes after
+  catch_signals();
+  Stop stop(0);
+  EXPECT_FALSE(stop.told_to_stop());
+}
+
+TEST_F(StopTest, AWishToSaveOutlivesTheStart) {
+  catch_signals();
+  raise(SIGHUP);
+  Stop stop(0);
+  EXPECT_FALSE(stop.told_to_stop());
+  stop.settle(run_, dir_, true);
+  EXPECT_EQ(stop.poll(0), Wish::save);
+}
+
+TEST_F(StopTest, WhatTheDeckDoesNotCatchTakesItsUsualEffect) {
+  EXPECT_EXIT(
+      {
+        catch_signals();
+        Stop stop(0);
+        raise(SIGALRM);
+        stop.settle(run_, dir_, true);
+        _exit(1);
+      },
+      testing::KilledBySignal(SIGALRM), "");
+  EXPECT_EXIT(
+      {
+        catch_signals();
+        raise(SIGTERM);
+        release_signals();
+        _exit(1);
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
 TEST_F(StopTest, HelperThreadsLeaveSignalsToTheMainThread) {
   Stop stop(run_, dir_);
   bool blocked = false;

@@ -76,6 +76,8 @@ TEST(AdamW, NeighboursAreUpdatedAsIfAlone) {
 TEST(Clip, ScaleIsOneUpToTheNormAndOffAtZero) {
   EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_scale(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_DOUBLE_EQ(clip_scale(1.5, 1.0), 1.0 / (1.5 + 1e-6));
+  EXPECT_DOUBLE_EQ(clip_scale(1.0, 1.0), 1.0 / (1.0 + 1e-6));
   EXPECT_EQ(clip_scale(1e9, 0.0), 1.0);
 }
 

@@ -190,7 +190,7 @@ TEST(ModelDeck, FamilyWithSizes) {
 }
 
 TEST(ModelDeck, FolderOfTransformers) {
-  const std::string folder = SESTINA_SOURCE_DIR "/regression/golden/models/qwen3-tied";
+  const std::string folder = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
   const ModelConfig c = read("from_hf = \"" + folder + "\"");
   EXPECT_EQ(c.head_dim, 32);
   EXPECT_EQ(c.from_hf, folder);
@@ -219,7 +219,7 @@ TEST(ModelDeck, SaysWhatIsWrong) {
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_act = \"gelu\""), "silu"));
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_sise = 3"), "hidden_sise"));
   EXPECT_TRUE(says(errors("from_hf = \"no/such/folder\""), "config.json"));
-  const std::string golden = SESTINA_SOURCE_DIR "/regression/golden/models/qwen3-tied";
+  const std::string golden = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
   EXPECT_TRUE(says(errors("from_hf = \"" + golden + "\"\nvocab_size = 3"), "beside model.from_hf"));
 }
 

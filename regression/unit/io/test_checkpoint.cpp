@@ -199,6 +199,22 @@ TEST_F(Checkpoint, AnyFlippedBitIsRefusedAndTheTensorNamed) {
   EXPECT_NE(refusal(at(1)).find("global.h5"), std::string::npos);
 }
 
+// What a poll throws is not taken for damage: a stop in the middle of verifying must not make a run pass a good one
+// over.
+TEST_F(Checkpoint, VerifyingCanBeEnded) {
+  save({1});
+  struct Ended {};
+  const Poll end = [] { throw Ended(); };
+  const std::string path = at(1).string();
+  EXPECT_THROW(verify_checkpoint(path, false, end), Ended);
+  EXPECT_THROW(verify_part(path, 0, 2, false, end), Ended);
+  EXPECT_THROW(newest_complete(dir.string(), false, {}, end), Ended);
+  EXPECT_THROW(CheckpointReader(path, Verify::all, end), Ended);
+  const CheckpointReader reader(path, Verify::opened, end);
+  EXPECT_THROW(reader.read(fields()[0], weights.data()), Ended);
+  EXPECT_EQ(newest_complete(dir.string(), false, {}, [] {}), path);
+}
+
 TEST_F(Checkpoint, FilesCutMissingOrExtra) {
   save({1});
   const fs::path shard = at(1) / "shard_00000.h5";

@@ -97,7 +97,7 @@ TEST(Finite, ACheckpointThatIsNotIsPassedOver) {
   const auto warn = [&](const std::string& line) { lines.push_back(line); };
   EXPECT_EQ(std::filesystem::path(newest_complete(folder.path(), false, warn)).filename(), "step_00000002");
   EXPECT_TRUE(lines.empty());
-  EXPECT_EQ(std::filesystem::path(newest_complete(folder.path(), false, warn, true)).filename(), "step_00000001");
+  EXPECT_EQ(std::filesystem::path(newest_complete(folder.path(), false, warn, {}, true)).filename(), "step_00000001");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("/model/w holds a value that is not finite (inf at row 149999, column 3)"), std::string::npos)
       << lines[0];

@@ -18,7 +18,7 @@ constexpr int batch = 4, sequence = 32, steps = 30;
 class GoldenModel : public testing::TestWithParam<const char*> {
  protected:
   GoldenModel()
-      : folder_(std::string(SESTINA_SOURCE_DIR "/regression/golden/models/") + GetParam()),
+      : folder_(std::string(SESTINA_SOURCE_DIR) + "/regression/golden/models/" + GetParam()),
         reference_(folder_ + "/reference.h5"),
         tokens_(Hdf5Reader(folder_ + "/tokens.h5").integers("tokens")),
         rig_(ModelConfig::from_hf_folder(folder_), batch, sequence) {

@@ -1,7 +1,13 @@
 // Two-level collectives against those of one level, with ranks that act as several nodes; and a training run on them.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
+#include "parallel/forwarding_communicator.hpp"
+#include "parallel/make_plan.hpp"
 #include "parallel/node_groups.hpp"
+#include "parallel/node_levels.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {
@@ -28,15 +34,115 @@ TEST(NodeGroups, GiveWhatOneLevelGives) {
   }
 }
 
+// Counts the bytes that this rank's exchanges send to other nodes, by name.
+class CrossNodeBytes final : public ForwardingCommunicator {
+ public:
+  CrossNodeBytes(std::unique_ptr<Communicator> group, int node_size, std::map<std::string, double>& bytes)
+      : ForwardingCommunicator(std::move(group)), node_size_(node_size), bytes_(bytes) {}
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    double out = 0;
+    for (const Message& message : sends)
+      if (message.peer / node_size_ != rank() / node_size_) out += static_cast<double>(message.bytes());
+    return std::make_unique<Counted>(inner_->make_exchange(name, std::move(sends), std::move(receives)), bytes_[name],
+                                     out);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<CrossNodeBytes>(inner_->split(color, key), node_size_, bytes_);
+  }
+
+ private:
+  struct Counted final : Exchange {
+    Counted(std::unique_ptr<Exchange> exchange, double& total, double bytes)
+        : exchange(std::move(exchange)), total(total), bytes(bytes) {}
+    void start() override {
+      total += bytes;
+      exchange->start();
+    }
+    bool test() override { return exchange->test(); }
+    void finish() override { exchange->finish(); }
+    std::unique_ptr<Exchange> exchange;
+    double& total;
+    double bytes;
+  };
+
+  int node_size_;
+  std::map<std::string, double>& bytes_;
+};
+
+// Bytes between nodes of a step, over all ranks.
+std::map<std::string, double> sent_between_nodes(TrainingCase run, int node_size) {
+  std::map<std::string, double> bytes;
+  CrossNodeBytes counted(world().split(0, world().rank()), 2, bytes);
+  run.options.parallel.node_size = node_size;
+  train_on<float>(counted, run, 1);
+  for (auto& [name, sum] : bytes) world().all_reduce(&sum, 1, Reduction::sum);
+  return bytes;
+}
+
+TrainingCase node_case(const std::string& kind) {
+  TrainingCase run = training_case(kind);
+  run.options.train.global_batch = 2 * world().size();
+  run.options.parallel.dp = world().size();
+  run.options.parallel.bucket_elements = 20000;
+  return run;
+}
+
+// Of nodes of two ranks: a node sends each sum and each weight to every other node once, which is what the plan's
+// collectives of dp / 2 ranks send in all; without the levels twice and more.
+TEST(NodeGroups, SendBulkDataBetweenNodesOnce) {
+  const double others = world().size() / 2 - 1;
+  for (const auto partition : {ParallelOptions::Partition::optimal, ParallelOptions::Partition::replicated}) {
+    TrainingCase run = node_case("muon");
+    run.options.parallel.partition = partition;
+    std::map<std::string, double> planned;
+    for (const Collective& c : make_plan(run.options).collectives)
+      planned[c.operation + " " + c.what] += others * static_cast<double>(c.bytes);
+    auto two = sent_between_nodes(run, 2), one = sent_between_nodes(run, 1);
+    EXPECT_GT(two["sums of nodes"], 0);
+    EXPECT_EQ(two["gradients"], 0);
+    EXPECT_EQ(two["sums of nodes"], planned["reduce_scatter gradients"]);
+    EXPECT_EQ(one["gradients"], 2 * planned["reduce_scatter gradients"]);
+    EXPECT_EQ(two["weights"], planned["all_gather weights"]);
+    EXPECT_EQ(one["weights"], 2 * planned["all_gather weights"]);
+    EXPECT_EQ(two["summed gradients"], planned["all_gather gradients"]);
+    EXPECT_EQ(one["summed gradients"], 2 * planned["all_gather gradients"]);
+  }
+}
+
 TEST(NodeGroups, ChangeNoBitOfARun) {
-  TrainingCase one_node = training_case("muon"), several = one_node;
-  one_node.options.train.global_batch = several.options.train.global_batch = 6;
-  one_node.options.parallel.dp = several.options.parallel.dp = world().size();
-  several.options.parallel.node_size = 2;
-  const Trained a = train_together<float>(one_node, 4), b = train_together<float>(several, 4);
-  EXPECT_EQ(a.loss, b.loss);
-  EXPECT_EQ(a.norm, b.norm);
-  EXPECT_EQ(a.weights, b.weights);
+  for (const char* kind : {"muon", "soap"})
+    for (const auto partition : {ParallelOptions::Partition::optimal, ParallelOptions::Partition::start_index,
+                                 ParallelOptions::Partition::replicated})
+      for (const int node_size : {2, 3, 4}) {  // 3: no sub-tree, one level; 4 of 6: a node of four and one of two
+        TrainingCase one_node = node_case(kind), several = one_node;
+        one_node.options.parallel.partition = several.options.parallel.partition = partition;
+        several.options.parallel.node_size = node_size;
+        const Trained a = train_together<float>(one_node, 3), b = train_together<float>(several, 3);
+        EXPECT_EQ(a.loss, b.loss);
+        EXPECT_EQ(a.norm, b.norm);
+        EXPECT_EQ(a.weights, b.weights);
+      }
+}
+
+TEST(NodeGroups, AreTakenForBulkDataWhereTheyContinueTheTree) {
+  const auto levels = [](std::vector<int> node_of) {
+    struct Group final : ForwardingCommunicator {
+      explicit Group(std::vector<int> nodes)
+          : ForwardingCommunicator(make_lone_communicator()), ranks(static_cast<int>(nodes.size())), mine(nodes) {}
+      int size() const override { return ranks; }
+      const NodeLevels* levels() const override { return &mine; }
+      int ranks;
+      NodeLevels mine;
+    };
+    return bulk_levels(Group(node_of)).nodes.size();
+  };
+  EXPECT_EQ(levels({0, 0, 1, 1}), 2u);
+  EXPECT_EQ(levels({0, 0, 0, 0, 1, 1, 1}), 2u);  // the last one has fewer
+  EXPECT_EQ(levels({0, 0, 0, 1, 1, 1}), 1u);     // three of a node
+  EXPECT_EQ(levels({0, 1, 0, 1}), 1u);           // not neighbours
+  EXPECT_EQ(levels({0, 0, 1, 1, 1, 1}), 1u);     // a larger one behind
+  EXPECT_EQ(levels({0, 0, 1, 2, 2}), 1u);        // a smaller one between
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Sestina(CMakePackage, CudaPackage):
     depends_on("openblas threads=openmp", when="^[virtuals=blas] openblas")
     depends_on("hdf5@1.10:")
     depends_on("zlib-api")
-    for library in ("tomlplusplus", "cli11", "nlohmann-json", "fmt@9:", "spdlog@1.10:", "xxhash", "pcre2", "utf8proc"):
+    for library in ("tomlplusplus", "cli11", "nlohmann-json", "fmt@9:", "spdlog@1.10:", "xxhash", "pcre2", "utf8proc", "zstd"):
         depends_on(library)
     depends_on("mpi", when="+mpi")
     depends_on("nccl", when="+nccl")

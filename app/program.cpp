@@ -1,10 +1,14 @@
-// The program: command line -> verb -> exit code. Every failure is one message on stderr.
+// Command line -> verb -> exit code.
+#include "app/program.hpp"
+
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "app/command_line.hpp"
 #include "app/rank_run.hpp"
+#include "app/stop.hpp"
 
 namespace {
 
@@ -18,6 +22,7 @@ int alone(const char* name, Verb verb, const Arguments& arguments) {
 }
 
 int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
+int run(const InitArguments& a) { return alone("init", run_init, a); }
 int run(const TrainArguments& a) { return run_train(a); }
 int run(const PlanArguments& a) { return run_plan(a); }
 int run(const EvalArguments& a) { return alone("eval", run_eval, a); }
@@ -45,8 +50,10 @@ int report(const char* message, ExitCode code) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int sestina::run_program(int argc, char** argv) {
   try {
+    // 0. A run answers signals from its first moment on: to a batch system a stop must not look like a crash.
+    if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(argc, argv);
     // 2. The verb: reads its deck, starts Kokkos if it computes, runs.

@@ -1,0 +1,293 @@
+#include "core/model/decoder.hpp"
+
+#include <algorithm>
+
+#include "core/model/attention_layer.hpp"
+#include "core/model/linear.hpp"
+#include "core/model/mlp_layer.hpp"
+#include "core/model/norm_layer.hpp"
+#include "core/model/query_norm.hpp"
+#include "core/model/rope_table.hpp"
+#include "kernels/attention_cached.hpp"
+#include "kernels/loss.hpp"
+#include "kernels/reduce.hpp"
+#include "kernels/rope.hpp"
+
+namespace sestina {
+namespace {
+
+// Positions that a sequence has room for: in deterministic mode whole tiles, as far as the full window goes.
+int cache_width(const ModelConfig& c, const DecoderSetting& s) {
+  if (!s.deterministic) return s.capacity;
+  const int tiles = (s.capacity + product_tile - 1) / product_tile * product_tile;
+  return static_cast<int>(std::min<std::int64_t>(tiles, c.max_position_embeddings));
+}
+
+LayerRange last_layer(const ModelConfig& c) {
+  const int layers = static_cast<int>(c.num_hidden_layers);
+  return {layers - 1, layers};
+}
+
+template <class Exec, class T>
+LayerActivations<Exec, T> first_rows(const LayerActivations<Exec, T>& all, int rows) {
+  LayerActivations<Exec, T> a = all;
+  for (Matrix<T, Exec>* m : {&a.x, &a.h, &a.qkv, &a.qk, &a.attended, &a.projected, &a.x2, &a.h2, &a.up, &a.down})
+    if (m->size() > 0) *m = row_range(*m, 0, rows);
+  return a;
+}
+
+}  // namespace
+
+std::size_t cache_bytes(const ModelConfig& c, const DecoderSetting& s, std::size_t element) {
+  const auto width = static_cast<std::size_t>(cache_width(c, s));
+  return 2 * element * static_cast<std::size_t>(s.sequences) * width *
+         static_cast<std::size_t>(c.num_hidden_layers * c.key_value_width());
+}
+
+template <class Exec, class T>
+Decoder<Exec, T>::Decoder(const Exec& exec, const ModelConfig& config, const Weights<Exec, T>& weights,
+                          const DecoderSetting& setting)
+    : setting_(setting),
+      rows_(std::max(setting.sequences, std::min(product_tile, cache_width(config, setting)))),
+      width_(cache_width(config, setting)),
+      weights_(weights),
+      gemm_(exec, setting.deterministic),
+      context_{exec, model_part(config, 1, 0), 1, rows_, gemm_, workspace_, alone_, {}, {}},
+      slot_(context_.part, last_layer(config), 1, rows_, true),
+      indices_("sestina::decoder_indices", 3, static_cast<std::size_t>(rows_)),
+      host_indices_(Kokkos::create_mirror_view(indices_)),
+      history_(static_cast<std::size_t>(setting.sequences)) {
+  SESTINA_REQUIRE(setting.sequences > 0 && setting.capacity > 0 && setting.capacity <= config.max_position_embeddings,
+                  "{} sequences of {}, {} positions", setting.sequences, setting.capacity,
+                  config.max_position_embeddings);
+  const auto places = static_cast<std::size_t>(setting.sequences) * static_cast<std::size_t>(width_);
+  cache_ = decltype(cache_)("sestina::key_value_cache", static_cast<std::size_t>(config.num_hidden_layers), 2, places,
+                            static_cast<std::size_t>(config.key_value_width()));
+  logits_ = decltype(logits_)("sestina::decoder_logits", history_.size(), static_cast<std::size_t>(config.vocab_size));
+  wide_ = Table("sestina::decoder_logits_f32", logits_.extent(0), logits_.extent(1));
+  host_logits_ = Kokkos::create_mirror_view(wide_);
+  for (auto& tokens : history_) tokens.reserve(static_cast<std::size_t>(setting.capacity));
+  if (config.position != ModelConfig::Position::learned) make_tables();
+  workspace_ = Workspace<Exec>(workspace_bytes());
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::make_tables() {
+  const RopeTable table = rope_table(config(), width_);
+  const auto rows = static_cast<std::size_t>(width_), half = static_cast<std::size_t>(config().head_dim / 2);
+  const auto upload = [&](const char* label, const std::vector<float>& from) {
+    Table to(label, rows, half);
+    Kokkos::deep_copy(
+        to,
+        Kokkos::View<const float**, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+            from.data(), rows, half));
+    return to;
+  };
+  cosine_ = upload("sestina::cosine", table.cosine);
+  sine_ = upload("sestina::sine", table.sine);
+}
+
+template <class Exec, class T>
+std::size_t Decoder<Exec, T>::workspace_bytes() const {
+  using W = Workspace<Exec>;
+  const ModelConfig& c = config();
+  const auto rows = static_cast<std::size_t>(rows_), sequences = static_cast<std::size_t>(setting_.sequences);
+  const auto hidden = static_cast<std::size_t>(c.hidden_size), inner = static_cast<std::size_t>(c.intermediate_size);
+  std::size_t bytes = W::template bytes<T>(rows * hidden) + W::template bytes<T>(rows * inner);
+  bytes += W::template bytes<T>(sequences * hidden) + 2 * W::template bytes<float>(sequences * cosine_.extent(1));
+  if constexpr (std::is_same_v<Exec, Host>)
+    bytes += thin_product_bytes<T>(sequences, std::max({hidden, inner, static_cast<std::size_t>(c.query_width())}));
+  return bytes + std::max(attention_continued_bytes<Exec, T>(context_.exec, attention_shape(c, 1, width_),
+                                                             std::min(rows_, width_)),
+                          attention_step_bytes<Exec, T>(attention_shape(c, setting_.sequences, width_)));
+}
+
+template <class Exec, class T>
+Matrix<T, Exec> Decoder<Exec, T>::cached(std::size_t layer, int part) const {
+  const std::size_t places = cache_.extent(2), width = cache_.extent(3);
+  return Matrix<T, Exec>(cache_.data() + (2 * layer + static_cast<std::size_t>(part)) * places * width, places, width);
+}
+
+template <class Exec, class T>
+Vector<const std::int32_t, Exec> Decoder<Exec, T>::index(Field field, int rows) const {
+  return Vector<const std::int32_t, Exec>(indices_.data() + field * indices_.extent(1), static_cast<std::size_t>(rows));
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::prefill(int sequence, const std::int32_t* tokens, int count) {
+  auto& history = history_[static_cast<std::size_t>(sequence)];
+  SESTINA_REQUIRE(history.empty() && 0 < count && count <= setting_.capacity, "{} tokens behind {}, room for {}", count,
+                  history.size(), setting_.capacity);
+  history.assign(tokens, tokens + count);
+  int first = 0;
+  for (; first + product_tile < count; first += product_tile) chunk(sequence, first, product_tile);
+  chunk(sequence, first, setting_.deterministic ? std::min(product_tile, width_ - first) : count - first);
+  head(count - 1 - first, 1);
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::chunk(int sequence, int first, int rows) {
+  const auto& history = history_[static_cast<std::size_t>(sequence)];
+  for (int row = 0; row < rows; ++row) {
+    const auto at = static_cast<std::size_t>(first + row);
+    host_indices_(token_field, row) = at < history.size() ? history[at] : 0;  // not seen: attention is causal
+    host_indices_(place_field, row) = sequence * width_ + first + row;
+    host_indices_(position_field, row) = first + row;
+  }
+  Kokkos::deep_copy(context_.exec, indices_, host_indices_);
+  run({rows, sequence, first});
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tokens) {
+  for (int i = 0; i < n; ++i) {
+    auto& history = history_[static_cast<std::size_t>(sequences[i])];
+    const int position = static_cast<int>(history.size());
+    SESTINA_REQUIRE(0 < position && position < setting_.capacity, "position {} of {}", position, setting_.capacity);
+    history.push_back(tokens[i]);
+    if (setting_.deterministic) {
+      const int first = position / product_tile * product_tile;
+      chunk(sequences[i], first, std::min(product_tile, width_ - first));
+      const Matrix<T, Exec> row(logits_.data() + static_cast<std::size_t>(i) * logits_.extent(1), 1, logits_.extent(1));
+      forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, position - first, position - first + 1),
+                               row);
+      continue;
+    }
+    host_indices_(token_field, i) = tokens[i];
+    host_indices_(place_field, i) = sequences[i] * width_ + position;
+    host_indices_(position_field, i) = position;
+  }
+  if (setting_.deterministic) return;
+  Kokkos::deep_copy(context_.exec, indices_, host_indices_);
+  run({n});
+  head(0, n);
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::head(int row, int rows) {
+  context_.thin = !setting_.deterministic;
+  forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, row, row + rows),
+                           Matrix<T, Exec>(logits_.data(), static_cast<std::size_t>(rows), logits_.extent(1)));
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::run(const Pass& pass) {
+  auto frame = workspace_.frame();
+  context_.sequence = pass.rows;
+  context_.thin = pass.step();
+  LayerActivations<Exec, T> a = first_rows(slot_.layers[0], pass.rows);
+  embed_rows(pass, a.x);
+  const Matrix<T, Exec> branch = take_own_rows<T>(context_);
+  Matrix<const T, Exec> stream, pending;
+  for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
+    block(pass, layer, a, stream, pending, branch);
+    stream = a.x2;
+    pending = branch;
+  }
+  norm_forward<Exec, T>(context_, weights_.norm, stream, pending, row_range(slot_.output, 0, pass.rows),
+                        row_range(slot_.h, 0, pass.rows), slot_.norm);
+}
+
+// Also the rotary tables of the pass: rows of a step lie anywhere in them and are gathered, into memory of the caller's
+// frame, as rows of an embedding are.
+template <class Exec, class T>
+void Decoder<Exec, T>::embed_rows(const Pass& pass, Matrix<T, Exec> x) {
+  const Exec& exec = context_.exec;
+  const auto rows = static_cast<std::size_t>(pass.rows);
+  const auto position = index(position_field, pass.rows);
+  Matrix<const T, Exec> learned;
+  if (!pass.step()) {
+    const int end = pass.first + pass.rows;
+    if (weights_.position.size() > 0) learned = row_range(weights_.position, pass.first, end);
+    if (cosine_.size() > 0) {
+      context_.cosine = row_range(Matrix<const float, Exec>(cosine_), pass.first, end);
+      context_.sine = row_range(Matrix<const float, Exec>(sine_), pass.first, end);
+    }
+  } else {
+    const auto gather = [&]<class E>(Matrix<const E, Exec> table, Matrix<const E, Exec>& to) {
+      if (table.size() == 0) return;
+      const Matrix<E, Exec> found = workspace_.template take<E>(rows, table.extent(1));
+      embed<Exec, E>(exec, position, table, {}, 1, found);
+      to = found;
+    };
+    gather(weights_.position, learned);
+    gather(Matrix<const float, Exec>(cosine_), context_.cosine);
+    gather(Matrix<const float, Exec>(sine_), context_.sine);
+  }
+  embed<Exec, T>(exec, index(token_field, pass.rows), weights_.embedding, learned, pass.rows, x);
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::block(const Pass& pass, std::size_t layer, LayerActivations<Exec, T>& a,
+                             Matrix<const T, Exec> stream, Matrix<const T, Exec> pending, Matrix<T, Exec> branch) {
+  const auto& w = weights_.layers[layer];
+  const Matrix<const T, Exec> x = pending.size() > 0 ? stream : Matrix<const T, Exec>(a.x);
+  if (!context_.post_norm())
+    norm_forward<Exec, T>(context_, w.attention_norm, x, pending, a.x, a.h, a.attention_norm);
+  else if (pending.size() > 0)
+    add<Exec, T>(context_.exec, x, pending, a.x);
+  attend(pass, layer, a, branch);
+  if (context_.post_norm())
+    add<Exec, T>(context_.exec, a.x, branch, a.x2);
+  else
+    norm_forward<Exec, T>(context_, w.mlp_norm, a.x, branch, a.x2, a.h2, a.mlp_norm);
+  mlp_forward_up<Exec, T>(context_, w, a);
+  mlp_forward_down<Exec, T>(context_, w, a, branch);
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::attend(const Pass& pass, std::size_t layer, LayerActivations<Exec, T>& a,
+                              Matrix<T, Exec> branch) {
+  const ModelConfig& c = config();
+  const Exec& exec = context_.exec;
+  const auto& w = weights_.layers[layer];
+  linear_forward<Exec, T>(context_, w.qkv, a.h, a.qkv);
+  const auto out = split<T, Exec>(c, a.qk, a.qkv);
+  if (w.q_norm.size() > 0) query_norms_forward<Exec, T>(context_, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
+  if (context_.cosine.size() > 0) rope<Exec, T>(exec, context_.cosine, context_.sine, pass.rows, 1, a.qk);
+
+  const Matrix<T, Exec> keys = cached(layer, 0), values = cached(layer, 1);
+  const auto place = index(place_field, pass.rows);
+  store_places<Exec, T>(exec, place, out.k, out.v, keys, values);
+  if (pass.step()) {
+    attention_step<Exec, T>(exec, attention_shape(c, pass.rows, width_), place, out.q, keys, values, a.attended,
+                            workspace_);
+  } else {
+    const int end = pass.first + pass.rows;
+    const std::int64_t base = std::int64_t{pass.sequence} * width_;
+    attention_continued<Exec, T>(exec, attention_shape(c, 1, end), pass.first, out.q, row_range(keys, base, base + end),
+                                 row_range(values, base, base + end), a.attended, workspace_);
+  }
+  const Matrix<T, Exec> projected = context_.post_norm() ? a.projected : branch;
+  linear_forward<Exec, T>(context_, w.o, a.attended, projected);
+  if (context_.post_norm())
+    norm_forward<Exec, T>(context_, w.attention_norm, projected, {}, {}, branch, a.attention_norm);
+}
+
+template <class Exec, class T>
+const float* Decoder<Exec, T>::logits(int row) {
+  const auto n = wide_.extent(1), begin = static_cast<std::size_t>(row) * n;
+  convert<Exec, T, float>(context_.exec, Vector<const T, Exec>(logits_.data() + begin, n),
+                          Vector<float, Exec>(wide_.data() + begin, n));
+  if constexpr (!is_host<Exec>)
+    Kokkos::deep_copy(context_.exec, Vector<float, Host>(host_logits_.data() + begin, n),
+                      Vector<const float, Exec>(wide_.data() + begin, n));
+  context_.exec.fence("logits");
+  return host_logits_.data() + begin;
+}
+
+template <class Exec, class T>
+void Decoder<Exec, T>::copy(int from, int to) {
+  history_[static_cast<std::size_t>(to)] = history_[static_cast<std::size_t>(from)];
+  const std::int64_t n = length(from), source = std::int64_t{from} * width_, target = std::int64_t{to} * width_;
+  for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer)
+    for (const int part : {0, 1}) {
+      const Matrix<T, Exec> all = cached(layer, part);
+      Kokkos::deep_copy(context_.exec, row_range(all, target, target + n), row_range(all, source, source + n));
+    }
+}
+
+#define SESTINA_DECODER(Exec, T) template class Decoder<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_DECODER)
+
+}  // namespace sestina

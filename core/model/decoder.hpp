@@ -1,0 +1,91 @@
+// Decoding with a cache of keys and values: each new position passes through the layers once and attends what earlier
+// positions left. The whole model on one rank; several sequences side by side, each with its own length.
+//
+// A new position of each sequence (step) takes products that only read the weights, and on the host its bits do not
+// depend on the other sequences. In deterministic mode a position is computed as the row of the full window that it is:
+// products on the host are made of tiles of 256 rows, so the whole tile in which it lies passes through the layers, and
+// logits equal those of a window of max_position_embeddings tokens to the bit (on a device within rounding).
+#pragma once
+#include <vector>
+
+#include "core/model/activations.hpp"
+#include "core/model/context.hpp"
+#include "core/model/weights.hpp"
+
+namespace sestina {
+
+struct DecoderSetting {
+  int sequences = 1;  // S
+  int capacity = 1;   // positions of each, at most max_position_embeddings
+  bool deterministic = false;
+};
+
+// Bytes of the one allocation for keys and values; element: bytes of the compute type.
+std::size_t cache_bytes(const ModelConfig&, const DecoderSetting&, std::size_t element);
+
+template <class Exec, class T>
+class Decoder {
+ public:
+  // The weights must outlive the decoder. All memory is taken here: no later call allocates, once products of each
+  // shape have been seen.
+  Decoder(const Exec&, const ModelConfig&, const Weights<Exec, T>&, const DecoderSetting&);
+
+  // Appends tokens (host, count > 0, within the capacity) to a sequence that is empty; the logits of its last position
+  // become row 0.
+  void prefill(int sequence, const std::int32_t* tokens, int count);
+  // Appends one token to each of n different sequences, none of them empty; row i of the logits is sequences[i]'s.
+  void step(int n, const int* sequences, const std::int32_t* tokens);
+  // Host (V), until the next call; fences.
+  const float* logits(int row);
+  // Sequence `to` becomes what `from` is.
+  void copy(int from, int to);
+  void clear(int sequence) { history_[static_cast<std::size_t>(sequence)].clear(); }
+  int length(int sequence) const { return static_cast<int>(history_[static_cast<std::size_t>(sequence)].size()); }
+  const ModelConfig& config() const { return context_.config(); }
+  const DecoderSetting& setting() const { return setting_; }
+
+ private:
+  using Memory = typename Exec::memory_space;
+  using Indices = Kokkos::View<std::int32_t**, Kokkos::LayoutRight, Memory>;
+  using Table = Kokkos::View<float**, Kokkos::LayoutRight, Memory>;
+  enum Field { token_field, place_field, position_field };  // rows of indices_
+
+  // What goes through the layers at once: a stretch of one sequence, or (sequence -1) a new position of each of
+  // several.
+  struct Pass {
+    int rows, sequence = -1, first = 0;
+    bool step() const { return sequence < 0; }
+  };
+
+  std::size_t workspace_bytes() const;
+  void make_tables();
+  void chunk(int sequence, int first, int rows);
+  void run(const Pass&);
+  void embed_rows(const Pass&, Matrix<T, Exec> x);
+  void block(const Pass&, std::size_t layer, LayerActivations<Exec, T>&, Matrix<const T, Exec> stream,
+             Matrix<const T, Exec> pending, Matrix<T, Exec> branch);
+  void attend(const Pass&, std::size_t layer, LayerActivations<Exec, T>&, Matrix<T, Exec> branch);
+  void head(int row, int rows);
+  Matrix<T, Exec> cached(std::size_t layer, int part) const;  // (places, K*h): keys (0) or values (1)
+  Vector<const std::int32_t, Exec> index(Field, int rows) const;
+
+  DecoderSetting setting_;
+  int rows_;   // of the largest pass
+  int width_;  // positions a cached sequence has room for: the capacity in whole tiles
+  const Weights<Exec, T>& weights_;
+  GroupOps<Exec> alone_;
+  Gemm<Exec> gemm_;
+  Workspace<Exec> workspace_;
+  Context<Exec> context_;
+  Kokkos::View<T****, Kokkos::LayoutRight, Memory> cache_;  // layer, keys and values, place, (K*h)
+  Activations<Exec, T> slot_;                               // of one layer, and what lies behind the last
+  Table cosine_, sine_;                                     // (width, h/2), empty where positions are learned
+  Indices indices_;                                         // (3, rows)
+  typename Indices::HostMirror host_indices_;
+  Kokkos::View<T**, Kokkos::LayoutRight, Memory> logits_;  // (S, V)
+  Table wide_;                                             // (S, V)
+  typename Table::HostMirror host_logits_;
+  std::vector<std::vector<std::int32_t>> history_;  // tokens of each sequence
+};
+
+}  // namespace sestina

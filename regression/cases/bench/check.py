@@ -1,0 +1,54 @@
+"""check.py SESTINA DECK: relations between the numbers of bench step, optimizer, kernels, info and plan."""
+
+import json
+import os
+import subprocess
+import sys
+
+sestina, deck = sys.argv[1:]
+TOKENS = 8 * 128  # train.global_batch x data.sequence_length of the deck
+
+
+def call(*arguments):
+    return json.loads(subprocess.run([sestina, *arguments], check=True, capture_output=True, text=True).stdout)
+
+
+def close(a, b, tolerance):
+    assert abs(a - b) <= tolerance * abs(b), (a, b)
+
+
+def positive(table, *names):
+    for name in names:
+        assert table[name] > 0, (name, table[name])
+
+
+bench = ("-i", deck, "data.source=[]", "--json")
+parameters = call("plan", "-i", deck, "--json")["model"]["parameters"]
+
+step = call("bench", "step", *bench, "--steps", "5", "--warmup", "1")
+positive(step, "step_s", "forward_backward_s", "optimizer_s", "tflops", "matmul_peak_tflops", "memory_peak_bytes")
+assert step["parameters"] == parameters and step["steps"] == 5
+close(step["tokens_per_s"] * step["step_s"], TOKENS, 1e-6)
+# Medians of parts need not add up to the median of the whole; two parts of it cannot exceed it by much.
+assert step["forward_backward_s"] + step["optimizer_s"] < 1.5 * step["step_s"], step
+assert 0 < step["matmul_share"] <= 1.2, step
+assert step["memory_peak_bytes"] > 12 * parameters  # fp32 weights, gradients and a moment at the least
+
+optimizer = call("bench", "optimizer", *bench)
+positive(optimizer, "optimizer_s", "state_bytes", "newton_schulz_tflops")
+assert optimizer["kind"] == "muon" and optimizer["parameters"] == parameters
+# Momentum of the matrices, two moments of the rest.
+assert 4 * parameters < optimizer["state_bytes"] < 8 * parameters, optimizer
+
+kernels = call("bench", "kernels", *bench)
+positive(kernels, "gemm_peak_tflops", "memory_bandwidth_gbs")
+names = [kernel["name"] for kernel in kernels["kernels"]]
+assert len(names) == len(set(names)) and len(names) > 10, names
+for kernel in kernels["kernels"]:
+    positive(kernel, "seconds")
+
+info = call("info", "--json")
+assert info["cpu"]["cores"] == len(os.sched_getaffinity(0)), info["cpu"]
+assert info["memory_available_bytes"] > 1 << 26
+assert call("info", "--json")["built_with"] == info["built_with"] and "Kokkos" in info["built_with"]
+print("step, optimizer, kernels and info agree")

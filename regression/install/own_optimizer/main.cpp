@@ -1,0 +1,8 @@
+#include "app/program.hpp"
+#include "core/optimizer/register_kind.hpp"
+#include "sign_momentum.hpp"
+
+int main(int argc, char** argv) {
+  sestina::register_matrix_kind<SignMomentum>(sign_momentum_kind());
+  return sestina::run_program(argc, argv);
+}

@@ -1,0 +1,159 @@
+// What a user meets first: help, the bar, which tokenizer counts, what a resume changes unasked, the deck of init.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "../io/test_files.hpp"
+#include "app/command_line.hpp"
+#include "app/deck_layers.hpp"
+#include "app/progress.hpp"
+#include "app/run_data.hpp"
+#include "app/run_start.hpp"
+#include "core/deck.hpp"
+
+namespace sestina {
+namespace {
+
+using test::expect_error;
+using test::TemporaryFolder;
+using test::write_bytes;
+
+std::string shown(std::vector<std::string> words) {
+  words.insert(words.begin(), "sestina");
+  std::vector<const char*> argv;
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return std::get<ShowText>(parse_command_line(static_cast<int>(argv.size()), argv.data())).text;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+TEST(FrontDoor, HelpIsAnAnswer) {
+  EXPECT_TRUE(has(shown({}), "generate"));
+  EXPECT_EQ(shown({"help"}), shown({"-h"}));
+  EXPECT_EQ(shown({"help", "data", "tokenize"}), shown({"data", "tokenize", "-h"}));
+}
+
+TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
+  const std::string bash = shown({"manual", "bash"}), man = shown({"manual", "man"});
+  for (const char* verb : {"init", "train", "plan", "eval", "generate", "data tokenize", "data train-tokenizer",
+                           "data inspect", "data verify", "checkpoint list", "checkpoint verify", "checkpoint export",
+                           "checkpoint convert", "checkpoint import", "report", "bench step", "bench kernels",
+                           "bench optimizer", "info"}) {
+    std::vector<std::string> words;
+    const std::string name = verb;
+    const auto space = name.find(' ');
+    words.push_back(name.substr(0, space));
+    if (space != name.npos) words.push_back(name.substr(space + 1));
+    words.push_back("-h");
+    EXPECT_TRUE(has(shown(words), "Examples:\n  sestina ")) << verb;
+    EXPECT_TRUE(has(bash, "'" + name + "') words=")) << verb;
+  }
+  EXPECT_TRUE(has(bash, "--weights-only"));
+  EXPECT_TRUE(has(man, ".SS sestina train\n"));
+  EXPECT_TRUE(has(man, "\\-\\-weights\\-only"));
+}
+
+TEST(FrontDoor, TheBarFitsTheTerminal) {
+  const Progress progress{1234, 200000, 3.14159, 1234567, 86400};
+  for (const int columns : {20, 50, 80, 100, 300}) {
+    fmt::memory_buffer text;
+    append_progress(text, progress, columns);
+    EXPECT_LT(text.size(), static_cast<std::size_t>(columns)) << columns;
+    EXPECT_TRUE(has(fmt::to_string(text), "1234/200000")) << columns;
+    EXPECT_EQ(has(fmt::to_string(text), "loss 3.142"), columns >= 50) << columns;
+  }
+  EXPECT_TRUE(shows_progress("always", -1));
+  EXPECT_FALSE(shows_progress("never", 1));
+  EXPECT_FALSE(shows_progress("auto", -1));
+}
+
+constexpr const char* byte_deck =
+    "[run]\nsteps = 100\n[model]\nfamily = \"llama\"\nhidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\n"
+    "vocab_size = 300\n[schedule]\nwarmup_steps = 10\n[data]\nsequence_length = 8\n";
+
+Options options_of(Deck& deck) {
+  const Options options = Options::read(deck);
+  deck.finish();
+  return options;
+}
+
+Options read(const std::string& more, const std::vector<std::string>& overrides = {}) {
+  Deck deck;
+  deck.add_text(byte_deck + more, "deck", "");
+  for (const auto& one : overrides) deck.add_override(one);
+  return options_of(deck);
+}
+
+TEST(FrontDoor, BytesWithAnotherVocabularyAreRefusedUnlessChosen) {
+  const std::string source = "[[data.source]]\npath = \"a.txt\"\n";
+  expect_error(ExitCode::bad_data, {"vocab_size is 300", "data.tokenizer=bytes"},
+               [&] { require_byte_vocabulary(read(source)); });
+  require_byte_vocabulary(read(source, {"data.tokenizer=bytes"}));
+  require_byte_vocabulary(read(source, {"model.vocab_size=256"}));
+  require_byte_vocabulary(read(source, {"data.tokenizer=t.json"}));
+  require_byte_vocabulary(read("[[data.source]]\nformat = \"npy\"\npath = \"a.npy\"\n"));
+  expect_error(ExitCode::bad_data, {"300"}, [&] { require_byte_vocabulary(read(""), true); });
+  EXPECT_TRUE(read(source, {"data.tokenizer=bytes"}).data.bytes_chosen);
+  EXPECT_TRUE(read("[[data.source]]\npath = \"a.jsonl.gz\"\n").data.source[0].format == DataSource::Format::jsonl);
+}
+
+// Command line, then the folder of the model, then the deck; what a checkpoint stored was decided already.
+TEST(FrontDoor, TheFolderOfTheModelBringsItsTokenizer) {
+  const TemporaryFolder folder;
+  ModelConfig config = preset("llama-8m");
+  write_bytes(folder / "config.json", config.to_hf_json());
+  write_bytes(folder / "deck.toml", std::string("[model]\nfamily = \"llama\"\nhidden_size = 16\n[data]\ntokenizer = \"deck.json\"\n"));
+  DeckArguments arguments;
+  arguments.deck = folder / "deck.toml";
+  arguments.hf = folder.path();  // replaces [model]
+  const auto tokenizer = [&] {
+    Deck deck = layered_deck(arguments);
+    const Options options = options_of(deck);
+    EXPECT_EQ(options.model.hidden_size, config.hidden_size);
+    EXPECT_EQ(deck.resolved("data.tokenizer"), "\"" + options.data.tokenizer + "\"");
+    return options.data.tokenizer;
+  };
+  EXPECT_EQ(tokenizer(), folder / "deck.json");
+  write_bytes(folder / "tokenizer.json", "{}");
+  EXPECT_EQ(tokenizer(), folder / "tokenizer.json");
+  arguments.overrides = {"data.tokenizer=" + (folder / "other.json")};
+  EXPECT_EQ(tokenizer(), folder / "other.json");
+  Deck stored;  // a resume
+  stored.add_text("[model]\nfrom_hf = \"" + folder.path() + "\"\n[data]\ntokenizer = \"/t/other.json\"\n", "checkpoint", "");
+  EXPECT_EQ(options_of(stored).data.tokenizer, "/t/other.json");
+  arguments.overrides = {"model.hidden_size=32"};
+  expect_error(ExitCode::bad_deck, {"model.hidden_size"}, [&] { tokenizer(); });
+}
+
+TEST(FrontDoor, ALearningRateThatJumpsIsTold) {
+  const Options before = read(""), longer = read("", {"run.steps=400"}),
+                kept = read("", {"run.steps=400", "schedule.steps=100"});
+  const std::string line = learning_rate_jump(before, longer, 100);
+  EXPECT_TRUE(has(line, "schedule.steps=100")) << line;
+  EXPECT_TRUE(has(line, "update 101 is 0.000")) << line;
+  EXPECT_TRUE(has(line, "it would be 0.0001")) << line;
+  EXPECT_EQ(learning_rate_jump(before, kept, 100), "");
+  EXPECT_EQ(learning_rate_jump(before, before, 50), "");
+}
+
+TEST(FrontDoor, InitWritesADeckThatIsValid) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a.jsonl", "{\"text\":\"x\"}\n");
+  InitArguments arguments;
+  arguments.name = "mine";
+  arguments.data = folder / "a.jsonl";
+  arguments.output = folder / "mine.toml";
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(run_init(arguments), 0);
+  EXPECT_TRUE(has(testing::internal::GetCapturedStdout(), "sestina train -i " + arguments.output));
+  Deck deck;
+  deck.add_file(arguments.output);
+  const Options options = options_of(deck);
+  EXPECT_EQ(options.data.source.at(0).path, folder / "a.jsonl");
+  EXPECT_TRUE(options.data.source[0].format == DataSource::Format::jsonl);
+  EXPECT_GE(options.train.micro_batch, 1);
+  expect_error(ExitCode::cannot_create, {"mine.toml"}, [&] { run_init(arguments); });
+}
+
+}  // namespace
+}  // namespace sestina
