@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "core/random.hpp"
 
@@ -86,7 +87,10 @@ class Batch {
     if (sequence.ids.size() >= positions) return end(Finish::context);
     if (number >= generation_.tokens) return end(Finish::length);
     const double u = uniform(streams_[static_cast<std::size_t>(at)], static_cast<std::uint64_t>(number));
-    const std::int32_t token = sampler_.pick(decoder_.logits(row), generation_.sampling, sequence.ids, u);
+    const float* logits = decoder_.logits(row);
+    if (!std::all_of(logits, logits + decoder_.config().vocab_size, [](float x) { return std::isfinite(x); }))
+      fail(ExitCode::diverged, "the logits behind token {} are not finite", sequence.ids.size());
+    const std::int32_t token = sampler_.pick(logits, generation_.sampling, sequence.ids, u);
     if (token == generation_.end_of_document) return end(Finish::end);
     sequence.ids.push_back(token);
     ++times.new_tokens;

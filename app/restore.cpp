@@ -6,6 +6,7 @@
 #include <map>
 
 #include "app/deck_layers.hpp"
+#include "io/finite.hpp"
 
 namespace fs = std::filesystem;
 
@@ -42,7 +43,7 @@ Options options_of(const Source& source, DeckArguments layers) {
 
 template <class Exec, class T>
 void restore(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields,
-             bool reset_missing) {
+             bool reset_missing, ExitCode nonfinite) {
   std::vector<std::byte> host;
   std::size_t missing = 0;
   for (const StateField& field : fields) {
@@ -58,6 +59,7 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     }
     host.resize(field.bytes());
     reader.read(field, host.data());
+    require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of update {}", reader.run().step));
     session.copy_from_host(field, host.data());
   }
   if (missing > 0)
@@ -74,7 +76,7 @@ void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>
   for (const StateField& field : fields) {
     const TensorSpec& spec = specs.at(field.path);
     host.resize(static_cast<std::size_t>(spec.elements()));
-    read_hf_tensor(file, spec, host.data());
+    read_hf_tensor(file, spec, host.data(), folder);
     slab.clear();
     const std::int64_t first = field.has_all_columns() ? 0 : field.col_begin;
     for (std::int64_t row = field.row_begin; row < field.row_end; ++row) {
@@ -91,15 +93,16 @@ void restore_weights(Session<Exec, T>& session, const Source& source) {
     restore_hf_weights(session, session.model_fields(), session.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore(session, reader, session.model_fields(), false);
+    restore(session, reader, session.model_fields(), false, ExitCode::diverged);
   }
   session.weights_changed();
 }
 
-#define SESTINA_RESTORE(Exec, T)                                                                                    \
-  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool); \
-  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                         \
-  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&,  \
+#define SESTINA_RESTORE(Exec, T)                                                                                   \
+  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool, \
+                                 ExitCode);                                                                        \
+  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                        \
+  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
                                             const std::string&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE)
 

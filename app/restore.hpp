@@ -19,10 +19,13 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
 Options options_of(const Source&, DeckArguments);
 
 // Reads fields of the session (or of what is built around it). A field that the checkpoint lacks is an Error(bad_data),
-// or with reset_missing stays as it is, with one line in the log for all of them. weights_changed() is the caller's.
+// or with reset_missing stays as it is, with one line in the log for all of them; a value that is not finite is an
+// Error(nonfinite). weights_changed() is the caller's.
 template <class Exec, class T>
-void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing);
+void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
+             ExitCode nonfinite = ExitCode::bad_data);
 
+// A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
 void restore_weights(Session<Exec, T>&, const Source&);
 // Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model. Likewise.

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "io/append_file.hpp"
+#include "io/retry.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -37,14 +39,11 @@ std::string read_all(int file) {
   fail(ExitCode::cannot_create, "run directory {}: {}: {}", path, what, std::strerror(errno));
 }
 
-bool write_all(int file, const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const auto bytes = write(file, text.data() + done, text.size() - done);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return false;
-    done += static_cast<std::size_t>(bytes);
-  }
-  return true;
+// An exclusive lock on an open file or folder: 0, or why not.
+int lock_of(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno; }
+
+int open_lock(const std::string& path) {
+  return retried(path, [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
 }
 
 }  // namespace
@@ -56,17 +55,20 @@ RunDir::RunDir(const std::string& path) : path_(path) {
   if (!std::filesystem::is_directory(path, ignored))
     fail(ExitCode::cannot_create, "run directory {}: cannot be made: {}", path,
          error ? error.message() : "a file is in the way");
-  const std::string lock_path = path + "/lock";
-  lock_ = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  lock_ = open_lock(path + "/lock");
   if (lock_ < 0) fail_errno(path, "cannot be written");
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
+  // The folder is locked too: a run whose lock file was removed still keeps others out. Some file systems lock no
+  // folder.
+  folder_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int reason = lock_of(lock_);
+  if (reason == 0 && folder_ >= 0 && lock_of(folder_) == EWOULDBLOCK) reason = EWOULDBLOCK;
+  if (reason != 0) {
     const bool no_locks_here =
         reason == ENOSYS || reason == EOPNOTSUPP || reason == ENOLCK;  // some shared file systems
     if (no_locks_here)
       spdlog::warn("{}: this file system has no locks; see to it that no second run uses the directory", path);
     const std::string holder = read_all(lock_);
-    if (!no_locks_here) close(lock_);
+    if (!no_locks_here) close_all();
     errno = reason;
     if (!no_locks_here && reason != EWOULDBLOCK) fail_errno(path, "cannot be locked");
     if (!no_locks_here)
@@ -74,9 +76,10 @@ RunDir::RunDir(const std::string& path) : path_(path) {
            "run directory {}: another run is using it: {}; wait for it, or choose another directory with -d", path,
            holder.empty() ? "an unnamed process" : holder);
   }
-  if (ftruncate(lock_, 0) != 0 || !write_all(lock_, holder_line())) {
-    const int reason = errno;
-    close(lock_);
+  const std::string line = holder_line();
+  if (ftruncate(lock_, 0) != 0 || !write_all(path, lock_, line.data(), line.size())) {
+    reason = errno;
+    close_all();
     errno = reason;
     fail_errno(path, "cannot be written");
   }
@@ -85,14 +88,28 @@ RunDir::RunDir(const std::string& path) : path_(path) {
 RunDir::~RunDir() {
   [[maybe_unused]] const int ignored =
       ftruncate(lock_, 0);  // the file stays: removing it would let two processes lock two files
+  close_all();
+}
+
+void RunDir::close_all() {
   close(lock_);
+  if (folder_ >= 0) close(folder_);
+}
+
+void RunDir::require_held() const {
+  const std::string what = moved_away(path_ + "/lock", lock_);
+  if (!what.empty())
+    fail(ExitCode::io_error,
+         "{}/lock: {} while the run was going on: nothing more is written there, since another run may use it", path_,
+         what);
 }
 
 void RunDir::write_deck(const std::string& toml) const {
   const std::string target = path_ + "/deck.resolved.toml", temporary = target + ".tmp";
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int file =
+      retried(temporary, [&] { return open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
   if (file < 0) fail_errno(path_, "deck.resolved.toml cannot be written");
-  const bool written = write_all(file, toml) && fsync(file) == 0;
+  const bool written = write_all(temporary, file, toml.data(), toml.size()) && fsync(file) == 0;
   if (close(file) != 0 || !written || std::rename(temporary.c_str(), target.c_str()) != 0)
     fail_errno(path_, "deck.resolved.toml cannot be written");
 }

@@ -16,30 +16,43 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
+RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
+  RankStep all = *std::max_element(ranks.begin(), ranks.end(), [](const RankStep& a, const RankStep& b) {
+    return a.seconds.back() < b.seconds.back();
+  });
+  for (const RankStep& rank : ranks) {
+    all.memory_peak_bytes = std::max(all.memory_peak_bytes, rank.memory_peak_bytes);
+    all.preconditioner_age = std::max(all.preconditioner_age, rank.preconditioner_age);
+  }
+  return all;
+}
+
 StepReport::StepReport(const Setting& setting, Metrics& metrics)
     : setting_(setting), metrics_(metrics), bar_(setting.progress && !setting.quiet) {
   text_.reserve(512);
 }
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
-                      std::int64_t skipped, const PhaseClock& clock) {
+                      std::int64_t skipped, const RankStep& ranks) {
   if (setting_.quiet) return;
+  const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
   TrainLine line;
   line.step = step;
   line.tokens = tokens;
   line.loss = loss;
   line.grad_norm = norm;
   line.lr = lr;
-  line.step_s = clock.total();
+  line.step_s = ranks.seconds.back();
   line.tokens_per_s = static_cast<double>(setting_.tokens_per_step) / line.step_s;
-  line.data_s = clock[Phase::data];
-  line.forward_backward_s = clock[Phase::forward_backward];
-  line.reduce_s = clock[Phase::reduce];
-  line.optimizer_s = clock[Phase::optimizer];
-  line.refresh_wait_s = clock[Phase::refresh];
-  line.gather_s = clock[Phase::gather];
+  line.data_s = seconds(Phase::data);
+  line.forward_backward_s = seconds(Phase::forward_backward);
+  line.reduce_s = seconds(Phase::reduce);
+  line.optimizer_s = seconds(Phase::optimizer);
+  line.refresh_wait_s = seconds(Phase::refresh);
+  line.gather_s = seconds(Phase::gather);
   line.skipped_steps = skipped;
-  line.memory_peak_bytes = peak_memory_bytes();
+  line.memory_peak_bytes = static_cast<std::uint64_t>(ranks.memory_peak_bytes);
+  line.preconditioner_age_max = static_cast<std::int64_t>(ranks.preconditioner_age);
   line.tflops = setting_.flops_per_token * line.tokens_per_s * 1e-12;
   if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
   metrics_.train(line);
@@ -48,7 +61,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   ++session_steps_;
   interval_seconds_ += line.step_s;
   session_seconds_ += line.step_s;
-  for (std::size_t i = 0; i < interval_phases_.size(); ++i) interval_phases_[i] += clock[static_cast<Phase>(i)];
+  for (std::size_t i = 0; i < interval_phases_.size(); ++i) interval_phases_[i] += ranks.seconds[i];
   if (step % setting_.every == 0 || step == setting_.steps || session_steps_ == 1) log_line(line);
   if (bar_) bar(line);
 }

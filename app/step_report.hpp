@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "io/metrics.hpp"
 
@@ -38,16 +39,12 @@ class PhaseClock {
     seconds_[static_cast<std::size_t>(to)] += seconds;
   }
   double total() const { return last_ - begin_; }
-  // Seconds by phase and, last, of all: to be replaced by the largest over the ranks.
+  // Seconds by phase and, last, of all.
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {
     std::array<double, static_cast<std::size_t>(Phase::count) + 1> all{};
     std::copy(seconds_.begin(), seconds_.end(), all.begin());
     all.back() = total();
     return all;
-  }
-  void set_seconds(const std::array<double, static_cast<std::size_t>(Phase::count) + 1>& all) {
-    std::copy_n(all.begin(), seconds_.size(), seconds_.begin());
-    begin_ = last_ - all.back();
   }
   double operator[](Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
 
@@ -55,6 +52,15 @@ class PhaseClock {
   std::array<double, static_cast<std::size_t>(Phase::count)> seconds_{};
   double begin_ = 0, last_ = 0;
 };
+
+// What a rank tells the others of a step; fp64 throughout, so that it travels as it is.
+struct RankStep {
+  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
+  double memory_peak_bytes = 0, preconditioner_age = 0;
+};
+// One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
+// the first of equals), the largest memory and age. At least one rank.
+RankStep of_all_ranks(const std::vector<RankStep>&);
 
 // Largest resident set of this process so far, bytes.
 std::uint64_t peak_memory_bytes();
@@ -73,7 +79,7 @@ class StepReport {
 
   // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-            const PhaseClock&);
+            const RankStep&);
   void clear_bar();  // before anything else is printed
 
  private:

@@ -77,7 +77,8 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
-      report_(report_setting(options_, runtime.is_first(), setup.progress), metrics) {
+      report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
+      rank_steps_(static_cast<std::size_t>(runtime.size())) {
   model_.initialise(options_.run.seed);
   model_.session().optimizer().dump_failures(
       [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
@@ -105,8 +106,10 @@ ExitCode Trainer<Exec, T>::run() {
     return ExitCode::done;
   }
   while (step_ < options_.run.steps && !stop_wished()) {
+    const std::int64_t before = step_;
     if (!step()) continue;
-    const auto due = [&](std::int64_t every) { return every > 0 && step_ % every == 0; };
+    const bool updated = step_ > before;  // false: the update was skipped, and this step has been seen to already
+    const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     if (due(options_.metrics.eval_every)) evaluate();
     if (save_wished_ || due(options_.checkpoint.every)) save();
     drain_events();
@@ -136,9 +139,12 @@ ExitCode Trainer<Exec, T>::run() {
 template <class Exec, class T>
 bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   trace_.before_step();
+  model_.take_gather_seconds();  // an evaluation may have waited for weights, or the last update was skipped
+  model_.take_reduce_seconds();
   clock_.start();
   if (!accumulate()) return false;
-  const auto [loss, norm] = model_.complete();  // gradients are with their owners
+  const auto [loss, norm, weights_finite] = model_.complete();  // gradients are with their owners
+  if (!weights_finite) fail_diverged(fmt::format("weights that update {} wrote are not finite", step_));
   loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
@@ -159,21 +165,22 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   return true;
 }
 
-// Times are the largest over the ranks.
 template <class Exec, class T>
 void Trainer<Exec, T>::report(double norm, double factor) {
-  clock_.move(Phase::optimizer, Phase::refresh, model_.session().optimizer().take_refresh_seconds());
+  Optimizer<Exec, T>& optimizer = model_.session().optimizer();
+  clock_.move(Phase::optimizer, Phase::refresh, optimizer.take_refresh_seconds());
+  clock_.move(Phase::optimizer, Phase::gather, model_.take_home_seconds());
   clock_.move(Phase::forward_backward, Phase::gather, model_.take_gather_seconds());
-  if (several()) {
-    update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
-    ++updates_;
-    auto seconds = clock_.seconds();
-    static_assert(std::tuple_size_v<decltype(seconds)> == RunMessages::times);
-    runtime_.world().all_reduce(seconds.data(), seconds.size(), Reduction::max);
-    clock_.set_seconds(seconds);
-  }
-  longest_step_ = std::max(longest_step_, clock_.total());
-  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, clock_);
+  clock_.move(Phase::forward_backward, Phase::reduce, model_.take_reduce_seconds());
+  update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
+  ++updates_;
+  static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
+  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()),
+                      static_cast<double>(optimizer.preconditioner_age())};
+  runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
+  const RankStep all = of_all_ranks(rank_steps_);
+  longest_step_ = std::max(longest_step_, all.seconds.back());
+  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, all);
 }
 
 template <class Exec, class T>
@@ -214,17 +221,24 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
   const std::string what =
       fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
-  if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row) {
-    metrics_.event(step_, "diverged", what);
-    fail_on_all(ExitCode::diverged,
-                "not finite: {}; the last update is not affected, the newest checkpoint is of update {}", what,
-                saved_step_);
-  }
+  if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
+    fail_diverged(fmt::format("not finite: {}; the last update is not affected", what));
   ++skipped_;
   ++skipped_in_a_row_;
   spdlog::warn("skipped: {}", what);
   metrics_.event(step_, "skip", what);
   return false;
+}
+
+// What every rank has found out alike. The checkpoints there are stay as they are.
+template <class Exec, class T>
+void Trainer<Exec, T>::fail_diverged(const std::string& what) {
+  wait_for_saves();
+  drain_events();
+  metrics_.event(step_, "diverged", what);
+  const std::string newest =
+      newest_step_ < 0 ? "no checkpoint was saved" : fmt::format("the newest checkpoint is of update {}", newest_step_);
+  fail_on_all(ExitCode::diverged, "{}; {}", what, newest);
 }
 
 template <class Exec, class T>
@@ -307,13 +321,27 @@ void Trainer<Exec, T>::save() {
   wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
   drain_events();
+  require_run_dir();
   take_snapshot(
       model_.fields(), run_state(),
       [this](const StateField& field, void* host) { model_.session().copy_to_host(field, host); }, slot);
+  std::string problem;
+  for (const std::string& found : runtime_.world().all_gather(slot.problem))
+    if (problem.empty()) problem = found;
+  if (!problem.empty()) fail_diverged(fmt::format("update {} is not saved: {}", step_, problem));
   checkpoints_.save();
   write_loads();
   saved_step_ = step_;
   save_wished_ = false;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::require_run_dir() {
+  runtime_.together([this] {
+    if (setup_.held) setup_.held->require_held();
+    const std::string problem = metrics_.problem();
+    if (!problem.empty()) fail(ExitCode::io_error, "{}", problem);
+  });
 }
 
 // Ranks stay in touch meanwhile: a disk that is slow for one of them is no reason to take it for lost.
@@ -332,6 +360,7 @@ void Trainer<Exec, T>::drain_events() {
   for (const CheckpointWriter::Event& event : checkpoints_.take_events()) {
     metrics_.checkpoint(event.step, event.path, event.seconds, event.bytes, event.error);
     report_.clear_bar();
+    if (event.error.empty()) newest_step_ = event.step;
     if (event.error.empty())
       spdlog::info("step {:>6}  saved {} ({:.1f} MB, {:.2f} s)", event.step, event.path,
                    static_cast<double>(event.bytes) * 1e-6, event.seconds);
@@ -343,9 +372,10 @@ void Trainer<Exec, T>::drain_events() {
 template <class Exec, class T>
 void Trainer<Exec, T>::load() {
   // The first rank has verified all of it when it was chosen; each one checks what it opens.
-  const CheckpointReader reader(setup_.checkpoint, options_.checkpoint.verify_full ? Verify::full
-                                                   : several()                     ? Verify::opened
-                                                                                   : Verify::all,
+  const CheckpointReader reader(setup_.checkpoint,
+                                options_.checkpoint.verify_full ? Verify::full
+                                : several()                     ? Verify::opened
+                                                                : Verify::all,
                                 setup_.poll);
   if (setup_.weights_only) {
     restore(model_.session(), reader, model_.model_fields(), false);
@@ -364,7 +394,10 @@ void Trainer<Exec, T>::load() {
   step_ = run.step;
   sample_ = run.sample;
   tokens_ = run.tokens;
-  if (!setup_.fork) saved_step_ = run.step;
+  if (!setup_.fork) {
+    saved_step_ = newest_step_ = run.step;
+    checkpoints_.resumed_from(setup_.checkpoint);
+  }
   if (!run.extra.empty()) skipped_ = nlohmann::json::parse(run.extra).value("skipped", std::int64_t{0});
   if (run.instruction_set != instruction_set())
     spdlog::warn("{} was written on {}, this is {}: the run goes on, but not to the same bits", setup_.checkpoint,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "app/run_dir.hpp"
 #include "app/run_trace.hpp"
 #include "app/step_report.hpp"
 #include "app/stop.hpp"
@@ -30,6 +31,8 @@ struct TrainSetup {
   bool fork = false;             // the checkpoint belongs to another run directory
   std::string tokenizer_digest;  // of data.tokenizer, "" none
   Poll poll = {};                // called while the checkpoint is read; throws when told to stop
+  std::vector<std::string> warnings = {};  // given before there was a log
+  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
 };
 
 template <class Exec, class T>
@@ -46,9 +49,11 @@ class Trainer {
  private:
   bool accumulate();                      // forward and backward of this rank's share of a global batch
   bool finite(double loss, double norm);  // applies run.on_nonfinite
+  [[noreturn]] void fail_diverged(const std::string& what);  // on all ranks
   void evaluate();
   void save();
-  void wait_for_saves();  // of all ranks, until the one under way has ended
+  void require_run_dir();  // that it is still there, before a save
+  void wait_for_saves();   // of all ranks, until the one under way has ended
   void drain_events();
   bool stop_wished();  // on all ranks together
   void load();
@@ -74,9 +79,11 @@ class Trainer {
   std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every
   CheckpointWriter checkpoints_;
   StepReport report_;
+  std::vector<RankStep> rank_steps_;
   PhaseClock clock_;
   Batch batch_;
-  std::int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0, refresh_failures_ = 0;
+  std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
+               refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
   double update_seconds_ = 0;    // this rank's, of the updates_ since write_loads()

@@ -154,7 +154,7 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
     specs[fields.back().path] = spec;
   }
   const auto fetch = [&](const StateField& field, void* to) {
-    read_hf_tensor(file, specs.at(field.path), static_cast<float*>(to));
+    read_hf_tensor(file, specs.at(field.path), static_cast<float*>(to), arguments.hf);
   };
   Snapshot snapshot;
   take_snapshot(fields, run, fetch, snapshot);  // reads all before anything is made

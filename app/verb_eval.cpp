@@ -46,6 +46,8 @@ int eval_loss(const EvalArguments& arguments, const Source& source, const Option
   const Evaluation result = with_model(arguments, source, options, session_setting(options), [&](auto& session) {
     return *evaluate_loss(session, set, options.metrics.eval_batches, [] { return false; });
   });
+  if (!std::isfinite(result.loss))
+    fail(ExitCode::diverged, "{}: its weights are finite, the loss is not", what);
   const double perplexity = std::exp(result.loss), error = mean_error(result.window_losses).error;
   if (arguments.json) {
     Json json{{"model", what},

@@ -1,5 +1,4 @@
 // `sestina train`: settles deck, checkpoint, data and run directory, then trains.
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "app/deck_layers.hpp"
 #include "app/dispatch.hpp"
 #include "app/kokkos_session.hpp"
+#include "app/log_file.hpp"
 #include "app/memory_check.hpp"
 #include "app/progress.hpp"
 #include "app/rank_agreement.hpp"
@@ -51,7 +51,9 @@ bool holds_checkpoints(const std::string& folder) {
   return fs::is_directory(fs::path(folder) / "checkpoints", ignored);
 }
 
-std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir, const Poll& poll = {}) {
+// warnings: about checkpoints that are passed over.
+std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir,
+                            std::vector<std::string>& warnings, const Poll& poll = {}) {
   if (arguments.resume.empty()) return "";
   if (names_checkpoint(arguments)) {
     std::error_code ignored;
@@ -60,8 +62,11 @@ std::string find_checkpoint(const TrainArguments& arguments, const std::string& 
     if (!holds_checkpoints(arguments.resume)) return arguments.resume;
   }
   const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
-  const std::string found = newest_complete(
-      where, false, [](const std::string& line) { spdlog::warn("{}", line); }, poll);
+  const auto warn = [&warnings](const std::string& line) {
+    spdlog::warn("{}", line);
+    warnings.push_back(line);
+  };
+  const std::string found = newest_complete(where, false, warn, poll, true);
   if (!found.empty()) return found;
   if (!list_checkpoints(where).empty())
     fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
@@ -104,15 +109,18 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
 }
 
 // The first rank logs to the console and to log.txt; others show warnings, and say who they are.
-void log_to(const std::string& run_dir, const Runtime& runtime) {
+// before: warnings that were given before there was a log.
+void log_to(const std::string& run_dir, const Runtime& runtime, const std::vector<std::string>& before) {
   auto console = std::make_shared<spdlog::sinks::stdout_sink_mt>();
   std::shared_ptr<spdlog::logger> logger;
   if (runtime.is_first()) {
-    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(run_dir + "/log.txt");
+    auto file = std::make_shared<LogFile>(run_dir);
     logger = std::make_shared<spdlog::logger>("sestina", spdlog::sinks_init_list{console, file});
     logger->set_pattern("%v");
     file->set_pattern("%Y-%m-%d %H:%M:%S %L %v");
     logger->flush_on(spdlog::level::info);
+    spdlog::logger to_file("sestina", file);
+    for (const std::string& line : before) to_file.warn("{}", line);
   } else {
     logger = std::make_shared<spdlog::logger>("sestina", console);
     logger->set_pattern(fmt::format("rank {}: %v", runtime.rank()));
@@ -188,7 +196,7 @@ void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& star
   std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
   start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
-    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, start.poll());
+    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
     if (setup.checkpoint.empty()) return;
     if (runtime.size() > 1) setup.checkpoint = fs::absolute(setup.checkpoint).string();
     const CheckpointReader reader(setup.checkpoint, Verify::opened);
@@ -323,7 +331,8 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   settle_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
   const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
-  log_to(setup.run_dir, runtime);
+  setup.held = run_dir.get();
+  log_to(setup.run_dir, runtime, setup.warnings);
   stop.settle(options.run, setup.run_dir, runtime.is_first());
   setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   std::unique_ptr<Metrics> metrics;
@@ -354,7 +363,7 @@ double find_start_timeout(const TrainArguments& arguments) try {
 int print_deck(const TrainArguments& arguments) {
   TrainSetup setup;
   setup.run_dir = find_run_dir(arguments);
-  setup.checkpoint = find_checkpoint(arguments, setup.run_dir);
+  setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings);
   std::string stored;
   if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
   Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);

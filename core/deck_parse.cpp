@@ -37,7 +37,9 @@ class Flattener {
     for (const auto& [key, node] : table) {
       const std::string name = prefix.empty() ? key_text(key.str()) : prefix + "." + key_text(key.str());
       if (layer_.broken && name.rfind(skipped_section, 0) == 0) continue;
-      if (const auto* inner = node.as_table()) {
+      if (const auto* inner = node.as_table(); inner && inner->is_inline() && inner->empty()) {
+        layer_.empty_tables.emplace_back(name, place(node));
+      } else if (inner) {
         layer_.tables.emplace_back(name, place(node));
         this->table(*inner, name);
       } else if (const auto* list = node.as_array(); list && !list->empty() && all_tables(*list)) {
@@ -191,7 +193,7 @@ DeckLayer parse_deck_override(const std::string& assignment) {
       !parsed.broken && std::all_of(parsed.values.begin(), parsed.values.end(), [](const auto& value) {
         return value.first == "v" || value.first.rfind("v.", 0) == 0;
       });
-  if (!one_value || (parsed.values.empty() && parsed.tables.empty())) {  // bare text
+  if (!one_value || (parsed.values.empty() && parsed.tables.empty() && parsed.empty_tables.empty())) {  // bare text
     parsed = {};
     DeckValue text;
     text.kind = DeckValue::Kind::text;
@@ -207,6 +209,7 @@ DeckLayer parse_deck_override(const std::string& assignment) {
   }
   for (const auto& [name, count] : parsed.arrays) layer.arrays.emplace_back(key + name.substr(1), count);
   for (const auto& [name, unused] : parsed.tables) layer.tables.emplace_back(key + name.substr(1), place);
+  for (const auto& [name, unused] : parsed.empty_tables) layer.empty_tables.emplace_back(key + name.substr(1), place);
   return layer;
 }
 

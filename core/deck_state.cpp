@@ -49,7 +49,16 @@ void Deck::State::merge(DeckLayer&& layer) {
     erase_below(name);
     arrays[name] = count;
   }
-  for (auto& [name, place] : layer.tables) tables[name] = place;
+  for (auto& [name, place] : layer.empty_tables) {
+    errors.push_back({place, fmt::format("{}: an empty table, got {{}}, allowed a value, or keys in the table", name)});
+    complained.insert(name);
+  }
+  for (auto& [name, place] : layer.tables) {
+    const bool is_array = std::any_of(layer.arrays.begin(), layer.arrays.end(),
+                                      [&name](const auto& array) { return array.first == name; });
+    if (!is_array) arrays.erase(name);
+    tables[name] = place;
+  }
   for (auto& [name, value] : layer.values) {
     erase_below(name);
     arrays.erase(name);
@@ -126,7 +135,12 @@ void Deck::State::complain_about_unread() {
     return false;
   };
   for (const auto& [name, place] : tables) {
-    if (known_sections.count(name) || resolved.count(name) || silenced(name)) continue;
+    if (known_sections.count(name) || silenced(name)) continue;
+    if (resolved.count(name)) {
+      complain(name, "a table", "a value: " + name + " is a key");
+      errors.back().place = place;
+      continue;
+    }
     const std::vector<std::string> sections_list(known_sections.begin(), known_sections.end());
     const std::string meant = nearest(name, sections_list);
     std::vector<std::string> top;

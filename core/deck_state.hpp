@@ -39,8 +39,9 @@ struct DeckProblem {
 // One layer, read. broken: the syntax is wrong somewhere, so that absent keys mean nothing.
 struct DeckLayer {
   std::vector<std::pair<std::string, DeckValue>> values;
-  std::vector<std::pair<std::string, std::size_t>> arrays;  // arrays of tables and their lengths, in the order met
-  std::vector<std::pair<std::string, DeckPlace>> tables;    // every table that is written out
+  std::vector<std::pair<std::string, std::size_t>> arrays;      // arrays of tables and their lengths, in the order met
+  std::vector<std::pair<std::string, DeckPlace>> tables;        // every table that is written out, but for
+  std::vector<std::pair<std::string, DeckPlace>> empty_tables;  // {}, which would set nothing without a word
   std::vector<DeckProblem> errors;
   bool broken = false;
 };

@@ -18,7 +18,7 @@ AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
   adamw.lr = deck.maybe_number(at + ".lr", not_negative).value_or(lr);
   adamw.beta1 = deck.number(at + ".beta1", adamw.beta1, below_one);
   adamw.beta2 = deck.number(at + ".beta2", adamw.beta2, below_one);
-  adamw.eps = deck.number(at + ".eps", adamw.eps, not_negative);
+  adamw.eps = deck.number(at + ".eps", adamw.eps, eps_range);
   adamw.weight_decay = deck.number(at + ".weight_decay", adamw.weight_decay, not_negative);
   return adamw;
 }

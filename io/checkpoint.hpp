@@ -30,6 +30,7 @@ struct Snapshot {
   RunState run;
   std::vector<StateField> fields;      // data points into `storage`
   std::vector<std::byte> storage;
+  std::string problem;                 // names the first value that is not finite, "" none: such a snapshot is not to be saved
 };
 // Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its storage.
 void take_snapshot(const std::vector<StateField>&, const RunState&, const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
@@ -51,6 +52,8 @@ class CheckpointWriter {
  public:
   CheckpointWriter(const std::string& run_dir, const CheckpointOptions&, const WriterGroup& = {});
   ~CheckpointWriter();                 // waits for a save under way
+  // The run goes on from this checkpoint, which verified: retention takes it for the newest one before those saved here.
+  void resumed_from(const std::string& checkpoint);
   Snapshot& slot();                    // waits until the previous save has ended; fill it, then
   void save();                         // starts (or does) the save of the slot; then keep-k
   bool busy() const;                   // a save is under way (this rank's part of it)
@@ -75,8 +78,8 @@ std::string verify_checkpoint(const std::string& checkpoint, bool full, const Po
 // The same for the files with number i, i mod parts = part, so that several ranks share the work. With full and more than
 // one part the datasets of global.h5 are not read, since they lead to files whose digest others check.
 std::string verify_part(const std::string& checkpoint, int part, int parts, bool full, const Poll& poll = {});
-// Newest checkpoint that verifies; `warn` gets a line for each newer one that does not. "" when there is none.
-std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn, const Poll& poll = {});
+// Newest checkpoint that verifies, and with `finite` holds finite values alone; `warn` gets a line for each newer one that does not. "" when there is none.
+std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn, const Poll& poll = {}, bool finite = false);
 
 // A checkpoint folder as it is; of a run directory its newest complete one, Error(bad_data) when it has none.
 std::string find_checkpoint(const std::string& path, const std::function<void(const std::string&)>& warn);

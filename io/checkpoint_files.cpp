@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "io/retry.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -27,7 +28,8 @@ namespace fs = std::filesystem;
 // Closes on every way out; close_checked where the result matters.
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags) : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+  Descriptor(const std::string& path, int flags)
+      : path_(path), fd_(retried(path, [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); })) {
     if (fd_ < 0) fail_errno(path, "cannot be opened");
   }
   ~Descriptor() {
@@ -42,19 +44,12 @@ class Descriptor {
     if (::close(fd) != 0) fail_errno(path_, "closing");
   }
   void write_at(const void* data, std::uint64_t bytes, std::uint64_t offset) const {
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 30;  // one call moves less than 2 GiB
-    const char* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t put = ::pwrite(fd_, from, std::min(bytes, kMost), static_cast<off_t>(offset));
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) fail_errno(path_, "writing");
-      from += put;
-      offset += static_cast<std::uint64_t>(put);
-      bytes -= static_cast<std::uint64_t>(put);
-    }
+    if (!write_all(path_, fd_, data, bytes, static_cast<std::int64_t>(offset))) fail_errno(path_, "writing");
   }
-  void sync() const {
-    if (::fsync(fd_) != 0) fail_errno(path_, "fsync");
+  void sync() const {  // not again after a full disk: the system may have dropped the pages
+    int result = ::fsync(fd_);
+    while (result != 0 && errno == EINTR) result = ::fsync(fd_);
+    if (result != 0) fail_errno(path_, "fsync");
   }
 
  private:
@@ -122,7 +117,13 @@ FileDigest copy_file_digest(const std::string& from, const std::string& to) {
 void reserve_room(const std::string& path, std::uint64_t bytes) {
   if (bytes == 0) return;
   const Descriptor file(path, O_WRONLY | O_CREAT);
-  if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
+  Retry retry(path);
+  int error = 0;
+  do {
+    error = ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error != 0 && retry.again(error));
+  if (error == 0) return;
+  errno = error;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO) fail_errno(path, "no room");
 }
 
@@ -138,13 +139,15 @@ std::int64_t step_of_folder(const std::string& name) {
 void publish_folder(const std::string& temporary, const std::string& final_path) {
   sync_path(temporary);
   std::string old;
-  if (::rename(temporary.c_str(), final_path.c_str()) != 0) {
+  const auto moved = [&](const std::string& from, const std::string& to) {
+    return retried(to, [&] { return ::rename(from.c_str(), to.c_str()); }) == 0;
+  };
+  if (!moved(temporary, final_path)) {
     if (errno != ENOTEMPTY && errno != EEXIST) fail_errno(final_path, "rename");
     old = temporary;  // after the exchange the old one has the temporary name
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) != 0) {
       old = temporary + ".old.tmp-" + std::to_string(::getpid());
-      if (::rename(final_path.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), final_path.c_str()) != 0)
-        fail_errno(final_path, "rename");
+      if (!moved(final_path, old) || !moved(temporary, final_path)) fail_errno(final_path, "rename");
     }
   }
   sync_path(fs::path(final_path).parent_path());
@@ -154,8 +157,8 @@ void publish_folder(const std::string& temporary, const std::string& final_path)
 void point_latest(const std::string& folder, const std::string& name) {
   const std::string link = folder + "/latest", fresh = link + ".tmp-" + std::to_string(::getpid());
   ::unlink(fresh.c_str());
-  if (::symlink(name.c_str(), fresh.c_str()) != 0) fail_errno(fresh, "symlink");
-  if (::rename(fresh.c_str(), link.c_str()) != 0) fail_errno(link, "rename");
+  if (retried(fresh, [&] { return ::symlink(name.c_str(), fresh.c_str()); }) != 0) fail_errno(fresh, "symlink");
+  if (retried(link, [&] { return ::rename(fresh.c_str(), link.c_str()); }) != 0) fail_errno(link, "rename");
   sync_path(folder);
 }
 

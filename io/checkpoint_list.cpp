@@ -30,6 +30,17 @@ ListedCheckpoint look_at(const std::string& path, std::int64_t step) {
   return listed;
 }
 
+// What a check says, "" when it passes.
+template <class Check>
+std::string problem_of(const Check& check) {
+  try {
+    check();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 // A damaged one has no serial: it counts as saved just after the newest complete one of a lower step.
 void guess_serials(std::vector<ListedCheckpoint>& list) {
   for (ListedCheckpoint& damaged : list) {
@@ -71,38 +82,34 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir) {
 }
 
 std::string verify_checkpoint(const std::string& checkpoint, bool full, const Poll& poll) {
-  try {
+  return problem_of([&] {
     const Manifest manifest = load_manifest(checkpoint);
     check_digests(checkpoint, manifest, poll);
     if (full) check_datasets(checkpoint, manifest);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  });
 }
 
 std::string verify_part(const std::string& checkpoint, int part, int parts, bool full, const Poll& poll) {
   if (parts == 1) return verify_checkpoint(checkpoint, full, poll);
   SESTINA_REQUIRE(0 <= part && part < parts, "part {} of {}", part, parts);
-  try {
+  return problem_of([&] {
     const Manifest manifest = load_manifest(checkpoint);
     if (part == 0) check_extra_files(checkpoint, manifest);
     for (auto i = static_cast<std::size_t>(part); i < manifest.files.size(); i += static_cast<std::size_t>(parts)) {
       check_file(checkpoint, manifest, i, poll);
       if (full && manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);
     }
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  });
 }
 
-std::string newest_complete(const std::string& run_dir, bool full,
-                            const std::function<void(const std::string&)>& warn, const Poll& poll) {
+std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn,
+                            const Poll& poll, bool finite) {
   const std::string link = latest_problem(run_dir + "/checkpoints");
   if (!link.empty() && warn) warn(link);
   for (const CheckpointInfo& info : list_checkpoints(run_dir)) {
-    const std::string problem = info.problem.empty() ? verify_checkpoint(info.path, full, poll) : info.problem;
+    std::string problem = info.problem.empty() ? verify_checkpoint(info.path, full, poll) : info.problem;
+    if (problem.empty() && finite)
+      problem = problem_of([&] { check_finite(info.path, load_manifest(info.path), poll); });
     if (problem.empty()) return info.path;
     if (warn) warn(fmt::format("checkpoint of step {} is not used: {}", info.step, problem));
   }

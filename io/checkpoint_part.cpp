@@ -14,6 +14,7 @@
 #include "io/checkpoint_shard.hpp"
 #include "io/manifest_json.hpp"
 #include "io/manifest_tensors.hpp"
+#include "io/retry.hpp"
 #include "io/slab.hpp"
 #include "kernels/error.hpp"
 
@@ -110,8 +111,11 @@ ShardPart parse_part(std::string_view text, const std::string& where) {
 void publish_part(const std::string& folder, int rank, const ShardPart& part) {
   const std::string path = part_path(folder, rank), fresh = path + ".new";
   write_durably(fresh, part_text(part));
-  std::error_code error;
-  fs::rename(fresh, path, error);
+  const std::error_code error = retried_code(path, [&] {
+    std::error_code code;
+    fs::rename(fresh, path, code);
+    return code;
+  });
   if (error) fail(ExitCode::io_error, "{}: rename: {}", path, error.message());
   sync_path(folder);
 }

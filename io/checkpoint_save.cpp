@@ -12,6 +12,7 @@
 #include "io/checkpoint_list.hpp"
 #include "io/checkpoint_verify.hpp"
 #include "io/digest.hpp"
+#include "io/retry.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -20,8 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 void make_folders(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
+  const std::error_code error = retried_code(path, [&] {
+    std::error_code code;
+    fs::create_directories(path, code);
+    return code;
+  });
   if (error) fail(ExitCode::io_error, "{}: cannot be created: {}", path, error.message());
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "io/digest.hpp"
+#include "io/finite.hpp"
 #include "io/hdf5_file.hpp"
 #include "io/slab.hpp"
 #include "kernels/error.hpp"
@@ -106,6 +107,24 @@ void check_file(const std::string& checkpoint, const Manifest& manifest, std::si
 void check_digests(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {
   check_sizes(checkpoint, manifest);
   for (std::size_t i = 0; i < manifest.files.size(); ++i) check_file(checkpoint, manifest, i, poll);
+}
+
+void check_finite(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {
+  for (const ManifestTensor& tensor : manifest.tensors)
+    for (const ManifestPiece& piece : tensor.pieces) {
+      const Slab slab = slab_of(piece, tensor.shape);
+      const StateField field{tensor.path,  tensor.dtype,   tensor.shape, slab.row_begin,
+                             slab.row_end, slab.col_begin, slab.col_end};
+      std::size_t before = 0;  // values
+      read_chunks(checkpoint + "/" + manifest.files[piece.file].name, piece.offset, piece.bytes,
+                  [&](const std::byte* data, std::size_t bytes) {
+                    if (const auto index = first_nonfinite(tensor.dtype, data, bytes))
+                      fail(ExitCode::bad_data, "{}: {}", checkpoint,
+                           nonfinite_text(field, data + *index * size_of(tensor.dtype), before + *index));
+                    before += bytes / size_of(tensor.dtype);
+                    if (poll) poll();
+                  });
+    }
 }
 
 void check_shard(const std::string& checkpoint, const Manifest& manifest, std::size_t number) {

@@ -17,6 +17,8 @@ void check_extra_files(const std::string& checkpoint, const Manifest&);
 void check_file(const std::string& checkpoint, const Manifest&, std::size_t file, const Poll& poll = {});
 // check_sizes, then check_file of every file. Error(bad_data).
 void check_digests(const std::string& checkpoint, const Manifest&, const Poll& poll = {});
+// Every value of every tensor is finite. Error(bad_data) names the first that is not; call after check_digests.
+void check_finite(const std::string& checkpoint, const Manifest&, const Poll& poll = {});
 // Reads every dataset of a shard through HDF5 and compares type, shape and bytes; call after check_file.
 // Error(bad_data).
 void check_shard(const std::string& checkpoint, const Manifest&, std::size_t file);

@@ -1,4 +1,3 @@
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 
 #include "io/checkpoint.hpp"
 #include "io/checkpoint_files.hpp"
-#include "io/checkpoint_list.hpp"
+#include "io/checkpoint_retention.hpp"
 #include "io/checkpoint_save.hpp"
 #include "io/quiet_threads.hpp"
 #include "kernels/error.hpp"
@@ -21,25 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Keeps the `keep` newest complete checkpoints and those of steps that `keep_every` divides; what is older goes. A delete that fails costs disk, not the run.
-void prune(const std::string& run_dir, int keep, std::int64_t keep_every) {
-  if (keep <= 0) return;
-  int complete = 0;
-  for (const ListedCheckpoint& listed : list_with_serials(run_dir)) {
-    if (complete < keep) {
-      complete += listed.info.problem.empty() ? 1 : 0;
-      continue;
-    }
-    const bool milestone = keep_every > 0 && listed.info.step % keep_every == 0 && listed.info.problem.empty();
-    if (milestone) continue;
-    try {
-      delete_checkpoint(listed.info.path);
-    } catch (const Error& error) {
-      spdlog::warn("{}", error.what());
-    }
-  }
-}
-
 }  // namespace
 
 struct CheckpointWriter::State {
@@ -47,6 +27,7 @@ struct CheckpointWriter::State {
   CheckpointOptions options;
   WriterGroup group;
   Snapshot snapshot;
+  Retention retention;            // of the first rank
   std::uint64_t saves = 0;        // begun so far: the same number on all ranks
   std::vector<std::string> late;  // where ranks may have written after a save that failed
   std::thread thread;
@@ -115,7 +96,8 @@ struct CheckpointWriter::State {
     late.clear();
     event.path = saved.path;
     event.bytes = saved.bytes;
-    prune(run_dir, options.keep, options.keep_every);
+    retention.saved(saved.path);
+    retention.prune(run_dir, options.keep, options.keep_every);
   }
 
   // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said
@@ -177,6 +159,8 @@ CheckpointWriter::~CheckpointWriter() {
   state_->thread.join();
   state_->remove_late_parts();
 }
+
+void CheckpointWriter::resumed_from(const std::string& checkpoint) { state_->retention.resumed_from(checkpoint); }
 
 Snapshot& CheckpointWriter::slot() {
   wait();

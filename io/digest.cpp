@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "io/input_file.hpp"
@@ -25,25 +26,28 @@ std::string hex128(XXH128_hash_t hash) {
   return text;
 }
 
-// Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order.
-template <class Use>
-void for_each_chunk(const std::string& path, std::uint64_t begin, std::uint64_t size, const Use& use) {
+}  // namespace
+
+void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t size,
+                 const std::function<void(const std::byte*, std::size_t)>& use) {
   const InputFile input(path);
   const int file = input.get();
   std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size)));
+  std::size_t held = 0;  // a chunk may come in pieces
   for (std::uint64_t done = 0; done < size;) {
-    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, size - done));
-    const ssize_t got = ::pread(file, chunk.data(), want, static_cast<off_t>(begin + done));
+    const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size() - held, size - done));
+    const ssize_t got = ::pread(file, chunk.data() + held, want, static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       fail(ExitCode::io_error, "{}: cannot be read at byte {}: {}", path, begin + done, std::strerror(errno));
     if (got == 0) break;
-    use(chunk.data(), static_cast<std::size_t>(got));
     done += static_cast<std::uint64_t>(got);
+    held += static_cast<std::size_t>(got);
+    if (held < chunk.size()) continue;
+    use(chunk.data(), std::exchange(held, 0));
   }
+  if (held > 0) use(chunk.data(), held);
 }
-
-}  // namespace
 
 std::uint64_t digest64(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 std::string hex64(std::uint64_t value) { return fmt::format("{:016x}", value); }
@@ -72,7 +76,7 @@ std::string Digest64::hex() const { return hex64(XXH3_64bits_digest(state_->xxh)
 FileDigest digest_file(const std::string& path, const Poll& poll) {
   Digest128 digest;
   FileDigest result;
-  for_each_chunk(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
+  read_chunks(path, 0, std::numeric_limits<std::int64_t>::max(), [&](const std::byte* data, std::size_t bytes) {
     digest.add(data, bytes);
     result.size += bytes;
     if (poll) poll();
@@ -91,11 +95,11 @@ FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll,
     digest.add(&size, sizeof size);
     const bool all = whole || size <= small;
     for (std::uint64_t i = 0; i < (all ? 1 : stretches); ++i)
-      for_each_chunk(path, all ? 0 : i * (size - stretch) / (stretches - 1), all ? size : stretch,
-                     [&](const std::byte* data, std::size_t bytes) {
-                       digest.add(data, bytes);
-                       if (poll) poll();
-                     });
+      read_chunks(path, all ? 0 : i * (size - stretch) / (stretches - 1), all ? size : stretch,
+                  [&](const std::byte* data, std::size_t bytes) {
+                    digest.add(data, bytes);
+                    if (poll) poll();
+                  });
   }
   result.xxh3_128 = digest.hex();
   return result;
@@ -103,7 +107,7 @@ FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll,
 
 std::string digest_range(const std::string& path, std::uint64_t begin, std::uint64_t size) {
   Digest64 digest;
-  for_each_chunk(path, begin, size, [&](const std::byte* data, std::size_t bytes) { digest.add(data, bytes); });
+  read_chunks(path, begin, size, [&](const std::byte* data, std::size_t bytes) { digest.add(data, bytes); });
   return digest.hex();
 }
 

@@ -54,6 +54,10 @@ FileDigest digest_file(const std::string& path, const Poll& poll = {});
 FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll = {}, bool whole = false);
 // hex64 of the digest64 of bytes [begin, begin + size) of a file; ends early at the end of the file. Errors as
 // digest_file.
+// Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order; all but the last 1 MiB
+// long. Error(input_missing, io_error).
+void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t size,
+                 const std::function<void(const std::byte*, std::size_t)>& use);
 std::string digest_range(const std::string& path, std::uint64_t begin, std::uint64_t size);
 
 }  // namespace sestina

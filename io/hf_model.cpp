@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/finite.hpp"
 #include "io/hf_gpt2.hpp"
 #include "io/hf_tokenizer.hpp"
 #include "io/mapped_file.hpp"
@@ -128,9 +129,16 @@ SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config
   return file;
 }
 
-void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out) {
-  if (is_gpt2_file(file)) return read_gpt2_tensor(file, spec, out);
-  file.read_f32(spec.name, file_shape(spec), out);
+void read_hf_tensor(const SafeTensors& file, const TensorSpec& spec, float* out, const std::string& where) {
+  if (is_gpt2_file(file))
+    read_gpt2_tensor(file, spec, out);
+  else
+    file.read_f32(spec.name, file_shape(spec), out);
+  StateField field;
+  field.path = spec.name;
+  field.shape = file_shape(spec);
+  field.row_end = spec.rows;
+  require_finite(field, out, ExitCode::bad_data, where);
 }
 
 void write_hf_model(const std::string& folder, const ModelConfig& config, const std::vector<HfTensor>& tensors,

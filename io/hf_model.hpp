@@ -16,8 +16,9 @@ ModelConfig read_hf_config(const std::string& folder);  // Error(input_missing, 
 // Error(bad_data) that lists them. Allowed beside the model's own: rotary_emb.inv_freq, and lm_head.weight when tied.
 SafeTensors open_hf_weights(const std::string& folder, const ModelConfig&);
 
-// One tensor as float32 into out (spec.elements()); Error(bad_data) when missing or of another shape.
-void read_hf_tensor(const SafeTensors&, const TensorSpec&, float* out);
+// One tensor as float32 into out (spec.elements()); Error(bad_data) when missing, of another shape, or with a value
+// that is not finite. where: the folder, for that message.
+void read_hf_tensor(const SafeTensors&, const TensorSpec&, float* out, const std::string& where);
 
 struct HfTensor {
   TensorSpec spec;

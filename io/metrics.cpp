@@ -1,16 +1,15 @@
 #include "io/metrics.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 
+#include "io/append_file.hpp"
 #include "io/tensorboard.hpp"
 #include "kernels/error.hpp"
 
@@ -68,37 +67,16 @@ class JsonLine {
   fmt::memory_buffer text_;
 };
 
-int open_log(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) fail(ExitCode::cannot_create, "{}: cannot be opened for appending: {}", path, std::strerror(errno));
-  return file;
-}
-
-// A process that was killed in mid-line leaves no line feed at the end.
-bool ends_in_mid_line(int file) {
-  const off_t size = ::lseek(file, 0, SEEK_END);
-  char last = '\n';
-  return size > 0 && ::pread(file, &last, 1, size - 1) == 1 && last != '\n';
-}
-
 }  // namespace
 
 struct Metrics::State {
-  State(const std::string& run_dir, bool tensorboard) : path(run_dir + "/metrics.jsonl"), file(open_log(path)) {
-    mid_line = ends_in_mid_line(file);
+  State(const std::string& run_dir, bool tensorboard) : file(run_dir + "/metrics.jsonl") {
     if (tensorboard) events = std::make_unique<TensorBoardFile>(run_dir);
   }
-  ~State() { ::close(file); }
 
   // Metrics are no reason to stop a run: what the disk refuses is lost, and said once.
   void write(std::string_view text) {
-    bool good = !mid_line || ::write(file, "\n", 1) == 1;
-    if (good) {
-      const ssize_t written = ::write(file, text.data(), text.size());
-      good = written == static_cast<ssize_t>(text.size());
-      mid_line = written > 0 && !good;
-    }
-    if (!good) warn(path);
+    if (!file.write(text)) warn(file.path());
   }
   void warn(const std::string& what) {
     if (!warned) spdlog::warn("{}: a line could not be written: {}", what, std::strerror(errno));
@@ -109,9 +87,8 @@ struct Metrics::State {
     if (!events->end()) warn(events->path());
   }
 
-  std::string path;
-  int file;
-  bool mid_line = false, warned = false;
+  AppendFile file;
+  bool warned = false;
   JsonLine line;
   std::unique_ptr<TensorBoardFile> events;
 };
@@ -119,6 +96,8 @@ struct Metrics::State {
 Metrics::Metrics(const std::string& run_dir, bool tensorboard) : state_(std::make_unique<State>(run_dir, tensorboard)) {}
 Metrics::Metrics() = default;
 Metrics::~Metrics() = default;
+
+std::string Metrics::problem() const { return state_ ? state_->file.problem() : ""; }
 
 void Metrics::run(const RunLine& r) {
   if (!state_) return;

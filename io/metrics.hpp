@@ -35,6 +35,7 @@ class Metrics {
   Metrics(const std::string& run_dir, bool tensorboard);
   Metrics();  // writes nothing: all ranks but the first
   ~Metrics();
+  std::string problem() const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
   void run(const RunLine&);
   void train(const TrainLine&);
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte, double seconds);

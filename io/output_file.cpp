@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "io/retry.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -15,14 +16,9 @@ namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 
-void write_all(int file, const char* data, std::size_t bytes, const std::string& path) {
-  while (bytes > 0) {
-    const ssize_t done = ::write(file, data, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) fail(ExitCode::io_error, "{}: cannot be written: {}", path, std::strerror(errno));
-    data += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
+void write_or_fail(int file, const char* data, std::size_t bytes, const std::string& path) {
+  if (!write_all(path, file, data, bytes))
+    fail(ExitCode::io_error, "{}: cannot be written: {}", path, std::strerror(errno));
 }
 
 }  // namespace
@@ -33,7 +29,7 @@ OutputFile::OutputFile(const std::string& path)
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", folder.string(), error.message());
-  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  file_ = retried(path, [&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
   if (file_ < 0) fail(ExitCode::cannot_create, "{}: cannot be created: {}", path, std::strerror(errno));
   buffer_.reserve(buffer_bytes);
 }
@@ -49,21 +45,21 @@ void OutputFile::write(const void* data, std::size_t bytes) {
   written_ += bytes;
   if (buffer_.size() + bytes > buffer_bytes) flush();
   if (bytes >= buffer_bytes) {
-    write_all(file_, source, bytes, temporary_);
+    write_or_fail(file_, source, bytes, temporary_);
   } else {
     buffer_.insert(buffer_.end(), source, source + bytes);
   }
 }
 
 void OutputFile::flush() {
-  write_all(file_, buffer_.data(), buffer_.size(), temporary_);
+  write_or_fail(file_, buffer_.data(), buffer_.size(), temporary_);
   buffer_.clear();
 }
 
 void OutputFile::commit() {
   flush();
   if (::fsync(file_) != 0) fail(ExitCode::io_error, "{}: cannot be synced: {}", temporary_, std::strerror(errno));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+  if (retried(path_, [&] { return ::rename(temporary_.c_str(), path_.c_str()); }) != 0)
     fail(ExitCode::cannot_create, "{}: cannot be renamed to: {}", path_, std::strerror(errno));
   ::close(file_);
   file_ = -1;

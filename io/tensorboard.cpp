@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "io/retry.hpp"
 #include "kernels/error.hpp"
 
 namespace sestina {
@@ -102,12 +103,16 @@ bool TensorBoardFile::end() {
 }
 
 bool TensorBoardFile::write_record(std::string_view data) {
+  constexpr double wait = 5;  // seconds for errors that may pass: the run waits meanwhile
   record_.clear();
   put_raw(record_, static_cast<std::uint64_t>(data.size()));
   put_raw(record_, masked_crc(record_));
   record_ += data;
   put_raw(record_, masked_crc(data));
-  return ::write(file_, record_.data(), record_.size()) == static_cast<ssize_t>(record_.size());
+  Retry retry(path_, good_ ? wait : 0);
+  std::size_t left = record_.size();
+  good_ = write_all(retry, file_, record_.data(), left);
+  return good_;
 }
 
 }  // namespace sestina

@@ -29,6 +29,7 @@ class TensorBoardFile {
   bool write_record(std::string_view data);
   std::string path_, event_, summary_, value_, record_;
   int file_ = -1;
+  bool good_ = true;  // the last record could be written
 };
 
 }  // namespace sestina

@@ -1,6 +1,7 @@
 #include "kernels/adamw.hpp"
 
 #include "kernels/error.hpp"
+#include "kernels/finite_flag.hpp"
 
 namespace sestina {
 namespace {
@@ -62,12 +63,14 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
   constexpr std::size_t length = grain<Exec>;
   const Factors<Acc<T>> f(step);
   const bool has_weight = weight.extent(0) != 0;
+  double* const nonfinite = step.nonfinite;
   const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(
       "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
         advance_range<T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
                          has_weight ? weight.data() + at : nullptr);
+        flag_nonfinite(count, master.data() + at, nonfinite);
       });
 }
 

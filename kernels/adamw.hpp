@@ -10,6 +10,7 @@ struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t
   double gradient_scale = 1;                          // clipping; g is multiplied by it
+  double* nonfinite = nullptr;                        // see kernels/finite_flag.hpp
 };
 
 // gradient, master, m, v (n) in Acc<T>; weight (n) receives the rounded master weight; it may be empty (T == Acc<T> and

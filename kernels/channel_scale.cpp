@@ -1,6 +1,7 @@
 #include "kernels/channel_scale.hpp"
 
 #include "kernels/error.hpp"
+#include "kernels/finite_flag.hpp"
 
 namespace sestina {
 namespace {
@@ -82,18 +83,10 @@ struct FactorBody {
   }
 };
 
-struct Move {
-  float before, step, after;
-  explicit Move(const WeightMove& move)
-      : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
-        step(static_cast<float>(move.lr * move.scale)),
-        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)) {}
-};
-
 // factors: one for all (by_row) or one for each element.
-KOKKOS_INLINE_FUNCTION void move_range(const Move& f, bool by_row, std::size_t n, const float* __restrict factors,
-                                       const float* __restrict gradient, float* __restrict master,
-                                       bf16* __restrict weight) {
+KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, bool by_row, std::size_t n,
+                                       const float* __restrict factors, const float* __restrict gradient,
+                                       float* __restrict master, bf16* __restrict weight) {
   if (by_row) {
     const float factor = *factors;
     for (std::size_t j = 0; j < n; ++j) master[j] = f.after * (f.before * master[j] - f.step * (factor * gradient[j]));
@@ -101,6 +94,7 @@ KOKKOS_INLINE_FUNCTION void move_range(const Move& f, bool by_row, std::size_t n
     for (std::size_t j = 0; j < n; ++j)
       master[j] = f.after * (f.before * master[j] - f.step * (factors[j] * gradient[j]));
   }
+  flag_nonfinite(n, master, f.nonfinite);
   if (weight == nullptr) return;
   for (std::size_t j = 0; j < n; ++j) weight[j] = bf16(master[j]);
 }
@@ -134,7 +128,7 @@ void move_channels(const Space& exec, const WeightMove& move, bool by_row, Vecto
                   factors.extent(0));
   if (cols == 0) return;
   const std::size_t width = is_host<Space> ? cols : 1, pieces = cols / width;
-  const Move f(move);
+  const MoveFactors f(move);
   const bool has_weight = weight.size() != 0;
   const Kokkos::RangePolicy<Space> lines(exec, 0, rows * pieces);
   Kokkos::parallel_for(

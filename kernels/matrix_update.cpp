@@ -1,5 +1,7 @@
 #include "kernels/matrix_update.hpp"
 
+#include "kernels/finite_flag.hpp"
+
 namespace sestina {
 namespace {
 
@@ -12,6 +14,7 @@ KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, cons
                                        float* __restrict master, bf16* __restrict weight) {
   for (std::size_t i = 0; i < n; ++i)
     master[i] = f.after * (f.before * master[i] - f.step * static_cast<float>(direction[i]));
+  flag_nonfinite(n, master, f.nonfinite);
   if (weight == nullptr) return;
   for (std::size_t i = 0; i < n; ++i) weight[i] = bf16(master[i]);
 }

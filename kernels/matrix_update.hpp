@@ -9,16 +9,19 @@ struct WeightMove {
   double lr = 0;     // of this matrix now; decay uses it unscaled
   double scale = 1;  // the movement is lr * scale * direction
   double weight_decay = 0;
-  bool decay_first = true;  // W = (1 - lr wd) W - lr s U; false: W = (1 - lr wd) (W - lr s U)
+  bool decay_first = true;      // W = (1 - lr wd) W - lr s U; false: W = (1 - lr wd) (W - lr s U)
+  double* nonfinite = nullptr;  // see kernels/finite_flag.hpp
 };
 
 // The numbers of a move in the type of the arithmetic: w = after (before w - step u).
 struct MoveFactors {
   float before, step, after;
+  double* nonfinite;
   explicit MoveFactors(const WeightMove& move)
       : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
         step(static_cast<float>(move.lr * move.scale)),
-        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)) {}
+        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)),
+        nonfinite(move.nonfinite) {}
 };
 
 // The elements of a matrix without padding.

@@ -4,6 +4,7 @@
 
 #include "kernels/chunk_sums.hpp"
 #include "kernels/error.hpp"
+#include "kernels/finite_flag.hpp"
 #include "kernels/wide_form.hpp"
 
 namespace sestina {
@@ -38,6 +39,7 @@ KOKKOS_INLINE_FUNCTION void move_piece(const MoveFactors& f, const Direction& di
                                        bf16* __restrict weight) {
   for (std::size_t c = 0; c < n; ++c)
     master[c] = f.after * (f.before * master[c] - f.step * direction(static_cast<float>(o[c]), i, j + c));
+  flag_nonfinite(n, master, f.nonfinite);
   if (weight == nullptr) return;
   for (std::size_t c = 0; c < n; ++c) weight[c] = bf16(master[c]);
 }

@@ -61,8 +61,9 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
   hosts_ = std::make_unique<MatrixHosts<Exec, T>>(exec, *grid_.tp_group, stage_, options, arena, dp_rank);
   session_->make_optimizer(options.model, options.optimizer, hosts_->items());
   if (std::any_of(session_->tensors().begin(), session_->tensors().end(), [](const auto& t) { return t.sharded; }))
-    sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, session_->tensors(), options.optimizer,
-                                                      setting.deterministic, *tensor_group_);
+    sharded_ =
+        std::make_unique<ShardedMuon<Exec, T>>(exec, session_->tensors(), options.optimizer, setting.deterministic,
+                                               *tensor_group_, session_->norm().nonfinite());
 
   std::vector<PartialGradient<Exec>> partial;
   for (const PartialRun& run : partial_runs(stage_, buckets, options))
@@ -123,6 +124,7 @@ typename DistributedSession<Exec, T>::StepSums DistributedSession<Exec, T>::comp
   StepSums result;
   result.loss = std::accumulate(losses_.begin(), losses_.end(), 0.0);
   result.norm = norm.norm();
+  result.weights_finite = norm.weights_finite();
   return result;
 }
 

@@ -4,7 +4,9 @@
 // A step: forward_backward for each micro-batch of the rank's share (gradients leave for their owners in the last),
 // complete (sums are there; loss and norm are known to all), then update, whose weights travel under the next forward.
 #pragma once
+#include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/optimizer/sharded_muon.hpp"
@@ -42,14 +44,18 @@ class DistributedSession {
   void forward_backward(double gradient_scale, int micro);
 
   struct StepSums {
-    double loss = 0;  // sum of token losses over the global batch
-    double norm = 0;  // over all gradients
+    double loss = 0;             // sum of token losses over the global batch
+    double norm = 0;             // over all gradients
+    bool weights_finite = true;  // all that updates have written so far
   };
   // The same on all ranks, whatever the layout where sums are exact.
   StepSums complete();
   void update(std::int64_t t, double factor, double gradient_scale);
   void finish_gather();          // all weights are there
   double take_gather_seconds();  // that forward passes waited for weights, since the last call
+  // That backward passes spent on sums of gradients, and updates on matrices that travel to their home and back.
+  double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
+  double take_home_seconds() { return hosts_ ? hosts_->take_wait_seconds() : 0; }
 
   // Master weights ("/model/...") and optimizer state that this rank keeps.
   std::vector<StateField> model_fields() const;
@@ -77,7 +83,10 @@ class DistributedSession {
     void before_backward(int block) override { span.begin("backward", block); }
     void after_backward(int block) override {
       span.end();
-      if (session.reduce_) session.reduce_->block_done(block);
+      if (!session.reduce_) return;
+      const auto begin = std::chrono::steady_clock::now();
+      session.reduce_->block_done(block);
+      session.reduce_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
     DistributedSession& session;
     OpenSpan span;          // of the block that is computed
@@ -102,6 +111,7 @@ class DistributedSession {
   std::unique_ptr<WeightGather<Exec, T>> gather_;
   Hooks hooks_{*this};
   std::vector<double> losses_, sums_, shard_squares_;
+  double reduce_seconds_ = 0;
 };
 
 }  // namespace sestina

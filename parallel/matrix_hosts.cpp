@@ -1,6 +1,7 @@
 #include "parallel/matrix_hosts.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/model/initialise.hpp"
 #include "parallel/plan_layout.hpp"
@@ -182,7 +183,7 @@ void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
   groups_[0].gradients->start();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    group.gradients->finish();
+    wait(*group.gradients);
     if (g + 1 < groups_.size()) groups_[g + 1].gradients->start();
     {
       const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
@@ -190,9 +191,16 @@ void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
       exec_.fence("hosts");
     }
     group.weights->start();
-    if (g > 0) groups_[g - 1].weights->finish();
+    if (g > 0) wait(*groups_[g - 1].weights);
   }
-  groups_.back().weights->finish();
+  wait(*groups_.back().weights);
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::wait(Exchange& exchange) {
+  const auto begin = std::chrono::steady_clock::now();
+  exchange.finish();
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 template <class Exec, class T>

@@ -5,6 +5,7 @@
 // algorithm 3).
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/optimizer/optimizer.hpp"
@@ -33,6 +34,7 @@ class MatrixHosts {
   // Master weights were written: sends their shards to all ranks.
   void publish();
 
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // for exchanges in update
   std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
 
  private:
@@ -59,6 +61,7 @@ class MatrixHosts {
   bool is_home(int spec, int tp_rank) const;
   void host_matrices(const StagePlan&, const Options&, int dp_rank);
   void place(Group&, Slot&);
+  void wait(Exchange&);
   void make_exchanges(Group&, const StagePlan&, const ModelConfig&, const Arena<Exec, T>&);
 
   Exec exec_;
@@ -68,6 +71,7 @@ class MatrixHosts {
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
   Slot slots_[2];
+  double wait_seconds_ = 0;
 };
 
 }  // namespace sestina

@@ -92,21 +92,22 @@ std::int64_t square_places(const StagePlan& stage, const Options& options) {
   return places;
 }
 
-// Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; what the trainer asks all ranks.
+// Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, whether the weights are
+// finite; what the trainer asks all ranks.
 void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options) {
   constexpr std::int64_t f64 = 8;
   const ParallelOptions& parallel = options.parallel;
   const auto tensors = static_cast<std::int64_t>(stage.specs.size());
   const std::int64_t micros = options.train.global_batch / local_batch(options).micro;
   if (parallel.dp > 1)
-    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options)));
-  if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * tensors * parallel.tp);
+    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options) + 1));
+  if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   if (parallel.pp > 1) tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + tensors));
   if (options.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
   tally.add("all_reduce", "all", "wishes", RunMessages::polls, RunMessages::polls * RunMessages::wishes * f64);
-  tally.add("all_reduce", "all", "times", 1, RunMessages::times * f64);
+  tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
 }
 
 std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& options) {

@@ -7,8 +7,9 @@
 namespace sestina {
 
 template <class Exec, class T>
-AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options)
-    : options_(options.adamw), tensors_(std::move(tensors)) {
+AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options,
+                      double* nonfinite)
+    : options_(options.adamw), nonfinite_(nonfinite), tensors_(std::move(tensors)) {
   std::size_t total = 0;
   for (const auto& tensor : tensors_) {
     const TensorRates rates = rates_of(tensor.spec, options);
@@ -45,6 +46,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(t));
   step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(t));
   step.gradient_scale = gradient_scale;
+  step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
     step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;

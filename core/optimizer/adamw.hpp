@@ -13,8 +13,9 @@ namespace sestina {
 template <class Exec, class T>
 class AdamW {
  public:
-  // State (momentum, second_moment) is created here, zero, before the first step.
-  AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&);
+  // State (momentum, second_moment) is created here, zero, before the first step. nonfinite: see
+  // kernels/finite_flag.hpp.
+  AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
@@ -32,6 +33,7 @@ class AdamW {
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 
   AdamWOptions options_;
+  double* nonfinite_;
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::vector<Run> runs_;
   Storage momentum_, second_moment_;

@@ -42,8 +42,8 @@ class Apollo : public MatrixOptimizer<Space> {
     const Vector<float, Space> factors = channel_scales(lane, now, matrix.gradient);
     const auto t = static_cast<double>(updates_);
     const double correction = std::sqrt(1 - std::pow(adam_.beta2, t)) / (1 - std::pow(adam_.beta1, t));
-    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, decay_first_}, low_.right, factors,
-                         matrix.gradient, matrix.master, matrix.weight);
+    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, decay_first_, lane.nonfinite}, low_.right,
+                         factors, matrix.gradient, matrix.master, matrix.weight);
   }
 
   std::size_t workspace_bytes() const override {
@@ -92,6 +92,7 @@ class Apollo : public MatrixOptimizer<Space> {
     const std::size_t size = low_.projector.size();
     const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / refresh_every_);
+    ++lane.published;
     lane.exec.fence("apollo");
     normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
     if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);

@@ -25,7 +25,7 @@ MatrixKind basis_rotation_kind() {
   kind.keys = {
       number_key("beta1", 0.9, rate),
       number_key("beta2", 0.999, rate),
-      number_key("eps", 1e-8),
+      eps_key("eps", 1e-8),
       number_key("factor_beta", 0.999, rate),
       word_key("source", {"2nd", "1st"}),
       word_key("geometry", {"bilateral", "unilateral"}),

@@ -37,7 +37,7 @@ class GaLore : public MatrixOptimizer<Space> {
     low_.project_back(lane, direction, whole);
     const auto t = static_cast<double>(updates_);
     const double correction = std::sqrt(1 - std::pow(adam_.beta2, t)) / (1 - std::pow(adam_.beta1, t));
-    move_weight<Space, float>(lane.exec, {now.lr, scale_ * correction, now.weight_decay, decay_first_},
+    move_weight<Space, float>(lane.exec, {now.lr, scale_ * correction, now.weight_decay, decay_first_, lane.nonfinite},
                               flat<float, Space>(whole), flat<float, Space>(matrix.master),
                               flat<bf16, Space>(matrix.weight));
   }

@@ -15,7 +15,7 @@ MatrixKind galore_kind() {
       number_key("scale", 0.25),
       number_key("beta1", 0.9, rate),
       number_key("beta2", 0.999, rate),
-      number_key("eps", 1e-6),
+      eps_key("eps", 1e-6),
       word_key("projector", {"svd", "given"}),
       word_key("decay_order", {"after", "before"}),
   };

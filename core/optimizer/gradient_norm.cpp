@@ -28,9 +28,9 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
     slots += tensor.dealt ? chunks(tensor.local.rows) : 1;
   }
   first_slot_.push_back(slots);
-  squares_.resize(slots);
-  by_tensor_.resize(arena.size());
-  values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes));
+  squares_.resize(slots + 1);  // the flag is behind them
+  by_tensor_.resize(arena.size() + 1);
+  values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes) + 1);
 }
 
 template <class Exec, class T>
@@ -42,22 +42,24 @@ std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
   for (const Part& part : parts_)
     for (std::size_t c = 0; c < part.chunks; ++c)
       squares_[part.slot + (part.dealt ? c : 0)] += values_[part.partial + c];
+  squares_.back() = values_[values_.size() - 1];
   return squares_;
 }
 
 template <class Exec, class T>
 std::vector<double>& GradientNorm<Exec, T>::by_tensor() {
-  for (std::size_t i = 0; i < by_tensor_.size(); ++i) {
+  for (std::size_t i = 0; i + 1 < by_tensor_.size(); ++i) {
     by_tensor_[i] = 0;
     for (std::size_t slot = first_slot_[i]; slot < first_slot_[i + 1]; ++slot) by_tensor_[i] += squares_[slot];
   }
+  by_tensor_.back() = squares_.back();
   return by_tensor_;
 }
 
 template <class Exec, class T>
 double GradientNorm<Exec, T>::norm() const {
   double sum = 0;
-  for (const double squares : by_tensor_) sum += squares;
+  for (std::size_t i = 0; i + 1 < by_tensor_.size(); ++i) sum += by_tensor_[i];
   return std::sqrt(sum);
 }
 

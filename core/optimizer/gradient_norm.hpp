@@ -18,14 +18,18 @@ class GradientNorm {
   double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // as of the last `squares`
 
   // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
-  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out.
-  // Fences. The memory is reused by the next call.
+  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out;
+  // last the flag. Fences. The memory is reused by the next call.
   std::vector<double>& squares(const Exec&);
   // Of each shard, from complete `squares`: one number for each tensor, zero where another rank of the tensor-parallel
-  // group counts it.
+  // group counts it, and last the flag.
   std::vector<double>& by_tensor();
   // From complete sums by tensor.
   double norm() const;
+  // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
+  bool weights_finite() const { return by_tensor_.back() == 0; }
+  // The flag that updates raise (kernels/finite_flag.hpp); it travels behind the squares and stays up.
+  double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
   struct Part {  // an owned range of chunks
@@ -39,7 +43,7 @@ class GradientNorm {
   std::vector<std::size_t> first_slot_;  // by tensor, and one behind the last
   std::vector<double> squares_, by_tensor_;
   std::size_t partials_ = 0;
-  HostValues<Exec> values_;  // (partials_ + notes)
+  HostValues<Exec> values_;  // (partials_ + notes + 1), the flag last
 };
 
 // min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm is 0.

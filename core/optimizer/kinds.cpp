@@ -35,6 +35,7 @@ const std::string& MatrixOptions::word(std::string_view key) const { return find
 KindKey number_key(std::string name, double fallback, DeckRange range) {
   return {std::move(name), KindKey::Type::number, fallback, range};
 }
+KindKey eps_key(std::string name, double fallback) { return number_key(std::move(name), fallback, eps_range); }
 KindKey integer_key(std::string name, std::int64_t fallback, DeckRange range) {
   return {std::move(name), KindKey::Type::integer, static_cast<double>(fallback), range};
 }

@@ -4,6 +4,7 @@
 // Kokkos.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -50,6 +51,10 @@ struct KindKey {
   std::vector<std::string> choices = {};  // word: the first is the default
 };
 KindKey number_key(std::string name, double fallback, DeckRange = {.min = 0});
+// What keeps a divisor from being 0 (rows of an embedding without a gradient have a second moment of 0): not 0 in
+// single precision either.
+inline constexpr DeckRange eps_range{.min = std::numeric_limits<float>::min()};
+KindKey eps_key(std::string name, double fallback);
 KindKey integer_key(std::string name, std::int64_t fallback, DeckRange = {.min = 0});
 KindKey flag_key(std::string name, bool fallback);
 KindKey word_key(std::string name, std::vector<std::string> choices);

@@ -50,7 +50,7 @@ class KlShampoo : public MatrixOptimizer<Space> {
     factors_.sides().rotate(lane, 1, momentum_, half, rotated);
     scale_damped<Space>(lane.exec, rule_.eps, roots.left, roots.right, rotated);
     const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
-    move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first},
+    move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite},
                               flat<float, Space>(direction), flat<float, Space>(matrix.master),
                               flat<bf16, Space>(matrix.weight));
     factors_.rotate(lane, now.gradient_scale, matrix.gradient, half, rotated);

@@ -25,7 +25,7 @@ MatrixKind kl_kind(std::string name) {
   kind.refresh_every = 10;
   kind.keys = {
       number_key("beta1", 0.9, rate),
-      number_key("eps", 1e-8),
+      eps_key("eps", 1e-8),
       number_key("factor_beta", 0.98, rate),
       number_key("initial_eigenvalue", 0.1, {.min = 0, .open_min = true}),
       flag_key("clamp", true),

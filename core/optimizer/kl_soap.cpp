@@ -56,7 +56,7 @@ class KlSoap : public MatrixOptimizer<Space> {
     factors_.sides().rotate(lane, 1, momentum_, half, rotated);
     divide_by_root<Space>(lane.exec, rule_.eps, flat<float, Space>(second_moment_), flat<float, Space>(rotated));
     const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
-    move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first},
+    move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite},
                               flat<float, Space>(direction), flat<float, Space>(matrix.master),
                               flat<bf16, Space>(matrix.weight));
   }

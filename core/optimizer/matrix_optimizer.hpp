@@ -62,6 +62,8 @@ struct Lane {
   std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
   Solver<Space> solver{exec};         // decompositions
   RefreshChecks<Space> checks{exec};  // of refreshes on a device
+  std::int64_t published = 0;         // bases, roots and projectors that refreshes have given so far
+  double* nonfinite = nullptr;        // raised by updates, see kernels/finite_flag.hpp
 };
 
 struct UpdateNumbers {

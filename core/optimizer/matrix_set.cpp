@@ -42,7 +42,7 @@ class LanedSet : public MatrixSet<Exec> {
  public:
   LanedSet(const std::vector<Space>& spaces, const std::vector<int>& lane_of,
            const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting)
-      : lane_of_(lane_of) {
+      : lane_of_(lane_of), age_(items.size(), -1) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_lane<Space>(matrix));
@@ -64,6 +64,7 @@ class LanedSet : public MatrixSet<Exec> {
         if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, workspace_bytes(i));
       lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
                         setting.refresh, 0, 0});
+      lanes_.back().nonfinite = setting.nonfinite;
     }
   }
 
@@ -103,6 +104,9 @@ class LanedSet : public MatrixSet<Exec> {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
                            [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
   }
+  std::int64_t preconditioner_age() const override {
+    return age_.empty() ? 0 : std::max<std::int64_t>(0, *std::max_element(age_.begin(), age_.end()));
+  }
   void dump_failures(const RefreshDump& dump) override {
     for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
   }
@@ -128,12 +132,19 @@ class LanedSet : public MatrixSet<Exec> {
  private:
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i)
-      if (lane_of_[i] == static_cast<int>(lane))
+      if (lane_of_[i] == static_cast<int>(lane)) {
+        const std::int64_t published = lanes_[lane].published, failures = lanes_[lane].refresh_failures;
         optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
                              matrices_[i]);
+        if (lanes_[lane].published > published && lanes_[lane].refresh_failures == failures)
+          age_[i] = 0;
+        else if (age_[i] >= 0)
+          ++age_[i];
+      }
   }
 
   std::vector<int> lane_of_;
+  std::vector<std::int64_t> age_;  // by matrix, see preconditioner_age; -1: no refresh yet
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;

@@ -34,6 +34,9 @@ class MatrixSet {
   virtual std::vector<StateField> state() = 0;  // in the order of the items
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;
+  // Updates since the refresh that the oldest basis, root or projector in use comes from, over all matrices that have
+  // had one since the start of the process; 0 where there is none.
+  virtual std::int64_t preconditioner_age() const = 0;
   virtual int lanes() const = 0;
   // Where factors go that could not be decomposed; called from any lane.
   virtual void dump_failures(const RefreshDump&) = 0;
@@ -47,6 +50,7 @@ struct MatrixSetSetting {
   MatrixOptions options;
   RefreshPolicy refresh;
   bool deterministic = false;
+  double* nonfinite = nullptr;  // see kernels/finite_flag.hpp
   int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
 };
 

@@ -68,7 +68,7 @@ class Muon final : public MatrixOptimizer<Space> {
     const Matrix<const T, Space> direction =
         newton_schulz<T>(lane.exec, lane.gemm, lane.workspace, ns, Blend<Space>{gradient, momentum, p, q}, rows_, cols_,
                          Vector<const double, Space>(squares));
-    const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true};
+    const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, lane.nonfinite};
     if (variant_ == Variant::muon)
       move_weight_wide(lane.exec, move, direction, matrix.master, matrix.weight);
     else if (variant_ == Variant::normuon)

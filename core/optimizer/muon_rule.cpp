@@ -24,7 +24,7 @@ std::vector<KindKey> muon_keys() {
           word_key("ns_set", newton_schulz_set_names()),
           integer_key("ns_steps", 0, {.min = 0, .max = 100}),
           word_key("ns_precision", {"auto", "fp32", "bf16"}),
-          number_key("ns_eps", 1e-7),
+          eps_key("ns_eps", 1e-7),
           word_key("ns_normalize", {"max", "add"}),
           word_key("scale", {"match_rms_adamw", "original", "shape_scaling", "spectral", "unit_rms_norm"}),
           number_key("extra_scale", 1.0),
@@ -34,7 +34,7 @@ std::vector<KindKey> muon_keys() {
 std::vector<KindKey> muon_keys_with_second_moment() {
   std::vector<KindKey> keys = muon_keys();
   keys.push_back(number_key("beta2", 0.95, {.min = 0, .max = 1, .open_max = true}));
-  keys.push_back(number_key("eps", 1e-8));
+  keys.push_back(eps_key("eps", 1e-8));
   keys.push_back(flag_key("keep_norm", true));
   return keys;
 }

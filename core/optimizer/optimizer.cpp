@@ -56,8 +56,8 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
 template <class Exec, class T>
 Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                               const OptimizerOptions& options, bool deterministic, const MatrixIndex& index,
-                              const std::vector<MatrixItem<Exec>>& hosted)
-    : scalar_(exec, scalar_tensors(tensors, options), options) {
+                              const std::vector<MatrixItem<Exec>>& hosted, double* nonfinite)
+    : scalar_(exec, scalar_tensors(tensors, options), options, nonfinite) {
   std::vector<MatrixItem<Exec>> items = owned_items(tensors, options, index);
   items.insert(items.end(), hosted.begin(), hosted.end());
   if (items.empty()) return;
@@ -66,6 +66,7 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
   setting.refresh.stagger = options.refresh.stagger;
   setting.refresh.max_failures = options.refresh.max_failures;
   setting.deterministic = deterministic;
+  setting.nonfinite = nonfinite;
   matrices_ = make_matrix_set<Exec>(exec, items, setting);
 }
 

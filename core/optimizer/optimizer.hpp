@@ -14,9 +14,10 @@ class Optimizer {
  public:
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. hosted:
-  // matrices that are gathered for their update, behind all others.
+  // matrices that are gathered for their update, behind all others. nonfinite: raised by every update that writes a
+  // weight that is not finite (kernels/finite_flag.hpp).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
-            const MatrixIndex&, const std::vector<MatrixItem<Exec>>& hosted = {});
+            const MatrixIndex&, const std::vector<MatrixItem<Exec>>& hosted = {}, double* nonfinite = nullptr);
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
@@ -29,6 +30,7 @@ class Optimizer {
   std::vector<StateField> state() const;
 
   double take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : 0; }
+  std::int64_t preconditioner_age() const { return matrices_ ? matrices_->preconditioner_age() : 0; }
   std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
   std::size_t state_bytes() const;
   void time_products(bool on) {

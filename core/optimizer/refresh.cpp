@@ -274,6 +274,7 @@ Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t&
     give_up(lane, job, failures);
   else
     failures = 0;
+  if (result == Refreshed::done) ++lane.published;
   return result;
 }
 

@@ -111,7 +111,7 @@ template <class Space>
 void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
   const auto frame = lane.workspace.frame();
   const Matrix<float, Space> update = direction(lane, now.gradient_scale, matrix.gradient);
-  WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first};
+  WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite};
   if (rule_.bias_correction) {
     const auto t = static_cast<double>(updates_);
     move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));

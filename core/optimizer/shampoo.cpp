@@ -173,7 +173,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks
     if (!single) direction = lane.workspace.template take<float>(layout_.rows, layout_.cols);
-    WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first};
+    WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first, lane.nonfinite};
     const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
     const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
     for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {

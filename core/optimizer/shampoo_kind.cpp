@@ -68,10 +68,10 @@ MatrixKind shampoo_kind() {
       .keys = {number_key("beta1", 0.9, {.min = 0, .max = 1, .open_max = true}),
                number_key("beta2", 0.95, share),                                  // 1: a sum
                number_key("beta3", -1, {.min = -1, .max = 1, .open_max = true}),  // -1: beta1
-               number_key("eps", 1e-10), number_key("exponent", 0.25, {.min = 0, .open_min = true}),
+               eps_key("eps", 1e-10), number_key("exponent", 0.25, {.min = 0, .open_min = true}),
                integer_key("max_dim", 1024, {.min = 1}), integer_key("start_step", 0),  // 0: refresh_every
                flag_key("bias_correction", true), word_key("graft", {"adam", "none", "sgd", "adagrad", "rmsprop"}),
-               number_key("graft_beta2", 0.95, share), number_key("graft_eps", 1e-8),
+               number_key("graft_beta2", 0.95, share), eps_key("graft_eps", 1e-8),
                word_key("root", {"qr", "eigh", "newton"}), number_key("qr_tolerance", 0.01),
                integer_key("qr_iterations", 1, {.min = 1}), word_key("perturb", {"before", "after"}),
                word_key("decay_order", {"before", "after"}), flag_key("merge_dims", false), flag_key("packed", false)},

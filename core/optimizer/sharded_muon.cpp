@@ -8,8 +8,9 @@ namespace sestina {
 
 template <class Exec, class T>
 ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
-                                  const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group)
-    : gemm_(exec, deterministic) {
+                                  const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
+                                  double* nonfinite)
+    : gemm_(exec, deterministic), nonfinite_(nonfinite) {
   std::size_t elements = 0;
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
@@ -80,7 +81,7 @@ void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, do
   const Matrix<const P, Exec> direction =
       newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, ns, {tensor.gradient, shard.momentum, p, q}, m, n,
                                    shard.cut, squares, tensor.counted, sums_);
-  const WeightMove move = {lr, rule.scale, shard.rates.weight_decay, true};
+  const WeightMove move = {lr, rule.scale, shard.rates.weight_decay, true, nonfinite_};
   Vector<bf16, Exec> weight;
   if constexpr (std::is_same_v<T, bf16>) weight = tensor.weight;
   move_weight<Exec, P>(exec, move, Vector<const P, Exec>(direction.data(), m * n), tensor.master, weight);

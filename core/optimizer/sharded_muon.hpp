@@ -17,9 +17,9 @@ template <class Exec, class T>
 class ShardedMuon {
  public:
   // Updates those of the tensors that are `sharded`: the same ones, in one order, on all ranks of the group, which must
-  // outlive this. All state is created here, zero.
+  // outlive this. All state is created here, zero. nonfinite: see kernels/finite_flag.hpp.
   ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
-              bool deterministic, GroupOps<Exec>& group);
+              bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
 
   // One update with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks of the
   // group together.
@@ -48,6 +48,7 @@ class ShardedMuon {
   Gemm<Exec> gemm_;
   Workspace<Exec> workspace_;
   ShardSums<Exec> sums_;
+  double* nonfinite_;
 };
 
 }  // namespace sestina

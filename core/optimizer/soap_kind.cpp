@@ -33,7 +33,7 @@ MatrixKind soap_kind() {
   kind.keys = {
       number_key("beta1", 0.95, rate),
       number_key("beta2", 0.95, rate),
-      number_key("eps", 1e-8),
+      eps_key("eps", 1e-8),
       number_key("factor_beta", 0.95, rate),
       integer_key("max_dim", 10000, {.min = 1}),
       word_key("sides", {"both", "smaller"}),

@@ -4,6 +4,7 @@ Python 3.11, standard library alone. The program is named by SESTINA; SESTINA_FA
   sestina.py test_stops.py [Stops.test_05_wall_time ...]    runs tests of a file; 77 when all of them were skipped
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import random
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -232,6 +234,39 @@ def flip_bit(path, offset):
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 4]))
+
+
+def xxh3(data):
+    """Digests of 64 and 128 bits as this program writes them, by the library that it is linked with."""
+    library = ctypes.CDLL("libxxhash.so.0")
+
+    class Both(ctypes.Structure):
+        _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+    library.XXH3_64bits.restype, library.XXH3_128bits.restype = ctypes.c_uint64, Both
+    data, size = bytes(data), ctypes.c_size_t(len(data))
+    both = library.XXH3_128bits(data, size)
+    return f"{library.XXH3_64bits(data, size):016x}", f"{both.high:016x}{both.low:016x}"
+
+
+def poison(checkpoint, name):
+    """Puts a NaN into the first tensor whose path has this name in it, and makes every digest right again."""
+    manifest = checkpoint / "manifest.json"
+    content = json.loads(manifest.read_text())
+    tensor = next(tensor for tensor in content["tensors"] if name in tensor["path"])
+    piece = tensor["pieces"][0]
+    file = content["files"][piece["file"]] if isinstance(piece["file"], int) else next(f for f in content["files"] if f["name"] == piece["file"])
+    shard = checkpoint / file["name"]
+    data = bytearray(shard.read_bytes())
+    at = piece["offset"] + 4
+    data[at:at + 4] = struct.pack("<f", float("nan"))
+    shard.write_bytes(data)
+    piece["xxh3_64"] = xxh3(data[piece["offset"]:piece["offset"] + piece["bytes"]])[0]
+    file["xxh3_128"] = xxh3(data)[1]
+    del content["digest"]
+    text = json.dumps(content, indent=1)[:-1].rstrip()
+    manifest.write_text(f'{text},\n"digest": "{xxh3(text.encode())[1]}"\n}}\n')
+    return tensor["path"]
 
 
 def rounds(in_ci):

@@ -146,13 +146,29 @@ class FullDisk(Case):
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina, *WIDE, "run.steps=200",
                    "checkpoint.every=20", "checkpoint.keep=0"]
         (self.work / "full").mkdir()
-        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True, timeout=60,
+                              env=os.environ | {"SESTINA_RETRY_SECONDS": "0.3"})
         if "code" not in done.stdout:
             self.skipTest(f"no mount namespace: {done.stderr.strip()}")
         self.assertIn("No space left", done.stdout + done.stderr)
+        self.assertIn("trying again", done.stdout + done.stderr)
         self.assertIn(f"code {IO_ERROR}", done.stdout)
         self.assertIn("verified 0", done.stdout)
         self.assertNotIn(".tmp-", done.stdout.split("code")[1])
+
+    def test_06_room_comes_back(self):
+        """A disk that is full for a moment: the save waits, says so once, and is written."""
+        script = ('mount -t tmpfs -o size=3m none full && head -c 2500000 /dev/zero >full/filler && { (sleep 2; rm full/filler) & '
+                  '"$0" train -i deck.toml -d full "$@"; echo code $?; "$0" checkpoint verify full --full; echo verified $?; }')
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina, *WIDE, "run.steps=2"]
+        (self.work / "full").mkdir()
+        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True, timeout=60)
+        if "code" not in done.stdout:
+            self.skipTest(f"no mount namespace: {done.stderr.strip()}")
+        self.assertIn("code 0", done.stdout)
+        self.assertIn("verified 0", done.stdout)
+        self.assertIn("No space left on device; trying again", done.stdout + done.stderr)
+        self.assertEqual((done.stdout + done.stderr).count("shard_00000.h5: No space left"), 1)
 
     def test_06_staging_disk_gone(self):
         (self.work / "fast").write_text("not a folder")

@@ -250,7 +250,7 @@ class Ranks(Case):
         self.assertIn("start anew", output)
 
     def test_22_not_finite_on_one_rank(self):
-        """A token that one sample alone holds has a weight that is not a number: all ranks stop before the update."""
+        """A token that one sample alone holds makes a score of attention overflow: all ranks stop before the update."""
         text = self.work / "text.txt"
         text.write_text(text.read_text()[:3000] + "~" + text.read_text()[3000:])
         self.deck.write_text(self.deck.read_text().replace("[data]", "[data]\nshuffle = false"))
@@ -260,18 +260,37 @@ class Ranks(Case):
         path = folder / "model.safetensors"
         data = bytearray(path.read_bytes())
         size = struct.unpack("<Q", data[:8])[0]
-        entry = json.loads(data[8:8 + size])["model.embed_tokens.weight"]
-        row = (entry["data_offsets"][1] - entry["data_offsets"][0]) // entry["shape"][0]
-        at = 8 + size + entry["data_offsets"][0] + ord("~") * row
-        data[at:at + row] = struct.pack("<f", float("nan")) * (row // 4)
+        def set_column(name, value):  # the first one: value(row)
+            entry = json.loads(data[8:8 + size])[name]
+            rows, cols = entry["shape"]
+            for row in range(rows):
+                at = 8 + size + entry["data_offsets"][0] + 4 * row * cols
+                data[at:at + 4] = struct.pack("<f", value(row))
+        set_column("model.embed_tokens.weight", lambda token: 1.0 if token == ord("~") else 0.0)
+        for name in ("q_proj", "k_proj"):
+            set_column(f"model.layers.0.self_attn.{name}.weight", lambda row: 1e30)
         path.write_bytes(data)
-        self.run_sestina("checkpoint", "import", folder, "-d", self.work / "bad", "-i", self.deck)
+        self.run_sestina("checkpoint", "import", folder, "-d", self.work / "bad", "-i", self.deck, "schedule.lr=0")
         output = self.train_ranks(4, "bad", *MICRO, "-r", "auto", "optimizer.on_missing=reset", "checkpoint.every=1", "run.steps=100",
+                                  "schedule.lr=0",
                                   expected=DIVERGED)
         self.assertIn("not finite", output)
         self.assertNotIn("-nan", output)
         self.assertGreater(self.steps_done("bad"), 5)
         self.assertNotIn(float("nan"), self.losses("bad").values())
+
+    def test_24_metrics_of_all_ranks(self):
+        """Phases are those of the slowest rank, so they add up to no more than the step; what travels has a phase of its own."""
+        self.train_ranks(2, "run", *MICRO, "optimizer.kind=soap", "optimizer.refresh.every=4", "parallel.dp=1", "parallel.tp=2",
+                         "metrics.eval_every=5", 'data.validation=[{path="text.txt"}]')
+        lines = self.lines("run", "train")
+        phases = ("data_s", "forward_backward_s", "reduce_s", "optimizer_s", "refresh_wait_s", "gather_s")
+        for line in lines:
+            self.assertLessEqual(sum(line[phase] for phase in phases), line["step_s"] * (1 + 1e-9))
+            self.assertGreaterEqual(min(line[phase] for phase in phases), 0)
+        for phase in ("reduce_s", "gather_s"):
+            self.assertGreater(sum(line[phase] for line in lines), 0, phase)
+        self.assertEqual(max(line["preconditioner_age_max"] for line in lines), 3)
 
     def test_25_tasks_that_do_not_find_each_other(self):
         output = self.train("run", "run.steps=2", environment={"OMPI_COMM_WORLD_SIZE": "4"}, expected=UNAVAILABLE)

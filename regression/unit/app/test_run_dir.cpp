@@ -68,6 +68,39 @@ TEST_F(RunDirTest, LockEndsWithItsProcess) {
   EXPECT_EQ(refusal(path_), "");
 }
 
+int held_code(const RunDir& run) {
+  try {
+    run.require_held();
+  } catch (const Error& error) {
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}
+
+TEST_F(RunDirTest, NoticesThatItsLockWasMovedAway) {
+  const int io_error = static_cast<int>(ExitCode::io_error);
+  const RunDir run(path_);
+  EXPECT_EQ(held_code(run), 0);
+  std::filesystem::remove(path_ + "/lock");
+  EXPECT_EQ(held_code(run), io_error);
+  EXPECT_NE(refusal(path_).find("another run"), std::string::npos);  // the folder itself is locked too
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/lock"));             // of the one that was refused
+  EXPECT_EQ(held_code(run), io_error);
+}
+
+TEST_F(RunDirTest, NoticesThatTheFolderWasMovedAway) {
+  const int io_error = static_cast<int>(ExitCode::io_error);
+  const RunDir run(path_);
+  std::filesystem::rename(path_, path_ + "-elsewhere");
+  EXPECT_EQ(held_code(run), io_error);
+  {
+    const RunDir other(path_);  // another folder: the two do not meet
+    EXPECT_EQ(held_code(run), io_error);
+    EXPECT_EQ(held_code(other), 0);
+  }
+  std::filesystem::remove_all(path_ + "-elsewhere");
+}
+
 TEST_F(RunDirTest, RefusesWhatCannotBeWritten) {
   EXPECT_NE(refusal("/proc/sestina").find("cannot be made"), std::string::npos);
   EXPECT_NE(refusal("/dev/null/run").find("cannot be made"), std::string::npos);

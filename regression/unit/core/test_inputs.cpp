@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -70,6 +71,38 @@ TEST(Inputs, EveryDeckIsValidAndTrainable) {
     for (const auto& source : options.data.source)
       if (path.find("/tiny_") != path.npos)
         EXPECT_TRUE(std::filesystem::exists(source.path)) << path << ": " << source.path;
+  }
+}
+
+// However it is written, a table is no value of a key: it would set nothing and let the default pass for what was said.
+TEST(Inputs, NoKeyTakesAnEmptyTable) {
+  std::vector<std::string> names = {"model", "run", "data.source", "optimizer", "model.rope_scaling"};
+  for (const auto& [key, may_change] : documented_keys()) names.push_back(key);
+  ASSERT_GT(names.size(), 100U);
+  const auto message = [](const std::function<void(Deck&)>& add) -> std::string {
+    Deck deck;
+    deck.add_file(folder + "/tiny_llama.toml");
+    add(deck);
+    try {
+      Options::read(deck);
+      deck.finish();
+    } catch (const Error& error) {
+      return error.code() == ExitCode::bad_deck ? error.what() : "another error";
+    }
+    return "no error";
+  };
+  for (const std::string& name : names) {
+    const auto said = [&](const std::function<void(Deck&)>& add) {
+      return message(add).find(name) != std::string::npos;
+    };
+    EXPECT_TRUE(said([&](Deck& deck) { deck.add_override(name + "={}"); })) << name << "={}";
+    EXPECT_TRUE(said([&](Deck& deck) { deck.add_override(name + " = { }"); })) << name << " = { }";
+    EXPECT_TRUE(said([&](Deck& deck) { deck.add_text(name + " = {}", "second.toml", "."); })) << name;
+    if (name.find('.') == name.npos) continue;  // the header of a section without keys is no error
+    if (name == "model.rope_scaling" || name.starts_with("data.validation") || name.starts_with("optimizer.group"))
+      continue;
+    const std::string header = message([&](Deck& deck) { deck.add_text("[" + name + "]", "second.toml", "."); });
+    EXPECT_TRUE(header != "no error" && header != "another error") << "[" << name << "]: " << header;
   }
 }
 

@@ -106,6 +106,24 @@ TEST_P(EveryKind, MovesAllShapesAndStaysFinite) {
   }
 }
 
+// An update that overflows raises the flag, and no other does. Serial lanes and all threads on one matrix.
+TEST_P(EveryKind, AWeightThatIsNotFiniteRaisesTheFlag) {
+  const auto flag_after = [this](auto space, double lr) {
+    double flag = 0;
+    Rig<decltype(space)> rig(kind(), {33, 70}, space);
+    rig.lane.nonfinite = &flag;
+    for (std::int64_t t = 1; t <= 3; ++t) {
+      rig.random_gradient(t);
+      rig.step(t, t == 3 ? lr : 0.05);
+    }
+    return flag;
+  };
+  EXPECT_EQ(flag_after(Serial(), 0.05), 0);
+  EXPECT_EQ(flag_after(Host(), 0.05), 0);
+  EXPECT_EQ(flag_after(Serial(), 1e300), 1);
+  EXPECT_EQ(flag_after(Host(), 1e300), 1);
+}
+
 TEST_P(EveryKind, OneThreadAndManyGiveTheSameBits) {
   for (const Shape shape : shapes) {
     Rig<Serial> one(kind(), shape);

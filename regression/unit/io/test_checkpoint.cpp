@@ -280,6 +280,45 @@ TEST_F(Checkpoint, AfterARewindTheLaterSaveIsTheNewest) {
   EXPECT_EQ(newest_complete(dir.string(), false, {}), at(15).string());
 }
 
+// Of the same size, so that only its digest tells: the damaged one must not drive out the good one that the run goes on
+// from.
+TEST_F(Checkpoint, ADamagedOneDoesNotCountAsKept) {
+  options.keep = 2;
+  for (const bool told : {true, false}) {
+    fs::remove_all(dir);
+    save({20, 30});
+    flip(at(30) / "shard_00000.h5", 9000);
+    CheckpointWriter writer(dir.string(), options);
+    if (told) writer.resumed_from(at(20).string());
+    for (const std::int64_t step : {22, 24, 26}) {
+      take_snapshot(fields(), run(step), {}, writer.slot());
+      writer.save();
+      writer.wait();
+      if (step == 22) {
+        EXPECT_EQ(verify_checkpoint(at(20).string(), false), "") << told;
+        EXPECT_EQ(verify_checkpoint(at(22).string(), false), "");
+      }
+    }
+    EXPECT_EQ(newest_complete(dir.string(), false, {}), at(26).string());
+    ASSERT_EQ(list_checkpoints(dir.string()).size(), 2u);  // what is older than two good ones goes, damaged or not
+    EXPECT_EQ(list_checkpoints(dir.string())[1].step, 24);
+  }
+}
+
+TEST_F(Checkpoint, TheOneThatTheRunGoesOnFromIsNewerThanThoseItLeftBehind) {
+  options.keep = 2;
+  save({10, 20});
+  CheckpointWriter writer(dir.string(), options);
+  fs::create_symlink(at(10), dir / "link");
+  writer.resumed_from((dir / "link").string());
+  take_snapshot(fields(), run(15), {}, writer.slot());
+  writer.save();
+  writer.wait();
+  EXPECT_TRUE(fs::exists(at(10)));
+  EXPECT_TRUE(fs::exists(at(15)));
+  EXPECT_FALSE(fs::exists(at(20)));
+}
+
 TEST_F(Checkpoint, SameStepAgainReplacesTheOldOne) {
   save({7});
   weights[0] = 99;

@@ -41,7 +41,7 @@ void expect_equal(const std::string& folder, const ModelConfig& config, const We
   const SafeTensors file = open_hf_weights(folder, config);
   for (const TensorSpec& spec : tensor_specs(config)) {
     std::vector<float> got(static_cast<std::size_t>(spec.elements()));
-    read_hf_tensor(file, spec, got.data());
+    read_hf_tensor(file, spec, got.data(), "the folder");
     EXPECT_EQ(got, weights.data.at(spec.name)) << spec.name;
   }
 }

@@ -96,5 +96,28 @@ TYPED_TEST(AdamWTest, NanReachesTheWeight) {
   EXPECT_FALSE(std::isnan(x.master[2]));
 }
 
+// Wherever it lies, and in any piece that a thread takes.
+TEST(AdamW, AWeightThatIsNotFiniteRaisesTheFlag) {
+  for (const std::size_t n : {1, 9000, 40000})
+    for (const std::size_t at : {std::size_t{1}, n / 2 + 1, n})
+      for (const float value : {std::numeric_limits<float>::infinity(), std::nanf(""), 0.0f}) {
+        double flag = 0;
+        AdamWStep step;
+        step.lr = 1e-3;
+        step.nonfinite = &flag;
+        Problem<float> problem(n);
+        problem.run(step, false);
+        ASSERT_EQ(flag, 0);
+        problem.master[at] = value;
+        problem.run(step, false);
+        EXPECT_EQ(flag, value == 0 ? 0 : 1) << n << ' ' << at;
+        Problem<bf16> rounded(n);
+        flag = 0;
+        rounded.master[at] = value;
+        rounded.run(step, true);
+        EXPECT_EQ(flag, value == 0 ? 0 : 1) << n << ' ' << at;
+      }
+}
+
 }  // namespace
 }  // namespace sestina

@@ -28,6 +28,15 @@ TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
   }
 }
 
+TEST(DataParallel, WeightsThatOverflowOnOneRankAreKnownToAll) {
+  for (const char* kind : {"adamw", "muon", "shampoo"}) {
+    TrainingCase run = training_case(kind);
+    run.options.parallel.dp = world().size();
+    EXPECT_EQ(train_together<float>(run, 2).weights_finite, (std::vector<bool>{true, true})) << kind;
+    EXPECT_EQ(finite_after_overflow(run), (std::vector<bool>{true, false})) << kind;
+  }
+}
+
 TEST(DataParallel, NodesOfTwoRanksChangeNoBit) {
   for (const std::string& kind : every_kind()) {
     TrainingCase one_node = training_case(kind), nodes = one_node;

@@ -9,6 +9,17 @@ namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
 
+// In the tensor-parallel group too, wherever the matrix is updated.
+TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
+  for (const int tp : tensor_sizes())
+    for (const auto update : {ParallelOptions::TpUpdate::home, ParallelOptions::TpUpdate::duplicated,
+                              ParallelOptions::TpUpdate::distributed, ParallelOptions::TpUpdate::blockwise}) {
+      TrainingCase run = grid_case("muon", tp);
+      run.options.parallel.tp_update = update;
+      EXPECT_EQ(finite_after_overflow(run), (std::vector<bool>{true, false})) << tp;
+    }
+}
+
 TEST(Grids, EveryOptimizerAgreesWithOneRank) {
   for (const std::string& kind : every_kind()) {
     const Trained one = train_alone<float>(alone(grid_case(kind, 1)), 50);

@@ -46,6 +46,7 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
 // What a run leaves: loss and norm of every update, and all weights that are computed with, in the order of the specs.
 struct Trained {
   std::vector<double> loss, norm;
+  std::vector<bool> weights_finite;
   std::vector<float> weights;
 };
 
@@ -97,6 +98,7 @@ void train_steps(DistributedSession<Host, T>& run, const Options& options, int b
     const auto sums = run.complete();
     result.loss.push_back(sums.loss * scale);
     result.norm.push_back(sums.norm);
+    result.weights_finite.push_back(sums.weights_finite);
     run.update(t, 1.0, clip_scale(sums.norm, 1.0));
   }
   run.finish_gather();
@@ -150,6 +152,15 @@ inline std::vector<int> tensor_sizes() {
 inline TrainingCase alone(TrainingCase run) {
   run.options.parallel = ParallelOptions();
   return run;
+}
+
+// One matrix leaves the range of its type in the first update, on the rank that updates it: the next sums tell all.
+inline std::vector<bool> finite_after_overflow(TrainingCase run) {
+  OptimizerGroup group;
+  group.match = "*.1.mlp.down_proj.weight";
+  group.lr_multiplier = 1e300;
+  run.options.optimizer.group.push_back(group);
+  return train_together<float>(run, 2).weights_finite;
 }
 
 inline double largest_difference(const Trained& a, const Trained& b) {

@@ -108,6 +108,15 @@ TEST_P(OptimizerSteps, ResumeToTheSameBits) {
   EXPECT_EQ(train(rest, Host()), whole);
 }
 
+// A refresh every second update: what is used is at most one update old, and the lines say so.
+TEST_P(OptimizerSteps, MetricsTellTheAgeOfPreconditioners) {
+  const TrainSetup run = setup(8, "age", "fp32");
+  train(run, Host());
+  std::int64_t most = 0;
+  for (const TrainLine& line : read_history(run.run_dir).train) most = std::max(most, line.preconditioner_age_max);
+  EXPECT_EQ(most, find_matrix_kind(GetParam())->refresh_every > 0 ? 1 : 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerSteps, testing::ValuesIn(kind_names()), kind_test_name);
 
 }  // namespace

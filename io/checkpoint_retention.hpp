@@ -1,0 +1,33 @@
+// Which checkpoints of a run directory stay when a new one has been saved. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+namespace sestina {
+
+class Retention {
+ public:
+  // The checkpoint that the run goes on from: it verified, and comes behind those saved since, ahead of all others,
+  // which the run has left behind or passed over.
+  void resumed_from(const std::string& checkpoint);
+  void saved(const std::string& checkpoint);  // just now, by this run
+
+  // Keeps the `keep` newest checkpoints that are complete and undamaged; what is older goes, but for
+  // those of steps that keep_every divides. 0: keeps all. A checkpoint
+  // that this object knows nothing of is verified once, when it would count: one whose bytes have changed does not, and
+  // the log says so. A delete that fails costs disk, not the run.
+  void prune(const std::string& run_dir, int keep, std::int64_t keep_every);
+
+ private:
+  static std::string name_of(const std::string& checkpoint);  // of its folder
+  bool is_good(const std::string& checkpoint);
+
+  // By name of the folder.
+  std::map<std::string, bool> good_;
+  std::set<std::string> saved_;
+  std::string base_;
+};
+
+}  // namespace sestina
