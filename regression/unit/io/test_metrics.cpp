@@ -103,7 +103,6 @@ TEST(Metrics, EveryKindReadsBack) {
     run.hosts = {"a", "b"};
     run.command_line = odd;
     metrics.run(run);
-    metrics.loads(1, {0.5, 0.25}, {7, 9});
   }
   auto lines = lines_of(folder);
   ASSERT_EQ(lines.size(), 8u);
