@@ -11,6 +11,7 @@
 
 #include "app/trainer.hpp"
 #include "core/deck.hpp"
+#include "io/report/history.hpp"
 #include "regression/unit/allocation_counter.hpp"
 #include "regression/unit/kind_names.hpp"
 
