@@ -17,11 +17,6 @@
 namespace sestina {
 namespace {
 
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown host";
-}
-
 // What the holder says of itself, for the message of the one who comes too late.
 std::string holder_line() {
   const char* job = std::getenv("SLURM_JOB_ID");
@@ -47,6 +42,11 @@ int open_lock(const std::string& path) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown host";
+}
 
 RunDir::RunDir(const std::string& path) : path_(path) {
   std::error_code error;

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "app/memory_check.hpp"
+#include "app/run_dir.hpp"
 #include "core/schedule.hpp"
 #include "io/digest.hpp"
 #include "parallel/make_plan.hpp"
@@ -16,11 +17,6 @@
 
 namespace sestina {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);

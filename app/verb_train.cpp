@@ -23,6 +23,7 @@
 #include "app/run_data.hpp"
 #include "app/run_dir.hpp"
 #include "app/run_start.hpp"
+#include "app/start_checkpoint.hpp"
 #include "app/start_up.hpp"
 #include "app/trainer.hpp"
 #include "app/verbs.hpp"
@@ -32,63 +33,6 @@ namespace fs = std::filesystem;
 
 namespace sestina {
 namespace {
-
-// Where the run lives: -d, else run.dir, else runs/<name>; read without the checkpoint's deck, which it helps to find.
-std::string find_run_dir(const TrainArguments& arguments) {
-  if (!arguments.run_dir.empty()) return arguments.run_dir;
-  if (arguments.deck.deck.empty() && arguments.deck.overrides.empty())
-    fail(ExitCode::usage, "train: neither a deck (-i) nor a run directory (-d) was given");
-  Deck deck = layered_deck(arguments.deck);
-  const RunOptions run = RunOptions::read(deck);
-  return run.dir.empty() ? "runs/" + run.name : run.dir;
-}
-
-bool names_checkpoint(const TrainArguments& arguments) {  // or another run directory
-  return !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "latest";
-}
-bool holds_checkpoints(const std::string& folder) {
-  std::error_code ignored;
-  return fs::is_directory(fs::path(folder) / "checkpoints", ignored);
-}
-
-// warnings: about checkpoints that are passed over.
-std::string find_checkpoint(const TrainArguments& arguments, const std::string& run_dir,
-                            std::vector<std::string>& warnings, const Poll& poll = {}) {
-  if (arguments.resume.empty()) return "";
-  if (names_checkpoint(arguments)) {
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(arguments.resume, ignored)))
-      fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
-    if (!holds_checkpoints(arguments.resume)) return arguments.resume;
-  }
-  const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
-  const auto warn = [&warnings](const std::string& line) {
-    spdlog::warn("{}", line);
-    warnings.push_back(line);
-  };
-  const std::string found = newest_complete(where, false, warn, poll, true);
-  if (!found.empty()) return found;
-  if (!list_checkpoints(where).empty())
-    fail(ExitCode::bad_data, "-r {}: {} holds checkpoints, but none is complete; see `sestina checkpoint list {}`",
-         arguments.resume, where, where);
-  if (arguments.resume == "auto") return "";
-  fail(ExitCode::input_missing, "-r {}: {} holds no checkpoint", arguments.resume, where);
-}
-
-// The newest checkpoint that is complete by its manifest and sizes, as far as that can be told at once; "" none.
-std::string glance_at_checkpoint(const TrainArguments& arguments) try {
-  if (arguments.resume.empty()) return "";
-  const std::string where = names_checkpoint(arguments) ? arguments.resume : find_run_dir(arguments);
-  if (names_checkpoint(arguments) && !holds_checkpoints(where)) {
-    CheckpointReader(where, Verify::opened);
-    return where;
-  }
-  for (const CheckpointInfo& info : list_checkpoints(where))
-    if (info.problem.empty()) return info.path;
-  return "";
-} catch (const std::exception&) {
-  return "";
-}
 
 bool inside(const std::string& checkpoint, const std::string& run_dir) {
   std::error_code ignored;
@@ -185,18 +129,13 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
   });
 }
 
-bool has_optimizer_state(const CheckpointReader& reader) {
-  return std::any_of(reader.entries().begin(), reader.entries().end(),
-                     [](const auto& entry) { return entry.path.starts_with("/optimizer/"); });
-}
-
 // The newest checkpoint and its deck, found and verified by the first rank.
 void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
                 std::string& stored) {
   std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
   start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
-    setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
+    setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
     if (setup.checkpoint.empty()) return;
     if (runtime.size() > 1) setup.checkpoint = fs::absolute(setup.checkpoint).string();
     const CheckpointReader reader(setup.checkpoint, Verify::opened);
@@ -363,7 +302,7 @@ double find_start_timeout(const TrainArguments& arguments) try {
 int print_deck(const TrainArguments& arguments) {
   TrainSetup setup;
   setup.run_dir = find_run_dir(arguments);
-  setup.checkpoint = find_checkpoint(arguments, setup.run_dir, setup.warnings);
+  setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, {});
   std::string stored;
   if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
   Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
