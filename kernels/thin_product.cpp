@@ -14,9 +14,10 @@ using Lanes = typename attention_blocked::VectorOf<A>::type;
 
 constexpr int block = 4;  // rows of W side by side
 
-// The first n of so many elements, widened; zeros behind them.
+// The first n of so many elements, widened; zeros behind them. Its type is deduced, since nvcc would else look for
+// vectors of bf16 before it takes the overload below.
 template <class A>
-Lanes<A> load(const A* from, int n = lanes<A>) {
+auto load(const A* from, int n = lanes<A>) {
   Lanes<A> v{};
   std::memcpy(&v, from, n == lanes<A> ? sizeof v : static_cast<std::size_t>(n) * sizeof(A));
   return v;
