@@ -91,7 +91,8 @@ def ranks(device, n):
     for devices in (1, n):
         for layout in layouts:
             for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
-                device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", *layout, ranks=n, devices=devices)
+                whole = ["optimizer.qk_clip=0"] if deck == "tiny_muon" else []  # QK-clip is for one tensor-parallel rank
+                device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", *whole, *layout, ranks=n, devices=devices)
 
 
 def resume(device):
@@ -122,7 +123,8 @@ def cost(device, budget):
         "launches": per_step(lambda kind, name: kind == "launch"),
         "waits": per_step(lambda kind, name: kind == "sync"),
         "pageable": per_step(lambda kind, name: kind == "copy" and "pageable" in name, place=1),
-        "allocations": per_step(lambda kind, name: kind == "allocation"),
+        # Kokkos asks for 0 bytes of scratch where a team needs none; the runtime gives nothing for that.
+        "allocations": per_step(lambda kind, name: kind == "allocation" and "of 0 bytes" not in name),
     }
 
 
