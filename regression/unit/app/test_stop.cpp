@@ -12,7 +12,7 @@
 #include <fstream>
 #include <thread>
 
-#include "app/stop.hpp"
+#include "app/start/stop.hpp"
 
 namespace sestina {
 namespace {
