@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "core/deck/options.hpp"
+#include "io/store/quiet_threads.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -85,6 +86,7 @@ KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags,
   int argc = static_cast<int>(argv.size());
   argv.push_back(nullptr);
   try {
+    const SignalsBlocked in_worker_threads;  // the main thread alone takes signals, on a stack of its own (stop.cpp)
     Kokkos::initialize(argc, argv.data());
   } catch (const std::exception& error) {
     fail(ExitCode::unavailable, "Kokkos cannot start: {}", error.what());

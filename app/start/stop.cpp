@@ -16,6 +16,12 @@
 namespace sestina {
 namespace {
 
+// What the kernel saves of this processor's registers, and room for a handler.
+std::size_t handler_stack_bytes() {
+  constexpr long handler = 1 << 16;
+  return static_cast<std::size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L) + handler);
+}
+
 // All that a handler may touch. One process has one set of handlers, so these are one per process too.
 volatile std::sig_atomic_t came[NSIG] = {};  // by number of the signal
 volatile std::sig_atomic_t save_signal = 0;
@@ -47,10 +53,21 @@ std::string name_of(int signal) {
   return name ? name : std::to_string(signal);
 }
 
+// Handlers run on a stack of their own: oneDNN's compiled products keep a pointer into their work space in the stack
+// pointer, and the kernel would write a signal's frame over what lies below it. Of the calling thread, which is the
+// only one that takes signals; never freed, since a handler may run until the process ends.
+void give_own_stack() {
+  static char* const memory = static_cast<char*>(std::malloc(handler_stack_bytes()));
+  stack_t stack = {};
+  stack.ss_sp = memory;
+  stack.ss_size = handler_stack_bytes();
+  if (memory != nullptr) sigaltstack(&stack, nullptr);
+}
+
 void install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   sigaction(signal, &action, nullptr);
 }
@@ -100,6 +117,7 @@ bool take(const std::filesystem::path& path) {
 }  // namespace
 
 void catch_signals() {
+  give_own_stack();
   for (const int signal : stop_signals) install(signal, on_stop);
   install(SIGINT, on_interrupt);
   install(SIGHUP, on_save);

@@ -15,16 +15,28 @@
 
 namespace sestina {
 
-// Starts a thread with all signals blocked: they are blocked in the caller meanwhile, because a thread inherits the
-// mask.
+// All signals are blocked in the calling thread while one of these lives, and in every thread that is started
+// meanwhile for good, because a thread inherits the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Starts a thread that never sees a signal.
 template <class Work>
 std::thread quiet_thread(Work&& work) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::forward<Work>(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const SignalsBlocked blocked;
+  return std::thread(std::forward<Work>(work));
 }
 
 inline int thread_count(int wanted) {
