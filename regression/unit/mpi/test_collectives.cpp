@@ -103,6 +103,8 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   for (const auto& [name, kind] : plan) EXPECT_EQ(sent.count(name), 1u) << what << ": " << name << " was not sent";
 }
 
+// Ranks: Collectives 2 4 6
+
 TEST(Collectives, OfEveryFamilyAreThoseOfThePlan) {
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt})
     for (const int tp : tensor_sizes())
