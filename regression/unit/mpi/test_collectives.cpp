@@ -54,7 +54,7 @@ CountedKinds planned(const Options& options) {
   return kinds;
 }
 
-// One number of each rank: summed over the tensor-parallel groups where wished, then the largest of all ranks.
+// One number of each rank: summed over the tensor-parallel groups where asked for, then the largest of all ranks.
 double busiest(const ProcessGrid& grid, double value, bool add) {
   if (add) grid.tp_group->all_reduce(&value, 1, Reduction::sum);
   world().all_reduce(&value, 1, Reduction::max);
