@@ -26,7 +26,7 @@ class Scripts(SlurmCase):
         def ended():
             elements = self.cluster.job(job)
             return len(elements) == 4 and all(e["JobState"] in ("COMPLETED", "FAILED") for e in elements.values())
-        self.cluster.wait_for(ended, "the array", 120)
+        self.cluster.wait_for(ended, "the array")
         codes = {i: e["ExitCode"] for i, e in self.cluster.job(job).items()}
         self.assertEqual(codes, {"1": "0:0", "2": f"{fault.BAD_DECK}:0", "3": "0:0", "4": f"{fault.INPUT_MISSING}:0"})
         self.assertIn("runs.txt has no line 4", self.output(4))
@@ -79,7 +79,7 @@ class Scripts(SlurmCase):
 @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core: no two ranks can have cores of their own")
 class Binding(SlurmCase):
     """Ranks get cores of their own; two on one core are found out."""
-    cpus, task_plugin = 2, "task/affinity"
+    settings = {"cpus": 2, "task_plugin": "task/affinity"}
 
     def run_bound(self, run, binding):
         self.cluster.environment.pop("OMP_NUM_THREADS", None)
