@@ -30,7 +30,7 @@ TEST(GaLore, MovesWithinItsSubspace) {
     const Array w = rig.step(MatrixRig::gradient_at(12, 8, t));
     const Array move = blend(1, w, -1, rig.weight), p = rig.field("projector");
     const Array kept = product(product(move, transposed(p)), p);  // of its rows
-    expect_close(kept, move, 1e-3, "movement");                  // a difference of weights of size 1
+    expect_close(kept, move, 1e-3, "movement");                   // a difference of weights of size 1
   }
 }
 

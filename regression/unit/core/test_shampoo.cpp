@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "../linear_algebra.hpp"
-#include "core/optimizer/matrix_optimizer.hpp"
-#include "core/optimizer/shampoo_layout.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/shampoo_layout.hpp"
 
 namespace sestina {
 namespace {
