@@ -23,8 +23,9 @@ host_tests() {
   say "building Sestina and its tests"
   compile ci "$build" all || { build_failed "$build"; return 0; }
   say "host tests"
-  # The tests of the batch scripts train under limits of seconds and want the machine for minutes: ctest -L slurm, by hand.
   run_ctest "$build" --label-exclude slurm
+  say "batch scripts on a Slurm of the tests' own, alone on the machine"
+  run_ctest "$build" --label-regex slurm --parallel 1
 }
 
 # The unit tests and the kept fuzz inputs once more, with checks of every memory access and every undefined operation.
