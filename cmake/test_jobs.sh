@@ -36,7 +36,8 @@ sanitizer_tests() {
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
-  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi
+  # Ranks acted on stacks of their own throw where the sanitizer does not follow.
+  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi --exclude-regex 'RankScale\.'
   unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 

@@ -59,6 +59,14 @@ class Scripts(SlurmCase):
                 self.assertIn(text, output)
                 self.assertIn(f"failed (exit code {code}, see the message above): not requeued", output)
 
+    def test_threads_of_a_task(self):
+        """Without a word of deck or user a rank takes as many threads as Slurm gave its task cores: three, of a node that
+        says it has four."""
+        threads = self.cluster.environment.pop("OMP_NUM_THREADS", None)
+        self.addCleanup(lambda: threads and self.cluster.environment.update(OMP_NUM_THREADS=threads))
+        job = self.submit_train("run", "run.threads=0", "run.steps=2", options=("--cpus-per-task=3",))
+        self.assertRegex(self.wait_end(job, fault.DONE), r"computes\s+on OpenMP, 3 threads")
+
     def test_tasks_without_pmix(self):
         """Tasks of an srun that gives them no way to find each other: 69, and each would say so."""
         done = subprocess.run(["srun", "--mpi=none", "--ntasks=2", "--nodes=1", self.sestina, *map(str, self.train_arguments("run"))],
