@@ -5,6 +5,7 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -85,8 +86,12 @@ Json ownership_json(const RunPlan& run) {
       scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
   }
   for (const Collective& c : plan.collectives)
-    collectives.push_back(
-        {{"operation", c.operation}, {"group", c.group}, {"what", c.what}, {"count", c.count}, {"bytes", c.bytes}});
+    collectives.push_back({{"operation", c.operation},
+                           {"group", c.group},
+                           {"what", c.what},
+                           {"count", c.count},
+                           {"bytes", c.bytes},
+                           {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
   Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
   if (plan.tp > 1) {
     out["hosts"] = ranks_by_name(plan, &StagePlan::home);

@@ -6,6 +6,7 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -126,10 +127,15 @@ void print_balance(const RunPlan& run) {
 
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
-  fmt::print("{:38}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
-  for (const Collective& c : run.plan.collectives)
-    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
-               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"));
+  const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
+  fmt::print("{:38}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
+             run.options.parallel.node_size > 0 ? column("between nodes") : "");
+  for (const Collective& c : run.plan.collectives) {
+    const auto between = between_nodes_bytes(c, run.options);
+    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
+               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),
+               between ? column(with_unit(*between, "B")) : "");
+  }
   fmt::print("\n");
 }
 
