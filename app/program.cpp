@@ -6,9 +6,9 @@
 #include <new>
 #include <string_view>
 
-#include "app/command_line.hpp"
-#include "app/rank_run.hpp"
-#include "app/stop.hpp"
+#include "app/command/command_line.hpp"
+#include "app/start/rank_run.hpp"
+#include "app/start/stop.hpp"
 
 namespace {
 

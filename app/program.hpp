@@ -1,5 +1,5 @@
 // The whole program as a function, for a main that adds something of its own first
-// (core/optimizer/register_kind.hpp). No Kokkos.
+// (core/optimizer/kinds/register_kind.hpp). No Kokkos.
 #pragma once
 
 namespace sestina {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/random.hpp"
-#include "kernels/reduce.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/blas/reduce.hpp"
 
 namespace sestina {
 namespace {

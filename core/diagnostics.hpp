@@ -2,9 +2,9 @@
 #pragma once
 #include <vector>
 
-#include "core/optimizer/owned_tensor.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/workspace.hpp"
+#include "core/optimizer/kinds/owned_tensor.hpp"
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 

@@ -88,9 +88,9 @@ Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const Ses
 template <class Exec, class T>
 void Session<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
                                       const std::vector<MatrixItem<Exec>>& hosted) {
-  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
-                                                    matrix_index(tensor_specs(whole), options), hosted,
-                                                    norm_->nonfinite());
+  optimizer_ =
+      std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
+                                           matrix_index(tensor_specs(whole), options), hosted, norm_->nonfinite());
   if (options.qk_clip <= 0) return;
   qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
   for (std::size_t layer = 0; layer < slot_.layers.size(); ++layer)

@@ -4,14 +4,14 @@
 #include <memory>
 #include <vector>
 
-#include "core/accumulation_tree.hpp"
+#include "core/deck/options.hpp"
+#include "core/layout/accumulation_tree.hpp"
+#include "core/layout/model_part.hpp"
 #include "core/model/transformer.hpp"
-#include "core/model_part.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
-#include "core/options.hpp"
-#include "kernels/host_values.hpp"
+#include "kernels/blas/host_values.hpp"
 
 namespace sestina {
 
@@ -36,7 +36,7 @@ class Session {
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   // Host tokens (B, T+1); inputs are columns 0..T-1, targets 1..T. A target below 0 does not count (its input is read
-  // as 0). first_key (B, T) or null: see kernels/attention.hpp.
+  // as 0). first_key (B, T) or null: see kernels/model/attention.hpp.
   void load(const std::int32_t* tokens, const std::int32_t* first_key);
   // Sum of token losses of the loaded batch, micro-batch `micro` of setting().micros; gradients of gradient_scale times
   // that sum are added to those of the micro-batches before: in order, or deterministically in a tree.

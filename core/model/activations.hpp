@@ -1,11 +1,11 @@
 // An activation slot: everything a forward pass leaves for its backward pass, in one allocation. What is kept, and how
-// large it is, is said in core/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
+// large it is, is said in core/layout/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
 #pragma once
 #include <vector>
 
-#include "core/model_size.hpp"
-#include "kernels/exec.hpp"
-#include "kernels/workspace.hpp"
+#include "core/layout/model_size.hpp"
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 

@@ -5,7 +5,7 @@
 #include "core/model/linear.hpp"
 #include "core/model/norm_layer.hpp"
 #include "core/model/query_norm.hpp"
-#include "kernels/rope.hpp"
+#include "kernels/model/rope.hpp"
 
 namespace sestina {
 namespace {

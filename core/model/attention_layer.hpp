@@ -2,7 +2,7 @@
 // rotary positions, attention, output product.
 #pragma once
 #include "core/model/context.hpp"
-#include "kernels/attention.hpp"
+#include "kernels/model/attention.hpp"
 
 namespace sestina {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "core/model/activations.hpp"
+#include "core/model/seams.hpp"
 #include "core/model/weights.hpp"
-#include "core/seams.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/workspace.hpp"
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 

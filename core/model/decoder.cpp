@@ -8,10 +8,10 @@
 #include "core/model/norm_layer.hpp"
 #include "core/model/query_norm.hpp"
 #include "core/model/rope_table.hpp"
-#include "kernels/attention_cached.hpp"
-#include "kernels/loss.hpp"
-#include "kernels/reduce.hpp"
-#include "kernels/rope.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/model/attention_cached.hpp"
+#include "kernels/model/loss.hpp"
+#include "kernels/model/rope.hpp"
 
 namespace sestina {
 namespace {

@@ -1,7 +1,7 @@
 #include "core/model/head.hpp"
 
-#include "kernels/loss.hpp"
-#include "kernels/split_loss.hpp"
+#include "kernels/model/loss.hpp"
+#include "kernels/model/split_loss.hpp"
 
 namespace sestina {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/random.hpp"
+#include "kernels/base/random.hpp"
 
 namespace sestina {
 namespace {

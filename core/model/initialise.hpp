@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/arena.hpp"
+#include "core/layout/arena.hpp"
 
 namespace sestina {
 

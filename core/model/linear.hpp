@@ -1,8 +1,8 @@
 // The dense form of a linear layer, y = x W^T + b: forward, and the two parts of its backward pass.
 #pragma once
 #include "core/model/context.hpp"
-#include "kernels/activation.hpp"
-#include "kernels/thin_product.hpp"
+#include "kernels/model/activation.hpp"
+#include "kernels/model/thin_product.hpp"
 
 namespace sestina {
 
@@ -31,9 +31,8 @@ void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Mat
 template <class Exec, class T>
 void linear_forward_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
                            Matrix<T, Exec> y) {
-  sum_rows<T>(context, y, [&](const Matrix<T, Exec>& partial) {
-    forward_product<Exec, T>(context, w.weight, x, partial);
-  });
+  sum_rows<T>(context, y,
+              [&](const Matrix<T, Exec>& partial) { forward_product<Exec, T>(context, w.weight, x, partial); });
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }
 

@@ -1,7 +1,7 @@
 // The norm of a family: RMSNorm, or LayerNorm with bias (gpt), with the residual addition ahead of it.
 #pragma once
 #include "core/model/context.hpp"
-#include "kernels/norm.hpp"
+#include "kernels/model/norm.hpp"
 
 namespace sestina {
 

@@ -2,8 +2,8 @@
 // ranks. Then one sum over the ranks serves q and k together, each way.
 #pragma once
 #include "core/model/context.hpp"
-#include "kernels/norm.hpp"
-#include "kernels/split_norm.hpp"
+#include "kernels/model/norm.hpp"
+#include "kernels/model/split_norm.hpp"
 
 namespace sestina {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "core/model_config.hpp"
+#include "core/deck/model_config.hpp"
 
 namespace sestina {
 

@@ -7,8 +7,8 @@
 #include "core/model/head.hpp"
 #include "core/model/norm_layer.hpp"
 #include "core/model/rope_table.hpp"
-#include "kernels/loss.hpp"
-#include "kernels/reduce.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/model/loss.hpp"
 
 namespace sestina {
 

@@ -8,9 +8,9 @@
 
 #include "core/model/activations.hpp"
 #include "core/model/context.hpp"
+#include "core/model/seams.hpp"
 #include "core/model/weights.hpp"
-#include "core/seams.hpp"
-#include "kernels/gemm.hpp"
+#include "kernels/blas/gemm.hpp"
 
 namespace sestina {
 

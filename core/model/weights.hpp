@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "core/arena.hpp"
+#include "core/layout/arena.hpp"
 
 namespace sestina {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/reduce.hpp"
+#include "kernels/blas/reduce.hpp"
 
 namespace sestina {
 

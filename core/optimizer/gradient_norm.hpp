@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/arena.hpp"
-#include "kernels/host_values.hpp"
+#include "core/layout/arena.hpp"
+#include "kernels/blas/host_values.hpp"
 
 namespace sestina {
 
@@ -28,7 +28,7 @@ class GradientNorm {
   double norm() const;
   // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
   bool weights_finite() const { return by_tensor_.back() == 0; }
-  // The flag that updates raise (kernels/finite_flag.hpp); it travels behind the squares and stays up.
+  // The flag that updates raise (kernels/optimizer/finite_flag.hpp); it travels behind the squares and stays up.
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:

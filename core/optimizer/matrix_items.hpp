@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/optimizer/kinds/routing.hpp"
 #include "core/optimizer/matrix_set.hpp"
-#include "core/optimizer/routing.hpp"
 
 namespace sestina {
 

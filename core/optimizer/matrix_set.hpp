@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/optimizer/matrix_optimizer.hpp"
-#include "core/optimizer/routing.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 
 namespace sestina {
 
@@ -50,7 +50,7 @@ struct MatrixSetSetting {
   MatrixOptions options;
   RefreshPolicy refresh;
   bool deterministic = false;
-  double* nonfinite = nullptr;  // see kernels/finite_flag.hpp
+  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
   int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
 };
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/optimizer/adamw.hpp"
 #include "core/optimizer/matrix_items.hpp"
+#include "core/optimizer/methods/adamw.hpp"
 
 namespace sestina {
 
@@ -15,7 +15,7 @@ class Optimizer {
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. hosted:
   // matrices that are gathered for their update, behind all others. nonfinite: raised by every update that writes a
-  // weight that is not finite (kernels/finite_flag.hpp).
+  // weight that is not finite (kernels/optimizer/finite_flag.hpp).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
             const MatrixIndex&, const std::vector<MatrixItem<Exec>>& hosted = {}, double* nonfinite = nullptr);
 

@@ -4,8 +4,8 @@
 #pragma once
 #include <vector>
 
-#include "core/optimizer/owned_tensor.hpp"
-#include "core/options.hpp"
+#include "core/deck/options.hpp"
+#include "core/optimizer/kinds/owned_tensor.hpp"
 
 namespace sestina {
 

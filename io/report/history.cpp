@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/error.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

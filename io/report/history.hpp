@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/metrics.hpp"
+#include "io/report/metrics.hpp"
 
 namespace sestina {
 

@@ -8,7 +8,7 @@
 #include "io/report/page_data.hpp"
 #include "io/report/page_text.hpp"
 #include "io/report/tables.hpp"
-#include "kernels/error.hpp"
+#include "kernels/base/error.hpp"
 #include "report_page.hpp"  // made of the files in page/
 
 namespace sestina {

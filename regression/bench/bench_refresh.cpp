@@ -12,10 +12,10 @@
 #include <random>
 #include <vector>
 
-#include "core/optimizer/refresh.hpp"
-#include "kernels/columns.hpp"
-#include "kernels/inverse_root.hpp"
-#include "kernels/reduce.hpp"
+#include "core/optimizer/refresh/refresh.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/columns.hpp"
+#include "kernels/optimizer/inverse_root.hpp"
 
 namespace sestina {
 namespace {

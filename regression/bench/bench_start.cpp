@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/random.hpp"
-#include "io/tokenizer.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "kernels/base/random.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

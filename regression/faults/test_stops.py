@@ -1,6 +1,8 @@
 """Faults 1 to 5: kills, signals and the wall time, at every moment of a run."""
 
+import pathlib
 import random
+import re
 import shutil
 import statistics
 import time
@@ -53,6 +55,25 @@ class Stops(Case):
         self.assert_nothing_left("killed")
         self.assert_same_run("whole", "killed", steps)
         print(f"{halves} of {kills} kills left a save half done, update {reached} of {steps} reached", end=" ... ")
+
+    def test_02_many_signals_in_training(self):
+        """Handlers disturb no computation: the main thread alone takes signals, and not on the stack of compiled products."""
+        keys = ("model.hidden_size=64", "model.intermediate_size=256", "run.threads=3", "checkpoint.keep=2")
+        child = self.start(*self.train_arguments("run", "run.steps=1000000", *keys))
+        self.wait_for(lambda: self.steps_done("run") > 10, child)
+        takers = [task for task in pathlib.Path(f"/proc/{child.pid}/task").iterdir() if self.takes(task, TERM)]
+        self.assertEqual([task.name for task in takers], [str(child.pid)])
+        for _ in range(300):
+            time.sleep(0.002)
+            child.send_signal(HUP)
+        child.send_signal(TERM)
+        self.finish(child, STOPPED_SAVED)
+        self.run_sestina("checkpoint", "verify", self.work / "run", "--full")
+
+    @staticmethod
+    def takes(task, signal):
+        blocked = re.search(r"^SigBlk:\s*([0-9a-f]+)", (task / "status").read_text(), re.MULTILINE)
+        return not int(blocked[1], 16) >> (signal - 1) & 1
 
     def test_02_term_in_training(self):
         self.train("whole", f"run.steps={STEPS}")

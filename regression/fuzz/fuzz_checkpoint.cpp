@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checkpoint.hpp"
-#include "io/manifest.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/manifest.hpp"
+#include "kernels/base/error.hpp"
 #include "regression/fuzz/scratch.hpp"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/deck.hpp"
-#include "core/options.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sestina;

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/token_file_index.hpp"
-#include "kernels/error.hpp"
+#include "io/tokens/token_file_index.hpp"
+#include "kernels/base/error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::uint16_t bin_bytes = 0;

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "io/checkpoint_part.hpp"
-#include "io/manifest.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/checkpoint_part.hpp"
+#include "io/checkpoint/manifest.hpp"
+#include "kernels/base/error.hpp"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "io/safetensors_header.hpp"
-#include "kernels/error.hpp"
+#include "io/hf/safetensors_header.hpp"
+#include "kernels/base/error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view image(reinterpret_cast<const char*>(data), size);

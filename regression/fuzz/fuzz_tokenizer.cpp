@@ -1,5 +1,5 @@
-// Input: u8 length of a text, the text, then a tokenizer.json. It is either refused with Error(bad_data), or encodes the
-// text, valid or not, to ids below vocab_size and decodes them to valid UTF-8.
+// Input: u8 length of a text, the text, then a tokenizer.json. It is either refused with Error(bad_data), or encodes
+// the text, valid or not, to ids below vocab_size and decodes them to valid UTF-8.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "io/tokenizer.hpp"
-#include "io/tokenizer_text.hpp"
-#include "kernels/error.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "io/tokenizer/tokenizer_text.hpp"
+#include "kernels/base/error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

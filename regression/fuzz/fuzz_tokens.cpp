@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/token_file.hpp"
-#include "kernels/error.hpp"
+#include "io/tokens/token_file.hpp"
+#include "kernels/base/error.hpp"
 #include "regression/fuzz/scratch.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/optimizer/adamw.hpp"
+#include "core/optimizer/methods/adamw.hpp"
 
 namespace sestina::replay {
 

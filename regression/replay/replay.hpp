@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "kernels/exec.hpp"
+#include "kernels/blas/exec.hpp"
 #include "regression/hdf5_reader.hpp"
 
 namespace sestina::replay {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/optimizer/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace sestina::replay {

@@ -1,5 +1,5 @@
 // Golden files of Newton-Schulz iteration: one input, one output, the coefficients of every step written out.
-#include "kernels/newton_schulz.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace sestina::replay {

@@ -1,11 +1,44 @@
-"""The rooms' rules: app -> io -> parallel -> core -> kernels, one way; no system library of the outer rooms in core or
-kernels; what says "No Kokkos" includes none, through no other header either."""
+"""The rooms' rules: app -> io -> parallel -> core -> kernels, one way, and likewise between the sub-folders of each; no
+system library of the outer rooms in core or kernels; of the kernels, io sees kernels/base alone, which knows no Kokkos;
+what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
+import collections
 import functools
 import pathlib
 
 import tree
 
 OUTER_LIBRARIES = {"mpi.h", "nccl.h", "hdf5.h", "liburing.h"}
+MOST_ENTRIES = 35
+
+# A sub-folder includes only what stands to its right, and no file that lies in the folder itself.
+INNER = {
+    "kernels": ["optimizer", "model", "blas", "base"],
+    "core": ["optimizer", "model", "layout", "deck"],
+    "core/optimizer": ["methods", "refresh", "kinds"],
+    "parallel": ["step", "plan", "comm"],
+    "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
+    "app": ["verbs", "train", "start", "command"],
+}
+
+
+def place(path, folder):
+    """How far down a file stands in a folder: 0 in the folder itself, then its sub-folders in their order. None: not there."""
+    path, folder = pathlib.PurePath(path), pathlib.PurePath(folder)
+    if not path.is_relative_to(folder):
+        return None
+    inner = path.relative_to(folder).parts
+    return 0 if len(inner) == 1 else 1 + INNER[str(folder)].index(inner[0])
+
+
+def inner_problems(path):
+    for folder, order in INNER.items():
+        own = place(path, folder)
+        if own is None:
+            continue
+        for line, name, ours in tree.includes(path):
+            other = place(name, folder) if ours else None
+            if other is not None and other < own:
+                yield f"{path}:{line}: must not include {name}; in {folder} it goes {' -> '.join(order)}"
 
 
 @functools.cache
@@ -27,14 +60,29 @@ def check(path):
             target = pathlib.PurePath(name).parts[0]
             if target in tree.ROOMS and target not in allowed:
                 yield f"{path}:{line}: {room} must not include {name}; it knows {', '.join(allowed)}"
+            if room == "io" and target == "kernels" and not name.startswith("kernels/base/"):
+                yield f"{path}:{line}: io must not include {name}; of the kernels it knows kernels/base"
             if target == "regression":
                 yield f"{path}:{line}: the program must not include {name} of its tests"
             if room in ("core", "kernels") and name in OUTER_LIBRARIES:
                 yield f"{path}:{line}: {name} has no place in {room}"
+        yield from inner_problems(path)
+        if path.is_relative_to("kernels/base") and (road := road_to_kokkos(path)):
+            yield f"{path}: kernels/base knows no Kokkos, but {' -> '.join(road)}"
     if path.suffix == ".hpp" and "No Kokkos" in tree.text(path).split("#pragma once")[0]:
         if road := road_to_kokkos(path):
             yield f"{path}: says \"No Kokkos\", but {' -> '.join(road)}"
 
 
+def full_folders():
+    entries = collections.defaultdict(set)
+    for path in tree.sources(tree.ROOMS):
+        for parent in path.parents:
+            entries[parent].add(path.relative_to(parent).parts[0])
+    for folder, names in entries.items():
+        if len(names) > MOST_ENTRIES:
+            yield f"{folder}: {len(names)} entries, at most {MOST_ENTRIES}"
+
+
 files = list(tree.sources())
-tree.finish([problem for path in files for problem in check(path)], len(files))
+tree.finish([problem for path in files for problem in check(path)] + list(full_folders()), len(files))

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/optimizer/kinds.hpp"
+#include "core/deck/kinds.hpp"
 
 namespace sestina {
 

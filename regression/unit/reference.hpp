@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/exec.hpp"
-#include "kernels/workspace.hpp"
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
 
 namespace sestina::reference {
 

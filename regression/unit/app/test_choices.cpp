@@ -1,5 +1,5 @@
 // Evaluation beside its formulas: standard errors, multiple choice by hand and from the logits.
-#include "app/choices.hpp"
+#include "app/verbs/choices.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 // allowed.
 #include <gtest/gtest.h>
 
-#include "app/command_line.hpp"
+#include "app/command/command_line.hpp"
 
 namespace sestina {
 namespace {
@@ -45,9 +45,27 @@ TEST(CommandLine, Train) {
 }
 
 TEST(CommandLine, PromptsAndStops) {
-  const auto g = as<GenerateArguments>({"generate", "-r", "c", "--prompt", "a b", "--prompt-file", "f", "-", "--prompt", "[x,y]",
-                                        "--stop", "\n", "--stop", "[,]", "--top-p", "0.9", "--repetition-penalty", "1.2",
-                                        "--samples", "3", "run.seed=1"});
+  const auto g = as<GenerateArguments>({"generate",
+                                        "-r",
+                                        "c",
+                                        "--prompt",
+                                        "a b",
+                                        "--prompt-file",
+                                        "f",
+                                        "-",
+                                        "--prompt",
+                                        "[x,y]",
+                                        "--stop",
+                                        "\n",
+                                        "--stop",
+                                        "[,]",
+                                        "--top-p",
+                                        "0.9",
+                                        "--repetition-penalty",
+                                        "1.2",
+                                        "--samples",
+                                        "3",
+                                        "run.seed=1"});
   ASSERT_EQ(g.prompts.size(), 4u);
   EXPECT_EQ(g.prompts[0].text, "a b");
   EXPECT_EQ(g.prompts[1].text, "f");

@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include "../io/test_files.hpp"
-#include "app/command_line.hpp"
-#include "app/deck_layers.hpp"
-#include "app/progress.hpp"
-#include "app/run_data.hpp"
-#include "app/run_start.hpp"
-#include "core/deck.hpp"
+#include "app/command/command_line.hpp"
+#include "app/start/deck_layers.hpp"
+#include "app/train/progress.hpp"
+#include "app/train/run_data.hpp"
+#include "app/train/run_start.hpp"
+#include "core/deck/deck.hpp"
 
 namespace sestina {
 namespace {

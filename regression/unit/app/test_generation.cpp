@@ -1,5 +1,5 @@
 // How the next token is picked from logits, and what becomes of several prompts side by side.
-#include "app/generation.hpp"
+#include "app/verbs/generation.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <numeric>
 #include <set>
 
-#include "core/random.hpp"
 #include "core/session.hpp"
+#include "kernels/base/random.hpp"
 
 namespace sestina {
 namespace {

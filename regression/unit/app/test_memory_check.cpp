@@ -1,8 +1,8 @@
 // Whether a run fits into what there is; on a device with its own memory, into both.
 #include <gtest/gtest.h>
 
-#include "app/memory_check.hpp"
-#include "kernels/error.hpp"
+#include "app/start/memory_check.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

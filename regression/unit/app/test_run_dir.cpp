@@ -9,8 +9,8 @@
 #include <iterator>
 #include <memory>
 
-#include "app/run_dir.hpp"
-#include "kernels/error.hpp"
+#include "app/start/run_dir.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

@@ -1,5 +1,5 @@
 // One line of metrics for all ranks.
-#include "app/step_report.hpp"
+#include "app/train/step_report.hpp"
 
 #include <gtest/gtest.h>
 

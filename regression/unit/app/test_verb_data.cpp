@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "../io/test_files.hpp"
-#include "app/verbs.hpp"
-#include "io/tokenizer.hpp"
+#include "app/command/verbs.hpp"
+#include "io/tokenizer/tokenizer.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

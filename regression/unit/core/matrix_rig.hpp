@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/optimizer/matrix_optimizer.hpp"
-#include "core/random.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "kernels/base/random.hpp"
 #include "regression/unit/linear_algebra.hpp"
 #include "regression/unit/spaces.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "core/model/initialise.hpp"
 #include "core/model/transformer.hpp"
-#include "core/random.hpp"
+#include "kernels/base/random.hpp"
 
 namespace sestina {
 

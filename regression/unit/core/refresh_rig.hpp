@@ -2,7 +2,7 @@
 #pragma once
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "core/optimizer/refresh.hpp"
+#include "core/optimizer/refresh/refresh.hpp"
 
 namespace sestina::reference {
 

@@ -1,8 +1,8 @@
 // AdamW over tensors: which rates a tensor gets, that merging neighbours changes nothing, and the clipping scale.
 #include <gtest/gtest.h>
 
-#include "core/optimizer/adamw.hpp"
 #include "core/optimizer/gradient_norm.hpp"
+#include "core/optimizer/methods/adamw.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {

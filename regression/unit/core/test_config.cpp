@@ -2,9 +2,10 @@
 
 #include <map>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "core/layout/tensor_sums.hpp"
 #include "core/model/rope_table.hpp"
-#include "core/tensor_spec.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 
 namespace sestina {
 namespace {

@@ -10,8 +10,9 @@
 #include <set>
 #include <sstream>
 
-#include "core/deck.hpp"
-#include "core/options.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+#include "core/layout/tensor_sums.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

@@ -4,7 +4,8 @@
 
 #include <cmath>
 
-#include "core/model_size.hpp"
+#include "core/layout/model_size.hpp"
+#include "core/layout/tensor_sums.hpp"
 #include "regression/unit/core/model_rig.hpp"
 
 namespace sestina {

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
-#include "core/optimizer/matrix_optimizer.hpp"
-#include "core/optimizer/newton_schulz_sets.hpp"
-#include "core/random.hpp"
-#include "kernels/error.hpp"
-#include "kernels/newton_schulz.hpp"
-#include "kernels/newton_schulz_plain.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/newton_schulz_sets.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
+#include "kernels/optimizer/newton_schulz_plain.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {

@@ -1,9 +1,9 @@
 // Sections of the deck as structs: defaults, rules between keys, what this version refuses.
 #include <gtest/gtest.h>
 
-#include "core/deck.hpp"
-#include "core/optimizer/routing.hpp"
-#include "core/options.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 
 namespace sestina {
 namespace {
@@ -143,8 +143,7 @@ TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
     FAIL() << "two ranks were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_deck);
-    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this runs on one rank"),
-              std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this runs on one rank"), std::string::npos);
   }
 }
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "core/random.hpp"
+#include "kernels/base/random.hpp"
 
 namespace sestina {
 namespace {

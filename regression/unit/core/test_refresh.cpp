@@ -1,4 +1,4 @@
-#include "core/optimizer/refresh.hpp"
+#include "core/optimizer/refresh/refresh.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/schedule.hpp"
+#include "core/optimizer/learning_rate_schedule.hpp"
 
 namespace sestina {
 namespace {

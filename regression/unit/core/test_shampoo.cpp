@@ -5,8 +5,8 @@
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "core/optimizer/matrix_optimizer.hpp"
-#include "core/optimizer/shampoo_layout.hpp"
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/shampoo_layout.hpp"
 
 namespace sestina {
 namespace {

@@ -10,12 +10,12 @@
 #include <fstream>
 #include <numeric>
 
-#include "io/checkpoint.hpp"
-#include "io/checkpoint_files.hpp"
-#include "io/checkpoint_shard.hpp"
-#include "io/checkpoint_verify.hpp"
-#include "io/digest.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/checkpoint_shard.hpp"
+#include "io/checkpoint/checkpoint_verify.hpp"
+#include "io/store/digest.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

@@ -7,12 +7,12 @@
 #include <list>
 #include <memory>
 
-#include "io/checkpoint.hpp"
-#include "io/checkpoint_convert.hpp"
-#include "io/checkpoint_files.hpp"
-#include "io/checkpoint_verify.hpp"
-#include "io/slab.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_convert.hpp"
+#include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/checkpoint_verify.hpp"
+#include "io/checkpoint/slab.hpp"
+#include "kernels/base/error.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

@@ -4,8 +4,8 @@
 
 #include <ctime>
 
-#include "io/checkpoint_part.hpp"
-#include "io/checkpoint_shard.hpp"
+#include "io/checkpoint/checkpoint_part.hpp"
+#include "io/checkpoint/checkpoint_shard.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

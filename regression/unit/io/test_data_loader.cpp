@@ -1,4 +1,4 @@
-#include "io/data_loader.hpp"
+#include "io/tokens/data_loader.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "io/quiet_threads.hpp"
+#include "io/store/quiet_threads.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

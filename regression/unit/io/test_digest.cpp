@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/digest.hpp"
-#include "io/source_digest.hpp"
-#include "kernels/error.hpp"
+#include "io/store/digest.hpp"
+#include "io/tokens/source_digest.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

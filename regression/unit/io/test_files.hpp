@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string>
 
-#include "kernels/error.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina::test {
 

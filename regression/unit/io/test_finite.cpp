@@ -1,5 +1,5 @@
 // Values that are not finite: found in fields, snapshots and checkpoints, and named.
-#include "io/finite.hpp"
+#include "io/store/finite.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

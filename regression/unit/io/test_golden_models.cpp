@@ -2,12 +2,12 @@
 // that the files themselves carry (8 times the spread of the reference's own single-precision runs).
 #include <gtest/gtest.h>
 
-#include "core/optimizer/adamw.hpp"
 #include "core/optimizer/gradient_norm.hpp"
-#include "core/schedule.hpp"
-#include "io/safetensors.hpp"
-#include "regression/unit/core/model_rig.hpp"
+#include "core/optimizer/learning_rate_schedule.hpp"
+#include "core/optimizer/methods/adamw.hpp"
+#include "io/hf/safetensors.hpp"
 #include "regression/hdf5_reader.hpp"
+#include "regression/unit/core/model_rig.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

@@ -8,10 +8,10 @@
 #include <functional>
 #include <numeric>
 
-#include "io/checkpoint_files.hpp"
-#include "io/digest.hpp"
-#include "io/hdf5_file.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
+#include "io/store/digest.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

@@ -5,10 +5,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/random.hpp"
-#include "io/hf_gpt2.hpp"
-#include "io/hf_model.hpp"
-#include "io/tokenizer.hpp"
+#include "io/hf/hf_gpt2.hpp"
+#include "io/hf/hf_model.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "kernels/base/random.hpp"
 #include "sestina_test_paths.hpp"
 #include "test_files.hpp"
 

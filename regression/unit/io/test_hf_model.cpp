@@ -1,4 +1,4 @@
-#include "io/hf_model.hpp"
+#include "io/hf/hf_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/random.hpp"
-#include "test_files.hpp"
+#include "kernels/base/random.hpp"
 #include "sestina_test_paths.hpp"
+#include "test_files.hpp"
 
 namespace sestina {
 namespace {

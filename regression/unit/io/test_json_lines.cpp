@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <zstd.h>
 
-#include "io/text_files.hpp"
-#include "io/token_file.hpp"
+#include "io/tokens/text_files.hpp"
+#include "io/tokens/token_file.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "io/manifest.hpp"
-#include "kernels/error.hpp"
+#include "io/checkpoint/manifest.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

@@ -1,11 +1,11 @@
-#include "io/metrics.hpp"
+#include "io/report/metrics.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "io/report/history.hpp"
-#include "io/tensorboard.hpp"
+#include "io/report/tensorboard.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {
@@ -54,9 +54,27 @@ TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
   const json line = lines_of(folder).at(0);
   std::set<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.insert(key);
-  EXPECT_EQ(keys, (std::set<std::string>{"kind", "step", "time", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "data_s",
-                                         "forward_backward_s", "reduce_s", "optimizer_s", "refresh_wait_s", "gather_s",
-                                         "preconditioner_age_max", "skipped_steps", "memory_peak_bytes", "tflops", "mfu", "energy_j"}));
+  EXPECT_EQ(keys, (std::set<std::string>{"kind",
+                                         "step",
+                                         "time",
+                                         "tokens",
+                                         "loss",
+                                         "grad_norm",
+                                         "lr",
+                                         "step_s",
+                                         "tokens_per_s",
+                                         "data_s",
+                                         "forward_backward_s",
+                                         "reduce_s",
+                                         "optimizer_s",
+                                         "refresh_wait_s",
+                                         "gather_s",
+                                         "preconditioner_age_max",
+                                         "skipped_steps",
+                                         "memory_peak_bytes",
+                                         "tflops",
+                                         "mfu",
+                                         "energy_j"}));
   EXPECT_EQ(line["kind"], "train");
   EXPECT_EQ(line["loss"].get<double>(), t.loss);
   EXPECT_EQ(line["grad_norm"].get<double>(), t.grad_norm);
@@ -89,7 +107,8 @@ TEST(Metrics, EveryKindReadsBack) {
   {
     Metrics metrics(folder.path(), false);
     TrainLine t = line_at(1);
-    t.data_s = 0.5, t.forward_backward_s = 0.25, t.reduce_s = 0.75, t.optimizer_s = 1.5, t.refresh_wait_s = 2.5, t.gather_s = 3.5;
+    t.data_s = 0.5, t.forward_backward_s = 0.25, t.reduce_s = 0.75, t.optimizer_s = 1.5, t.refresh_wait_s = 2.5,
+    t.gather_s = 3.5;
     t.preconditioner_age_max = 11, t.skipped_steps = 12, t.tflops = 13.5, t.energy_j = 14.5;
     metrics.train(t);
     metrics.validation(1, 1000, 2.5, 1.25, 0.5);
@@ -116,7 +135,10 @@ TEST(Metrics, EveryKindReadsBack) {
   EXPECT_EQ(lines[7]["command_line"], odd);
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
-  EXPECT_EQ(lines[5], json::parse(R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
+  EXPECT_EQ(
+      lines[5],
+      json::parse(
+          R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
     "v": {"weight_rms": null, "update_rms": 0, "spectral_norm": 0}}})"));
   const RunHistory history = read_history(folder.path());
   EXPECT_EQ(history.name, std::filesystem::path(folder.path()).filename());
@@ -145,10 +167,12 @@ TEST(Metrics, EveryKindReadsBack) {
 TEST(Metrics, StartReadsBack) {
   const TemporaryFolder folder;
   RunLine run;
-  run.step = 5, run.version = "1.2", run.commit = "abc", run.hosts = {"a", "a", "b"}, run.ranks = 3, run.started = "noon";
+  run.step = 5, run.version = "1.2", run.commit = "abc", run.hosts = {"a", "a", "b"}, run.ranks = 3,
+  run.started = "noon";
   Metrics(folder.path(), false).run(run);
   const auto start = read_history(folder.path()).start;
-  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{{"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "3"}, {"started", "noon"}})
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "3"}, {"started", "noon"}})
     EXPECT_NE(std::find(start.begin(), start.end(), std::pair(key, value)), start.end()) << key;
 }
 
@@ -182,7 +206,8 @@ TEST(Metrics, RewindSupersedes) {
 TEST(Metrics, CutLastLineIsCountedAndDoesNotSpoilTheNext) {
   const TemporaryFolder folder;
   Metrics(folder.path(), false).train(line_at(1));
-  test::write_bytes(folder / "metrics.jsonl", test::read_bytes(folder / "metrics.jsonl") + "{\"kind\":\"train\",\"step\":2,\"lo");
+  test::write_bytes(folder / "metrics.jsonl",
+                    test::read_bytes(folder / "metrics.jsonl") + "{\"kind\":\"train\",\"step\":2,\"lo");
   EXPECT_EQ(read_history(folder.path()).bad_lines, 1u);
   Metrics(folder.path(), false).train(line_at(2));
   const RunHistory history = read_history(folder.path());
@@ -193,7 +218,9 @@ TEST(Metrics, CutLastLineIsCountedAndDoesNotSpoilTheNext) {
 
 TEST(Metrics, OddLinesAreSkipped) {
   const TemporaryFolder folder;
-  test::write_bytes(folder / "metrics.jsonl", "\n[1]\nnull\n{\"kind\":3}\n{\"kind\":\"train\",\"step\":\"x\",\"loss\":\"y\"}\n{\"kind\":\"future\",\"step\":1}\n\xFF\n");
+  test::write_bytes(folder / "metrics.jsonl",
+                    "\n[1]\nnull\n{\"kind\":3}\n{\"kind\":\"train\",\"step\":\"x\",\"loss\":\"y\"}\n{\"kind\":"
+                    "\"future\",\"step\":1}\n\xFF\n");
   const RunHistory history = read_history(folder.path());
   EXPECT_EQ(history.bad_lines, 4u);
   ASSERT_EQ(history.train.size(), 1u);
@@ -237,7 +264,9 @@ TEST(TensorBoard, RecordsAreFramedAndHoldTheScalars) {
     at += 16 + length;
   }
   ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records[0].substr(9), "\x1A\x0D" "brain.Event:2");
+  EXPECT_EQ(records[0].substr(9),
+            "\x1A\x0D"
+            "brain.Event:2");
   EXPECT_GT(raw<double>(records[0], 1), 1.7e9);
   EXPECT_EQ(records[1].substr(9, 3), "\x10\xAC\x02");  // field 2, varint 300
   // Event{5: Summary{1: Value{1: "val/loss", 2: 2.5f}}}

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/npy_write.hpp"
+#include "io/store/npy_write.hpp"
 
 namespace sestina {
 namespace {

@@ -136,8 +136,9 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "checkpoints/step_2");
   test::write_bytes(folder / "checkpoints/step_2/manifest.json", "{}");
-  test::write_bytes(folder / "metrics.jsonl",
-                    R"({"kind":"run","step":0,"commit":"abc","hosts":["a","a","b"],"ranks":2,"time":5.5,"started":"noon"}
+  test::write_bytes(
+      folder / "metrics.jsonl",
+      R"({"kind":"run","step":0,"commit":"abc","hosts":["a","a","b"],"ranks":2,"time":5.5,"started":"noon"}
 {"kind":"train","step":1,"loss":5,"staleness":[1,3]}
 {"kind":"tensors","step":1,"tensors":{"z":{"weight_rms":1,"update_rms":2,"spectral_norm":3},"a":{"weight_rms":4}}}
 {"kind":"checkpoint","step":1,"path":"checkpoints/step_1","seconds":1,"bytes":10,"error":null}

@@ -1,6 +1,6 @@
 // Errors that pass are tried again for a limited time, others are not; files that are appended to say why a line was
 // lost.
-#include "io/retry.hpp"
+#include "io/store/retry.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "io/append_file.hpp"
+#include "io/store/append_file.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

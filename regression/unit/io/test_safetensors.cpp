@@ -1,4 +1,4 @@
-#include "io/safetensors.hpp"
+#include "io/hf/safetensors.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "io/mapped_file.hpp"
-#include "io/output_file.hpp"
+#include "io/store/mapped_file.hpp"
+#include "io/store/output_file.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

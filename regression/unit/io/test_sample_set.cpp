@@ -6,10 +6,10 @@
 #include <numeric>
 #include <set>
 
-#include "io/data_loader.hpp"
-#include "io/sample_set_order.hpp"
-#include "test_files.hpp"
+#include "io/tokens/data_loader.hpp"
+#include "io/tokens/sample_set_order.hpp"
 #include "sestina_test_paths.hpp"
+#include "test_files.hpp"
 
 namespace sestina {
 namespace {

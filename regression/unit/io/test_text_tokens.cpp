@@ -1,11 +1,11 @@
 // Text to tokens through a real tokenizer: the cuts for threads change no id, and documents end with their token.
 #include <gtest/gtest.h>
 
-#include "io/text_files.hpp"
-#include "io/token_file.hpp"
-#include "io/tokenizer.hpp"
-#include "test_files.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "io/tokens/text_files.hpp"
+#include "io/tokens/token_file.hpp"
 #include "sestina_test_paths.hpp"
+#include "test_files.hpp"
 
 namespace sestina {
 namespace {

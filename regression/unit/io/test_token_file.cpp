@@ -1,4 +1,4 @@
-#include "io/token_file.hpp"
+#include "io/tokens/token_file.hpp"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -7,11 +7,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "io/text_files.hpp"
-#include "io/token_file_forms.hpp"
-#include "io/token_file_index.hpp"
-#include "test_files.hpp"
+#include "io/tokens/text_files.hpp"
+#include "io/tokens/token_file_forms.hpp"
+#include "io/tokens/token_file_index.hpp"
 #include "sestina_test_paths.hpp"
+#include "test_files.hpp"
 
 namespace sestina {
 namespace {

@@ -1,5 +1,5 @@
-// Byte-level BPE against ids made with the Python package `tokenizers` (regression/oracle/tokenizer_reference.py), and what
-// must hold without a reference: round trips, no dependence on threads or cuts, long runs, refusals.
+// Byte-level BPE against ids made with the Python package `tokenizers` (regression/oracle/tokenizer_reference.py), and
+// what must hold without a reference: round trips, no dependence on threads or cuts, long runs, refusals.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "io/tokenizer.hpp"
-#include "io/tokenizer_text.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "io/tokenizer/tokenizer_text.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "sestina_test_paths.hpp"
 
@@ -41,7 +41,8 @@ std::uint32_t crc32(const Ids& ids, std::uint32_t crc) {
   }();
   crc = ~crc;
   for (const std::int32_t id : ids) {
-    for (int shift = 0; shift < 32; shift += 8) crc = crc >> 8 ^ table[(crc ^ static_cast<std::uint32_t>(id) >> shift) & 0xFF];
+    for (int shift = 0; shift < 32; shift += 8)
+      crc = crc >> 8 ^ table[(crc ^ static_cast<std::uint32_t>(id) >> shift) & 0xFF];
   }
   return ~crc;
 }
@@ -83,7 +84,9 @@ TEST_P(Golden, CodePointsHaveTheReferenceIdsInEverySurrounding) {
     for (std::uint32_t point = b * block; point < (b + 1) * block; ++point) {
       if (!is_scalar(point)) continue;
       const std::string c = utf8(point);
-      crc = crc32(tokenizer_.encode("a" + c + "\u0334" + c + "\u0301 " + c + c + "1" + c + "\n " + c + " 's" + c + "\u0345"), crc);
+      crc = crc32(
+          tokenizer_.encode("a" + c + "\u0334" + c + "\u0301 " + c + c + "1" + c + "\n " + c + " 's" + c + "\u0345"),
+          crc);
     }
     EXPECT_EQ(crc, expected[b]) << "code points " << b * block << " on";
   }
@@ -97,7 +100,9 @@ const Tokenizer& gpt2() {
   return instance;
 }
 
-std::string decode(const Tokenizer& t, const Ids& ids, bool skip = false) { return t.decode(ids.data(), ids.size(), skip); }
+std::string decode(const Tokenizer& t, const Ids& ids, bool skip = false) {
+  return t.decode(ids.data(), ids.size(), skip);
+}
 
 TEST(Tokenizer, AllCodePointsComeBack) {
   std::size_t points = 0;
@@ -136,14 +141,14 @@ TEST(Tokenizer, CanonicalCompositionOrdersAndComposes) {
   EXPECT_EQ(nfc("e\u0301"), "\u00E9");
   EXPECT_EQ(nfc("x e\u0301 y"), "x \u00E9 y");
   EXPECT_EQ(nfc("\u1112\u1161\u11AB"), "\uD55C");
-  EXPECT_EQ(nfc("a\u0345\u0301\u0316"), "\u00E1\u0316\u0345");       // by combining class 220, 230, 240
-  EXPECT_EQ(nfc("\u212B"), "\u00C5");                                // singleton
-  EXPECT_EQ(nfc("\u0958"), "\u0915\u093C");                          // excluded from composition
+  EXPECT_EQ(nfc("a\u0345\u0301\u0316"), "\u00E1\u0316\u0345");  // by combining class 220, 230, 240
+  EXPECT_EQ(nfc("\u212B"), "\u00C5");                           // singleton
+  EXPECT_EQ(nfc("\u0958"), "\u0915\u093C");                     // excluded from composition
   EXPECT_EQ(nfc("\u00E9t\u00E9 \u4E2D"), "\u00E9t\u00E9 \u4E2D");
-  EXPECT_EQ(nfc("a\u1ABF\u0316"), "a\u1ABF\u0316");                  // newer than Unicode 9.0: left alone
+  EXPECT_EQ(nfc("a\u1ABF\u0316"), "a\u1ABF\u0316");  // newer than Unicode 9.0: left alone
   std::string marks = "a";
   for (int i = 0; i < 200'000; ++i) marks += i % 2 ? "\u0301" : "\u0316";
-  EXPECT_EQ(nfc(marks).size(), marks.size() - 1);                    // and not in quadratic time
+  EXPECT_EQ(nfc(marks).size(), marks.size() - 1);  // and not in quadratic time
 }
 
 TEST(Tokenizer, AddedTokensAreFoundAndSkipped) {
@@ -184,10 +189,12 @@ TEST(Tokenizer, RunsAreMergedAsAnythingElse) {
 }
 
 std::string words(int count) {
-  static const char* kWords[] = {"river ", "stone ", "door.\n", "a winter, ", "lamp\n", "name; ", "it's ", "2026 ", "\n\n", "K\u00F6ln\nx", "  "};
+  static const char* kWords[] = {"river ", "stone ", "door.\n", "a winter, ",   "lamp\n", "name; ",
+                                 "it's ",  "2026 ",  "\n\n",    "K\u00F6ln\nx", "  "};
   std::string text;
   std::uint32_t state = 1;
-  for (int i = 0; i < count; ++i) text += kWords[(state = state * 1664525u + 1013904223u) >> 16 & 0xFFFF ? (state >> 16) % 11 : 0];
+  for (int i = 0; i < count; ++i)
+    text += kWords[(state = state * 1664525u + 1013904223u) >> 16 & 0xFFFF ? (state >> 16) % 11 : 0];
   return text;
 }
 

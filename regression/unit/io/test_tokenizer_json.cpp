@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "io/pretokenize.hpp"
-#include "io/tokenizer.hpp"
+#include "io/tokenizer/pretokenize.hpp"
+#include "io/tokenizer/tokenizer.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {
@@ -48,7 +48,8 @@ TEST(TokenizerJson, OtherForms) {
   j["model"]["ignore_merges"] = true;
   EXPECT_EQ(parse(j).encode("ab"), (Ids{2}));
   j = small();
-  j["pre_tokenizer"] = json::parse(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": "b."},
+  j["pre_tokenizer"] =
+      json::parse(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": "b."},
     "behavior": "Removed", "invert": false}, {"type": "ByteLevel", "add_prefix_space": true, "use_regex": false}]})");
   EXPECT_EQ(parse(j).encode("ab.abb"), (Ids{3, 0, 3, 2, 1}));
   j["pre_tokenizer"]["pretokenizers"][0] = json::parse(R"({"type": "Digits", "individual_digits": true})");
@@ -118,19 +119,42 @@ TEST(TokenizerPattern, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(pieces(kGpt2Pattern, "it's  2026\n x"), (P{"it", "'s", " ", " 2026", "\n", " x"}));
   EXPECT_EQ(pieces(kLlama3Pattern, "IT'S 12345!\n\nx"), (P{"IT", "'S", " ", "123", "45", "!\n\n", "x"}));
   EXPECT_EQ(pieces(kQwenPattern, "12 \xC2\xA0 x"), (P{"1", "2", " \xC2\xA0", " x"}));
-  EXPECT_EQ(pieces(R"(\p{N}{1,2}+)", "a12345"), (P{"a", "12345"}));     // in Ruby's syntax not possessive
+  EXPECT_EQ(pieces(R"(\p{N}{1,2}+)", "a12345"), (P{"a", "12345"}));  // in Ruby's syntax not possessive
   EXPECT_EQ(pieces(R"(a{,2}b)", "aaab"), (P{"a", "aab"}));
   EXPECT_EQ(pieces(R"(\v)", "a\n\vb"), (P{"a\n", "\v", "b"}));
-  EXPECT_EQ(pieces(R"(\s)", "a\u180Eb"), (P{"a\u180E" "b"}));           // was a space in Unicode 6.2
+  EXPECT_EQ(pieces(R"(\s)", "a\u180Eb"), (P{"a\u180E"
+                                            "b"}));  // was a space in Unicode 6.2
   EXPECT_EQ(pieces(R"([^\S\n]+)", "a \t\n b"), (P{"a", " \t", "\n", " ", "b"}));
-  EXPECT_EQ(pieces(R"(x*)", "axxb"), (P{"a", "xx", "b"}));              // empty matches
+  EXPECT_EQ(pieces(R"(x*)", "axxb"), (P{"a", "xx", "b"}));  // empty matches
   EXPECT_EQ(pieces(R"((?:ab|[^a-z])++)", "ab1c"), (P{"ab1", "c"}));
   EXPECT_EQ(pieces(R"(\u4e00)", "x\u4E00y"), (P{"x", "\u4E00", "y"}));
 }
 
 TEST(TokenizerPattern, RefusesWhatItDoesNotKnow) {
-  for (const char* pattern : {"\\w+", "\\b", "^a", "a$", "[[:alpha:]]", "[a&&b]", "[a[b]]", "(?<n>a)", "(?m:a)", "a**", "*a", "(a", "a)", "[a",
-                              "\\", "\\p{L", "\\pL", "\\1", "\\h", "[^\\P{L}]", "a{2}?", "a{x}", "\\p{NoSuchProperty}", "\\xFF"}) {
+  for (const char* pattern : {"\\w+",
+                              "\\b",
+                              "^a",
+                              "a$",
+                              "[[:alpha:]]",
+                              "[a&&b]",
+                              "[a[b]]",
+                              "(?<n>a)",
+                              "(?m:a)",
+                              "a**",
+                              "*a",
+                              "(a",
+                              "a)",
+                              "[a",
+                              "\\",
+                              "\\p{L",
+                              "\\pL",
+                              "\\1",
+                              "\\h",
+                              "[^\\P{L}]",
+                              "a{2}?",
+                              "a{x}",
+                              "\\p{NoSuchProperty}",
+                              "\\xFF"}) {
     SCOPED_TRACE(pattern);
     expect_error(ExitCode::bad_data, {"t: pattern"}, [&] { Pattern::regex(pattern, "t"); });
   }

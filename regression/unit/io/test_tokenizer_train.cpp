@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "io/bpe_bytes.hpp"
-#include "io/bpe_train.hpp"
-#include "io/tokenizer.hpp"
+#include "io/tokenizer/bpe_bytes.hpp"
+#include "io/tokenizer/bpe_train.hpp"
+#include "io/tokenizer/tokenizer.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {
@@ -17,7 +17,8 @@ using nlohmann::json;
 using test::expect_error;
 
 std::string sample_text(int lines) {
-  static const char* kWords[] = {"the", "river", "stone", "door", "winter", "lamp", "name", "turned", "again", "isn't", "Stra\u00DFe", "\u4E2D\u6587", "42"};
+  static const char* kWords[] = {"the",    "river", "stone", "door",        "winter",       "lamp", "name",
+                                 "turned", "again", "isn't", "Stra\u00DFe", "\u4E2D\u6587", "42"};
   std::string text;
   std::uint32_t state = 7;
   for (int i = 0; i < lines * 9; ++i) {
@@ -42,7 +43,8 @@ LearnedBpe learn_plainly(const std::vector<CountedPiece>& pieces, std::size_t to
     for (char c : piece.bytes) words.back().push_back(ids[std::string(1, c)]);
   }
   while (result.tokens.size() < tokens) {
-    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> counts;  // ascending pairs: the first maximum is the smallest
+    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>
+        counts;  // ascending pairs: the first maximum is the smallest
     for (std::size_t w = 0; w < words.size(); ++w) {
       for (std::size_t i = 0; i + 1 < words[w].size(); ++i) counts[{words[w][i], words[w][i + 1]}] += pieces[w].count;
     }
@@ -58,7 +60,8 @@ LearnedBpe learn_plainly(const std::vector<CountedPiece>& pieces, std::size_t to
     result.merges.emplace_back(left, right);
     for (auto& word : words) {
       for (std::size_t i = 0; i + 1 < word.size(); ++i) {
-        if (word[i] == left && word[i + 1] == right) word[i] = at->second, word.erase(word.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        if (word[i] == left && word[i + 1] == right)
+          word[i] = at->second, word.erase(word.begin() + static_cast<std::ptrdiff_t>(i) + 1);
       }
     }
   }
@@ -66,8 +69,9 @@ LearnedBpe learn_plainly(const std::vector<CountedPiece>& pieces, std::size_t to
 }
 
 TEST(BpeTrain, LearnsWhatTheDefinitionSays) {
-  const std::vector<CountedPiece> pieces{{"aaaa", 3},    {"abab", 5},  {"abcabc", 4}, {"bcab", 2},  {"cabc", 6}, {"aab", 4},
-                                         {"  aa", 2},    {"zzzzzzz", 2}, {"q", 100},  {"xyxyxyx", 3}, {"ccab", 5}, {"\xC3\xA9\xC3\xA9", 2}};
+  const std::vector<CountedPiece> pieces{{"aaaa", 3}, {"abab", 5},    {"abcabc", 4}, {"bcab", 2},
+                                         {"cabc", 6}, {"aab", 4},     {"  aa", 2},   {"zzzzzzz", 2},
+                                         {"q", 100},  {"xyxyxyx", 3}, {"ccab", 5},   {"\xC3\xA9\xC3\xA9", 2}};
   for (const std::size_t tokens : {256u, 257u, 262u, 270u, 280u, 1000u}) {
     const LearnedBpe fast = learn_bpe(pieces, tokens, {}), plain = learn_plainly(pieces, tokens);
     EXPECT_EQ(fast.tokens, plain.tokens) << tokens;

@@ -2,9 +2,9 @@
 #include <limits>
 
 #include "../reference.hpp"
-#include "kernels/activation.hpp"
-#include "kernels/math.hpp"
-#include "kernels/norm.hpp"
+#include "kernels/blas/math.hpp"
+#include "kernels/model/activation.hpp"
+#include "kernels/model/norm.hpp"
 
 namespace sestina {
 namespace {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/adamw.hpp"
-#include "kernels/error.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
 namespace {

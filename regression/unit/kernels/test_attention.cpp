@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "../reference.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/attention_plain.hpp"
+#include "kernels/model/attention.hpp"
+#include "kernels/model/attention_plain.hpp"
 
 namespace sestina {
 namespace {

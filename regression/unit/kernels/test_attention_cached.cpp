@@ -1,6 +1,6 @@
 // Attention from a cache against attention over the whole sequence.
 #include "../reference.hpp"
-#include "kernels/attention_cached.hpp"
+#include "kernels/model/attention_cached.hpp"
 
 namespace sestina {
 namespace {

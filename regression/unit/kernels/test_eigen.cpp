@@ -1,11 +1,11 @@
-#include "kernels/eigen.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "kernels/columns.hpp"
+#include "kernels/optimizer/columns.hpp"
 
 namespace sestina {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/error.hpp"
-#include "kernels/gemm_plain.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/blas/gemm_plain.hpp"
 
 namespace sestina {
 namespace {
@@ -68,8 +68,8 @@ void check(Gemm<Exec>& gemm, const Case& c) {
   Padded<TC> got(m, n, 3 * c.pad, 3);
   Padded<TC> want = got;
   if (c.beta == 0 && n > 0) got.data[0] = TC(std::numeric_limits<float>::quiet_NaN());  // what beta 0 must not read
-  gemm.template operator()<TA, TC>(c.op_a, c.op_b, Acc<TA>(c.alpha), a.template view<const TA>(), b.template view<const TA>(),
-                          Acc<TA>(c.beta), got.template view<TC>());
+  gemm.template operator()<TA, TC>(c.op_a, c.op_b, Acc<TA>(c.alpha), a.template view<const TA>(),
+                                   b.template view<const TA>(), Acc<TA>(c.beta), got.template view<TC>());
   gemm_plain(c.op_a, c.op_b, c.shape, c.alpha, a.data.data(), a.stride, b.data.data(), b.stride, c.beta,
              want.data.data(), want.stride);
   const double allowed = tolerance<TA, TC>(k);

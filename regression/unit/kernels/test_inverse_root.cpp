@@ -1,10 +1,10 @@
-#include "kernels/inverse_root.hpp"
+#include "kernels/optimizer/inverse_root.hpp"
 
 #include <gtest/gtest.h>
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "kernels/packed_symmetric.hpp"
+#include "kernels/optimizer/packed_symmetric.hpp"
 
 namespace sestina {
 namespace {

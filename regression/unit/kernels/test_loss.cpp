@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "../reference.hpp"
-#include "kernels/loss.hpp"
+#include "kernels/model/loss.hpp"
 
 namespace sestina {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "kernels/machine_peak.hpp"
+#include "kernels/blas/machine_peak.hpp"
 
 namespace sestina {
 namespace {

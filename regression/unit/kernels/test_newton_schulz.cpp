@@ -1,14 +1,14 @@
 // Newton-Schulz iteration against the loops of newton_schulz_plain.hpp, what must hold of it exactly, and the passes
 // around it. What each published set does to singular values is tested with the sets (core/test_muon.cpp).
-#include "kernels/newton_schulz.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "kernels/error.hpp"
-#include "kernels/muon_update.hpp"
-#include "kernels/newton_schulz_plain.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/optimizer/muon_update.hpp"
+#include "kernels/optimizer/newton_schulz_plain.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "../reference.hpp"
-#include "kernels/norm.hpp"
+#include "kernels/model/norm.hpp"
 
 namespace sestina {
 namespace {

@@ -4,10 +4,10 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/error.hpp"
-#include "kernels/host_values.hpp"
-#include "kernels/reduce.hpp"
-#include "kernels/stopwatch.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/blas/host_values.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/stopwatch.hpp"
 
 namespace sestina {
 namespace {

@@ -2,7 +2,7 @@
 #include <complex>
 
 #include "../reference.hpp"
-#include "kernels/rope.hpp"
+#include "kernels/model/rope.hpp"
 
 namespace sestina {
 namespace {

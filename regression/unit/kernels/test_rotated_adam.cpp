@@ -4,12 +4,12 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/channel_scale.hpp"
-#include "kernels/elementwise.hpp"
-#include "kernels/error.hpp"
-#include "kernels/line_squares.hpp"
-#include "kernels/matrix_copy.hpp"
-#include "kernels/rotated_adam.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/matrix_copy.hpp"
+#include "kernels/optimizer/channel_scale.hpp"
+#include "kernels/optimizer/line_squares.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {

@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "../reference.hpp"
-#include "kernels/loss.hpp"
-#include "kernels/split_loss.hpp"
+#include "kernels/model/loss.hpp"
+#include "kernels/model/split_loss.hpp"
 
 namespace sestina {
 namespace {

@@ -1,6 +1,6 @@
 // Products of few rows against their definition; a row's bits are its own.
 #include "../reference.hpp"
-#include "kernels/thin_product.hpp"
+#include "kernels/model/thin_product.hpp"
 
 namespace sestina {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/communicator.hpp"
+#include "parallel/comm/communicator.hpp"
 
 namespace sestina {
 

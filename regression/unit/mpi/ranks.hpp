@@ -1,6 +1,6 @@
 // The ranks of the test program.
 #pragma once
-#include "parallel/runtime.hpp"
+#include "parallel/comm/runtime.hpp"
 
 namespace sestina {
 

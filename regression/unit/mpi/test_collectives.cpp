@@ -1,7 +1,7 @@
 // What a step sends, counted, against what the plan says that it sends: calls and bytes of each kind.
 #include <gtest/gtest.h>
 
-#include "parallel/make_plan.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/counting_communicator.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 

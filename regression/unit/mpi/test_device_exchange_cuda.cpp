@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "parallel/device_communicator.hpp"
+#include "parallel/comm/device_communicator.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {

@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 
-#include "parallel/forwarding_communicator.hpp"
-#include "parallel/make_plan.hpp"
-#include "parallel/node_groups.hpp"
-#include "parallel/node_levels.hpp"
+#include "parallel/comm/forwarding_communicator.hpp"
+#include "parallel/comm/node_groups.hpp"
+#include "parallel/comm/node_levels.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

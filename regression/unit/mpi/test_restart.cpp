@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "app/restore.hpp"
+#include "app/train/restore.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 

@@ -1,11 +1,11 @@
 // Muon with matrices that stay in shards (tp_update = "distributed") against whole matrices at their homes.
-#include "core/optimizer/sharded_muon.hpp"
+#include "core/optimizer/methods/sharded_muon.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "parallel/make_plan.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "kernels/tree_sum.hpp"
-#include "parallel/tensor_group.hpp"
+#include "kernels/blas/tree_sum.hpp"
+#include "parallel/comm/tensor_group.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "parallel/tensor_group.hpp"
-#include "parallel/tensor_shard.hpp"
+#include "parallel/comm/tensor_group.hpp"
+#include "parallel/plan/tensor_shard.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "io/trace_write.hpp"
+#include "io/report/trace_write.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/optimizer/kinds.hpp"
-#include "core/random.hpp"
-#include "parallel/distributed_session.hpp"
+#include "core/deck/kinds.hpp"
+#include "kernels/base/random.hpp"
+#include "parallel/step/distributed_session.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 

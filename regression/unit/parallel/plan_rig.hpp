@@ -4,8 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include "core/options.hpp"
-#include "parallel/make_plan.hpp"
+#include "core/deck/options.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
 

@@ -7,10 +7,11 @@
 #include <chrono>
 #include <map>
 
-#include "core/deck.hpp"
-#include "parallel/plan_collectives.hpp"
-#include "parallel/plan_memory.hpp"
-#include "parallel/plan_reading.hpp"
+#include "core/deck/deck.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "parallel/plan/plan_reading.hpp"
 #include "plan_rig.hpp"
 #include "sestina_test_paths.hpp"
 

@@ -1,11 +1,11 @@
 // A rank's part of a model against the cuts of its tensors.
-#include "core/model_part.hpp"
+#include "core/layout/model_part.hpp"
 
 #include <gtest/gtest.h>
 
-#include "core/model_size.hpp"
-#include "core/options.hpp"
-#include "parallel/tensor_shard.hpp"
+#include "core/deck/options.hpp"
+#include "core/layout/model_size.hpp"
+#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

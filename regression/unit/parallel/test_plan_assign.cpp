@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <random>
 
-#include "parallel/load_patterns.hpp"
-#include "parallel/plan_assign.hpp"
+#include "parallel/plan/load_patterns.hpp"
+#include "parallel/plan/plan_assign.hpp"
 
 namespace sestina {
 namespace {

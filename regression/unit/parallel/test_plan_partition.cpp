@@ -1,11 +1,11 @@
 // The published partitions on cases small enough to follow by hand, buckets, layouts, cuts at rows, micro-groups.
 #include <gtest/gtest.h>
 
-#include "parallel/plan_cost.hpp"
-#include "parallel/plan_hosts.hpp"
-#include "parallel/plan_layout.hpp"
-#include "parallel/plan_partition.hpp"
-#include "parallel/tensor_shard.hpp"
+#include "parallel/plan/plan_cost.hpp"
+#include "parallel/plan/plan_homes.hpp"
+#include "parallel/plan/plan_layout.hpp"
+#include "parallel/plan/plan_partition.hpp"
+#include "parallel/plan/tensor_shard.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <random>
 
-#include "parallel/load_patterns.hpp"
-#include "parallel/load_tree.hpp"
-#include "parallel/plan_memory.hpp"
+#include "parallel/plan/load_patterns.hpp"
+#include "parallel/plan/load_tree.hpp"
+#include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

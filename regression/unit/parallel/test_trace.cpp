@@ -1,5 +1,5 @@
 // Traces: spans in order, a full memory, recordings one after another.
-#include "parallel/trace.hpp"
+#include "parallel/comm/trace.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Once every shape has been seen, drawing a token and taking it up allocates nothing.
 #include <gtest/gtest.h>
 
-#include "app/generation.hpp"
+#include "app/verbs/generation.hpp"
 #include "core/session.hpp"
 #include "regression/unit/allocation_counter.hpp"
 

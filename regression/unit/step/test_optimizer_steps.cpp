@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "app/trainer.hpp"
-#include "core/deck.hpp"
+#include "app/train/trainer.hpp"
+#include "core/deck/deck.hpp"
 #include "io/report/history.hpp"
 #include "regression/unit/allocation_counter.hpp"
 #include "regression/unit/kind_names.hpp"

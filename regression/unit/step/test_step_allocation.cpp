@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "app/trainer.hpp"
-#include "core/deck.hpp"
+#include "app/train/trainer.hpp"
+#include "core/deck/deck.hpp"
 #include "regression/unit/allocation_counter.hpp"
 
 namespace sestina {

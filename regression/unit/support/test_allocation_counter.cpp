@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/exec.hpp"
+#include "kernels/blas/exec.hpp"
 #include "regression/unit/allocation_counter.hpp"
 
 namespace sestina {

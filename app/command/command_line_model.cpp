@@ -1,0 +1,69 @@
+#include "app/command/command_line_model.hpp"
+
+#include <algorithm>
+
+namespace sestina {
+
+void add_eval_options(CLI::App& app, EvalArguments& a) {
+  app.add_option("--choices", a.choices,
+                 "score multiple choice instead: JSONL, lines {\"context\", \"choices\": [...], \"answer\": index}");
+  app.footer(
+      "Examples:\n"
+      "  sestina eval -r runs/tiny_llama\n"
+      "  sestina eval --hf DIR -i deck.toml data.sequence_length=512 --json\n"
+      "  sestina eval --hf DIR --choices questions.jsonl");
+}
+
+void add_generate_options(CLI::App& app, GenerateArguments& a) {
+  const auto add_prompt = [&](const char* option, bool file, const char* what) {
+    app.add_option_function<std::string>(
+           option,
+           [&a, file](const std::string& text) {
+             a.prompts.push_back({text, file || text == "-"});
+           },
+           what)
+        ->trigger_on_parse();
+  };
+  add_prompt("--prompt", false, "text to continue, - reads standard input; several prompts go side by side");
+  add_prompt("--prompt-file", true, "file with a text to continue, without its last line break");
+  app.add_option("--tokenizer", a.tokenizer, "tokenizer.json (default: that of the deck)");
+  app.add_option("--tokens", a.tokens, "how many to add")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--samples", a.samples, "texts for each prompt, each with draws of its own")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--temperature", a.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-k", a.top_k, "draw from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
+  app.add_option("--top-p", a.top_p, "draw from the most likely tokens that together have this probability, 1 = all")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--repetition-penalty", a.repetition_penalty,
+                 "divides logits above 0 of tokens that occur already, multiplies those below; 1 = none")
+      ->check(CLI::Range(0.01, 100.0));
+  app.add_option_function<std::string>(
+         "--stop", [&a](const std::string& text) { a.stops.push_back(text); },
+         "end ahead of this text; may be given several times")
+      ->trigger_on_parse();
+  app.add_option("--seed", a.seed, "of the draws");
+  app.footer(
+      "Ends at --tokens, --stop, the end-of-document token or the model's max_position_embeddings, and says which "
+      "where\n"
+      "it is the last. Tokens per second go to standard error. run.deterministic=true: the bits of the full window.\n"
+      "Examples:\n"
+      "  sestina generate -r runs/tiny_llama --prompt \"The kernel \"\n"
+      "  sestina generate --hf DIR --prompt-file story.txt --tokens 300 --top-p 0.95 --repetition-penalty 1.1\n"
+      "  sestina generate --hf DIR --prompt \"Q: \" --prompt \"A: \" --samples 4 --stop \"\\n\" --json\n"
+      "  echo \"Once upon a time\" | sestina generate --hf DIR -");
+}
+
+void finish_prompts(GenerateArguments& a) {
+  auto& words = a.deck.overrides;
+  if (std::erase(words, "-") > 0) a.prompts.push_back({"-", true});
+  if (a.prompts.empty())
+    fail(ExitCode::usage,
+         "sestina generate: no prompt: give --prompt TEXT, --prompt-file FILE, or - for standard input");
+  const auto reads_input = [](const GenerateArguments::Prompt& p) { return p.file && p.text == "-"; };
+  if (std::count_if(a.prompts.begin(), a.prompts.end(), reads_input) > 1)
+    fail(ExitCode::usage, "sestina generate: standard input (-) is one prompt, got it twice");
+  if (std::find(a.stops.begin(), a.stops.end(), "") != a.stops.end())
+    fail(ExitCode::usage, "sestina generate: --stop is empty; expected a text");
+}
+
+}  // namespace sestina

@@ -1,0 +1,15 @@
+// Options of the verbs that use a trained model, beside those that all verbs share. No Kokkos.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include "app/command/verbs.hpp"
+
+namespace sestina {
+
+// The arguments must outlive the parser.
+void add_eval_options(CLI::App&, EvalArguments&);
+void add_generate_options(CLI::App&, GenerateArguments&);
+// Takes "-" from among the overrides as the prompt on standard input. Error(usage) without a prompt.
+void finish_prompts(GenerateArguments&);
+
+}  // namespace sestina

@@ -1,0 +1,165 @@
+#include "app/command/command_manual.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "sestina_version.hpp"
+
+namespace sestina {
+namespace {
+
+using App = CLI::App;
+
+struct Example {
+  const char *verb, *text;
+};
+constexpr Example examples[] = {
+    {"", "sestina init mine --data book.txt\nsestina train -i mine.toml\nsestina report runs/mine"},
+    {"init", "sestina init mine --preset llama-60m --data corpus.jsonl.zst"},
+    {"train",
+     "sestina train -i deck.toml optimizer.kind=muon -d runs/muon\n"
+     "sestina train -i deck.toml -r auto\n"
+     "sestina train -i deck.toml -r runs/muon -d runs/fork --weights-only\n"
+     "mpirun -n 4 sestina train -i deck.toml parallel.tp=2"},
+    {"plan", "sestina plan -i deck.toml parallel.dp=64 parallel.tp=4"},
+    {"eval", "sestina eval -r runs/mine\nsestina eval --hf folder 'data.validation=[{path=\"held_out.jsonl\"}]'"},
+    {"generate", "sestina generate -r runs/mine --prompt \"Once upon a time\" --temperature 0.7"},
+    {"data", "sestina data train-tokenizer corpus.jsonl -o tokenizer.json --vocab-size 32000"},
+    {"data tokenize", "sestina data tokenize corpus.jsonl.zst --tokenizer tokenizer.json -o tokens"},
+    {"data train-tokenizer", "sestina data train-tokenizer texts/ -o tokenizer.json --vocab-size 4096"},
+    {"data inspect", "sestina data inspect tokens --tokenizer tokenizer.json"},
+    {"data verify", "sestina data verify -i deck.toml"},
+    {"checkpoint", "sestina checkpoint list runs/mine"},
+    {"checkpoint list", "sestina checkpoint list runs/mine --json"},
+    {"checkpoint verify", "sestina checkpoint verify runs/mine --full"},
+    {"checkpoint export", "sestina checkpoint export runs/mine -o hf_model --bf16"},
+    {"checkpoint convert", "sestina checkpoint convert runs/mine -o runs/whole --shards 1"},
+    {"checkpoint import", "sestina checkpoint import hf_model -d runs/tuned -i deck.toml"},
+    {"report", "sestina report runs/*"},
+    {"bench", "sestina bench step -i deck.toml --json"},
+    {"bench step", "sestina bench step -i deck.toml --steps 20"},
+    {"bench kernels", "sestina bench kernels -i deck.toml"},
+    {"bench optimizer", "sestina bench optimizer -i deck.toml optimizer.kind=muon"},
+    {"info", "sestina info --json"},
+};
+
+std::string path_below_root(const App& app) {
+  if (app.get_parent() == nullptr) return "";
+  const std::string parent = path_below_root(*app.get_parent());
+  return parent.empty() ? app.get_name() : parent + " " + app.get_name();
+}
+
+std::string example_of(const App& app) {
+  for (const Example& example : examples)
+    if (path_below_root(app) == example.verb) return example.text;
+  return "";
+}
+
+std::vector<const App*> verbs_of(const App& app) {
+  return app.get_subcommands([](const App*) { return true; });
+}
+
+std::vector<const App*> all_apps(const App& root) {
+  std::vector<const App*> apps{&root};
+  for (const App* verb : verbs_of(root)) {
+    const auto below = all_apps(*verb);
+    apps.insert(apps.end(), below.begin(), below.end());
+  }
+  return apps;
+}
+
+std::vector<std::string> words_of(const App& app) {
+  std::vector<std::string> words;
+  for (const App* verb : verbs_of(app)) words.push_back(verb->get_name());
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) words.push_back("--" + name);
+    for (const auto& name : option->get_snames()) words.push_back("-" + name);
+  }
+  return words;
+}
+
+// Roff takes a leading dot or quote as a request, and a bare hyphen as a dash.
+std::string roff(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool begins = out.empty() || out.back() == '\n';
+    if (begins && (c == '.' || c == '\'')) out += "\\&";
+    if (c == '\\')
+      out += "\\e";
+    else if (c == '-')
+      out += "\\-";
+    else
+      out += c;
+  }
+  return out;
+}
+
+void add_example(App& app) {
+  const std::string text = example_of(app);
+  if (!text.empty()) {
+    std::string shown = "Examples:\n  " + text;
+    for (std::size_t at = shown.find('\n', 10); at != shown.npos; at = shown.find('\n', at + 3))
+      shown.replace(at, 1, "\n  ");
+    app.footer(shown);
+  }
+  for (App* verb : app.get_subcommands([](App*) { return true; })) add_example(*verb);
+}
+
+}  // namespace
+
+void add_examples(App& root) { add_example(root); }
+
+std::string bash_completion(const App& root) {
+  std::string text =
+      "# bash completion for sestina, made by `sestina manual bash`\n"
+      "_sestina() {\n"
+      "  local word=\"${COMP_WORDS[COMP_CWORD]}\" verb='' i\n"
+      "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+      "    case \"$verb${verb:+ }${COMP_WORDS[i]}\" in\n";
+  std::string names, cases;
+  for (const App* app : all_apps(root)) {
+    const std::string path = path_below_root(*app);
+    if (!path.empty()) names += fmt::format("{}'{}'", names.empty() ? "" : " | ", path);
+    cases += fmt::format("    '{}') words='{}' ;;\n", path, fmt::join(words_of(*app), " "));
+  }
+  text += fmt::format("      {}) verb=\"$verb${{verb:+ }}${{COMP_WORDS[i]}}\" ;;\n", names);
+  text +=
+      "    esac\n"
+      "  done\n"
+      "  local words=''\n"
+      "  case \"$verb\" in\n" +
+      cases +
+      "  esac\n"
+      "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+      "  ((${#COMPREPLY[@]})) || COMPREPLY=($(compgen -f -- \"$word\"))\n"
+      "}\n"
+      "complete -o filenames -F _sestina sestina\n";
+  return text;
+}
+
+std::string manual_page(const App& root) {
+  std::string text = fmt::format(".TH SESTINA 1 \"\" \"sestina {}\" \"User Commands\"\n.SH NAME\nsestina \\- {}\n",
+                                 version, roff("pretrain transformer language models"));
+  text += ".SH SYNOPSIS\n.B sestina\n.I verb\n[options] [section.key=value ...]\n.SH DESCRIPTION\n" +
+          roff(root.get_description()) +
+          "\nA run is described by a deck (TOML); keys given as section.key=value win over it.\n.SH VERBS\n";
+  for (const App* app : all_apps(root)) {
+    if (app == &root || !verbs_of(*app).empty()) continue;
+    text += fmt::format(".SS sestina {}\n{}\n", roff(path_below_root(*app)), roff(app->get_description()));
+    for (const auto* option : app->get_options()) {
+      std::string name = option->get_name(false, true);
+      if (!option->get_positional() && !option->get_type_name().empty()) name += " " + option->get_type_name();
+      text += fmt::format(".TP\n.B {}\n{}\n", roff(name), roff(option->get_description()));
+    }
+    if (const std::string example = example_of(*app); !example.empty())
+      text += ".PP\n.EX\n" + roff(example) + "\n.EE\n";
+  }
+  text +=
+      ".SH EXIT STATUS\n0 done, 64 usage, 65 damaged or incompatible data, 66 input missing, 69 device or library not "
+      "there, 70 internal error, 73 output cannot be created, 74 input or output error, 75 stopped early with a "
+      "checkpoint, 76 without one, 78 deck invalid, 79 diverged, 130 second Ctrl\\-C.\n";
+  return text;
+}
+
+}  // namespace sestina

@@ -1,0 +1,176 @@
+// The verbs of the program: one function and one file (verb_<name>.cpp) each, with what the command line said as plain
+// fields. A verb returns the exit code or throws Error. No Kokkos here: a verb that computes starts it
+// (kokkos_session.hpp).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+
+// Where a verb's deck comes from, in rising precedence below the deck of a checkpoint. deck_layers.hpp puts them
+// together.
+struct DeckArguments {
+  std::string deck;                    // -i, "" none
+  std::vector<std::string> overrides;  // section.key=value
+  std::string hf = {};                 // takes the place of [model] in the deck: its from_hf
+};
+
+struct TrainArguments {
+  DeckArguments deck;
+  std::string resume;               // -r: "", "auto", "latest" or a checkpoint folder
+  std::string run_dir;              // -d, "" = run.dir of the deck
+  bool dry_run = false;             // -n: validate everything, print the resolved deck
+  bool weights_only = false;        // --weights-only: fork with weights alone
+  std::string progress = "auto";    // --progress: auto, always, never
+  std::string command_line;         // as it was given, for metrics.jsonl
+  double walltime = 0;              // -t in seconds, 0 = run.walltime of the deck
+  std::vector<std::string> kokkos;  // --kokkos-* flags
+};
+
+struct InitArguments {
+  std::string name, output;               // of the run; deck to write, "" = <name>.toml
+  std::string preset = "llama-8m", data;  // data: text, JSONL or token files, "" = a place to fill in
+};
+
+struct PlanArguments {
+  DeckArguments deck;
+  std::string reading;  // empty, or "canzona-paper": load ratios as that paper counts them
+  bool json = false;
+};
+
+struct EvalArguments {
+  DeckArguments deck;
+  std::string checkpoint, hf;  // exactly one is set
+  std::string choices;         // --choices: a JSONL file to score instead of the data
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
+struct GenerateArguments {
+  DeckArguments deck;          // may be empty: the checkpoint's own
+  std::string checkpoint, hf;  // exactly one is set
+  struct Prompt {
+    std::string text;  // or the path of a file, "-" = standard input
+    bool file = false;
+  };
+  std::vector<Prompt> prompts;     // at least one
+  std::string tokenizer;           // "" = data.tokenizer of the deck
+  std::vector<std::string> stops;  // text ends ahead of the first of them
+  int tokens = 128, samples = 1;   // samples of each prompt
+  double temperature = 0.8;        // 0 = the most likely token
+  int top_k = 0;                   // 0 = all
+  double top_p = 1, repetition_penalty = 1;
+  std::uint64_t seed = 1;
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
+struct DataTokenizeArguments {
+  std::vector<std::string> inputs;  // text files or folders, each file a document
+  std::string tokenizer;            // tokenizer.json, "" = bytes
+  std::string output;               // Megatron prefix: <output>.bin and .idx
+  std::string separator;            // splits a file into documents at lines equal to it, "" = one document
+  std::string text_key = "text";    // of JSONL files
+  double invalid_limit = 0.01;      // share of their lines that may be skipped
+  bool end_of_document = true;      // append the tokenizer's end-of-document token
+  int threads = 0;                  // 0 = all cores
+  bool json = false;
+};
+struct DataTrainTokenizerArguments {
+  std::vector<std::string> inputs;
+  std::string output;  // tokenizer.json
+  std::int64_t vocab_size = 4096;
+  std::string pattern = "gpt2";  // gpt2, llama3, qwen
+  std::vector<std::string> special = {"<|endoftext|>"};
+  std::string text_key = "text";  // of JSONL files
+  double invalid_limit = 0.01;
+  int threads = 0;
+  bool json = false;
+};
+struct DataInspectArguments {
+  std::string path;       // token file, Megatron prefix or text file
+  std::string format;     // "" = by suffix
+  std::string tokenizer;  // to show tokens as text, "" = ids
+  int tokens = 32;        // shown
+  bool json = false;
+};
+struct DataVerifyArguments {
+  DeckArguments deck;              // -i: all sources of the deck
+  std::vector<std::string> paths;  // and these
+  std::string format;              // of the paths, "" = by suffix
+  std::int64_t vocab_size = 0;     // 0 = not checked (a deck gives its model's)
+  bool json = false;
+};
+
+struct CheckpointListArguments {
+  std::string run_dir;
+  bool json = false;
+};
+struct CheckpointVerifyArguments {
+  std::string path;   // a checkpoint, or a run directory: all of its checkpoints
+  bool full = false;  // also read every dataset
+  bool json = false;
+};
+struct CheckpointExportArguments {
+  std::string checkpoint, output;  // output: a new folder for model.safetensors and config.json
+  std::string tokenizer;           // copied along, "" = data.tokenizer of the checkpoint's deck
+  bool bf16 = false;               // stored type, else fp32
+};
+struct CheckpointConvertArguments {
+  std::string checkpoint, run_dir;  // run directory that gets the same step in another number of shards
+  int shards = 1;
+  bool json = false;
+};
+struct CheckpointImportArguments {
+  std::string hf, run_dir;  // HF folder; run directory that gets checkpoints/step_00000000
+  DeckArguments deck;       // run settings to store beside the weights, may be empty
+};
+
+struct ReportArguments {
+  std::vector<std::string> run_dirs;
+  std::string output;   // "" = report.html, or report.csv, in the first run directory
+  bool csv = false;     // a table instead of the page
+  bool watch = false;   // again and again while the runs go on
+  double interval = 5;  // seconds between two looks
+};
+
+struct BenchArguments {
+  DeckArguments deck;
+  int steps = 20, warmup = 3;
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
+struct BenchOptimizerArguments : BenchArguments {
+  std::string shapes;  // --shapes: matrices "1024x1024,768x2048" instead of the deck's model
+};
+
+struct InfoArguments {
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
+int run_train(const TrainArguments&);
+int run_init(const InitArguments&);
+int run_plan(const PlanArguments&);
+int run_eval(const EvalArguments&);
+int run_generate(const GenerateArguments&);
+int run_data_tokenize(const DataTokenizeArguments&);
+int run_data_train_tokenizer(const DataTrainTokenizerArguments&);
+int run_data_inspect(const DataInspectArguments&);
+int run_data_verify(const DataVerifyArguments&);
+int run_checkpoint_list(const CheckpointListArguments&);
+int run_checkpoint_verify(const CheckpointVerifyArguments&);
+int run_checkpoint_export(const CheckpointExportArguments&);
+int run_checkpoint_convert(const CheckpointConvertArguments&);
+int run_checkpoint_import(const CheckpointImportArguments&);
+int run_report(const ReportArguments&);
+int run_bench_step(const BenchArguments&);
+int run_bench_kernels(const BenchArguments&);
+int run_bench_optimizer(const BenchOptimizerArguments&);
+int run_info(const InfoArguments&);
+
+}  // namespace sestina

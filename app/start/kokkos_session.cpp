@@ -1,0 +1,98 @@
+#include "app/start/kokkos_session.hpp"
+
+#include <sched.h>
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string_view>
+
+#include "core/deck/options.hpp"
+#include "io/store/quiet_threads.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+// Cores that a control group's CPU quota amounts to (cgroup v2), 0 = no quota.
+int quota_cores() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0, microseconds = 0;
+  if (!(file >> quota >> period) || period <= 0) return 0;
+  const auto parsed = std::from_chars(quota.data(), quota.data() + quota.size(), microseconds);
+  return parsed.ec == std::errc() ? std::max(1, static_cast<int>(microseconds / period + 0.5)) : 0;
+}
+
+// The number at the start of a text; 0 where there is none, or one below 1; the largest one where it is larger.
+long long whole_number(const char* text) {
+  long long value = 0;
+  if (text == nullptr) return 0;
+  const std::errc error = std::from_chars(text, text + std::strlen(text), value).ec;
+  if (error == std::errc::result_out_of_range && *text != '-') return std::numeric_limits<long long>::max();
+  return error == std::errc() ? std::max(value, 0LL) : 0;
+}
+
+constexpr std::string_view threads_flag = "--kokkos-num-threads";
+bool sets_threads(const std::string& flag) { return flag.rfind(threads_flag, 0) == 0; }
+
+// Cores of the affinity mask.
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// Its share of the cores that this process may run on.
+int own_cores(int sharers) { return std::max(1, available_cores() / sharers); }
+
+}  // namespace
+
+int available_cores() {
+  const int allowed = allowed_cores(), quota = quota_cores();
+  return std::max(1, quota > 0 ? std::min(allowed, quota) : allowed);
+}
+
+int session_threads(int threads, const std::vector<std::string>& flags, int sharers) {
+  const auto limited = [](const std::string& who, long long number) {
+    if (number > max_threads)
+      fail(ExitCode::bad_deck, "{}: too many threads, got {}, allowed 1 to {}", who, number, max_threads);
+    return static_cast<int>(number);
+  };
+  for (const std::string& flag : flags)
+    if (sets_threads(flag) && flag.size() > threads_flag.size())
+      return limited("--kokkos-num-threads", whole_number(flag.c_str() + threads_flag.size() + 1));
+  if (threads > 0) return limited("run.threads", threads);
+  if (const long long number = whole_number(std::getenv("OMP_NUM_THREADS")); number > 0)
+    return limited("OMP_NUM_THREADS", number);
+  const long long cores = whole_number(std::getenv("SLURM_CPUS_PER_TASK"));
+  return static_cast<int>(std::min<long long>(cores > 0 ? cores : own_cores(sharers), max_threads));
+}
+
+KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers) {
+  // Threads are not bound: a bound main thread would hand its one core on to every helper thread it starts. Kokkos
+  // warns while the variable is unset.
+  setenv("OMP_PROC_BIND", "false", 0);
+  threads = session_threads(threads, flags, sharers);
+  std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};
+  if (std::any_of(flags.begin(), flags.end(), sets_threads)) words.pop_back();
+  words.insert(words.end(), flags.begin(), flags.end());
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  int argc = static_cast<int>(argv.size());
+  argv.push_back(nullptr);
+  try {
+    const SignalsBlocked in_worker_threads;  // the main thread alone takes signals, on a stack of its own (stop.cpp)
+    Kokkos::initialize(argc, argv.data());
+  } catch (const std::exception& error) {
+    fail(ExitCode::unavailable, "Kokkos cannot start: {}", error.what());
+  }
+}
+
+KokkosSession::~KokkosSession() { Kokkos::finalize(); }
+
+}  // namespace sestina

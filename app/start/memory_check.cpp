@@ -1,0 +1,66 @@
+#include "app/start/memory_check.hpp"
+
+#include <fstream>
+#include <string>
+
+#include "kernels/base/device_memory.hpp"
+#include "kernels/blas/exec.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
+
+namespace sestina {
+
+std::uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  std::uint64_t kibibytes = 0;
+  while (file >> word)
+    if (word == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
+  return 0;
+}
+
+namespace {
+
+double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+
+// Ranks of a node share its devices as evenly as they can.
+MemoryShare device_share(int node_ranks) {
+  const DeviceMemory memory = device_memory();
+  if (memory.devices == 0) return {"the device", memory.free_bytes};
+  const int sharers = (node_ranks + memory.devices - 1) / memory.devices;
+  return {"the device", memory.free_bytes / static_cast<std::uint64_t>(sharers)};
+}
+
+}  // namespace
+
+void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device) {
+  const bool own_memory = device.bytes > 0;
+  const auto require = [&](const MemoryShare& share, std::uint64_t need) {
+    if (share.bytes == 0 || need <= share.bytes) return;
+    fail(
+        ExitCode::unavailable,
+        "the run needs {:.2f} GB of memory, {} has {:.2f} GB left: weights {:.2f}, master weights {:.2f}, "
+        "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, checkpoint copy {:.2f}{}; a smaller "
+        "train.micro_batch or train.recompute = true shrinks the activations",
+        gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
+        gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(snapshot), own_memory ? " (on the host)" : "");
+  };
+  if (own_memory) require(device, size.total());
+  require(host, own_memory ? snapshot : size.total() + snapshot);
+}
+
+void require_memory(const Options& options, int rank, int node_ranks) {
+  const bool on_device = !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
+                         options.run.space == RunOptions::Space::device;
+  const Plan plan = make_plan(options);
+  const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(rank)];
+  ModelSize size = memory.size;
+  if (options.run.deterministic) {  // gradients of micro-batches wait on the levels of a tree
+    const int micros = options.train.global_batch / options.train.micro_batch / options.parallel.dp;
+    for (int width = 1; width < micros; width *= 2) size.gradients += memory.size.gradients;
+  }
+  const MemoryShare host{"this machine", available_memory_bytes() / static_cast<std::uint64_t>(node_ranks)};
+  require_memory(size, memory.checkpoint, host, on_device ? device_share(node_ranks) : MemoryShare{"the device", 0});
+}
+
+}  // namespace sestina

@@ -1,0 +1,26 @@
+// Will the run fit? Compared before anything large is allocated.
+#pragma once
+#include <cstdint>
+
+#include "core/deck/options.hpp"
+#include "core/layout/model_size.hpp"
+
+namespace sestina {
+
+// Bytes that this machine can still give without swapping; 0 when it does not say.
+std::uint64_t available_memory_bytes();
+
+// What one rank may take of a memory, and how messages name it.
+struct MemoryShare {
+  const char* name = "this machine";
+  std::uint64_t bytes = 0;  // 0: unknown, everything fits
+};
+
+// Error(unavailable) with the numbers when `size` and `snapshot` bytes, a host copy of weights and state that a
+// checkpoint is written from, do not fit. A device with its own memory holds all but the snapshot.
+void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device);
+
+// The same for this rank of a run, with its share of what this machine and its devices have.
+void require_memory(const Options&, int rank = 0, int node_ranks = 1);
+
+}  // namespace sestina

@@ -1,0 +1,58 @@
+#include "app/start/rank_run.hpp"
+
+#include <cstdio>
+
+namespace sestina {
+namespace {
+
+void end_all(Runtime& runtime, ExitCode code, const char* message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sestina: error: rank %d: %s\n", runtime.rank(), message);
+  runtime.abort(code);
+}
+
+// What is to be saved is saved, and all know the exit code: a rank that is lost from here on changes nothing.
+void end_together(Runtime& runtime, int code) {
+  try {
+    runtime.end(code);
+  } catch (const Error& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "sestina: warning: rank %d: %s; the run is over, it ends with code %d\n", runtime.rank(),
+                 error.what(), code);
+    runtime.abort(static_cast<ExitCode>(code));
+  }
+}
+
+}  // namespace
+
+void require_one_task(const char* verb) {
+  const Launch launch = find_launch();
+  if (launch.tasks > 1)
+    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train takes several",
+         verb, launch.tasks, launch.variable);
+}
+
+int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
+  if (runtime.size() == 1) return verb();
+  try {
+    const int code = verb();
+    end_together(runtime, code);
+    return code;
+  } catch (const AgreedError& error) {
+    // Before any rank ends: a launcher may take the first exit code other than 0 for its cue to end the rest.
+    std::fflush(stdout);
+    if (runtime.is_first()) std::fprintf(stderr, "sestina: error: %s\n", error.what());
+    end_together(runtime, static_cast<int>(error.code()));
+    return static_cast<int>(error.code());
+  } catch (const Error& error) {
+    end_all(runtime, error.code(), error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    end_all(runtime, ExitCode::internal, "out of memory");
+  } catch (const std::exception& error) {
+    end_all(runtime, ExitCode::internal, error.what());
+  }
+  return static_cast<int>(ExitCode::internal);
+}
+
+}  // namespace sestina

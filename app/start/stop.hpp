@@ -1,0 +1,53 @@
+// Why and when to stop: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags only; poll()
+// is called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/deck/options.hpp"
+
+namespace sestina {
+
+// Handlers for every signal that a deck may choose, INT and HUP: what comes from now on waits for a Stop. The first
+// thing that `train` does.
+void catch_signals();
+// Default handling again, and of what has come meanwhile: for the verb's part that is no run.
+void release_signals();
+
+class Stop {
+ public:
+  // Of a run that starts: all of those signals stop it. walltime counts from process start; when 0, SLURM_JOB_END_TIME
+  // is used where present.
+  explicit Stop(double walltime);
+  // Of a run whose deck is read.
+  Stop(const RunOptions& run, const std::string& run_dir, bool first = true) : Stop(run.walltime) {
+    settle(run, run_dir, first);
+  }
+  // Signals are caught no more: what comes now comes too late to change the exit code, but for INT, which ends at once.
+  ~Stop();
+  // The deck is read: its stop signals count, others have their default handling. Of several ranks only the first one
+  // looks for the STOP and CHECKPOINT files.
+  void settle(const RunOptions&, const std::string& run_dir, bool first);
+  Stop(const Stop&) = delete;
+  Stop& operator=(const Stop&) = delete;
+  // What to do now. reserve: seconds to keep for a save and a step. Once stop, always stop; save is told once.
+  // Error(io_error) when a STOP or CHECKPOINT file cannot be removed.
+  enum class Wish { go_on, save, stop };
+  bool told_to_stop(double reserve = 0);  // by a signal or the wall time; a wish to save stays for poll()
+  Wish poll(double reserve);
+  std::string reason() const;   // "signal TERM", "wall time", "STOP file"
+  double seconds_left() const;  // infinity when there is no limit
+
+ private:
+  std::filesystem::path stop_file_, checkpoint_file_;
+  std::string reason_;
+  std::vector<int> signals_;             // that stop
+  double deadline_ = 0, next_look_ = 0;  // seconds since boot
+  bool looks_for_files_ = false;
+};
+// Blocks all signals in the calling thread: helper threads call it first.
+void block_signals();
+
+}  // namespace sestina

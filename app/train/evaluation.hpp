@@ -1,0 +1,38 @@
+// Loss over held-out samples, always the same ones: samples 0 .. batches * B - 1 of the set.
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/session.hpp"
+#include "io/tokens/data_loader.hpp"
+
+namespace sestina {
+
+struct Evaluation {
+  double loss = 0;                      // nats per token
+  std::optional<double> bits_per_byte;  // when the set knows its bytes per token
+  std::uint64_t tokens = 0;
+  std::vector<double> window_losses;  // mean of each window, where one rank read them all; else empty
+};
+
+// The mean of independent numbers, and its standard error: deviation / sqrt(count), NaN for fewer than two numbers.
+struct MeanError {
+  double mean = 0, error = 0;
+};
+MeanError mean_error(const std::vector<double>&);
+
+// Ranks share the micro-batches: this one computes numbers i with i mod parts = part, and `sum` adds the losses of all,
+// in which the places of other ranks are zero.
+struct EvaluationShare {
+  int part = 0, parts = 1;
+  std::function<void(std::vector<double>&)> sum;  // empty: one rank
+};
+
+// Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
+// so; it is asked ahead of every micro-batch, whoever computes it.
+template <class Exec, class T>
+std::optional<Evaluation> evaluate_loss(Session<Exec, T>&, const SampleSet&, int batches,
+                                        const std::function<bool()>& stop, const EvaluationShare& = {});
+
+}  // namespace sestina

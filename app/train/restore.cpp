@@ -1,0 +1,109 @@
+#include "app/train/restore.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <map>
+
+#include "app/start/deck_layers.hpp"
+#include "io/store/finite.hpp"
+
+namespace fs = std::filesystem;
+
+namespace sestina {
+
+Source find_source(const std::string& checkpoint_or_run, const std::string& hf) {
+  Source source;
+  if (!hf.empty()) {
+    source.hf = fs::absolute(hf).string();
+    return source;
+  }
+  if (!fs::is_directory(checkpoint_or_run))
+    fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", checkpoint_or_run);
+  source.checkpoint = checkpoint_or_run;
+  if (fs::is_directory(fs::path(checkpoint_or_run) / "checkpoints")) {
+    source.checkpoint =
+        newest_complete(checkpoint_or_run, false, [](const std::string& line) { spdlog::warn("{}", line); });
+    if (source.checkpoint.empty())
+      fail(ExitCode::bad_data, "-r {}: no complete checkpoint in this run directory", checkpoint_or_run);
+  }
+  source.deck = CheckpointReader(source.checkpoint, false).run().deck;
+  return source;
+}
+
+Options options_of(const Source& source, DeckArguments layers) {
+  layers.hf = source.hf;
+  for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
+  Deck deck = layered_deck(layers, source.deck, source.checkpoint);
+  const Options options = Options::read(deck);
+  require_one_rank(deck, options.parallel);
+  deck.finish();
+  return options;
+}
+
+template <class Exec, class T>
+void restore(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields,
+             bool reset_missing, ExitCode nonfinite) {
+  std::vector<std::byte> host;
+  std::size_t missing = 0;
+  for (const StateField& field : fields) {
+    if (!reader.has(field.path)) {
+      if (!reset_missing)
+        fail(ExitCode::bad_data,
+             "{} is not in the checkpoint (another optimizer, or weights alone?): optimizer.on_missing = \"reset\" "
+             "starts it anew, "
+             "--weights-only ignores all optimizer state",
+             field.path);
+      ++missing;
+      continue;
+    }
+    host.resize(field.bytes());
+    reader.read(field, host.data());
+    require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of update {}", reader.run().step));
+    session.copy_from_host(field, host.data());
+  }
+  if (missing > 0)
+    spdlog::warn("{} of {} state fields were not in the checkpoint and start anew", missing, fields.size());
+}
+
+template <class Exec, class T>
+void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
+                        const std::string& folder) {
+  const SafeTensors file = open_hf_weights(folder, whole);
+  std::map<std::string, TensorSpec> specs;
+  for (const TensorSpec& spec : tensor_specs(whole)) specs["/model/" + spec.name] = spec;
+  std::vector<float> host, slab;
+  for (const StateField& field : fields) {
+    const TensorSpec& spec = specs.at(field.path);
+    host.resize(static_cast<std::size_t>(spec.elements()));
+    read_hf_tensor(file, spec, host.data(), folder);
+    slab.clear();
+    const std::int64_t first = field.has_all_columns() ? 0 : field.col_begin;
+    for (std::int64_t row = field.row_begin; row < field.row_end; ++row) {
+      const float* from = host.data() + row * spec.cols + first;
+      slab.insert(slab.end(), from, from + field.row_elements());
+    }
+    session.copy_from_host(field, slab.data());
+  }
+}
+
+template <class Exec, class T>
+void restore_weights(Session<Exec, T>& session, const Source& source) {
+  if (!source.hf.empty()) {
+    restore_hf_weights(session, session.model_fields(), session.config(), source.hf);
+  } else {
+    const CheckpointReader reader(source.checkpoint, false);
+    restore(session, reader, session.model_fields(), false, ExitCode::diverged);
+  }
+  session.weights_changed();
+}
+
+#define SESTINA_RESTORE(Exec, T)                                                                                   \
+  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool, \
+                                 ExitCode);                                                                        \
+  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                        \
+  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
+                                            const std::string&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE)
+
+}  // namespace sestina

@@ -1,0 +1,81 @@
+#include "app/train/run_start.hpp"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "app/start/memory_check.hpp"
+#include "app/start/run_dir.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "core/optimizer/learning_rate_schedule.hpp"
+#include "io/store/digest.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "sestina_version.hpp"
+
+namespace sestina {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+
+}  // namespace
+
+RunLine run_line(const RunStart& start, Runtime& runtime) {
+  RunLine line;
+  line.step = start.step;
+  line.version = std::string(version);
+  line.commit = std::string(git_hash);
+  line.build = fmt::format("{} {}", build_type, compiler);
+  line.device = start.device;
+  line.command_line = start.command_line;
+  line.deck_digest = digest128(start.deck.data(), start.deck.size());
+  line.started = utc_now();
+  line.hosts = runtime.world().all_gather(host_name());
+  line.ranks = runtime.size();
+  line.threads = start.threads;
+  return line;
+}
+
+void log_start(const Options& options, const RunStart& start, Runtime& runtime) {
+  const Plan plan = make_plan(options);
+  const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(runtime.rank())];
+  const ParallelOptions& p = options.parallel;
+  spdlog::info("sestina {} ({}), {}", version, git_hash,
+               runtime.size() == 1 ? "1 rank" : fmt::format("{} ranks", runtime.size()));
+  spdlog::info("model      {} of {} layers, {} parameters, {}", name(options.model.family),
+               options.model.num_hidden_layers, parameter_count(options.model),
+               options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
+  spdlog::info("optimizer  {}, lr {} at its peak, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,
+               options.optimizer.lr, options.train.global_batch, options.data.sequence_length,
+               options.train.micro_batch);
+  spdlog::info("layout     {} x {} x {} ranks (data x tensor x pipeline)", p.dp, p.tp, p.pp);
+  spdlog::info("computes   on {}, {} threads per rank", start.device, start.threads);
+  spdlog::info("memory     {:.2f} GB planned, {:.2f} GB there", gb(memory.size.total() + memory.checkpoint),
+               gb(available_memory_bytes()));
+}
+
+std::string learning_rate_jump(const Options& stored, const Options& now, std::int64_t step) {
+  if (stored.run.steps == now.run.steps || stored.schedule.steps == now.schedule.steps) return "";
+  const double before = Schedule(stored.schedule).factor(step + 1) * stored.optimizer.lr,
+               after = Schedule(now.schedule).factor(step + 1) * now.optimizer.lr;
+  constexpr double worth_a_word = 1e-3;  // of the larger one
+  if (std::abs(before - after) <= worth_a_word * std::max(before, after)) return "";
+  return fmt::format(
+      "the learning rate of update {} is {:.3g}, with the checkpoint's schedule it would be {:.3g}: the schedule's "
+      "horizon is {} updates now, it was {}; schedule.steps={} keeps it",
+      step + 1, after, before, now.schedule.steps, stored.schedule.steps, stored.schedule.steps);
+}
+
+}  // namespace sestina

@@ -1,0 +1,115 @@
+#include "app/train/step_report.hpp"
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iterator>
+
+#include "app/train/progress.hpp"
+
+namespace sestina {
+std::uint64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
+  RankStep all = *std::max_element(ranks.begin(), ranks.end(), [](const RankStep& a, const RankStep& b) {
+    return a.seconds.back() < b.seconds.back();
+  });
+  for (const RankStep& rank : ranks) {
+    all.memory_peak_bytes = std::max(all.memory_peak_bytes, rank.memory_peak_bytes);
+    all.preconditioner_age = std::max(all.preconditioner_age, rank.preconditioner_age);
+  }
+  return all;
+}
+
+StepReport::StepReport(const Setting& setting, Metrics& metrics)
+    : setting_(setting), metrics_(metrics), bar_(setting.progress && !setting.quiet) {
+  text_.reserve(512);
+}
+
+void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
+                      std::int64_t skipped, const RankStep& ranks) {
+  if (setting_.quiet) return;
+  const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
+  TrainLine line;
+  line.step = step;
+  line.tokens = tokens;
+  line.loss = loss;
+  line.grad_norm = norm;
+  line.lr = lr;
+  line.step_s = ranks.seconds.back();
+  line.tokens_per_s = static_cast<double>(setting_.tokens_per_step) / line.step_s;
+  line.data_s = seconds(Phase::data);
+  line.forward_backward_s = seconds(Phase::forward_backward);
+  line.reduce_s = seconds(Phase::reduce);
+  line.optimizer_s = seconds(Phase::optimizer);
+  line.refresh_wait_s = seconds(Phase::refresh);
+  line.gather_s = seconds(Phase::gather);
+  line.skipped_steps = skipped;
+  line.memory_peak_bytes = static_cast<std::uint64_t>(ranks.memory_peak_bytes);
+  line.preconditioner_age_max = static_cast<std::int64_t>(ranks.preconditioner_age);
+  line.tflops = setting_.flops_per_token * line.tokens_per_s * 1e-12;
+  if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
+  metrics_.train(line);
+
+  ++interval_steps_;
+  ++session_steps_;
+  interval_seconds_ += line.step_s;
+  session_seconds_ += line.step_s;
+  for (std::size_t i = 0; i < interval_phases_.size(); ++i) interval_phases_[i] += ranks.seconds[i];
+  if (step % setting_.every == 0 || step == setting_.steps || session_steps_ == 1) log_line(line);
+  if (bar_) bar(line);
+}
+
+double StepReport::seconds_left(const TrainLine& line) const {
+  return static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
+}
+
+// At most 100 columns, with the numbers of a large run too.
+void StepReport::log_line(const TrainLine& line) {
+  clear_bar();
+  if (session_steps_ == 1)
+    spdlog::info("(percent of a step: data + forward and backward + update with refresh and exchange)");
+  text_.clear();
+  const auto percent = [&](Phase phase) {
+    return static_cast<int>(100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_ + 0.5);
+  };
+  const int data = percent(Phase::data), model = std::min(percent(Phase::forward_backward), 100 - data);
+  const double step_s = interval_seconds_ / static_cast<double>(interval_steps_);
+  fmt::format_to(std::back_inserter(text_),
+                 "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.3g} s  {:.0f} tokens/s  {}+{}+{}%  left ",
+                 line.step, setting_.steps, line.loss, line.grad_norm, line.lr, step_s,
+                 static_cast<double>(setting_.tokens_per_step) / step_s, data, model, 100 - data - model);
+  append_duration(text_, seconds_left(line));
+  spdlog::info(std::string_view(text_.data(), text_.size()));
+  interval_steps_ = 0;
+  interval_seconds_ = 0;
+  interval_phases_.fill(0);
+}
+
+void StepReport::bar(const TrainLine& line) {
+  const double now = now_seconds();
+  if (now - last_bar_ < 0.1 && line.step != setting_.steps) return;  // ten times a second is enough for an eye
+  last_bar_ = now;
+  text_.clear();
+  text_.push_back('\r');
+  append_progress(text_, {line.step, setting_.steps, line.loss, line.tokens_per_s, seconds_left(line)},
+                  terminal_columns(STDOUT_FILENO));
+  text_.append(std::string_view("\033[K"));
+  if (line.step == setting_.steps) text_.push_back('\n');
+  std::fwrite(text_.data(), 1, text_.size(), stdout);
+  std::fflush(stdout);
+}
+
+void StepReport::clear_bar() {
+  if (!bar_) return;
+  std::fputs("\r\033[K", stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace sestina

@@ -1,0 +1,99 @@
+// What a step tells the world: phase times, the log line per interval, the progress bar on a terminal, the metrics
+// line. Buffers are reused: after the first lines nothing here allocates. No Kokkos.
+#pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "io/report/metrics.hpp"
+
+namespace sestina {
+
+// Seconds since an arbitrary start; monotonic.
+inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
+
+// Adds up the seconds of each phase of one step. `enter` ends the phase before.
+class PhaseClock {
+ public:
+  void start() {
+    seconds_.fill(0);
+    begin_ = last_ = now_seconds();
+  }
+  void end(Phase phase) {
+    const double now = now_seconds();
+    seconds_[static_cast<std::size_t>(phase)] += now - last_;
+    last_ = now;
+  }
+  // Books seconds of one phase under another that went on inside it.
+  void move(Phase from, Phase to, double seconds) {
+    seconds_[static_cast<std::size_t>(from)] -= seconds;
+    seconds_[static_cast<std::size_t>(to)] += seconds;
+  }
+  double total() const { return last_ - begin_; }
+  // Seconds by phase and, last, of all.
+  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {
+    std::array<double, static_cast<std::size_t>(Phase::count) + 1> all{};
+    std::copy(seconds_.begin(), seconds_.end(), all.begin());
+    all.back() = total();
+    return all;
+  }
+  double operator[](Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
+
+ private:
+  std::array<double, static_cast<std::size_t>(Phase::count)> seconds_{};
+  double begin_ = 0, last_ = 0;
+};
+
+// What a rank tells the others of a step; fp64 throughout, so that it travels as it is.
+struct RankStep {
+  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
+  double memory_peak_bytes = 0, preconditioner_age = 0;
+};
+// One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
+// the first of equals), the largest memory and age. At least one rank.
+RankStep of_all_ranks(const std::vector<RankStep>&);
+
+// Largest resident set of this process so far, bytes.
+std::uint64_t peak_memory_bytes();
+
+class StepReport {
+ public:
+  struct Setting {
+    std::int64_t steps = 0, every = 10;  // total updates; updates between log lines
+    std::uint64_t tokens_per_step = 0;
+    double flops_per_token = 0;
+    std::optional<double> peak_tflops;  // for MFU; null when not known
+    bool quiet = false;                 // says nothing: all ranks but the first
+    bool progress = true;               // the bar, if there is something to show it on
+  };
+  StepReport(const Setting&, Metrics&);
+
+  // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
+  void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
+            const RankStep&);
+  void clear_bar();  // before anything else is printed
+
+ private:
+  void log_line(const TrainLine&);
+  void bar(const TrainLine&);
+  double seconds_left(const TrainLine&) const;
+
+  Setting setting_;
+  Metrics& metrics_;
+  fmt::memory_buffer text_;
+  bool bar_;
+  std::int64_t interval_steps_ = 0, session_steps_ = 0;
+  double interval_seconds_ = 0, session_seconds_ = 0, last_bar_ = 0;
+  std::array<double, static_cast<std::size_t>(Phase::count)> interval_phases_{};
+};
+
+}  // namespace sestina

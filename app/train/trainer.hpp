@@ -1,0 +1,94 @@
+// The training run of one rank: owns all, and shows the step. What a rank computes with lies in core/session.hpp, what
+// the ranks do together in parallel/step/distributed_session.hpp.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "app/start/run_dir.hpp"
+#include "app/start/stop.hpp"
+#include "app/train/run_trace.hpp"
+#include "app/train/step_report.hpp"
+#include "core/deck/options.hpp"
+#include "core/diagnostics.hpp"
+#include "core/optimizer/learning_rate_schedule.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/tokens/data_loader.hpp"
+#include "parallel/comm/runtime.hpp"
+#include "parallel/step/distributed_session.hpp"
+
+namespace sestina {
+
+// What verb_train settled before Kokkos started; the same on all ranks.
+struct TrainSetup {
+  Options options;
+  std::string deck;  // resolved, TOML; stored in every checkpoint
+  std::string run_dir;
+  std::int64_t start_step = 0;   // updates of the checkpoint, 0 fresh or weights alone
+  std::string checkpoint;        // to start from, "" = fresh
+  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
+  bool imported = false;         // the checkpoint is an import: weights alone
+  bool progress = true;          // a progress bar, where it can be shown
+  bool fork = false;             // the checkpoint belongs to another run directory
+  std::string tokenizer_digest;  // of data.tokenizer, "" none
+  Poll poll = {};                // called while the checkpoint is read; throws when told to stop
+  std::vector<std::string> warnings = {};  // given before there was a log
+  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
+};
+
+template <class Exec, class T>
+class Trainer {
+ public:
+  // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
+  Trainer(const Exec&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
+          Metrics&);
+  // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
+  ExitCode run();
+  // One update; false when a stop was wished meanwhile and the open accumulation was dropped.
+  bool step();
+
+ private:
+  bool accumulate();                      // forward and backward of this rank's share of a global batch
+  bool finite(double loss, double norm);  // applies run.on_nonfinite
+  [[noreturn]] void fail_diverged(const std::string& what);  // on all ranks
+  void evaluate();
+  void save();
+  void require_run_dir();  // that it is still there, before a save
+  void wait_for_saves();   // of all ranks, until the one under way has ended
+  void drain_events();
+  bool stop_wished();  // on all ranks together
+  void load();
+  void note_refresh_failures();  // of preconditioners, since the last update
+  void write_diagnostics();
+  void report(double norm, double factor);
+  void write_loads();  // of the updates since the last call; collective
+  RunState run_state() const;
+  bool several() const { return runtime_.size() > 1; }
+
+  const TrainSetup& setup_;
+  const Options& options_;
+  Runtime& runtime_;
+  Stop& stop_;
+  Metrics& metrics_;
+  Exec exec_;
+  RunTrace trace_;
+  DistributedSession<Exec, T> model_;
+  Schedule schedule_;
+  std::unique_ptr<DataLoader> loader_;
+  const SampleSet& training_;
+  const SampleSet* validation_;
+  std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every
+  CheckpointWriter checkpoints_;
+  StepReport report_;
+  std::vector<RankStep> rank_steps_;
+  PhaseClock clock_;
+  Batch batch_;
+  std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
+               refresh_failures_ = 0;
+  std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
+  double loss_ = 0, longest_step_ = 0;
+  double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
+  std::int64_t updates_ = 0;
+  bool save_wished_ = false, stopped_ = false, saves_fail_ = false;
+};
+
+}  // namespace sestina

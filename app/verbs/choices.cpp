@@ -1,0 +1,137 @@
+#include "app/verbs/choices.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace sestina {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void bad_line(const std::string& path, std::size_t line, const std::string& what) {
+  fail(ExitCode::bad_data, "{}:{}: {}; expected {{\"context\": text, \"choices\": [text, ...], \"answer\": index}}",
+       path, line, what);
+}
+
+const json& member(const json& object, const char* name, const std::string& path, std::size_t line) {
+  const auto found = object.find(name);
+  if (found == object.end()) bad_line(path, line, fmt::format("\"{}\" is missing", name));
+  return *found;
+}
+
+Question read_question(const std::string& text, const std::string& path, std::size_t line) {
+  const json object = json::parse(text, nullptr, false);
+  if (!object.is_object()) bad_line(path, line, "not a JSON object");
+  const json &context = member(object, "context", path, line), &choices = member(object, "choices", path, line),
+             &answer = member(object, "answer", path, line);
+  if (!context.is_string()) bad_line(path, line, "\"context\" is not a text");
+  if (!choices.is_array() || choices.size() < 2) bad_line(path, line, "\"choices\" is not a list of two or more texts");
+  Question question{context.get<std::string>(), {}, 0, line};
+  for (const json& choice : choices) {
+    if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
+      bad_line(path, line, "a choice is not a text, or is empty");
+    question.choices.push_back(choice.get<std::string>());
+  }
+  if (!answer.is_number_integer() || answer.get<std::int64_t>() < 0 ||
+      answer.get<std::int64_t>() >= static_cast<std::int64_t>(choices.size()))
+    bad_line(path, line, fmt::format("\"answer\" is {}, not an index from 0 to {}", answer.dump(), choices.size() - 1));
+  question.answer = answer.get<std::size_t>();
+  return question;
+}
+
+std::size_t best(const double* scores, std::size_t count) {
+  return static_cast<std::size_t>(std::max_element(scores, scores + count) - scores);
+}
+
+}  // namespace
+
+std::vector<Question> read_questions(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ExitCode::input_missing, "--choices {}: cannot be read", path);
+  std::vector<Question> questions;
+  std::string text;
+  for (std::size_t line = 1; std::getline(file, text); ++line)
+    if (text.find_first_not_of(" \t\r") != text.npos) questions.push_back(read_question(text, path, line));
+  if (questions.empty()) fail(ExitCode::bad_data, "--choices {}: no question in it", path);
+  return questions;
+}
+
+std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, const std::string& path,
+                                        const Codec& codec, std::int64_t end_of_document, const ModelConfig& model) {
+  std::vector<ChoiceTokens> all;
+  const auto room = static_cast<std::size_t>(model.max_position_embeddings) + 1;  // the last token is no input
+  for (const Question& question : questions) {
+    std::vector<std::int32_t> context = codec.encode(question.context);
+    if (context.empty() && end_of_document < 0)
+      bad_line(path, question.line, "\"context\" is empty and the tokenizer has no end-of-document token");
+    for (const std::string& choice : question.choices) {
+      ChoiceTokens tokens{codec.encode(question.context + choice), context.size()};
+      if (context.empty()) {
+        tokens.ids.insert(tokens.ids.begin(), static_cast<std::int32_t>(end_of_document));
+        tokens.begin = 1;
+      }
+      if (tokens.begin >= tokens.ids.size())
+        tokens.begin = tokens.ids.size() - 1;  // the choice merged with its context
+      const std::size_t excess = tokens.ids.size() > room ? tokens.ids.size() - room : 0;
+      if (tokens.begin < excess + 1)
+        bad_line(path, question.line,
+                 fmt::format("a choice has {} tokens, the model knows {} positions", tokens.ids.size() - tokens.begin,
+                             model.max_position_embeddings));
+      tokens.ids.erase(tokens.ids.begin(), tokens.ids.begin() + static_cast<std::ptrdiff_t>(excess));
+      tokens.begin -= excess;
+      const std::int32_t largest = *std::max_element(tokens.ids.begin(), tokens.ids.end());
+      if (largest >= model.vocab_size)
+        bad_line(path, question.line,
+                 fmt::format("token {} in the text, the model knows 0 to {}", largest, model.vocab_size - 1));
+      all.push_back(std::move(tokens));
+    }
+  }
+  return all;
+}
+
+template <class Exec, class T>
+std::vector<double> score_choices(Session<Exec, T>& session, const std::vector<ChoiceTokens>& choices) {
+  const auto B = static_cast<std::size_t>(session.setting().micro_batch),
+             length = static_cast<std::size_t>(session.setting().sequence);
+  std::vector<std::int32_t> window(B * (length + 1));
+  std::vector<Acc<T>> losses(B * length);
+  std::vector<double> scores;
+  for (std::size_t first = 0; first < choices.size(); first += B) {
+    const std::size_t rows = std::min(B, choices.size() - first);
+    std::fill(window.begin(), window.end(), -1);  // behind the end: no target, and attention is causal
+    for (std::size_t b = 0; b < rows; ++b)
+      std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
+                window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
+    session.load(window.data(), nullptr);
+    session.loss();
+    session.token_losses(losses.data());
+    for (std::size_t b = 0; b < rows; ++b) {
+      const ChoiceTokens& choice = choices[first + b];
+      double score = 0;
+      for (std::size_t at = choice.begin; at < choice.ids.size(); ++at) score -= losses[b * length + at - 1];
+      scores.push_back(score);
+    }
+  }
+  return scores;
+}
+
+ChoiceResult choice_result(const std::vector<Question>& questions, const std::vector<double>& log_likelihoods) {
+  std::vector<double> right, right_normalised;
+  const double* scores = log_likelihoods.data();
+  for (const Question& question : questions) {
+    const std::size_t n = question.choices.size();
+    std::vector<double> per_byte(n);
+    for (std::size_t i = 0; i < n; ++i) per_byte[i] = scores[i] / static_cast<double>(question.choices[i].size());
+    right.push_back(best(scores, n) == question.answer ? 1 : 0);
+    right_normalised.push_back(best(per_byte.data(), n) == question.answer ? 1 : 0);
+    scores += n;
+  }
+  return {questions.size(), mean_error(right), mean_error(right_normalised)};
+}
+
+#define SESTINA_CHOICES(Exec, T) \
+  template std::vector<double> score_choices<Exec, T>(Session<Exec, T>&, const std::vector<ChoiceTokens>&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHOICES)
+
+}  // namespace sestina

@@ -1,0 +1,47 @@
+// Multiple choice: which of several continuations of a context the model finds most likely. The file is JSONL, lines
+// {"context": text, "choices": [text, ...], "answer": index from 0}; a choice follows its context as it stands, so it
+// brings its own leading space.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "app/train/evaluation.hpp"
+#include "app/verbs/text_stream.hpp"
+
+namespace sestina {
+
+struct Question {
+  std::string context;
+  std::vector<std::string> choices;  // two or more, none empty
+  std::size_t answer = 0;
+  std::size_t line = 0;  // in the file, from 1
+};
+
+// Error(input_missing) when the file cannot be read, Error(bad_data) with the line where it is not as said; blank lines
+// are left out.
+std::vector<Question> read_questions(const std::string& path);
+
+// Context and choice as tokens. The choice is what the tokens of both together have beyond those of the context alone.
+struct ChoiceTokens {
+  std::vector<std::int32_t> ids;
+  std::size_t begin = 0;  // first token of the choice, at least 1
+};
+// All choices of all questions, in order. An empty context is the end-of-document token. What is longer than the
+// model's positions loses tokens in front; Error(bad_data) with path and line when a choice alone is too long, an id is
+// beyond the vocabulary, or the context is empty and there is no such token (end_of_document -1).
+std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>&, const std::string& path, const Codec&,
+                                        std::int64_t end_of_document, const ModelConfig&);
+
+// Log-likelihood of each choice in nats. The session's windows have room for the longest (ids.size() - 1).
+template <class Exec, class T>
+std::vector<double> score_choices(Session<Exec, T>&, const std::vector<ChoiceTokens>&);
+
+// Share of the questions whose answer has the largest log-likelihood, and the largest per byte of the choice; of equal
+// ones the first counts.
+struct ChoiceResult {
+  std::size_t questions = 0;
+  MeanError accuracy, accuracy_normalised;
+};
+ChoiceResult choice_result(const std::vector<Question>&, const std::vector<double>& log_likelihoods);
+
+}  // namespace sestina

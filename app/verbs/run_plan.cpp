@@ -1,0 +1,94 @@
+#include "app/verbs/run_plan.hpp"
+
+#include <algorithm>
+
+#include "app/start/memory_check.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "core/optimizer/kinds/routing.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_cost.hpp"
+
+namespace sestina {
+namespace {
+
+bool is_bf16(const Options& options) { return options.train.precision == TrainOptions::Precision::bf16; }
+
+// AdamW reads weight, gradient and both moments and writes all but the gradient; bf16 runs write the compute copy too.
+double adamw_bytes(std::int64_t parameters, const Options& options) {
+  constexpr double passes = 7, f32 = 4, copy = 2;
+  return static_cast<double>(parameters) * (passes * f32 + (is_bf16(options) ? copy : 0));
+}
+
+// Of the rank that is last: its rows of the scalar tensors and its matrices.
+std::optional<double> optimizer_seconds(const RunPlan& run) {
+  const MachineOptions& machine = run.options.machine;
+  if (!machine.memory_bandwidth) return std::nullopt;
+  double slowest = 0;
+  std::size_t first = 0;
+  for (const StagePlan& stage : run.plan.stages) {
+    const std::size_t ranks = stage.rank_cost.size();
+    std::vector<double> seconds(ranks, 0);
+    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+      if (stage.owner[i] == scalar_tensor) continue;
+      if (!machine.peak_tflops) return std::nullopt;
+      const double cost = 1e-9 * static_cast<double>(tensor_cost(stage.specs[i], run.options.optimizer,
+                                                                 ParallelOptions::Cost::seconds, machine));
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const auto tp = static_cast<std::size_t>(run.plan.tp);
+        const bool owns = stage.owner[i] == every_rank || static_cast<std::size_t>(stage.owner[i]) == rank / tp;
+        const bool hosts = stage.host[i] == every_rank || static_cast<std::size_t>(stage.host[i]) == rank % tp;
+        if (owns && hosts) seconds[rank] += cost;
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      slowest = std::max(slowest, seconds[rank] + adamw_bytes(run.memory[first + rank].scalar_elements, run.options) /
+                                                      (*machine.memory_bandwidth * 1e9));
+    first += ranks;
+  }
+  return slowest;
+}
+
+void estimate(RunPlan& run) {
+  const MachineOptions& machine = run.options.machine;
+  const double ranks = run.plan.ranks();
+  if (machine.peak_tflops) run.forward_backward_s = run.flops_per_step / (ranks * *machine.peak_tflops * 1e12);
+  run.optimizer_s = optimizer_seconds(run);
+  if (machine.network_bandwidth) {
+    double bytes = 0;
+    for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);
+    run.network_s = bytes / (*machine.network_bandwidth * 1e9);
+  }
+  std::size_t checkpoint = 0;
+  for (const RankMemory& memory : run.memory) checkpoint = std::max(checkpoint, memory.checkpoint);
+  if (machine.disk_bandwidth) run.checkpoint_s = static_cast<double>(checkpoint) / (*machine.disk_bandwidth * 1e9);
+}
+
+}  // namespace
+
+RunPlan make_run_plan(const Options& options) {
+  RunPlan run;
+  run.options = options;
+  run.plan = make_plan(options);
+  run.memory = rank_memory(run.plan, options);
+  for (const RankMemory& memory : run.memory) run.needed_bytes = std::max(run.needed_bytes, memory.total());
+  run.available_bytes = available_memory_bytes();
+  run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
+  run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
+  run.flops_per_step = run.flops_per_token * run.tokens_per_step;
+  estimate(run);
+  return run;
+}
+
+std::vector<MemoryKind> kinds_of(const RankMemory& memory, bool shared_weights) {
+  const ModelSize& size = memory.size;
+  return {{"weights", shared_weights ? "weights" : "compute weights", size.weights},
+          {"master_weights", "master weights", size.master},
+          {"gradients", "gradients", size.gradients},
+          {"optimizer", "optimizer state", size.optimizer},
+          {"activations", "activations", size.activations},
+          {"workspace", "workspace", size.workspace},
+          {"checkpoint_copy", "checkpoint copy", memory.checkpoint}};
+}
+
+}  // namespace sestina

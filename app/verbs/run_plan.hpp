@@ -1,0 +1,44 @@
+// What `sestina plan` knows of a run, and the two ways to print it. No Kokkos.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/deck/options.hpp"
+#include "core/layout/plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "parallel/plan/plan_reading.hpp"
+
+namespace sestina {
+
+struct RunPlan {
+  Options options;
+  Plan plan;
+  std::vector<RankMemory> memory;     // by rank, stage by stage
+  std::size_t needed_bytes = 0;       // of the fullest rank
+  std::uint64_t available_bytes = 0;  // of this machine; 0 = not known
+  double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
+  std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s;  // empty: the machine is not known
+  double planning_s = 0;
+  // What is sent is hidden under the model's work at best.
+  std::optional<double> step_s() const {
+    return forward_backward_s && optimizer_s ? std::optional(*forward_backward_s + *optimizer_s) : std::nullopt;
+  }
+};
+
+RunPlan make_run_plan(const Options&);
+
+// One row of the memory table.
+struct MemoryKind {
+  const char* name;  // in JSON
+  const char* what;
+  std::size_t bytes;
+};
+std::vector<MemoryKind> kinds_of(const RankMemory&, bool shared_weights);
+
+void print_json(const RunPlan&);
+void print_text(const RunPlan&);
+
+void print_json(const PaperReading&);
+void print_text(const PaperReading&);
+
+}  // namespace sestina

@@ -1,0 +1,151 @@
+// `sestina plan --json`: one object.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/verbs/run_plan.hpp"
+#include "core/layout/tensor_sums.hpp"
+
+namespace sestina {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+Json names_of(const StagePlan& stage, const std::vector<int>& specs) {
+  Json names = Json::array();
+  for (const int spec : specs) names.push_back(stage.specs[static_cast<std::size_t>(spec)].name);
+  return names;
+}
+
+// {name: rank} of every matrix; null: each rank has its own. An ordered object looks through all its keys for each new
+// one: names are added to its list as they are, being all different, for a model has very many.
+Json ranks_by_name(const Plan& plan, std::vector<int> StagePlan::*rank_of) {
+  Json::object_t ranks;
+  Json::object_t::Container& list = ranks;
+  for (const StagePlan& stage : plan.stages)
+    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+      const int rank = (stage.*rank_of)[i];
+      if (rank != scalar_tensor)
+        list.emplace_back(stage.specs[i].name, rank == every_rank ? Json(nullptr) : Json(rank));
+    }
+  return ranks;
+}
+
+Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
+  const StagePlan& stage = run.plan.stages[stage_number];
+  const RankMemory& memory = run.memory[stage_number * stage.rank_cost.size() + rank];
+  const auto tp = static_cast<std::size_t>(run.plan.tp);
+  Json bytes = Json::object();
+  for (const auto& kind : kinds_of(memory, false)) bytes[kind.name] = kind.bytes;
+  bytes["total"] = memory.total();
+  // Without a matrix the scalar optimizer's rows are all there is: element by element.
+  const bool matrices = run.options.optimizer.matrix.has_value();
+  return {{"stage", stage_number},
+          {"dp", rank / tp},
+          {"tp", rank % tp},
+          {"cost", matrices ? stage.rank_cost[rank] : memory.scalar_elements},
+          {"elements", matrices ? stage.rank_elements[rank] : memory.scalar_elements},
+          {"scalar_elements", memory.scalar_elements},
+          {"bytes", bytes}};
+}
+
+Json ranks_json(const RunPlan& run) {
+  Json ranks = Json::array();
+  for (std::size_t stage = 0; stage < run.plan.stages.size(); ++stage)
+    for (std::size_t rank = 0; rank < run.plan.stages[stage].rank_cost.size(); ++rank)
+      ranks.push_back(rank_json(run, stage, rank));
+  return ranks;
+}
+
+Json micro_groups_json(const Plan& plan) {
+  Json groups = Json::array();
+  for (std::size_t number = 0; number < plan.stages.size(); ++number) {
+    const StagePlan& stage = plan.stages[number];
+    for (std::size_t rank = 0; rank < stage.micro_groups.size(); ++rank)
+      for (const MicroGroup& group : stage.micro_groups[rank])
+        groups.push_back(
+            {{"stage", number}, {"dp", rank}, {"bytes", group.bytes}, {"matrices", names_of(stage, group.specs)}});
+  }
+  return groups;
+}
+
+Json model_json(const Options& options) {
+  return {{"parameters", parameter_count(options.model)},
+          {"tensors", sum_over_tensors(options.model, [](const TensorSpec&) { return 1; })}};
+}
+
+Json ownership_json(const RunPlan& run) {
+  const Plan& plan = run.plan;
+  Json buckets = Json::array(), scalar_buckets = Json::array(), collectives = Json::array();
+  for (auto stage = plan.stages.rbegin(); stage != plan.stages.rend(); ++stage) {
+    for (const BucketLayout& bucket : stage->buckets) buckets.push_back(names_of(*stage, bucket.specs));
+    for (const BucketLayout& bucket : stage->scalar_buckets)
+      scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
+  }
+  for (const Collective& c : plan.collectives)
+    collectives.push_back(
+        {{"operation", c.operation}, {"group", c.group}, {"what", c.what}, {"count", c.count}, {"bytes", c.bytes}});
+  Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
+  if (plan.tp > 1) {
+    out["hosts"] = ranks_by_name(plan, &StagePlan::host);
+    out["micro_groups"] = micro_groups_json(plan);
+  }
+  out["buckets"] = buckets;
+  out["scalar_buckets"] = scalar_buckets;
+  out["collectives"] = collectives;
+  return out;
+}
+
+Json to_json(const RunPlan& run) {
+  const Plan& plan = run.plan;
+  const bool known = run.available_bytes != 0;
+  Json out = {
+      {"model", model_json(run.options)},
+      {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
+      {"ranks", ranks_json(run)},
+      {"ratios",
+       {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
+        {"hosts", {{"cost", plan.host_cost.ratio}, {"bound", plan.host_cost.bound}}}}}};
+  out.update(ownership_json(run));
+  out.update({{"flops_per_token", run.flops_per_token},
+              {"flops_per_step", run.flops_per_step},
+              {"tokens_per_step", run.tokens_per_step},
+              {"steps", run.options.run.steps},
+              {"memory",
+               {{"needed_bytes", run.needed_bytes},
+                {"available_bytes", known ? Json(run.available_bytes) : Json(nullptr)},
+                {"fits", known ? Json(run.needed_bytes <= run.available_bytes) : Json(nullptr)}}},
+              {"estimate",
+               {{"step_s", json_of(run.step_s())},
+                {"forward_backward_s", json_of(run.forward_backward_s)},
+                {"optimizer_s", json_of(run.optimizer_s)},
+                {"network_s", json_of(run.network_s)},
+                {"checkpoint_s", json_of(run.checkpoint_s)}}},
+              {"planning_s", run.planning_s}});
+  return out;
+}
+
+Json rows_json(const std::vector<ReadingRow>& rows) {
+  Json out = Json::array();
+  for (const ReadingRow& row : rows)
+    out.push_back({{"plan", row.plan}, {"flops", row.flops}, {"elements", row.elements}});
+  return out;
+}
+
+}  // namespace
+
+void print_json(const RunPlan& run) { fmt::print("{}\n", to_json(run).dump(2)); }
+
+void print_json(const PaperReading& reading) {
+  const Json out = {{"dp", rows_json(reading.dp)},
+                    {"dp_bound", reading.dp_bound},
+                    {"hosts_of_rank_0", rows_json(reading.hosts)},
+                    {"hosts_of_any_rank", {{"least", reading.hosts_least}, {"most", reading.hosts_most}}},
+                    {"all_hosts", rows_json(reading.all_hosts)},
+                    {"all_hosts_bound", reading.all_hosts_bound}};
+  fmt::print("{}\n", out.dump(2));
+}
+
+}  // namespace sestina

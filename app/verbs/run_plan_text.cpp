@@ -1,0 +1,202 @@
+// `sestina plan` for people.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "app/verbs/run_plan.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "parallel/plan/plan_collectives.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr double bar_width = 40;
+
+std::string with_unit(double value, const char* unit) {
+  static constexpr const char* prefixes[] = {"", "k", "M", "G", "T", "P", "E", "Z"};
+  std::size_t i = 0;
+  while (value >= 1000 && i + 1 < std::size(prefixes)) {
+    value /= 1000;
+    ++i;
+  }
+  return fmt::format("{:.4g} {}{}", value, prefixes[i], unit);
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 1) return fmt::format("{:.3g} ms", seconds * 1e3);
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  const auto minutes = static_cast<long long>(seconds / 60);
+  return minutes < 120 ? fmt::format("{} min", minutes) : fmt::format("{} h {} min", minutes / 60, minutes % 60);
+}
+
+std::string bar(double part) { return std::string(static_cast<std::size_t>(bar_width * part + 0.5), '#'); }
+
+void print_sizes(const RunPlan& run) {
+  const Options& o = run.options;
+  const ModelConfig& m = o.model;
+  fmt::print("model       {}{}, {} layers, hidden {}, intermediate {}, heads {} ({} key/value) of {}, vocabulary {}\n",
+             name(m.family), m.preset.empty() ? "" : " (" + m.preset + ")", m.num_hidden_layers, m.hidden_size,
+             m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
+  fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
+             sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
+  const LocalBatch batch = local_batch(o);
+  fmt::print("step        {} sequences of {} tokens, {} at a time{}, {}{}\n", o.train.global_batch,
+             o.data.sequence_length, batch.micro, o.parallel.dp > 1 ? " on each data-parallel rank" : "",
+             o.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32",
+             o.train.recompute ? ", recomputed activations" : "");
+  fmt::print("work        {} per token, {} per step\n\n", with_unit(run.flops_per_token, "FLOP"),
+             with_unit(run.flops_per_step, "FLOP"));
+}
+
+std::string load_text(std::int64_t load, ParallelOptions::Cost cost) {
+  constexpr double nano = 1e-9;
+  const auto value = static_cast<double>(load);
+  return cost == ParallelOptions::Cost::seconds ? time_text(nano * value)
+                                                : with_unit(value, cost == ParallelOptions::Cost::flops ? "FLOP" : "");
+}
+
+const char* name_of(ParallelOptions::Partition partition) {
+  static constexpr const char* names[] = {"optimal", "balanced", "layerwise", "start-index", "replicated"};
+  return names[static_cast<int>(partition)];
+}
+
+void print_ratio(const char* what, const LoadRatio& load) {
+  fmt::print("  {:28}{:8.4f}   least possible {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
+}
+
+// A line of the table: ranks begin to end - 1 and what the least and the most loaded of them have.
+struct LoadRow {
+  std::size_t begin, end;
+  std::int64_t least, most;
+};
+
+// Ranks one by one, or several to a row where they are many; neighbours with the same loads share one.
+std::vector<LoadRow> load_rows(const std::vector<std::int64_t>& load) {
+  constexpr std::size_t most_rows = 16;
+  const std::size_t each = (load.size() + most_rows - 1) / most_rows;
+  std::vector<LoadRow> rows;
+  for (std::size_t begin = 0; begin < load.size(); begin += each) {
+    const std::size_t end = std::min(begin + each, load.size());
+    const auto [least, most] = std::minmax_element(load.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                   load.begin() + static_cast<std::ptrdiff_t>(end));
+    if (!rows.empty() && rows.back().least == *least && rows.back().most == *most)
+      rows.back().end = end;
+    else
+      rows.push_back({begin, end, *least, *most});
+  }
+  return rows;
+}
+
+void print_loads(const RunPlan& run) {
+  std::vector<std::int64_t> load;
+  for (const StagePlan& stage : run.plan.stages)
+    load.insert(load.end(), stage.rank_cost.begin(), stage.rank_cost.end());
+  const auto largest = static_cast<double>(std::max<std::int64_t>(*std::max_element(load.begin(), load.end()), 1));
+  const auto cost = run.options.parallel.cost;
+  for (const LoadRow& row : load_rows(load)) {
+    const bool one = row.begin + 1 == row.end;
+    const std::string who =
+        one ? fmt::format("rank {}", row.begin) : fmt::format("ranks {}-{}", row.begin, row.end - 1);
+    const auto low = static_cast<double>(row.least), high = static_cast<double>(row.most);
+    fmt::print("  {:16}{:>14}{:>18}  {}{}\n", who, load_text(row.most, cost),
+               row.least == row.most ? "" : "from " + load_text(row.least, cost), bar(low / largest),
+               std::string(bar(high / largest).size() - bar(low / largest).size(), '-'));
+  }
+}
+
+void print_balance(const RunPlan& run) {
+  const Plan& plan = run.plan;
+  if (plan.ranks() == 1) return;
+  fmt::print("ranks       dp {} x tp {} x pp {} = {}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
+             name_of(run.options.parallel.partition));
+  std::size_t matrices = 0;
+  for (const StagePlan& stage : plan.stages)
+    for (const int owner : stage.owner) matrices += owner != scalar_tensor;
+  if (matrices == 0) {
+    fmt::print("no matrix optimizer: all tensors are cut at rows, evenly\n\n");
+    return;
+  }
+  fmt::print("loads of {} matrices, largest over mean\n", matrices);
+  print_ratio("data-parallel ranks", plan.dp_cost);
+  fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
+  if (plan.tp > 1) print_ratio("tensor-parallel hosts", plan.host_cost);
+  print_loads(run);
+  fmt::print("\n");
+}
+
+void print_collectives(const RunPlan& run) {
+  if (run.plan.collectives.empty()) return;
+  fmt::print("{:38}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
+  for (const Collective& c : run.plan.collectives)
+    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
+               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"));
+  fmt::print("\n");
+}
+
+void print_memory(const RunPlan& run) {
+  const auto by_total = [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); };
+  const RankMemory& fullest = *std::max_element(run.memory.begin(), run.memory.end(), by_total);
+  const RankMemory& emptiest = *std::min_element(run.memory.begin(), run.memory.end(), by_total);
+  const bool many = run.memory.size() > 1;
+  const auto kinds = kinds_of(fullest, run.options.train.precision == TrainOptions::Precision::fp32);
+  std::size_t largest = 1;
+  for (const auto& kind : kinds) largest = std::max(largest, kind.bytes);
+  fmt::print("{}\n", many ? fmt::format("memory of the fullest rank; the emptiest takes {}",
+                                        with_unit(static_cast<double>(emptiest.total()), "B"))
+                          : "memory");
+  for (const auto& kind : kinds)
+    fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
+               bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
+  const std::string have = run.available_bytes == 0 ? "" : with_unit(static_cast<double>(run.available_bytes), "B");
+  fmt::print("  {:16}{:>12}  {}\n\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"),
+             have.empty()                              ? ""
+             : run.needed_bytes <= run.available_bytes ? "fits: this machine has " + have + " left"
+                                                       : "DOES NOT FIT: this machine has " + have + " left");
+}
+
+void print_time(const RunPlan& run) {
+  const auto line = [](const char* what, std::optional<double> seconds, const char* keys) {
+    fmt::print("  {:16}{:>12}{}\n", what, seconds ? time_text(*seconds) : "unknown",
+               seconds ? "" : fmt::format("  (set {})", keys));
+  };
+  const bool matrices = run.options.optimizer.matrix.has_value();
+  fmt::print("time, at the machine's peak\n");
+  line("model", run.forward_backward_s, "machine.peak_tflops");
+  line("optimizer", run.optimizer_s,
+       matrices ? "machine.peak_tflops, machine.memory_bandwidth" : "machine.memory_bandwidth");
+  if (run.plan.ranks() > 1) line("network", run.network_s, "machine.network_bandwidth");
+  line("checkpoint", run.checkpoint_s, "machine.disk_bandwidth");
+  if (const auto step = run.step_s(); step && run.options.run.steps > 0)
+    fmt::print("  {:16}{:>12}  {} steps, {} tokens\n", "run",
+               time_text(*step * static_cast<double>(run.options.run.steps)), run.options.run.steps,
+               with_unit(run.tokens_per_step * static_cast<double>(run.options.run.steps), ""));
+  if (run.plan.ranks() > 1) fmt::print("\nplanned in {}\n", time_text(run.planning_s));
+}
+
+void print_rows(const std::vector<ReadingRow>& rows) {
+  for (const ReadingRow& row : rows) fmt::print("  {:28}{:>8.3f}{:>12.3f}\n", row.plan, row.flops, row.elements);
+}
+
+}  // namespace
+
+void print_text(const RunPlan& run) {
+  print_sizes(run);
+  print_balance(run);
+  print_collectives(run);
+  print_memory(run);
+  print_time(run);
+}
+
+void print_text(const PaperReading& reading) {
+  fmt::print("largest over mean             {:>8}{:>12}\n", "FLOPs", "elements");
+  fmt::print("data-parallel ranks; least possible {:.2f}\n", reading.dp_bound);
+  print_rows(reading.dp);
+  fmt::print("hosts of data-parallel rank 0\n");
+  print_rows(reading.hosts);
+  fmt::print("  micro-groups over the hosts of other ranks: FLOPs {:.2f} to {:.2f}\n", reading.hosts_least,
+             reading.hosts_most);
+  fmt::print("hosts of all ranks; least possible {:.2f}\n", reading.all_hosts_bound);
+  print_rows(reading.all_hosts);
+}
+
+}  // namespace sestina

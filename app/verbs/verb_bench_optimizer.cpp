@@ -1,0 +1,165 @@
+// `sestina bench optimizer`: whole update passes over the deck's model, or over a list of matrices, with random
+// gradients: time with refreshes spread over their period, time of the refreshes, state, and speed of the products.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "app/command/verbs.hpp"
+#include "app/start/deck_layers.hpp"
+#include "app/start/dispatch.hpp"
+#include "app/start/kokkos_session.hpp"
+#include "app/start/memory_check.hpp"
+#include "app/train/step_report.hpp"
+#include "app/verbs/bench.hpp"
+#include "core/layout/arena.hpp"
+#include "core/optimizer/optimizer.hpp"
+#include "kernels/blas/machine_peak.hpp"
+
+namespace sestina {
+namespace {
+
+struct OptimizerBench {
+  double update_s = 0;                        // median over passes, per update
+  double refresh_s = 0;                       // of it, in refreshes
+  double products_s = 0, products_flops = 0;  // per update; refreshes are in neither
+  std::size_t state_bytes = 0;
+  int lanes = 0;
+};
+
+// "1024x1024,768x2048" as matrices of these shapes.
+std::vector<TensorSpec> listed_matrices(const std::string& shapes) {
+  std::vector<TensorSpec> specs;
+  for (std::size_t begin = 0; begin <= shapes.size();) {
+    const std::size_t end = std::min(shapes.find(',', begin), shapes.size());
+    const std::string word = shapes.substr(begin, end - begin);
+    TensorSpec spec;
+    int used = 0;
+    if (std::sscanf(word.c_str(), "%ldx%ld%n", &spec.rows, &spec.cols, &used) != 2 ||
+        used != static_cast<int>(word.size()) || std::min(spec.rows, spec.cols) < 1 ||
+        std::max(spec.rows, spec.cols) > 1 << 20)
+      fail(ExitCode::usage, "--shapes: got \"{}\", allowed: rows x columns such as 1024x1024,768x2048", word);
+    spec.name = fmt::format("matrix.{}.weight", specs.size());
+    specs.push_back(spec);
+    begin = end + 1;
+  }
+  return specs;
+}
+
+// Small numbers of both signs; the same in every run.
+template <class Exec, class A>
+void fill(const Exec& exec, Vector<A, Exec> x, double scale) {
+  Kokkos::parallel_for(
+      "bench_fill", Kokkos::RangePolicy<Exec>(exec, 0, x.size()), KOKKOS_LAMBDA(const std::size_t i) {
+        const auto mixed = static_cast<std::uint32_t>(i * 2654435761u) ^ static_cast<std::uint32_t>(i >> 7);
+        x(i) = static_cast<A>(scale * (static_cast<double>((mixed * 2246822519u) >> 8) / 8388608.0 - 1.0));
+      });
+}
+
+void require_optimizer_memory(const std::vector<TensorSpec>& specs, const OptimizerOptions& options, bool bf16_run) {
+  const ArenaLayout all = arena_layout(specs);
+  const std::size_t tensors = all.elements * (2 * sizeof(float) + (bf16_run ? sizeof(bf16) : 0)),
+                    state = optimizer_state_bytes(specs, options, sizeof(float));
+  const std::uint64_t have = available_memory_bytes();
+  if (have == 0 || tensors + state <= have) return;
+  fail(ExitCode::unavailable,
+       "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, this machine has {:.2f} GB left",
+       options.kind, static_cast<double>(tensors) * 1e-9, static_cast<double>(state) * 1e-9,
+       static_cast<double>(have) * 1e-9);
+}
+
+template <class Exec, class T>
+OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& specs, const Options& options,
+                              const BenchArguments& arguments) {
+  const Arena<Exec, T> arena(specs, true);
+  fill<Exec, Acc<T>>(exec, arena.masters(), 0.02);
+  fill<Exec, Acc<T>>(exec, arena.gradients(), 1e-3);
+  std::vector<OwnedTensor<Exec, T>> tensors;
+  for (std::size_t i = 0; i < arena.size(); ++i)
+    tensors.push_back({specs[i], arena.gradient(i), arena.master(i), arena.compute(i)});
+  Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
+                               matrix_index(specs, options.optimizer));
+
+  // A pass is one period of refreshes, so that each pass has its share of them.
+  const std::int64_t period = options.optimizer.matrix ? options.optimizer.matrix->refresh_every : 1;
+  const std::int64_t passes = std::max<std::int64_t>(3, arguments.steps / period);
+  std::int64_t t = 0;
+  const auto pass = [&] {
+    for (std::int64_t i = 0; i < period; ++i) optimizer.step(exec, ++t, 1.0, 1.0);
+    exec.fence();
+  };
+  for (int i = 0; i < std::max(1, arguments.warmup); ++i) {  // the first update makes the first bases
+    optimizer.step(exec, ++t, 1.0, 1.0);
+    exec.fence();
+  }
+  std::vector<double> seconds, refreshes;
+  optimizer.take_refresh_seconds();
+  for (std::int64_t i = 0; i < passes; ++i) {
+    const double start = now_seconds();
+    pass();
+    seconds.push_back((now_seconds() - start) / static_cast<double>(period));
+    refreshes.push_back(optimizer.take_refresh_seconds() / static_cast<double>(period));
+  }
+  OptimizerBench bench{median(seconds), median(refreshes)};
+  optimizer.time_products(true);
+  pass();
+  const auto products = optimizer.take_products();
+  bench.products_s = products.seconds / static_cast<double>(period);
+  bench.products_flops = products.flops / static_cast<double>(period);
+  bench.state_bytes = optimizer.state_bytes();
+  bench.lanes = optimizer.lanes();
+  return bench;
+}
+
+}  // namespace
+
+int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
+  Deck deck = layered_deck(arguments.deck);
+  const Options options = Options::read(deck);
+  require_one_rank(deck, options.parallel);
+  deck.finish();
+  const auto specs = arguments.shapes.empty() ? tensor_specs(options.model) : listed_matrices(arguments.shapes);
+  const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
+  require_optimizer_memory(specs, options.optimizer, bf16_run);
+  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+  MachinePeak peak;
+  const OptimizerBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+    using Exec = std::decay_t<decltype(exec)>;
+    const OptimizerBench result = time_optimizer<Exec, typename decltype(tag)::type>(exec, specs, options, arguments);
+    peak = measure_machine_peak<Exec>(exec);
+    return result;
+  });
+  std::int64_t parameters = 0;
+  for (const TensorSpec& spec : specs) parameters += spec.elements();
+  const double tflops = bench.products_s > 0 ? bench.products_flops / bench.products_s * 1e-12 : 0;
+  const bool newton_schulz = options.optimizer.matrix && options.optimizer.matrix->words.contains("ns_set");
+  if (arguments.json) {
+    nlohmann::ordered_json json{{"kind", options.optimizer.kind},
+                                {"precision", bf16_run ? "bf16" : "fp32"},
+                                {"parameters", parameters},
+                                {"tensors", specs.size()},
+                                {"optimizer_s", bench.update_s},
+                                {"refresh_s", bench.refresh_s},
+                                {"state_bytes", bench.state_bytes},
+                                {"lanes", bench.lanes},
+                                {"matmul_s", bench.products_s},
+                                {"matmul_tflops", tflops},
+                                {"gemm_bf16_tflops", peak.gemm_bf16_tflops},
+                                {"gemm_fp32_tflops", peak.gemm_fp32_tflops}};
+    if (newton_schulz) json["newton_schulz_tflops"] = bench.products_flops / bench.update_s * 1e-12;
+    fmt::print("{}\n", json.dump());
+    return 0;
+  }
+  fmt::print("{}, {} parameters in {} tensors, {}, {} side by side\n", options.optimizer.kind, parameters, specs.size(),
+             bf16_run ? "bf16" : "fp32", bench.lanes);
+  fmt::print("update             {:9.1f} ms\n", bench.update_s * 1e3);
+  fmt::print("of it, refreshes   {:9.1f} ms\n", bench.refresh_s * 1e3);
+  fmt::print("matrix products    {:9.1f} ms   {:.3f} TFLOP/s; measured peak {:.3f} bf16, {:.3f} fp32\n",
+             bench.products_s * 1e3, tflops, peak.gemm_bf16_tflops, peak.gemm_fp32_tflops);
+  fmt::print("state              {:9.1f} MB   {:.2f} bytes for each parameter\n",
+             static_cast<double>(bench.state_bytes) * 1e-6,
+             static_cast<double>(bench.state_bytes) / static_cast<double>(parameters));
+  return 0;
+}
+
+}  // namespace sestina

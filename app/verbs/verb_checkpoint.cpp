@@ -1,0 +1,96 @@
+// `sestina checkpoint list | verify`: what a run directory holds, and whether it may be believed.
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/command/verbs.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_verify.hpp"
+
+namespace fs = std::filesystem;
+
+namespace sestina {
+namespace {
+
+using nlohmann::ordered_json;
+
+void print_json(const ordered_json& object) {
+  std::puts(object.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+}
+
+ordered_json to_json(const CheckpointInfo& info) {
+  ordered_json object = {
+      {"path", info.path}, {"step", info.step}, {"bytes", info.bytes}, {"complete", info.problem.empty()}};
+  object["problem"] = info.problem.empty() ? ordered_json() : ordered_json(info.problem);
+  return object;
+}
+
+void print_table(const std::vector<CheckpointInfo>& list, const char* good) {
+  for (const CheckpointInfo& info : list)
+    fmt::print("step {:>8}  {:>10.1f} MB  {:<10}  {}\n", info.step, static_cast<double>(info.bytes) * 1e-6,
+               info.problem.empty() ? good : "DAMAGED", info.problem.empty() ? info.path : info.problem);
+}
+
+bool is_run_directory(const std::string& path) { return fs::is_directory(fs::path(path) / "checkpoints"); }
+
+std::vector<CheckpointInfo> checkpoints_of(const std::string& run_dir) {
+  if (!fs::is_directory(run_dir)) fail(ExitCode::input_missing, "{}: there is no such run directory", run_dir);
+  return list_checkpoints(run_dir);
+}
+
+// The checkpoints that a path means, each with the problem that a thorough look finds.
+std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
+  std::vector<CheckpointInfo> list;
+  if (!is_run_directory(path)) {
+    if (!fs::exists(fs::symlink_status(path)))
+      fail(ExitCode::input_missing, "{}: there is no such checkpoint or run directory", path);
+    list.push_back({path, 0, 0, verify_checkpoint(path, full)});
+    if (list[0].problem.empty()) {
+      const Manifest manifest = load_manifest(path);
+      list[0].step = manifest.run.step;
+      for (const ManifestFile& file : manifest.files) list[0].bytes += file.size;
+    }
+    return list;
+  }
+  list = list_checkpoints(path);
+  if (list.empty()) fail(ExitCode::input_missing, "{}: this run directory holds no checkpoint", path);
+  for (CheckpointInfo& info : list)
+    if (info.problem.empty()) info.problem = verify_checkpoint(info.path, full);
+  return list;
+}
+
+}  // namespace
+
+int run_checkpoint_list(const CheckpointListArguments& arguments) {
+  const std::vector<CheckpointInfo> list = checkpoints_of(arguments.run_dir);
+  if (arguments.json) {
+    ordered_json entries = ordered_json::array();
+    for (const CheckpointInfo& info : list) entries.push_back(to_json(info));
+    print_json({{"run_dir", arguments.run_dir}, {"checkpoints", entries}});
+  } else if (list.empty()) {
+    fmt::print("{}: no checkpoint\n", arguments.run_dir);
+  } else {
+    print_table(list, "complete");
+  }
+  return static_cast<int>(ExitCode::done);
+}
+
+int run_checkpoint_verify(const CheckpointVerifyArguments& arguments) {
+  const std::vector<CheckpointInfo> list = verified(arguments.path, arguments.full);
+  std::size_t bad = 0;
+  ordered_json entries = ordered_json::array();
+  for (const CheckpointInfo& info : list) {
+    bad += info.problem.empty() ? 0 : 1;
+    entries.push_back(to_json(info));
+  }
+  if (arguments.json)
+    print_json({{"path", arguments.path}, {"full", arguments.full}, {"checkpoints", entries}});
+  else
+    print_table(list, "ok");
+  if (bad > 0) fail(ExitCode::bad_data, "{}: {} of {} checkpoints may not be used", arguments.path, bad, list.size());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace sestina

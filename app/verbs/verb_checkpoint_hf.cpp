@@ -1,0 +1,180 @@
+// `sestina checkpoint export | import`: between checkpoints and Hugging Face folders.
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/command/verbs.hpp"
+#include "app/start/deck_layers.hpp"
+#include "app/start/instruction_set.hpp"
+#include "app/start/run_dir.hpp"
+#include "app/train/run_data.hpp"
+#include "core/deck/options.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/hf/hf_model.hpp"
+#include "io/store/mapped_file.hpp"
+#include "io/store/output_file.hpp"
+
+namespace fs = std::filesystem;
+
+namespace sestina {
+namespace {
+
+StateField weight_field(const TensorSpec& spec) {
+  StateField field;
+  field.path = "/model/" + spec.name;
+  field.shape =
+      spec.is_vector() ? std::vector<std::int64_t>{spec.rows} : std::vector<std::int64_t>{spec.rows, spec.cols};
+  field.row_end = spec.rows;
+  return field;
+}
+
+ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoint, std::string& tokenizer) {
+  Deck deck;
+  deck.add_text(reader.run().deck, checkpoint + "/manifest.json", "");
+  const Options options = Options::read(deck);
+  deck.finish();
+  if (tokenizer.empty()) {
+    tokenizer = options.data.tokenizer;
+    if (!tokenizer.empty() && !fs::exists(tokenizer)) {
+      spdlog::warn("{}: the tokenizer of the deck is not there and is left out", tokenizer);
+      tokenizer.clear();
+    }
+  }
+  return options.model;
+}
+
+// The [model] section that says what a config.json says.
+std::string model_section(const ModelConfig& c) {
+  std::string text = fmt::format(
+      "[model]\nfamily = \"{}\"\nhidden_size = {}\nintermediate_size = {}\nnum_hidden_layers = {}\nnum_attention_heads "
+      "= {}\n"
+      "num_key_value_heads = {}\nhead_dim = {}\nvocab_size = {}\nmax_position_embeddings = {}\nrope_theta = {}\n"
+      "rms_norm_eps = {}\ntie_word_embeddings = {}\nattention_bias = {}\nhidden_act = \"{}\"\ninitializer_range = "
+      "{}\nposition = \"{}\"\n",
+      name(c.family), c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.num_attention_heads,
+      c.num_key_value_heads, c.head_dim, c.vocab_size, c.max_position_embeddings, c.rope_theta, c.rms_norm_eps,
+      c.tie_word_embeddings, c.attention_bias, c.hidden_act, c.initializer_range,
+      c.position == ModelConfig::Position::learned ? "learned" : "rope");
+  if (c.rope_scaling)
+    text += fmt::format(
+        "[model.rope_scaling]\nrope_type = \"llama3\"\nfactor = {}\nlow_freq_factor = {}\nhigh_freq_factor = {}\n"
+        "original_max_position_embeddings = {}\n",
+        c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
+        c.rope_scaling->original_max_position_embeddings);
+  return text;
+}
+
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
+
+void copy_file(const std::string& from, const std::string& to) {
+  OutputFile file(to);
+  file.write(MappedFile(from).view());
+  file.commit();
+}
+
+// The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
+// says another model is refused.
+std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config,
+                        const std::string& tokenizer) {
+  const bool given = !arguments.deck.empty() || !arguments.overrides.empty();
+  const bool from_hf =
+      given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand beside it
+  Deck deck = layered_deck(arguments, from_hf ? "" : model_section(config), hf + "/config.json");
+  if (!tokenizer.empty() && (!deck.has("data.tokenizer") || deck.from_file("data.tokenizer")))
+    deck.add_override("data.tokenizer=" + tokenizer);
+  const Options options = Options::read(deck);
+  deck.finish();
+  require_byte_vocabulary(options);
+  ModelConfig said = options.model;
+  said.bos_token_id = config.bos_token_id;  // a deck does not say these
+  said.eos_token_id = config.eos_token_id;
+  said.pad_token_id = config.pad_token_id;
+  if (said.to_hf_json() != config.to_hf_json())
+    fail(ExitCode::bad_data, "{}/config.json is another model than [model] of the deck", hf);
+  if (given) return deck.dump();
+  return model_section(config) + (tokenizer.empty() ? "" : fmt::format("[data]\ntokenizer = {}\n", quoted(tokenizer)));
+}
+
+}  // namespace
+
+int run_checkpoint_export(const CheckpointExportArguments& arguments) {
+  const std::string checkpoint =
+      find_checkpoint(arguments.checkpoint, [](const std::string& line) { spdlog::warn("{}", line); });
+  const CheckpointReader reader(checkpoint, false);
+  std::string tokenizer = arguments.tokenizer;
+  const ModelConfig config = model_of(reader, checkpoint, tokenizer);
+  const fs::path output = arguments.output;
+  std::error_code error;
+  if (fs::exists(output / "config.json")) fail(ExitCode::cannot_create, "{}: already holds a model", arguments.output);
+  fs::create_directories(output, error);
+  if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", arguments.output, error.message());
+
+  std::vector<std::vector<float>> weights;
+  std::vector<HfTensor> tensors;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    weights.emplace_back(static_cast<std::size_t>(spec.elements()));
+    reader.read(weight_field(spec), weights.back().data());
+    tensors.push_back({spec, weights.back().data()});
+  }
+  write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
+  fmt::print("{}: update {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
+             parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
+  const std::string difference = gpt2_difference(config);
+  if (config.family == Family::gpt)
+    fmt::print("{}\n", difference.empty() ? "transformers loads it as GPT-2 (GPT2LMHeadModel)"
+                                          : fmt::format("transformers has no class for this model ({}): sestina alone "
+                                                        "reads the folder",
+                                                        difference));
+  if (tokenizer.empty())
+    fmt::print("no tokenizer.json is written: the model reads bytes, or give one with --tokenizer\n");
+  return static_cast<int>(ExitCode::done);
+}
+
+int run_checkpoint_import(const CheckpointImportArguments& arguments) {
+  const ModelConfig config = read_hf_config(arguments.hf);
+  const SafeTensors file = open_hf_weights(arguments.hf, config);
+  RunState run;
+  const fs::path run_folder = fs::absolute(arguments.run_dir).lexically_normal();
+  const bool has_tokenizer = fs::exists(fs::path(arguments.hf) / "tokenizer.json");
+  run.deck =
+      import_deck(arguments.deck, arguments.hf, config, has_tokenizer ? (run_folder / "tokenizer.json").string() : "");
+  run.instruction_set = instruction_set();
+  run.loss = std::numeric_limits<double>::quiet_NaN();  // not known
+
+  std::vector<StateField> fields;
+  std::map<std::string, TensorSpec> specs;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    fields.push_back(weight_field(spec));
+    fields.back().on_device = true;  // not in memory: the copy below fetches it from the file
+    specs[fields.back().path] = spec;
+  }
+  const auto fetch = [&](const StateField& field, void* to) {
+    read_hf_tensor(file, specs.at(field.path), static_cast<float*>(to), arguments.hf);
+  };
+  Snapshot snapshot;
+  take_snapshot(fields, run, fetch, snapshot);  // reads all before anything is made
+
+  const RunDir run_dir(arguments.run_dir);
+  if (!list_checkpoints(arguments.run_dir).empty())
+    fail(ExitCode::cannot_create, "{}: already holds checkpoints", arguments.run_dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    if (has_tokenizer && fs::exists(fs::path(arguments.hf) / name))
+      copy_file((fs::path(arguments.hf) / name).string(), (run_folder / name).string());
+  CheckpointWriter writer(arguments.run_dir, CheckpointOptions{});
+  writer.slot() = std::move(snapshot);
+  writer.save();
+  writer.wait();
+  const CheckpointWriter::Event event = writer.take_events().at(0);
+  if (!event.error.empty()) fail(ExitCode::io_error, "{}", event.error);
+  run_dir.write_deck(run.deck);
+  fmt::print("{}: {} tensors, {} parameters, no optimizer state\n", event.path, fields.size(), parameter_count(config));
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace sestina

@@ -1,0 +1,157 @@
+// `sestina data tokenize` and `sestina data train-tokenizer`: from text to what training reads.
+#include <unistd.h>
+
+#include <cstdio>
+#include <list>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/command/verbs.hpp"
+#include "app/train/progress.hpp"
+#include "app/train/step_report.hpp"
+#include "io/store/output_file.hpp"
+#include "io/store/quiet_threads.hpp"
+#include "io/tokenizer/tokenizer.hpp"
+#include "io/tokens/text_files.hpp"
+#include "io/tokens/token_file.hpp"
+#include "io/tokens/token_file_forms.hpp"
+
+namespace sestina {
+namespace {
+
+// One line on the terminal that is written over; nothing where the output is no terminal. At most ten times a second.
+class ProgressLine {
+ public:
+  void show(double done, const std::string& text) {
+    if (!terminal_ || (done < 1 && now_seconds() < next_)) return;
+    next_ = now_seconds() + 0.1;
+    fmt::print(stderr, "\r\033[K{:3.0f} %  {}", 100 * done, text);
+    std::fflush(stderr);
+  }
+  ~ProgressLine() {
+    if (terminal_ && next_ > 0) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool terminal_ = shows_progress("auto", STDERR_FILENO);
+  double next_ = 0;
+};
+
+double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+struct Tokenized {
+  TextCounts counts;
+  std::uint64_t documents = 0;
+  TextDefects defects;
+};
+
+DocumentRule rule_of(const std::string& separator, const std::string& text_key, double invalid_limit, int threads) {
+  return {TextForm::by_name, separator, text_key, invalid_limit, threads};
+}
+
+Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files,
+                         const Tokenizer* tokenizer, MegatronWriter& writer) {
+  Tokenized result;
+  ProgressLine progress;
+  const double start = now_seconds();
+  const auto write = [&](const std::vector<std::int32_t>& tokens) {
+    writer.add_document(tokens.data(), tokens.size());
+    result.counts.tokens += tokens.size();
+    ++result.documents;
+  };
+  result.defects = read_documents(
+      files, rule_of(arguments.separator, arguments.text_key, arguments.invalid_limit, arguments.threads),
+      [&](const std::vector<std::string_view>& documents, std::size_t read) {
+        for (const auto document : documents) result.counts.bytes += document.size();
+        tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
+        progress.show(
+            static_cast<double>(read) / static_cast<double>(files.size()),
+            fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
+                        megabytes(result.counts.bytes) / (now_seconds() - start)));
+      });
+  if (tokenizer == nullptr) result.defects.repaired = 0;  // bytes are taken as they are
+  return result;
+}
+
+}  // namespace
+
+int run_data_tokenize(const DataTokenizeArguments& arguments) {
+  const double start = now_seconds();
+  std::optional<Tokenizer> tokenizer;
+  if (!arguments.tokenizer.empty()) tokenizer.emplace(Tokenizer::load(arguments.tokenizer));
+  const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
+  const auto files = list_text_files(arguments.inputs, {});
+  MegatronWriter writer(arguments.output, chosen != nullptr ? chosen->vocab_size() : 256);
+  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, writer);
+  if (counts.tokens == 0) fail(ExitCode::bad_data, "data tokenize: the {} input files hold no text", files.size());
+  writer.finish();
+  write_text_counts(arguments.output, counts, arguments.tokenizer);
+
+  const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens),
+               seconds = now_seconds() - start;
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {{"output", arguments.output},
+                                         {"files", files.size()},
+                                         {"documents", documents},
+                                         {"tokens", counts.tokens},
+                                         {"bytes", counts.bytes},
+                                         {"bytes_per_token", ratio},
+                                         {"seconds", seconds},
+                                         {"lines_skipped", defects.skipped()},
+                                         {"documents_repaired", defects.repaired}};
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print(
+        "{}.bin: {} tokens in {} documents from {} files, {:.1f} MB of text, {:.3f} bytes per token, {:.1f} s ({:.1f} "
+        "MB/s)\n",
+        arguments.output, counts.tokens, documents, files.size(), megabytes(counts.bytes), ratio, seconds,
+        megabytes(counts.bytes) / seconds);
+    if (const std::string text = to_text(defects); !text.empty()) fmt::print("{}\n", text);
+  }
+  return 0;
+}
+
+int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
+  const double start = now_seconds();
+  const auto paths = list_text_files(arguments.inputs, {});
+  std::list<DocumentFile> files;
+  std::vector<std::string_view> documents;
+  std::uint64_t bytes = 0;
+  TextDefects defects;
+  const DocumentRule rule = rule_of("", arguments.text_key, arguments.invalid_limit, arguments.threads);
+  for (const auto& path : paths) {
+    const DocumentFile& file = files.emplace_back(path, rule);
+    documents.insert(documents.end(), file.documents().begin(), file.documents().end());
+    defects.add(file.counts());
+  }
+  require_valid_lines(defects, rule.invalid_limit, paths.front());
+  for (const auto document : documents) bytes += document.size();
+  if (bytes == 0) fail(ExitCode::bad_data, "data train-tokenizer: the {} input files hold no text", files.size());
+  ProgressLine progress;
+  TokenizerTraining training{
+      .vocab_size = arguments.vocab_size,
+      .pattern = arguments.pattern,
+      .special = arguments.special,
+      .threads = thread_count(arguments.threads),
+      .progress = [&](double done) { progress.show(done, fmt::format("{:.1f} MB of text", megabytes(bytes))); }};
+  const std::string text = train_tokenizer(documents, training);
+  const std::int64_t size = Tokenizer::parse(text, arguments.output).vocab_size();
+  OutputFile file(arguments.output);
+  file.write(text);
+  file.commit();
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {{"output", arguments.output},
+                                         {"vocab_size", size},
+                                         {"files", files.size()},
+                                         {"bytes", bytes},
+                                         {"seconds", now_seconds() - start}};
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print("{}: {} tokens learnt from {:.1f} MB of text in {} files, {:.1f} s\n", arguments.output, size,
+               megabytes(bytes), files.size(), now_seconds() - start);
+    if (const std::string skipped = to_text(defects); !skipped.empty()) fmt::print("{}\n", skipped);
+  }
+  return 0;
+}
+
+}  // namespace sestina

@@ -1,0 +1,188 @@
+// `sestina generate`: continues texts with a checkpoint or an HF folder.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "app/command/verbs.hpp"
+#include "app/start/dispatch.hpp"
+#include "app/start/kokkos_session.hpp"
+#include "app/train/restore.hpp"
+#include "app/train/run_data.hpp"
+#include "app/verbs/generation.hpp"
+#include "app/verbs/text_stream.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr std::size_t most_at_once = 64;  // sequences side by side
+
+struct Prompt {
+  std::string text;
+  std::vector<std::int32_t> ids;
+};
+
+std::string read_text(std::istream& from) {
+  std::string text{std::istreambuf_iterator<char>(from), {}};
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+std::string text_of(const GenerateArguments::Prompt& prompt) {
+  if (!prompt.file) return prompt.text;
+  if (prompt.text == "-") return read_text(std::cin);
+  std::ifstream file(prompt.text, std::ios::binary);
+  if (!file) fail(ExitCode::input_missing, "--prompt-file {}: cannot be read", prompt.text);
+  return read_text(file);
+}
+
+std::vector<Prompt> read_prompts(const GenerateArguments& arguments, const Codec& codec, std::int64_t end,
+                                 std::int64_t vocabulary) {
+  std::vector<Prompt> prompts;
+  for (const auto& given : arguments.prompts) {
+    Prompt prompt{text_of(given), {}};
+    prompt.ids = codec.encode(prompt.text);
+    if (prompt.ids.empty() && end >= 0) prompt.ids.push_back(static_cast<std::int32_t>(end));
+    if (prompt.ids.empty())
+      fail(ExitCode::usage,
+           "generate: the prompt is empty; without a tokenizer there is no document mark to start from");
+    for (const std::int32_t id : prompt.ids)
+      if (id >= vocabulary)
+        fail(ExitCode::bad_data,
+             "the prompt holds token {}, the model knows 0 to {}: the tokenizer does not belong to it", id,
+             vocabulary - 1);
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+// Sequences, what of their text is known, and how it is shown: as it comes where there is one, else in the end.
+class Output {
+ public:
+  Output(const GenerateArguments& arguments, const Codec& codec, std::vector<Prompt> prompts)
+      : arguments_(arguments), codec_(codec), prompts_(std::move(prompts)) {
+    for (const Prompt& prompt : prompts_)
+      for (int sample = 0; sample < arguments.samples; ++sample) {
+        sequences.push_back({prompt.ids, sample, Finish::length});
+        streams_.emplace_back(codec_, arguments.stops);
+      }
+    texts_.resize(sequences.size());
+    flows_ = sequences.size() == 1 && !arguments.json;
+    if (flows_) show(prompts_[0].text);
+  }
+  bool add(std::size_t i, std::int32_t token) {
+    append(i, streams_[i].push(token));
+    return !streams_[i].stopped();
+  }
+  void finish(const GenerationTimes& times, std::int64_t positions) {
+    for (std::size_t i = 0; i < sequences.size(); ++i) append(i, streams_[i].finish());
+    if (arguments_.json)
+      fmt::print("{}\n", json(times).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    else if (flows_)
+      show("\n");
+    else
+      show_all();
+    for (std::size_t i = 0; i < sequences.size(); ++i)
+      if (sequences[i].finish == Finish::context)
+        spdlog::warn("{}ended at the last of the model's {} positions (max_position_embeddings)",
+                     flows_ ? "" : heading(i) + ": ", positions);
+    if (times.new_tokens > 0)
+      fmt::print(stderr, "prompt: {} tokens in {:.3f} s; {} new tokens in {:.3f} s, {:.1f} tokens/s\n",
+                 times.prompt_tokens, times.prompt_s, times.new_tokens, times.tokens_s, rate(times));
+  }
+
+  std::vector<Sequence> sequences;
+
+ private:
+  static double rate(const GenerationTimes& times) {
+    return times.tokens_s > 0 ? static_cast<double>(times.new_tokens) / times.tokens_s : 0;
+  }
+  std::size_t prompt_of(std::size_t i) const { return i / static_cast<std::size_t>(arguments_.samples); }
+  std::string heading(std::size_t i) const {
+    return fmt::format("prompt {}, sample {}", prompt_of(i) + 1, sequences[i].sample + 1);
+  }
+  static void show(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  void append(std::size_t i, const std::string& text) {
+    if (flows_)
+      show(text);
+    else
+      texts_[i] += text;
+  }
+  void show_all() const {
+    for (std::size_t i = 0; i < sequences.size(); ++i)
+      show(fmt::format("== {}\n{}{}\n", heading(i), prompts_[prompt_of(i)].text, texts_[i]));
+  }
+  nlohmann::ordered_json json(const GenerationTimes& times) const {
+    auto list = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const Prompt& prompt = prompts_[prompt_of(i)];
+      list.push_back({{"prompt", prompt_of(i)},
+                      {"sample", sequences[i].sample},
+                      {"prompt_tokens", prompt.ids.size()},
+                      {"ids", sequences[i].ids},
+                      {"text", codec_.decode(prompt.ids) + texts_[i]},
+                      {"finish", name(sequences[i].finish)}});
+    }
+    nlohmann::ordered_json all{{"prompt_tokens", list[0]["prompt_tokens"]},
+                               {"ids", list[0]["ids"]},
+                               {"text", list[0]["text"]},
+                               {"new_tokens", times.new_tokens},
+                               {"prompt_s", times.prompt_s},
+                               {"tokens_s", times.tokens_s},
+                               {"tokens_per_s", rate(times)}};
+    all["sequences"] = std::move(list);
+    return all;
+  }
+
+  const GenerateArguments& arguments_;
+  const Codec& codec_;
+  std::vector<Prompt> prompts_;
+  std::vector<TextStream> streams_;
+  std::vector<std::string> texts_;  // behind each prompt
+  bool flows_ = false;
+};
+
+}  // namespace
+
+int run_generate(const GenerateArguments& arguments) {
+  const Source source = find_source(arguments.checkpoint, arguments.hf);
+  const Options options = options_of(source, arguments.deck);
+
+  if (arguments.tokenizer.empty()) require_byte_vocabulary(options, true);
+  const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
+  Codec codec;
+  if (!path.empty()) codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
+  std::int64_t end = codec.tokenizer ? codec.tokenizer->end_of_document() : -1;
+  if (end < 0) end = options.model.eos_token_id;
+  Generation generation;
+  generation.sampling = {arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty};
+  generation.tokens = arguments.tokens;
+  generation.seed = arguments.seed;
+  generation.end_of_document = end;
+
+  Output output(arguments, codec, read_prompts(arguments, codec, end, options.model.vocab_size));
+  const int capacity = decoder_capacity(options.model, output.sequences, arguments.tokens);
+  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+  const GenerationTimes times = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+    using Exec = std::decay_t<decltype(exec)>;
+    using T = typename decltype(tag)::type;
+    Session<Exec, T> session(exec, options.model, SessionSetting{}, nullptr);  // holds the weights
+    restore_weights(session, source);
+    const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
+    Decoder<Exec, T> decoder(exec, options.model, session.weights(),
+                             {side_by_side, capacity, options.run.deterministic});
+    return generate<Exec, T>(decoder, generation, output.sequences,
+                             [&](std::size_t i, std::int32_t token) { return output.add(i, token); });
+  });
+  output.finish(times, options.model.max_position_embeddings);
+  return 0;
+}
+
+}  // namespace sestina

@@ -1,0 +1,152 @@
+// `sestina init`: a commented deck for a model, a data path and this machine.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "app/command/verbs.hpp"
+#include "app/start/instruction_set.hpp"
+#include "app/start/kokkos_session.hpp"
+#include "app/start/memory_check.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "io/store/output_file.hpp"
+#include "kernels/blas/exec.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
+
+namespace fs = std::filesystem;
+
+namespace sestina {
+namespace {
+
+constexpr int global_batch = 32;
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
+  return out + "\"";
+}
+
+struct DataLines {
+  std::string format, path;
+  bool text = true;  // goes through a tokenizer
+};
+
+// What the path holds, by its name; a Megatron pair by its prefix.
+DataLines data_of(const InitArguments& arguments, const fs::path& deck_folder) {
+  if (arguments.data.empty()) return {"text", "corpus.txt", true};
+  std::string path = arguments.data;
+  DataLines lines{"text", path, true};
+  for (const char* end : {".bin", ".idx"})
+    if (path.ends_with(end) && fs::exists(path.substr(0, path.size() - 4) + ".idx")) path.resize(path.size() - 4);
+  if (fs::exists(path + ".idx"))
+    lines = {"megatron", path, false};
+  else if (!fs::exists(path))
+    fail(ExitCode::input_missing, "--data {}: no such file, folder or Megatron prefix", arguments.data);
+  else if (is_jsonl_name(path))
+    lines.format = "jsonl";
+  else if (path.ends_with(".npy") || path.ends_with(".bin"))
+    lines = {path.ends_with(".npy") ? "npy" : "llmc", path, false};
+  lines.path = fs::relative(fs::absolute(path), deck_folder).string();
+  return lines;
+}
+
+bool multiplies_bf16() {
+  if (!is_host<Device>) return true;
+  const std::string set = instruction_set();
+  return set.find("bf16") != set.npos || set.find("amx") != set.npos;
+}
+
+std::string model_deck(const InitArguments& arguments, const std::string& precision, int micro_batch) {
+  return fmt::format("[model]\npreset = \"{}\"\n[train]\nglobal_batch = {}\nmicro_batch = {}\nprecision = \"{}\"\n",
+                     arguments.preset, global_batch, micro_batch, precision);
+}
+
+// The largest power of two that leaves half of the memory alone; 1 when none does.
+int micro_batch_that_fits(const InitArguments& arguments, const std::string& precision, Options& options) {
+  for (int micro = global_batch;; micro /= 2) {
+    Deck deck;
+    deck.add_text(model_deck(arguments, precision, micro), "init", "");
+    options = Options::read(deck);
+    deck.finish();
+    const RankMemory memory = rank_memory(make_plan(options), options).front();
+    if (micro == 1 || memory.size.total() + memory.checkpoint <= available_memory_bytes() / 2) return micro;
+  }
+}
+
+}  // namespace
+
+int run_init(const InitArguments& arguments) {
+  const fs::path path = arguments.output.empty() ? fs::path(arguments.name + ".toml") : fs::path(arguments.output);
+  if (arguments.name.empty() || arguments.name.find('/') != arguments.name.npos || arguments.name.front() == '.')
+    fail(ExitCode::usage, "init: NAME: not the name of a run, got {}, expected a name without \"/\"", arguments.name);
+  if (fs::exists(path)) fail(ExitCode::cannot_create, "{}: is there already; choose another with -o", path.string());
+  const fs::path folder = fs::absolute(path).parent_path();
+  const DataLines data = data_of(arguments, folder);
+  const std::string precision = multiplies_bf16() ? "bf16" : "fp32";
+  Options options;
+  const int micro = micro_batch_that_fits(arguments, precision, options);
+  const std::string tokenizer = arguments.name + ".tokenizer.json";
+  const std::string text = fmt::format(
+      R"(# {0}: made by `sestina init` for this machine ({1} cores, {2}). Every key: inputs/README.md;
+# `sestina train -i {3} -n` shows them all with their defaults and checks them.
+[run]
+name = {4}                 # the run lies in runs/<name>
+steps = 1000               # updates in all; going on later: -r auto run.steps=N schedule.steps=1000
+threads = 0                # 0: all {1} cores, or OMP_NUM_THREADS
+
+[model]
+preset = "{5}"             # {6:.1f} million parameters; keys beside it override
+
+[data]
+{7}tokenizer = "{8}"
+sequence_length = {9}      # tokens of a sample
+validation_fraction = 0.02 # held out from the end of each source
+
+[[data.source]]
+format = "{10}"            # text, jsonl, megatron, llmc, npy
+path = {11}                # relative to this file
+
+[train]
+global_batch = {12}        # sequences of an update
+micro_batch = {13}         # sequences at a time: what fits into half of this machine's memory
+precision = "{14}"         # {15}
+
+[schedule]
+kind = "cosine"
+lr = 1e-3
+warmup_steps = 100
+
+[optimizer]
+kind = "adamw"             # or "muon", "soap", ...: see inputs/tiny_*.toml
+weight_decay = 0.1
+
+[checkpoint]
+every = 200
+keep = 3
+
+[metrics]
+every = 10
+eval_every = 100
+)",
+      arguments.name, available_cores(), instruction_set(), path.string(), quoted(arguments.name), arguments.preset,
+      static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
+      options.data.sequence_length, data.format, quoted(data.path), global_batch, micro, precision,
+      precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor does not multiply bf16");
+  OutputFile file(path.string());
+  file.write(text);
+  file.commit();
+  fmt::print("{}: a deck for {} on {} cores\n", path.string(), arguments.preset, available_cores());
+  if (data.text && arguments.data.empty()) fmt::print("put your text at {}, or change data.source in it\n", data.path);
+  fmt::print("next:\n");
+  if (data.text)
+    fmt::print("  sestina data train-tokenizer {} --vocab-size {} -o {}\n",
+               arguments.data.empty() ? (folder / data.path).string() : arguments.data, options.model.vocab_size,
+               (path.parent_path() / tokenizer).string());
+  fmt::print("  sestina train -i {}\n", path.string());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace sestina

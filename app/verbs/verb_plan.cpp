@@ -1,0 +1,27 @@
+// `sestina plan`: what a run will need, from the deck alone and for any number of ranks: who owns what, loads, bytes by
+// kind, what is sent, FLOPs, time where [machine] says how fast.
+#include <chrono>
+
+#include "app/command/verbs.hpp"
+#include "app/start/deck_layers.hpp"
+#include "app/verbs/run_plan.hpp"
+
+namespace sestina {
+
+int run_plan(const PlanArguments& arguments) {
+  Deck deck = layered_deck(arguments.deck);
+  const Options options = Options::read(deck);
+  deck.finish();
+  if (!arguments.reading.empty()) {
+    const PaperReading reading = canzona_reading(options.model, options.parallel.dp, options.parallel.tp);
+    arguments.json ? print_json(reading) : print_text(reading);
+    return static_cast<int>(ExitCode::done);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  RunPlan run = make_run_plan(options);
+  run.planning_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  arguments.json ? print_json(run) : print_text(run);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace sestina

@@ -1,0 +1,346 @@
+// `sestina train`: settles deck, checkpoint, data and run directory, then trains.
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "app/command/verbs.hpp"
+#include "app/start/core_share.hpp"
+#include "app/start/deck_layers.hpp"
+#include "app/start/dispatch.hpp"
+#include "app/start/kokkos_session.hpp"
+#include "app/start/log_file.hpp"
+#include "app/start/memory_check.hpp"
+#include "app/start/rank_run.hpp"
+#include "app/start/run_dir.hpp"
+#include "app/start/start_up.hpp"
+#include "app/train/progress.hpp"
+#include "app/train/rank_agreement.hpp"
+#include "app/train/run_data.hpp"
+#include "app/train/run_start.hpp"
+#include "app/train/start_checkpoint.hpp"
+#include "app/train/trainer.hpp"
+#include "core/layout/tensor_sums.hpp"
+#include "io/store/digest.hpp"
+
+namespace fs = std::filesystem;
+
+namespace sestina {
+namespace {
+
+bool inside(const std::string& checkpoint, const std::string& run_dir) {
+  std::error_code ignored;
+  return fs::equivalent(fs::canonical(checkpoint, ignored).parent_path().parent_path(), run_dir, ignored);
+}
+
+void refuse_changes(const std::string& stored_deck, const Deck& now, const std::string& checkpoint) {
+  Deck stored;
+  stored.add_text(stored_deck, checkpoint + "/manifest.json", ".");
+  Options::read(stored);
+  std::string lines;
+  for (const DeckDifference& d : forbidden_changes(stored, now))
+    if (stored.has(d.key))  // an imported checkpoint says nothing of most keys
+      lines += fmt::format("\n  {}: {} in the checkpoint, {} now", d.key, d.stored, d.now);
+  if (!lines.empty())
+    fail(ExitCode::bad_data, "{}: a resume may not change these keys (fork with -d NEW_DIR instead):{}", checkpoint,
+         lines);
+}
+
+// The first rank logs to the console and to log.txt; others show warnings, and say who they are.
+// before: warnings that were given before there was a log.
+void log_to(const std::string& run_dir, const Runtime& runtime, const std::vector<std::string>& before) {
+  auto console = std::make_shared<spdlog::sinks::stdout_sink_mt>();
+  std::shared_ptr<spdlog::logger> logger;
+  if (runtime.is_first()) {
+    auto file = std::make_shared<LogFile>(run_dir);
+    logger = std::make_shared<spdlog::logger>("sestina", spdlog::sinks_init_list{console, file});
+    logger->set_pattern("%v");
+    file->set_pattern("%Y-%m-%d %H:%M:%S %L %v");
+    logger->flush_on(spdlog::level::info);
+    spdlog::logger to_file("sestina", file);
+    for (const std::string& line : before) to_file.warn("{}", line);
+  } else {
+    logger = std::make_shared<spdlog::logger>("sestina", console);
+    logger->set_pattern(fmt::format("rank {}: %v", runtime.rank()));
+    logger->set_level(spdlog::level::warn);
+    logger->flush_on(spdlog::level::warn);
+  }
+  spdlog::set_default_logger(logger);
+}
+
+// parallel.dp where neither deck nor command line says it (a resumed deck does not count): all ranks that are left.
+void take_all_ranks(DeckArguments& arguments, const std::string& stored, const std::string& stored_where, int ranks) {
+  if (!arguments.deck.empty() || !arguments.overrides.empty())
+    if (layered_deck(arguments).has("parallel.dp")) return;
+  Deck deck = layered_deck(arguments, stored, stored_where);
+  const std::int64_t others = deck.integer("parallel.tp", 1) * deck.integer("parallel.pp", 1);
+  if (others > 0 && ranks % others == 0) arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / others));
+}
+
+void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
+  if (parallel.ranks() == ranks) return;
+  const int others = parallel.tp * parallel.pp;
+  if (ranks % others != 0) {
+    deck.error("parallel.tp", fmt::format("tp x pp = {} does not divide the {} ranks that were started", others, ranks),
+               fmt::format("mpirun -n with a multiple of {}", others));
+    return;
+  }
+  deck.error("parallel.dp",
+             fmt::format("the deck is for {} x {} x {} = {} ranks (dp, tp, pp), {} started", parallel.dp, parallel.tp,
+                         parallel.pp, parallel.ranks(), ranks == 1 ? "one was" : fmt::format("{} were", ranks)),
+             fmt::format("start it with mpirun -n {}, or leave parallel.dp away", parallel.ranks()));
+}
+
+// Everything behind the settled setup: data, Kokkos, the run itself.
+ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const std::string& command_line,
+               Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
+  const Options& options = setup.options;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<SampleSet> training, validation;
+  start.phase("opening the data", [&] {
+    tokenizer = open_tokenizer(options.data);
+    training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get()));
+    if (options.metrics.eval_every > 0 && has_validation(options.data))
+      validation = std::make_unique<SampleSet>(training->validation(tokenizer.get()));
+  });
+  spdlog::info("{}", training->description());
+  if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
+  const int sharers = core_sharers(runtime);
+  std::optional<KokkosSession> session;
+  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
+  warn_of_shared_cores(runtime, Kokkos::num_threads());
+  runtime.begin_phase("building the model");
+  return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+    using Exec = std::decay_t<decltype(exec)>;
+    const RunStart facts{setup.start_step, setup.deck, command_line, exec.name(), Host().concurrency()};
+    const RunLine line = run_line(facts, runtime);
+    if (runtime.is_first()) log_start(options, facts, runtime);
+    metrics.run(line);
+    Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
+                                                        metrics);
+    runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
+    return trainer.run();
+  });
+}
+
+// The newest checkpoint and its deck, found and verified by the first rank.
+void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
+                std::string& stored) {
+  std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
+  start.phase("finding the checkpoint", [&] {
+    if (!runtime.is_first()) return;
+    setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
+    if (setup.checkpoint.empty()) return;
+    if (runtime.size() > 1) setup.checkpoint = fs::absolute(setup.checkpoint).string();
+    const CheckpointReader reader(setup.checkpoint, Verify::opened);
+    stored = reader.run().deck;
+    facts[0] = reader.run().step;
+    facts[1] = reader.run().step == 0 && !has_optimizer_state(reader) ? 1 : 0;
+  });
+  runtime.world().broadcast(facts, sizeof facts, 0);
+  setup.imported = facts[1] == 1;
+  setup.weights_only = arguments.weights_only || setup.imported;
+  setup.start_step = setup.weights_only ? 0 : facts[0];
+  runtime.world().broadcast(setup.checkpoint, 0);
+  runtime.world().broadcast(stored, 0);
+  if (setup.checkpoint.empty() || !names_checkpoint(arguments)) return;
+  start.phase("verifying the checkpoint", [&] {  // one that was named, not found: the ranks share the work
+    const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false, start.poll());
+    if (!problem.empty()) fail(ExitCode::bad_data, "{}", problem);
+  });
+}
+
+// Deck and options of this rank; returns what of them all ranks must have alike.
+std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
+                                 TrainSetup& setup) {
+  DeckArguments layers = arguments.deck;
+  take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
+  Deck deck = layered_deck(layers, stored, setup.checkpoint);
+  setup.options = Options::read(deck);
+  require_training_keys(deck);
+  require_trainable(deck, setup.options);
+  require_ranks(deck, setup.options.parallel, runtime.size());
+  deck.finish();
+  if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
+  if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
+  setup.deck = deck.dump();
+  setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
+  if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
+  const bool said = !arguments.deck.deck.empty() || !arguments.deck.overrides.empty();
+  return deck_statements(deck, said ? layered_deck(arguments.deck) : Deck());
+}
+
+// What the command line says beside the deck. A checkpoint that is named is compared by what it holds.
+std::vector<Statement> command_statements(const TrainArguments& arguments) {
+  std::vector<Statement> statements = program_statements();
+  const std::string& resume = arguments.resume;
+  std::string found = resume.empty() ? "not given" : resume;
+  if (names_checkpoint(arguments)) {
+    const std::string checkpoint = glance_at_checkpoint(arguments);
+    found = checkpoint.empty() ? "no checkpoint" : digest_files({checkpoint + "/manifest.json"}).xxh3_128;
+  }
+  statements.push_back({"-r", found, names_checkpoint(arguments) ? fmt::format("{} ({})", resume, found) : "", true});
+  statements.push_back({"--weights-only", arguments.weights_only ? "given" : "not given", "", true});
+  statements.push_back({"-t", fmt::format("{} s", arguments.walltime), "", true});
+  return statements;
+}
+
+// Deck, data and checkpoint are the same on all ranks, or the run ends here, before anything depends on them.
+void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
+                 TrainSetup& setup) {
+  std::vector<Statement> deck, data;
+  start.phase("reading the deck", [&] { deck = read_deck(arguments, runtime, stored, setup); });
+  require_agreement(runtime.world(), deck, ExitCode::bad_deck);
+  const Options& options = setup.options;
+  runtime.set_start_timeout(options.run.start_timeout);
+  start.phase("comparing the data", [&] {
+    session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks());
+    require_memory(options, runtime.rank(), runtime.node_ranks());
+    if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
+    if (runtime.size() == 1) return;
+    data = data_statements(options, start.poll());
+    if (setup.checkpoint.empty()) return;
+    const FileDigest manifest = digest_files({setup.checkpoint + "/manifest.json"});
+    data.push_back({"checkpoint", manifest.xxh3_128, fmt::format("{} ({})", setup.checkpoint, manifest.xxh3_128)});
+  });
+  require_agreement(runtime.world(), data, ExitCode::bad_data);
+}
+
+// The first line of the lock says who holds it: a rank that reads another one has another folder before it. A file
+// system of the network may take a while to show it.
+void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+  const auto holder = [&] {
+    std::ifstream file(setup.run_dir + "/lock");
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  std::string first = holder(), where = setup.run_dir;
+  runtime.world().broadcast(first, 0);
+  runtime.world().broadcast(where, 0);
+  start.phase("meeting in the run directory", [&] {
+    constexpr int rounds = 100;
+    for (int i = 0; holder() != first; ++i) {
+      if (i == rounds)
+        fail(ExitCode::bad_deck, "run.dir: {} is not the folder that rank 0 knows as {}; all ranks need the same one",
+             setup.run_dir, where);
+      start.poll()();
+      std::this_thread::sleep_for(std::chrono::milliseconds(i < rounds / 2 ? 5 : 100));
+    }
+  });
+}
+
+// The run directory belongs to the first rank, which locks it.
+std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+  std::unique_ptr<RunDir> run_dir;
+  start.phase("opening the run directory", [&] {
+    if (!runtime.is_first()) return;
+    run_dir = std::make_unique<RunDir>(setup.run_dir);
+    if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
+      fail(ExitCode::cannot_create,
+           "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
+    run_dir->write_deck(setup.deck);
+  });
+  if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
+  return run_dir;
+}
+
+void warn_of_jump(const std::string& stored, const TrainSetup& setup) {
+  Deck deck;
+  deck.add_text(stored, setup.checkpoint + "/manifest.json", ".");
+  const std::string jump = learning_rate_jump(Options::read(deck), setup.options, setup.start_step);
+  if (!jump.empty()) spdlog::warn("{}", jump);
+}
+
+int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop) {
+  TrainSetup setup;
+  std::string stored;
+  StartUp start(runtime, stop, [&] { return !glance_at_checkpoint(arguments).empty(); });
+  runtime.begin_phase("comparing the programs");
+  require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
+  start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
+  find_start(arguments, runtime, start, setup, stored);
+  setup.poll = start.last_poll();
+  settle_deck(arguments, runtime, start, stored, setup);
+  const Options& options = setup.options;
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
+  setup.held = run_dir.get();
+  log_to(setup.run_dir, runtime, setup.warnings);
+  stop.settle(options.run, setup.run_dir, runtime.is_first());
+  setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
+  std::unique_ptr<Metrics> metrics;
+  start.phase("opening the metrics", [&] {
+    metrics = runtime.is_first() ? std::make_unique<Metrics>(setup.run_dir, options.metrics.tensorboard)
+                                 : std::make_unique<Metrics>();
+  });
+  if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
+    spdlog::warn("{}", defect);
+  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
+               options.run.steps, options.train.global_batch, options.data.sequence_length,
+               options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
+  if (setup.imported && !arguments.weights_only)
+    spdlog::info("{} was imported and holds weights alone: taken as with --weights-only", setup.checkpoint);
+  if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
+  return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
+}
+
+// run.start_timeout as far as it is known before the ranks meet; what is wrong with the deck is told later.
+double find_start_timeout(const TrainArguments& arguments) try {
+  Deck deck = layered_deck(arguments.deck);
+  return RunOptions::read(deck).start_timeout;
+} catch (const Error&) {
+  return RunOptions().start_timeout;
+}
+
+// Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
+int print_deck(const TrainArguments& arguments) {
+  TrainSetup setup;
+  setup.run_dir = find_run_dir(arguments);
+  setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, {});
+  std::string stored;
+  if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
+  Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
+  Options options = Options::read(deck);
+  require_training_keys(deck);
+  require_trainable(deck, options);
+  deck.finish();
+  if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
+  if (const std::string defect = byte_text_defect(options); !defect.empty())
+    fmt::print(stderr, "sestina: warning: {}\n", defect);
+  std::fputs(deck.dump().c_str(), stdout);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_train(const TrainArguments& arguments) {
+  if (arguments.dry_run) {
+    release_signals();
+    return print_deck(arguments);
+  }
+  Stop stop(arguments.walltime);
+  const auto stopped_code = [&]() -> int {
+    if (!stop.told_to_stop()) return 0;
+    const bool saved = !glance_at_checkpoint(arguments).empty();
+    return static_cast<int>(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved);
+  };
+  Runtime runtime(find_start_timeout(arguments), stopped_code);
+  return run_on_ranks(runtime, [&] {
+    try {
+      return train_on_ranks(arguments, runtime, stop);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::stopped_saved && error.code() != ExitCode::stopped_unsaved) throw;
+      if (runtime.is_first()) spdlog::info("{}", error.what());
+      return static_cast<int>(error.code());
+    }
+  });
+}
+
+}  // namespace sestina

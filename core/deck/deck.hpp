@@ -1,0 +1,83 @@
+// A deck: TOML with strict, typed, recorded access. Reading a key stores its resolved value, so dump() is the whole
+// truth; keys that nobody read are errors with a suggestion. All errors are collected and thrown at once by finish().
+// Later layers win: defaults < deck in a checkpoint < deck file < section.key=value. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+
+// What a number may be; open ends exclude the limit itself.
+struct DeckRange {
+  std::optional<double> min = {}, max = {};
+  bool open_min = false, open_max = false;
+};
+
+class Deck {
+ public:
+  Deck();
+  ~Deck();
+  Deck(Deck&&) noexcept;
+
+  // Layers, in rising precedence. `where` names the source in messages. Syntax errors are collected too (bad_deck).
+  void add_file(const std::string& path);  // input_missing if it cannot be opened
+  void add_text(const std::string& toml, const std::string& where, const std::string& folder);
+  void add_override(const std::string& assignment);  // "section.key=value" or "section/key=value"
+
+  // Typed access to "section.key" ("optimizer.scalar.lr"). The default is recorded when the key is absent.
+  std::int64_t integer(std::string_view key, std::int64_t fallback, DeckRange = {});
+  double number(std::string_view key, double fallback, DeckRange = {});  // NaN and infinity are errors
+  bool boolean(std::string_view key, bool fallback);
+  std::string text(std::string_view key, const std::string& fallback);
+  std::string choice(std::string_view key, const std::string& fallback, const std::vector<std::string>& allowed);
+  std::vector<std::string> texts(std::string_view key, const std::vector<std::string>& fallback);
+  std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
+  std::optional<std::string> maybe_text(std::string_view key);
+  bool has(std::string_view key) const;
+  bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
+  std::string settle(std::string_view key, const std::string& text);  // another rule decides: the value that counts
+  void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone
+  void require(std::string_view key, const std::string& why);  // collects "required" if absent
+  double duration(std::string_view key, double fallback);      // seconds, or "hh:mm:ss"
+  std::string path(std::string_view key,
+                   const std::string& fallback);        // relative to the folder of the layer that set it
+  std::size_t table_count(std::string_view key) const;  // [[data.source]]: address entries as "data.source.0.path"
+
+  // Collects an error about a key, and what it may be. Left out where it may follow from a wrong value that is told.
+  void error(std::string_view key, const std::string& what, const std::string& allowed);
+
+  // Throws Error(bad_deck) with every collected error, one per line: "file:line:column: section.key: what, got X,
+  // allowed Y". After a syntax error, errors about absent keys are left out. Also reports every key that nobody read
+  // ("did you mean").
+  void finish();
+
+  std::string dump() const;  // resolved deck as TOML, round-trips through add_text to the same deck
+  std::string resolved(std::string_view key) const;  // one resolved value as TOML text, "" when unknown
+  std::vector<std::string> resolved_keys() const;    // all dotted keys that were read
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Seconds of "hh:mm:ss" (any number of hours); empty when the text is not of that form.
+std::optional<double> parse_duration(std::string_view text);
+
+// Keys whose resolved values differ between two decks and that a resume may not change (error 65 in the trainer).
+// Which keys may change is listed in inputs/README.md.
+struct DeckDifference {
+  std::string key, stored, now;
+};
+std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& now);
+
+// True for keys that the ranks of one run need not agree in: threads, and paths, which are those of a machine.
+bool is_local_to_rank(std::string_view key);
+
+}  // namespace sestina

@@ -1,0 +1,145 @@
+// The resolved deck as TOML, and what a resume may change.
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <set>
+
+#include "core/deck/deck_state.hpp"
+
+namespace sestina {
+namespace {
+
+bool is_index(std::string_view word) {
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
+}
+
+struct Section {
+  std::string name;
+  std::vector<std::string> keys;
+};
+
+// Sections in the order they were read, those of one family together, parents before children.
+std::vector<Section> sections_of(const std::vector<std::string>& order) {
+  std::vector<Section> sections;
+  std::vector<std::string> families;
+  for (const auto& key : order) {
+    const auto dot = key.rfind('.');
+    const std::string name = dot == key.npos ? "" : key.substr(0, dot);
+    auto found =
+        std::find_if(sections.begin(), sections.end(), [&](const Section& section) { return section.name == name; });
+    if (found == sections.end()) found = sections.insert(sections.end(), {name, {}});
+    found->keys.push_back(key);
+    families.push_back(name.substr(0, name.find('.')));
+  }
+  const auto rank = [&](const Section& section) {
+    const std::string family = section.name.substr(0, section.name.find('.'));
+    return std::pair(section.name.empty() ? -1 : std::find(families.begin(), families.end(), family) - families.begin(),
+                     std::count(section.name.begin(), section.name.end(), '.'));
+  };
+  std::stable_sort(sections.begin(), sections.end(),
+                   [&](const Section& a, const Section& b) { return rank(a) < rank(b); });
+  return sections;
+}
+
+std::string header(const std::string& section) {
+  const auto dot = section.rfind('.');
+  const bool entry = dot != section.npos && is_index(std::string_view(section).substr(dot + 1));
+  return entry ? fmt::format("[[{}]]", section.substr(0, dot)) : fmt::format("[{}]", section);
+}
+
+// What a resume may change, with "*" for an index or for all keys of a section; inputs/README.md lists the same.
+constexpr std::string_view changeable[] = {
+    "run.name",
+    "run.dir",
+    "run.steps",
+    "run.walltime",
+    "run.stop_signals",
+    "run.abort_timeout",
+    "run.start_timeout",
+    "run.on_nonfinite",
+    "run.space",
+    "run.threads",
+    "machine.*",
+    "data.tokenizer",
+    "data.invalid_limit",
+    "data.source.*.path",
+    "data.validation.*",
+    "train.micro_batch",
+    "train.recompute",
+    "schedule.steps",
+    "schedule.decay_steps",
+    "optimizer.on_missing",
+    "parallel.*",
+    "checkpoint.*",
+    "metrics.*",
+};
+
+// Likewise, what each rank may have for itself; what lies behind the paths is compared instead.
+constexpr std::string_view local_to_rank[] = {
+    "run.dir",
+    "run.threads",
+    "data.tokenizer",
+    "data.source.*.path",
+    "data.validation.*.path",
+    "model.from_hf",
+    "optimizer.refresh.path",
+    "optimizer.refresh.cores",
+    "checkpoint.staging_dir",
+};
+
+template <class Patterns>
+bool matches_any(std::string_view key, const Patterns& patterns) {
+  std::string pattern_key;  // indexes as "*"
+  for (std::size_t begin = 0; begin <= key.size();) {
+    const auto end = std::min(key.find('.', begin), key.size());
+    const auto word = key.substr(begin, end - begin);
+    if (begin != 0) pattern_key += '.';
+    pattern_key += is_index(word) ? "*" : word;
+    begin = end + 1;
+  }
+  return std::any_of(std::begin(patterns), std::end(patterns), [&](std::string_view pattern) {
+    if (pattern.ends_with(".*"))
+      return pattern_key.compare(0, pattern.size() - 1, pattern.substr(0, pattern.size() - 1)) == 0;
+    return pattern_key == pattern;
+  });
+}
+
+}  // namespace
+
+std::string Deck::dump() const {
+  std::string text;
+  for (const auto& section : sections_of(state_->order)) {
+    if (!section.name.empty()) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", header(section.name));
+    for (const auto& key : section.keys) {
+      const std::string& value = state_->resolved.at(key);
+      const std::string name = key.substr(key.rfind('.') + 1);
+      text += value.empty() ? fmt::format("# {} is not set\n", name) : fmt::format("{} = {}\n", name, value);
+    }
+  }
+  return text;
+}
+
+std::string Deck::resolved(std::string_view key) const {
+  const auto found = state_->resolved.find(std::string(key));
+  return found == state_->resolved.end() ? "" : found->second;
+}
+
+std::vector<std::string> Deck::resolved_keys() const { return state_->order; }
+
+std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& now) {
+  std::vector<std::string> keys = stored.resolved_keys();
+  std::set<std::string> seen(keys.begin(), keys.end());
+  for (const auto& key : now.resolved_keys())
+    if (seen.insert(key).second) keys.push_back(key);
+  std::vector<DeckDifference> differences;
+  for (const auto& key : keys) {
+    const std::string before = stored.resolved(key), after = now.resolved(key);
+    if (before != after && !matches_any(key, changeable)) differences.push_back({key, before, after});
+  }
+  return differences;
+}
+
+bool is_local_to_rank(std::string_view key) { return matches_any(key, local_to_rank); }
+
+}  // namespace sestina

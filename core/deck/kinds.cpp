@@ -1,0 +1,103 @@
+#include "core/deck/kinds.hpp"
+
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+
+#define SESTINA_DECLARE_KIND(id) MatrixKind id##_kind();
+SESTINA_MATRIX_KINDS(SESTINA_DECLARE_KIND)
+
+namespace {
+
+template <class Map>
+const auto& find(const Map& map, const std::string& kind, std::string_view key) {
+  const auto found = map.find(key);
+  SESTINA_REQUIRE(found != map.end(), "optimizer \"{}\" has no key \"{}\"", kind, key);
+  return found->second;
+}
+
+constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+
+// Ours, and what a program adds when it starts.
+std::vector<MatrixKind>& table() {
+#define SESTINA_LIST_KIND(id) id##_kind(),
+  static std::vector<MatrixKind> kinds = {SESTINA_MATRIX_KINDS(SESTINA_LIST_KIND)};
+  return kinds;
+}
+
+}  // namespace
+
+double MatrixOptions::number(std::string_view key) const { return find(numbers, kind, key); }
+const std::string& MatrixOptions::word(std::string_view key) const { return find(words, kind, key); }
+
+KindKey number_key(std::string name, double fallback, DeckRange range) {
+  return {std::move(name), KindKey::Type::number, fallback, range};
+}
+KindKey eps_key(std::string name, double fallback) { return number_key(std::move(name), fallback, eps_range); }
+KindKey integer_key(std::string name, std::int64_t fallback, DeckRange range) {
+  return {std::move(name), KindKey::Type::integer, static_cast<double>(fallback), range};
+}
+KindKey flag_key(std::string name, bool fallback) {
+  return {std::move(name), KindKey::Type::flag, fallback ? 1.0 : 0.0};
+}
+KindKey word_key(std::string name, std::vector<std::string> choices) {
+  return {std::move(name), KindKey::Type::word, 0, {}, std::move(choices)};
+}
+
+const std::vector<MatrixKind>& matrix_kinds() { return table(); }
+
+void add_matrix_kind(MatrixKind kind) {
+  const bool legal = !kind.name.empty() && kind.name.find_first_not_of(name_letters) == std::string::npos;
+  SESTINA_REQUIRE(legal, "optimizer \"{}\": a name is made of small letters, digits and \"-\"", kind.name);
+  SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "there is an optimizer \"{}\"", kind.name);
+  SESTINA_REQUIRE(kind.state != nullptr, "optimizer \"{}\" does not say what its state is", kind.name);
+  table().push_back(std::move(kind));
+}
+
+const MatrixKind* find_matrix_kind(std::string_view name) {
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.name == name) return &kind;
+  return nullptr;
+}
+
+MatrixOptions default_options(const MatrixKind& kind) {
+  MatrixOptions options;
+  options.kind = kind.name;
+  options.refresh_every = kind.refresh_every > 0 ? kind.refresh_every : 1;
+  for (const KindKey& key : kind.keys) {
+    if (key.type == KindKey::Type::word)
+      options.words[key.name] = key.choices.front();
+    else
+      options.numbers[key.name] = key.fallback;
+  }
+  return options;
+}
+
+MatrixOptions read_matrix_options(Deck& deck, const MatrixKind& kind) {
+  MatrixOptions options = default_options(kind);
+  for (const KindKey& key : kind.keys) {
+    const std::string at = "optimizer." + key.name;
+    switch (key.type) {
+      case KindKey::Type::number:
+        options.numbers[key.name] = deck.number(at, key.fallback, key.range);
+        break;
+      case KindKey::Type::integer:
+        options.numbers[key.name] =
+            static_cast<double>(deck.integer(at, static_cast<std::int64_t>(key.fallback), key.range));
+        break;
+      case KindKey::Type::flag:
+        options.numbers[key.name] = deck.boolean(at, key.fallback != 0) ? 1 : 0;
+        break;
+      case KindKey::Type::word:
+        options.words[key.name] = deck.choice(at, key.choices.front(), key.choices);
+        break;
+    }
+  }
+  if (kind.refresh_every > 0)
+    options.refresh_every = deck.integer("optimizer.refresh.every", kind.refresh_every, {.min = 1});
+  return options;
+}
+
+}  // namespace sestina

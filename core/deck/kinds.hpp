@@ -1,0 +1,91 @@
+// What each matrix optimizer is to the rest of the program: its keys in the deck and its state, as plain data. Deck,
+// plan, checkpoint and memory check read these lists and know no optimizer by name. An optimizer is a pair of files:
+// <name>_kind.cpp returns this description, <name>.cpp makes the object that follows it (matrix_optimizer.hpp). No
+// Kokkos.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/deck/deck.hpp"
+#include "kernels/base/dtype.hpp"
+
+// The table: one line for each matrix optimizer, K(identifier). Its name in decks has "-" for "_".
+#define SESTINA_MATRIX_KINDS(K) \
+  K(muon)                       \
+  K(normuon)                    \
+  K(adamuon)                    \
+  K(shampoo)                    \
+  K(soap)                       \
+  K(kl_shampoo)                 \
+  K(kl_soap)                    \
+  K(basis_rotation)             \
+  K(galore)                     \
+  K(apollo)
+
+namespace sestina {
+
+// The resolved keys of one matrix optimizer. Asking for a key that its kind does not have is an internal error.
+struct MatrixOptions {
+  std::string kind;
+  std::map<std::string, double, std::less<>> numbers;  // flags are 0 and 1
+  std::map<std::string, std::string, std::less<>> words;
+  std::int64_t refresh_every = 1;  // updates, from [optimizer.refresh]
+
+  double number(std::string_view key) const;
+  std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
+  bool flag(std::string_view key) const { return number(key) != 0; }
+  const std::string& word(std::string_view key) const;
+};
+
+// One key of [optimizer]; inputs/README.md explains it.
+struct KindKey {
+  enum class Type { number, integer, flag, word };
+  std::string name;
+  Type type = Type::number;
+  double fallback = 0;
+  DeckRange range = {};                   // number, integer
+  std::vector<std::string> choices = {};  // word: the first is the default
+};
+KindKey number_key(std::string name, double fallback, DeckRange = {.min = 0});
+// What keeps a divisor from being 0 (rows of an embedding without a gradient have a second moment of 0): not 0 in
+// single precision either.
+inline constexpr DeckRange eps_range{.min = std::numeric_limits<float>::min()};
+KindKey eps_key(std::string name, double fallback);
+KindKey integer_key(std::string name, std::int64_t fallback, DeckRange = {.min = 0});
+KindKey flag_key(std::string name, bool fallback);
+KindKey word_key(std::string name, std::vector<std::string> choices);
+
+// One array of the state of an m x n matrix. Names: momentum, second_moment, factor_left, factor_right, basis_left,
+// basis_right, eigenvalue_left, eigenvalue_right, inverse_root_left, inverse_root_right, projector; left acts on rows.
+// Arrays of f32 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
+struct FieldSize {
+  std::string name;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
+};
+
+struct MatrixKind {
+  std::string name;                // as in the deck
+  std::vector<KindKey> keys;       // besides lr and weight_decay, which all have
+  double weight_decay = 0.1;       // default
+  std::int64_t refresh_every = 0;  // default of [optimizer.refresh] every; 0: there is nothing to refresh
+  std::vector<FieldSize> (*state)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
+};
+
+const std::vector<MatrixKind>& matrix_kinds();
+const MatrixKind* find_matrix_kind(std::string_view name);  // null: no such optimizer
+// Adds a row (core/optimizer/kinds/register_kind.hpp). Throws Error(internal) for a name that is taken or is none a
+// deck can hold, and for a kind without state function.
+void add_matrix_kind(MatrixKind);
+
+// Default values of all its keys.
+MatrixOptions default_options(const MatrixKind&);
+
+// Reads the kind's keys of [optimizer] and [optimizer.refresh] every.
+MatrixOptions read_matrix_options(Deck&, const MatrixKind&);
+
+}  // namespace sestina

@@ -1,0 +1,200 @@
+#include "core/deck/model_config.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/deck/deck.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr std::array families{Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+constexpr std::array keys{"preset",
+                          "family",
+                          "hidden_size",
+                          "intermediate_size",
+                          "num_hidden_layers",
+                          "num_attention_heads",
+                          "num_key_value_heads",
+                          "head_dim",
+                          "vocab_size",
+                          "max_position_embeddings",
+                          "rope_theta",
+                          "rope_scaling",
+                          "rms_norm_eps",
+                          "tie_word_embeddings",
+                          "attention_bias",
+                          "hidden_act",
+                          "initializer_range",
+                          "position"};
+constexpr DeckRange size_range{.min = 1, .max = 1 << 24};
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family f : families) names.emplace_back(name(f));
+  return names;
+}
+
+std::string at(const char* key) { return std::string("model.") + key; }
+
+ModelConfig read_hf(Deck& deck) {
+  for (const char* key : keys)
+    if (deck.has(at(key)))
+      deck.error(at(key), "cannot stand beside model.from_hf, which says it all", "model.from_hf alone");
+  const std::string folder = deck.path("model.from_hf", "");
+  try {
+    return ModelConfig::from_hf_folder(folder);
+  } catch (const Error& error) {
+    deck.error("model.from_hf", error.what(), "a folder with a config.json of a supported model");
+  }
+  return preset("llama-8m");  // stands in until the deck reports its errors
+}
+
+// What the keys beside it start from: a preset, or a family's defaults.
+ModelConfig read_base(Deck& deck) {
+  if (const auto name = deck.maybe_text("model.preset")) {
+    const auto names = preset_names();
+    if (std::find(names.begin(), names.end(), *name) != names.end()) return preset(*name);
+    deck.error("model.preset", "unknown preset", fmt::format("{}", fmt::join(names, ", ")));
+    return preset("llama-8m");
+  }
+  if (!deck.has("model.family")) {
+    deck.error("model", "no model is chosen", "preset, from_hf, or family with its sizes");
+    return preset("llama-8m");
+  }
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
+    deck.require(at(key), "a family without a preset has no sizes of its own");
+  const std::string family = deck.choice("model.family", "llama", family_names());
+  const auto names = family_names();
+  const bool known = std::find(names.begin(), names.end(), family) != names.end();
+  return family_defaults(known ? family_of(family) : Family::llama);
+}
+
+// Sizes that follow from others where the deck does not say them.
+void read_sizes(Deck& deck, const ModelConfig& base, ModelConfig& c) {
+  const auto size = [&](const char* key, std::int64_t fallback) {
+    return deck.integer(at(key), std::max<std::int64_t>(fallback, 1), size_range);
+  };
+  c.hidden_size = size("hidden_size", base.hidden_size);
+  c.num_hidden_layers = size("num_hidden_layers", base.num_hidden_layers);
+  c.num_attention_heads = size("num_attention_heads", base.num_attention_heads);
+  c.vocab_size = size("vocab_size", base.vocab_size);
+  c.max_position_embeddings = size("max_position_embeddings", base.max_position_embeddings);
+
+  const bool plain_heads = base.num_key_value_heads == base.num_attention_heads;  // also 0 = 0, a family without sizes
+  c.num_key_value_heads = size("num_key_value_heads", plain_heads ? c.num_attention_heads : base.num_key_value_heads);
+  const bool derived_dim = base.num_attention_heads * base.head_dim == base.hidden_size;
+  const bool fixed_dim = base.head_dim > 0 && (!derived_dim || base.family == Family::qwen3);
+  c.head_dim =
+      size("head_dim", fixed_dim ? base.head_dim : c.hidden_size / std::max<std::int64_t>(c.num_attention_heads, 1));
+  const std::int64_t gated =
+      (c.hidden_size * 8 / 3 + 15) / 16 * 16;  // as many weights as two matrices of 4 hidden_size
+  const std::int64_t usual = c.gated() ? gated : 4 * c.hidden_size;
+  c.intermediate_size = size("intermediate_size", base.intermediate_size > 0 ? base.intermediate_size : usual);
+}
+
+void read_rope(Deck& deck, const ModelConfig& base, ModelConfig& c) {
+  constexpr DeckRange positive{.min = 0, .open_min = true};
+  c.rope_theta = deck.number("model.rope_theta", base.rope_theta, positive);
+  c.rope_scaling = base.rope_scaling;
+  const std::string table = "model.rope_scaling";
+  bool scaled = false;
+  for (const char* key :
+       {"", ".rope_type", ".factor", ".low_freq_factor", ".high_freq_factor", ".original_max_position_embeddings"})
+    scaled = scaled || deck.has(table + key);
+  if (!scaled) return;
+  RopeScaling s = base.rope_scaling.value_or(RopeScaling{});
+  deck.choice(table + ".rope_type", "llama3", {"llama3"});
+  s.factor = deck.number(table + ".factor", s.factor, {.min = 1});
+  s.low_freq_factor = deck.number(table + ".low_freq_factor", s.low_freq_factor, positive);
+  s.high_freq_factor = deck.number(table + ".high_freq_factor", s.high_freq_factor, positive);
+  s.original_max_position_embeddings =
+      deck.integer(table + ".original_max_position_embeddings", s.original_max_position_embeddings, size_range);
+  c.rope_scaling = s;
+}
+
+}  // namespace
+
+const char* name(Family family) {
+  switch (family) {
+    case Family::llama:
+      return "llama";
+    case Family::olmo2:
+      return "olmo2";
+    case Family::qwen3:
+      return "qwen3";
+    case Family::gpt:
+      return "gpt";
+  }
+  return "?";
+}
+
+Family family_of(const std::string& text) {
+  for (const Family f : families)
+    if (text == name(f)) return f;
+  fail(ExitCode::bad_deck, "model.family: unknown family, got \"{}\", allowed {}", text,
+       fmt::join(family_names(), ", "));
+}
+
+std::vector<std::string> activations_of(Family family) {
+  if (family == Family::gpt) return {"gelu", "gelu_new", "gelu_pytorch_tanh"};
+  return {"silu"};
+}
+
+ModelConfig family_defaults(Family family) {
+  ModelConfig c;
+  c.family = family;
+  c.hidden_act = activations_of(family).front();
+  if (family == Family::olmo2) {
+    c.rope_theta = 5e5;
+    c.rms_norm_eps = 1e-6;
+  } else if (family == Family::qwen3) {
+    c.rope_theta = 1e6;
+    c.rms_norm_eps = 1e-6;
+    c.head_dim = 128;
+  }
+  return c;
+}
+
+std::vector<ModelDefect> defects(const ModelConfig& c) {
+  std::vector<ModelDefect> found;
+  const auto demand = [&](bool holds, const char* key, std::string what, std::string allowed) {
+    if (!holds) found.push_back({key, std::move(what), std::move(allowed)});
+  };
+  demand(c.num_key_value_heads > 0 && c.num_attention_heads % c.num_key_value_heads == 0, "num_key_value_heads",
+         fmt::format("{} key/value heads do not divide {} heads", c.num_key_value_heads, c.num_attention_heads),
+         "a divisor of num_attention_heads");
+  demand(c.head_dim > 0 && c.head_dim % 2 == 0, "head_dim", fmt::format("{} cannot be split into pairs", c.head_dim),
+         "a positive even number");
+  const auto acts = activations_of(c.family);
+  demand(std::find(acts.begin(), acts.end(), c.hidden_act) != acts.end(), "hidden_act",
+         fmt::format("\"{}\" is not an activation of family {}", c.hidden_act, name(c.family)),
+         fmt::format("{}", fmt::join(acts, ", ")));
+  demand(c.family == Family::gpt || c.position == ModelConfig::Position::rope, "position",
+         fmt::format("learned positions in family {}", name(c.family)), "rope (learned: family gpt)");
+  if (c.rope_scaling)
+    demand(c.rope_scaling->low_freq_factor < c.rope_scaling->high_freq_factor, "rope_scaling",
+           "low_freq_factor is not below high_freq_factor", "low_freq_factor < high_freq_factor");
+  return found;
+}
+
+ModelConfig ModelConfig::read(Deck& deck) {
+  deck.choice("model.linear.form", "dense", {"dense"});
+  if (deck.has("model.from_hf")) return read_hf(deck);
+  const ModelConfig base = read_base(deck);
+  ModelConfig c = base;
+  if (!base.preset.empty()) deck.choice("model.family", name(base.family), {name(base.family)});
+  read_sizes(deck, base, c);
+  read_rope(deck, base, c);
+  c.rms_norm_eps = deck.number("model.rms_norm_eps", base.rms_norm_eps, {.min = 0, .open_min = true});
+  c.tie_word_embeddings = deck.boolean("model.tie_word_embeddings", base.tie_word_embeddings);
+  c.attention_bias = deck.boolean("model.attention_bias", base.attention_bias);
+  c.hidden_act = deck.choice("model.hidden_act", base.hidden_act, activations_of(c.family));
+  c.initializer_range = deck.number("model.initializer_range", base.initializer_range, {.min = 0});
+  c.position =
+      deck.choice("model.position", "rope", {"rope", "learned"}) == "learned" ? Position::learned : Position::rope;
+  for (const ModelDefect& defect : defects(c)) deck.error(at(defect.key.c_str()), defect.what, defect.allowed);
+  return c;
+}
+
+}  // namespace sestina

@@ -1,0 +1,224 @@
+#include "core/deck/options.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/deck/deck.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr DeckRange positive{.min = 0, .open_min = true};
+constexpr DeckRange not_negative{.min = 0};
+constexpr DeckRange below_one{.min = 0, .max = 1, .open_max = true};
+constexpr DeckRange small_count{.min = 0, .max = 1 << 20};  // counts that are kept as int
+
+int small_integer(Deck& deck, std::string_view key, int fallback, DeckRange range = small_count) {
+  return static_cast<int>(deck.integer(key, fallback, range));
+}
+
+constexpr std::pair<const char*, DataSource::Format> formats[] = {{"megatron", DataSource::Format::megatron},
+                                                                  {"llmc", DataSource::Format::llmc},
+                                                                  {"npy", DataSource::Format::npy},
+                                                                  {"text", DataSource::Format::text},
+                                                                  {"jsonl", DataSource::Format::jsonl}};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : formats) names.emplace_back(name);
+  return names;
+}
+
+DataSource read_source(Deck& deck, const std::string& at, const DataSource& defaults) {
+  DataSource source = defaults;
+  deck.require(at + ".path", "each source names its file, or its prefix for format = \"megatron\"");
+  source.path = deck.path(at + ".path", "");
+  if (deck.has(at + ".path") && source.path.empty()) deck.error(at + ".path", "empty path", "a file");
+  const std::string format = deck.choice(at + ".format", is_jsonl_name(source.path) ? "jsonl" : "text", format_names());
+  for (const auto& [name, value] : formats)
+    if (format == name) source.format = value;
+  source.weight = deck.number(at + ".weight", 1, positive);
+  if (source.format == DataSource::Format::jsonl) source.text_key = deck.text(at + ".text_key", defaults.text_key);
+  return source;
+}
+
+std::vector<DataSource> read_sources(Deck& deck, const std::string& key, const DataSource& defaults) {
+  std::vector<DataSource> sources;
+  const std::size_t count = deck.table_count(key);
+  for (std::size_t i = 0; i < count; ++i) sources.push_back(read_source(deck, fmt::format("{}.{}", key, i), defaults));
+  return sources;
+}
+
+// The command line, then the folder of the model, then the deck: a deck is often written for another model.
+void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
+  constexpr const char* key = "data.tokenizer";
+  if (const auto said = deck.maybe_text(key); said && *said == "bytes") {
+    if (!deck.from_file(key) || model.hf_tokenizer().empty()) {
+      data.bytes_chosen = true;
+      return;
+    }
+  }
+  data.tokenizer = deck.path(key, "");
+  if (model.hf_tokenizer().empty() || (deck.has(key) && !deck.from_file(key))) return;
+  data.tokenizer = deck.settle(key, model.hf_tokenizer());
+  data.tokenizer_of_model = true;
+}
+
+}  // namespace
+
+// By name, so that nobody trains on braces: .jsonl, .jsonl.gz, .jsonl.zst.
+bool is_jsonl_name(std::string_view path) {
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (path.ends_with(packed)) path.remove_suffix(packed.size());
+  return path.ends_with(".jsonl");
+}
+
+RunOptions RunOptions::read(Deck& deck) {
+  RunOptions run;
+  run.name = deck.text("run.name", run.name);
+  if (run.name.empty() || run.name == "." || run.name == ".." ||
+      run.name.find_first_of(std::string_view("/\0", 2)) != run.name.npos)
+    deck.error("run.name", "not the name of a folder", "a name without \"/\"");
+  run.dir = deck.text("run.dir", "");
+  run.seed = static_cast<std::uint64_t>(deck.integer("run.seed", 1, not_negative));
+  run.steps = deck.integer("run.steps", 0, not_negative);
+  run.deterministic = deck.boolean("run.deterministic", false);
+  run.walltime = deck.duration("run.walltime", 0);
+  run.stop_signals = deck.texts("run.stop_signals", run.stop_signals);
+  const std::vector<std::string> signals = {"TERM", "USR1", "USR2", "ALRM"};
+  for (const auto& name : run.stop_signals)
+    if (std::find(signals.begin(), signals.end(), name) == signals.end())
+      deck.error("run.stop_signals", fmt::format("unknown signal \"{}\"", name),
+                 fmt::format("{}", fmt::join(signals, ", ")));
+  run.abort_timeout = deck.number("run.abort_timeout", run.abort_timeout, positive);
+  run.start_timeout = deck.number("run.start_timeout", run.start_timeout, positive);
+  run.on_nonfinite =
+      deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
+  run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
+  run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
+  return run;
+}
+
+MachineOptions MachineOptions::read(Deck& deck) {
+  MachineOptions machine;
+  machine.peak_tflops = deck.maybe_number("machine.peak_tflops", positive);
+  machine.memory_bandwidth = deck.maybe_number("machine.memory_bandwidth", positive);
+  machine.network_bandwidth = deck.maybe_number("machine.network_bandwidth", positive);
+  machine.disk_bandwidth = deck.maybe_number("machine.disk_bandwidth", positive);
+  return machine;
+}
+
+DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
+  DataOptions data;
+  constexpr std::int64_t usual_length = 1024, longest = 1 << 20;
+  const std::int64_t positions = std::clamp<std::int64_t>(model.max_position_embeddings, 1, longest);
+  data.sequence_length =
+      small_integer(deck, "data.sequence_length", static_cast<int>(std::min(positions, usual_length)),
+                    {.min = 1, .max = static_cast<double>(longest)});
+  if (data.sequence_length > positions)
+    deck.error("data.sequence_length", fmt::format("longer than model.max_position_embeddings = {}", positions),
+               fmt::format("1 to {}", positions));
+  read_tokenizer(deck, model, data);
+  data.shuffle = deck.boolean("data.shuffle", true);
+  data.mask_documents = deck.boolean("data.mask_documents", false);
+  data.validation_fraction = deck.number("data.validation_fraction", 0, below_one);
+  DataSource defaults;
+  defaults.text_key = deck.text("data.text_key", defaults.text_key);
+  defaults.invalid_limit = deck.number("data.invalid_limit", defaults.invalid_limit, {.min = 0, .max = 1});
+  data.source = read_sources(deck, "data.source", defaults);
+  data.validation = read_sources(deck, "data.validation", defaults);
+  constexpr std::int64_t byte_vocabulary = 256;
+  if (data.reads_bytes() && model.vocab_size < byte_vocabulary)
+    deck.error("model.vocab_size", "too small for text that is read as bytes (no data.tokenizer)", ">= 256");
+  return data;
+}
+
+bool DataOptions::reads_bytes() const {
+  const auto text = [](const DataSource& s) { return is_text(s.format); };
+  return tokenizer.empty() &&
+         (std::any_of(source.begin(), source.end(), text) || std::any_of(validation.begin(), validation.end(), text));
+}
+
+TrainOptions TrainOptions::read(Deck& deck) {
+  TrainOptions train;
+  train.global_batch = small_integer(deck, "train.global_batch", train.global_batch, {.min = 1, .max = 1 << 20});
+  const int micro_batch = small_integer(deck, "train.micro_batch", 0);
+  train.micro_batch = micro_batch == 0 ? train.global_batch : micro_batch;
+  if (train.global_batch % train.micro_batch != 0)
+    deck.error("train.micro_batch", "does not divide train.global_batch",
+               fmt::format("a divisor of {}, or 0 for all at once", train.global_batch));
+  train.precision =
+      deck.choice("train.precision", "fp32", {"fp32", "bf16"}) == "bf16" ? Precision::bf16 : Precision::fp32;
+  train.clip_norm = deck.number("train.clip_norm", train.clip_norm, not_negative);
+  train.recompute = deck.boolean("train.recompute", false);
+  return train;
+}
+
+ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
+  ScheduleOptions schedule;
+  const std::string kind = deck.choice("schedule.kind", "cosine", {"cosine", "linear", "wsd", "constant"});
+  schedule.kind = kind == "linear"     ? Kind::linear
+                  : kind == "wsd"      ? Kind::wsd
+                  : kind == "constant" ? Kind::constant
+                                       : Kind::cosine;
+  schedule.lr = deck.number("schedule.lr", schedule.lr, not_negative);
+  schedule.warmup_steps = deck.integer("schedule.warmup_steps", 0, not_negative);
+  schedule.min_lr_ratio = deck.number("schedule.min_lr_ratio", schedule.min_lr_ratio, {.min = 0, .max = 1});
+  const std::int64_t steps = deck.integer("schedule.steps", 0, not_negative);
+  const std::int64_t decay_steps = deck.integer("schedule.decay_steps", 0, not_negative);
+  schedule.steps = steps == 0 ? run.steps : steps;
+  constexpr std::int64_t decay_part = 5;  // wsd decays over the last fifth unless the deck says otherwise
+  schedule.decay_steps = decay_steps == 0 ? schedule.steps / decay_part : decay_steps;
+  if (schedule.steps > 0 && schedule.warmup_steps > schedule.steps)
+    deck.error("schedule.warmup_steps", "beyond the end of the schedule", fmt::format("0 to {}", schedule.steps));
+  else if (schedule.kind == Kind::wsd && schedule.steps > 0 && decay_steps > schedule.steps - schedule.warmup_steps)
+    deck.error("schedule.decay_steps", "warm-up and decay do not fit into the schedule",
+               fmt::format("0 to {}", schedule.steps - schedule.warmup_steps));
+  return schedule;
+}
+
+CheckpointOptions CheckpointOptions::read(Deck& deck) {
+  CheckpointOptions checkpoint;
+  checkpoint.every = deck.integer("checkpoint.every", 0, not_negative);
+  checkpoint.keep = small_integer(deck, "checkpoint.keep", checkpoint.keep);
+  checkpoint.keep_every = deck.integer("checkpoint.keep_every", 0, not_negative);
+  checkpoint.async = deck.boolean("checkpoint.async", true);
+  checkpoint.staging_dir = deck.text("checkpoint.staging_dir", "");
+  checkpoint.verify_full = deck.choice("checkpoint.verify", "digest", {"digest", "full"}) == "full";
+  return checkpoint;
+}
+
+MetricsOptions MetricsOptions::read(Deck& deck) {
+  MetricsOptions metrics;
+  metrics.every = deck.integer("metrics.every", metrics.every, {.min = 1});
+  metrics.eval_every = deck.integer("metrics.eval_every", 0, not_negative);
+  metrics.eval_batches = small_integer(deck, "metrics.eval_batches", metrics.eval_batches, {.min = 1, .max = 1 << 20});
+  metrics.tensors_every = deck.integer("metrics.tensors_every", 0, not_negative);
+  metrics.tensorboard = deck.boolean("metrics.tensorboard", false);
+  metrics.trace = deck.integer("metrics.trace", 0, not_negative);
+  return metrics;
+}
+
+Options Options::read(Deck& deck) {
+  Options options;
+  options.run = RunOptions::read(deck);
+  options.machine = MachineOptions::read(deck);
+  options.model = ModelConfig::read(deck);
+  options.data = DataOptions::read(deck, options.model);
+  options.train = TrainOptions::read(deck);
+  options.schedule = ScheduleOptions::read(deck, options.run);
+  options.optimizer = OptimizerOptions::read(deck, options.schedule);
+  if (options.optimizer.qk_clip > 0 && options.model.query_norms())
+    deck.error("optimizer.qk_clip", "the norms of q and k undo it in this family", "0 for qwen3 and olmo2");
+  options.parallel = ParallelOptions::read(deck, options.model);
+  options.checkpoint = CheckpointOptions::read(deck);
+  options.metrics = MetricsOptions::read(deck);
+  return options;
+}
+
+void require_training_keys(Deck& deck) {
+  deck.require("run.steps", "how many updates to make in all");
+  deck.require("data.source", "what to train on, one [[data.source]] for each file");
+}
+
+}  // namespace sestina

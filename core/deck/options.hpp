@@ -1,0 +1,167 @@
+// What a deck says, section by section, as plain structs. Each reads its own section and leaves its resolved values
+// (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
+// Keys, defaults and units: inputs/README.md. No Kokkos here.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/deck/kinds.hpp"
+#include "core/deck/model_config.hpp"
+
+namespace sestina {
+
+class Deck;
+
+struct RunOptions {
+  std::string name = "run", dir;  // dir empty: runs/<name>
+  std::uint64_t seed = 1;
+  std::int64_t steps = 0;  // total updates; required for train
+  bool deterministic = false;
+  double walltime = 0;  // seconds, 0 = none (deck: "hh:mm:ss" or seconds)
+  std::vector<std::string> stop_signals = {"TERM", "USR1", "USR2"};
+  double abort_timeout = 60;    // seconds
+  double start_timeout = 1200;  // seconds, until training begins
+  enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
+  enum class Space { device, host } space = Space::device;
+  int threads = 0;  // 0: all cores of the process
+  static RunOptions read(Deck&);
+};
+
+struct MachineOptions {  // for plan's estimate and MFU; null = not known
+  std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
+  static MachineOptions read(Deck&);
+};
+
+struct DataSource {
+  enum class Format { megatron, llmc, npy, text, jsonl } format = Format::text;
+  std::string path;  // absolute after reading (relative ones: to the deck's folder)
+  double weight = 1;
+  std::string text_key = "text";  // jsonl: the member of each line that holds the text
+  double invalid_limit = 0.01;    // jsonl: share of the lines that may be skipped as invalid
+};
+// Text that goes through a tokenizer when it is opened.
+inline bool is_text(DataSource::Format format) {
+  return format == DataSource::Format::text || format == DataSource::Format::jsonl;
+}
+bool is_jsonl_name(std::string_view path);  // .jsonl, .jsonl.gz, .jsonl.zst
+struct DataOptions {
+  int sequence_length = 0;          // default: max_position_embeddings of the model, at most 1024
+  std::string tokenizer;            // empty: text is read as bytes (vocabulary 256)
+  bool bytes_chosen = false;        // data.tokenizer = "bytes": whatever the vocabulary is
+  bool tokenizer_of_model = false;  // it lies in the folder of model.from_hf
+  bool shuffle = true, mask_documents = false;
+  double validation_fraction = 0;  // held out from the end of each source when no validation source is given
+  std::vector<DataSource> source, validation;
+  bool reads_bytes() const;  // some source is text and there is no tokenizer
+  static DataOptions read(Deck&, const ModelConfig&);
+};
+
+struct TrainOptions {
+  int global_batch = 8, micro_batch = 0;  // sequences; micro_batch 0 = global_batch
+  enum class Precision { fp32, bf16 } precision = Precision::fp32;
+  double clip_norm = 1.0;  // 0 = no clipping
+  bool recompute = false;
+  static TrainOptions read(Deck&);
+};
+
+struct ScheduleOptions {
+  enum class Kind { cosine, linear, wsd, constant } kind = Kind::cosine;
+  double lr = 1e-3;
+  std::int64_t warmup_steps = 0, steps = 0, decay_steps = 0;  // steps 0 = run.steps
+  double min_lr_ratio = 0.1;
+  static ScheduleOptions read(Deck&, const RunOptions&);
+};
+
+// One set of AdamW numbers.
+struct AdamWOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
+};
+struct OptimizerGroup {  // [[optimizer.group]]: later groups win
+  std::string match;     // glob on HF names
+  std::optional<double> lr_multiplier, weight_decay;
+  std::optional<std::string> kind;  // "adamw" or optimizer.kind: overrides the routing by role
+};
+struct RefreshOptions {           // [optimizer.refresh]; every: MatrixOptions
+  bool stagger = false;           // matrix i at updates with (t + i) mod every = 0, not all at once
+  std::int64_t max_failures = 3;  // in a row, of one factor, before the run stops
+};
+struct OptimizerOptions {
+  std::string kind = "adamw";
+  bool reset_missing = false;               // on_missing = "reset"
+  AdamWOptions adamw;                       // of kind = "adamw", else [optimizer.scalar]
+  double lr = 0;                            // peak, of optimizer.kind; the one that is logged
+  double weight_decay = 0;                  // of the matrices
+  double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
+  bool per_head = false;                    // q, k, v as one matrix per head
+  std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
+  RefreshOptions refresh;
+  std::vector<OptimizerGroup> group;
+  static OptimizerOptions read(Deck&, const ScheduleOptions&);
+};
+
+// Ranks, and who owns which matrix (core/layout/plan.hpp).
+struct ParallelOptions {
+  int dp = 1, tp = 1, pp = 1;
+  enum class Partition { optimal, balanced, layerwise, start_index, replicated } partition = Partition::optimal;
+  enum class Cost { flops, elements, seconds } cost = Cost::flops;  // what is balanced
+  double alpha = 1;                                        // balanced: 0 equal shards in each bucket, 1 equal loads
+  std::int64_t bucket_elements = 0;                        // 0: plan chooses
+  std::int64_t micro_group_bytes = std::int64_t{1} << 28;  // whole gradients that a host takes in at a time
+  int node_size = 0;                                       // ranks of a node; 0: as the machine says
+  enum class TpUpdate { home, duplicated, distributed, blockwise } tp_update = TpUpdate::home;
+  bool sequence_parallel = true;  // tensor-parallel ranks split the rows of the residual stream
+  std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
+  static ParallelOptions read(Deck&, const ModelConfig&);
+};
+// What keeps a model from being split over tp ranks; empty when nothing does.
+std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
+
+struct CheckpointOptions {
+  std::int64_t every = 0;       // steps, 0 = only the final one
+  int keep = 3;                 // newest to keep, 0 = all
+  std::int64_t keep_every = 0;  // those of steps that it divides stay for good, 0 = none
+  bool async = true;
+  std::string staging_dir;   // empty: none
+  bool verify_full = false;  // verify = "full"
+  static CheckpointOptions read(Deck&);
+};
+
+struct MetricsOptions {
+  std::int64_t every = 10, eval_every = 0, tensors_every = 0;  // steps, 0 = off
+  std::int64_t trace = 0;                                      // updates in trace.json, 0 = none
+  int eval_batches = 16;                                       // micro-batches an evaluation reads
+  bool tensorboard = false;
+  static MetricsOptions read(Deck&);
+};
+
+// Threads that the pool of Kokkos' OpenMP space has room for; it does not say so itself.
+inline constexpr int max_threads = 512;
+
+// Everything, read in order; call deck.finish() afterwards to have all errors thrown at once.
+struct Options {
+  RunOptions run;
+  MachineOptions machine;
+  ModelConfig model;
+  DataOptions data;
+  TrainOptions train;
+  ScheduleOptions schedule;
+  OptimizerOptions optimizer;
+  ParallelOptions parallel;
+  CheckpointOptions checkpoint;
+  MetricsOptions metrics;
+  static Options read(Deck&);
+};
+
+// Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
+void require_training_keys(Deck&);
+
+// Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
+// largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
+void require_trainable(Deck&, Options&);
+// Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
+void require_one_rank(Deck&, const ParallelOptions&);
+
+}  // namespace sestina

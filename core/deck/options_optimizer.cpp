@@ -1,0 +1,83 @@
+// [optimizer], [optimizer.scalar], [optimizer.refresh] and [[optimizer.group]].
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr DeckRange not_negative{.min = 0};
+constexpr DeckRange below_one{.min = 0, .max = 1, .open_max = true};
+
+// An optional section that needs something else first; its keys are then not reported one by one.
+void refuse(Deck& deck, std::string_view key, const std::string& why, const std::string& allowed) {
+  if (deck.has(key)) deck.error(key, why, allowed);
+}
+
+AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
+  AdamWOptions adamw;
+  adamw.lr = deck.maybe_number(at + ".lr", not_negative).value_or(lr);
+  adamw.beta1 = deck.number(at + ".beta1", adamw.beta1, below_one);
+  adamw.beta2 = deck.number(at + ".beta2", adamw.beta2, below_one);
+  adamw.eps = deck.number(at + ".eps", adamw.eps, eps_range);
+  adamw.weight_decay = deck.number(at + ".weight_decay", adamw.weight_decay, not_negative);
+  return adamw;
+}
+
+RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind) {
+  RefreshOptions refresh;
+  if (kind.refresh_every == 0) {
+    refuse(deck, "optimizer.refresh", "kind = \"" + kind.name + "\" has no preconditioner to refresh",
+           "no such section");
+    return refresh;
+  }
+  deck.choice("optimizer.refresh.mode", "inline", {"inline"});
+  refresh.stagger = deck.boolean("optimizer.refresh.stagger", false);
+  refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
+  return refresh;
+}
+
+OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<std::string>& kinds) {
+  OptimizerGroup group;
+  deck.require(at + ".match", "each group says which weights it is for, a glob on their names");
+  group.match = deck.text(at + ".match", "");
+  if (deck.has(at + ".match") && group.match.empty())
+    deck.error(at + ".match", "empty pattern", "a glob such as \"*.mlp.*\"");
+  group.lr_multiplier = deck.maybe_number(at + ".lr_multiplier", not_negative);
+  group.weight_decay = deck.maybe_number(at + ".weight_decay", not_negative);
+  if (deck.has(at + ".kind")) group.kind = deck.choice(at + ".kind", "adamw", kinds);
+  return group;
+}
+
+}  // namespace
+
+OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& schedule) {
+  OptimizerOptions optimizer;
+  std::vector<std::string> kinds = {"adamw"};
+  for (const MatrixKind& kind : matrix_kinds()) kinds.push_back(kind.name);
+  optimizer.kind = deck.choice("optimizer.kind", "adamw", kinds);
+  if (const MatrixKind* kind = find_matrix_kind(optimizer.kind)) {
+    optimizer.lr = deck.maybe_number("optimizer.lr", not_negative).value_or(schedule.lr);
+    optimizer.weight_decay = deck.number("optimizer.weight_decay", kind->weight_decay, not_negative);
+    optimizer.per_head = deck.boolean("optimizer.per_head", false);
+    optimizer.matrix = read_matrix_options(deck, *kind);
+    optimizer.refresh = read_refresh(deck, *kind);
+    optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
+    kinds = {"adamw", optimizer.kind};
+  } else {
+    optimizer.adamw = read_adamw(deck, "optimizer", schedule.lr);
+    optimizer.lr = optimizer.adamw.lr;
+    optimizer.weight_decay = optimizer.adamw.weight_decay;
+    refuse(deck, "optimizer.scalar", "stands beside matrix optimizers only", "[optimizer] itself for kind = \"adamw\"");
+    refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
+    kinds = {"adamw"};
+  }
+  optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
+  optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
+  optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
+  const std::size_t groups = deck.table_count("optimizer.group");
+  for (std::size_t i = 0; i < groups; ++i)
+    optimizer.group.push_back(read_group(deck, fmt::format("optimizer.group.{}", i), kinds));
+  return optimizer;
+}
+
+}  // namespace sestina

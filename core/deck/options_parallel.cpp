@@ -1,0 +1,100 @@
+// [parallel].
+#include <algorithm>
+
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr DeckRange not_negative{.min = 0};
+constexpr DeckRange rank_count{.min = 1, .max = 1 << 16};
+
+// A deck's word for an enumerator: the place of the word in the list is its number; the first is the default.
+template <class Enum>
+Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& words) {
+  const std::string got = deck.choice(key, words.front(), words);
+  return static_cast<Enum>(std::find(words.begin(), words.end(), got) - words.begin());
+}
+
+}  // namespace
+
+ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
+  ParallelOptions parallel;
+  parallel.dp = static_cast<int>(deck.integer("parallel.dp", 1, rank_count));
+  parallel.tp = static_cast<int>(deck.integer("parallel.tp", 1, rank_count));
+  parallel.pp = static_cast<int>(deck.integer("parallel.pp", 1, rank_count));
+  parallel.partition =
+      word<Partition>(deck, "parallel.partition", {"optimal", "balanced", "layerwise", "start-index", "replicated"});
+  parallel.cost = word<Cost>(deck, "parallel.cost", {"flops", "elements", "seconds"});
+  parallel.alpha = deck.number("parallel.alpha", parallel.alpha, {.min = 0, .max = 1});
+  parallel.bucket_elements = deck.integer("parallel.bucket_elements", 0, not_negative);
+  parallel.micro_group_bytes = deck.integer("parallel.micro_group_bytes", parallel.micro_group_bytes, {.min = 1});
+  parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
+  parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
+  parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  constexpr std::int64_t most_ranks = 1 << 20;
+  if (parallel.ranks() > most_ranks)
+    deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
+               fmt::format("dp x tp x pp up to {}", most_ranks));
+  if (parallel.pp > std::max<std::int64_t>(model.num_hidden_layers, 1))
+    deck.error("parallel.pp", "more pipeline stages than layers", fmt::format("1 to {}", model.num_hidden_layers));
+  for (const ModelDefect& defect : tensor_parallel_defects(model, parallel.tp))
+    deck.error(defect.key, defect.what, defect.allowed);
+  return parallel;
+}
+
+std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int tp) {
+  std::vector<ModelDefect> found;
+  const auto need = [&](std::int64_t size, const char* what) {
+    if (size % tp == 0) return;
+    found.push_back({"parallel.tp", fmt::format("does not divide model.{} = {}", what, size),
+                     fmt::format("a divisor of {}", size)});
+  };
+  need(model.num_attention_heads, "num_attention_heads");
+  need(model.intermediate_size, "intermediate_size");
+  // Key and value heads are split, or each is held by several ranks.
+  const std::int64_t kv = model.num_key_value_heads;
+  if (kv > 0 && kv % tp != 0 && tp % kv != 0)
+    found.push_back({"parallel.tp", fmt::format("does not fit model.num_key_value_heads = {}", kv),
+                     fmt::format("a divisor or a multiple of {}", kv)});
+  return found;
+}
+
+void require_trainable(Deck& deck, Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  TrainOptions& train = options.train;
+  if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned, but not trained yet", "1");
+  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 &&
+      options.optimizer.kind != "muon")
+    deck.error("parallel.tp_update",
+               fmt::format("distributed products are those of muon, not of {}", options.optimizer.kind),
+               "home, duplicated, blockwise");
+  if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
+    deck.error("optimizer.qk_clip", "scales whole matrices of one rank", "0 with parallel.tp > 1");
+  if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)
+    deck.error("metrics.tensors_every", "measures whole tensors of one rank", "0 with several ranks");
+  if (train.global_batch < parallel.dp) {
+    deck.error("train.global_batch", fmt::format("fewer sequences than parallel.dp = {} ranks", parallel.dp),
+               fmt::format(">= {}", parallel.dp));
+  } else if (train.micro_batch == train.global_batch) {
+    while (train.global_batch % train.micro_batch != 0 || train.global_batch / train.micro_batch < parallel.dp)
+      --train.micro_batch;
+  } else if (train.global_batch / train.micro_batch < parallel.dp) {
+    deck.error(
+        "train.micro_batch",
+        fmt::format("{} micro-batches for parallel.dp = {} ranks", train.global_batch / train.micro_batch, parallel.dp),
+        fmt::format("at most {}", train.global_batch / parallel.dp));
+  }
+}
+
+void require_one_rank(Deck& deck, const ParallelOptions& parallel) {
+  const auto check = [&](const char* key, int ranks) {
+    if (ranks > 1) deck.error(key, "this runs on one rank (`sestina train` and `sestina plan` know more)", "1");
+  };
+  check("parallel.dp", parallel.dp);
+  check("parallel.tp", parallel.tp);
+  check("parallel.pp", parallel.pp);
+}
+
+}  // namespace sestina

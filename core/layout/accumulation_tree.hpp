@@ -1,0 +1,64 @@
+// Gradients of a step's micro-batches added in a fixed binary tree over their order, ((0 + 1) + (2 + 3)) + ..., block
+// by block as the backward pass finishes them. Ranks that each hold an aligned part of the micro-batches then continue
+// the same tree (kernels/blas/tree_sum.hpp) and arrive at the bits of one rank that has them all. Costs one gradient
+// buffer for each level but the last.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "core/layout/arena.hpp"
+#include "kernels/blas/tree_sum.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class AccumulationTree {
+ public:
+  using A = Acc<T>;
+
+  // micros: micro-batches of a step.
+  AccumulationTree(const Arena<Exec, T>& arena, int micros) : micros_(micros), gradient_(arena.gradients()) {
+    levels_ =
+        decltype(levels_)("sestina::gradient_tree", static_cast<std::size_t>(levels_for(micros)), gradient_.size());
+    for (std::size_t i = 0; i < arena.size(); ++i) {
+      const auto block = static_cast<std::size_t>(arena.specs()[i].block);
+      if (ranges_.size() <= block) ranges_.resize(block + 1);
+      const std::size_t begin = arena.layout().tensors[i].gradient_offset, n = arena.gradient(i).size();
+      if (!ranges_[block].empty() && ranges_[block].back().second == begin)
+        ranges_[block].back().second += n;
+      else
+        ranges_[block].push_back({begin, begin + n});
+    }
+  }
+  // Gradient buffers that it takes.
+  static int levels_for(int micros) {
+    int levels = 0;
+    while ((1 << levels) < micros) ++levels;
+    return levels;
+  }
+
+  // The block's gradients of micro-batch `micro` lie in the gradient buffer: adds what the tree adds to them now. They
+  // stay there after the last micro-batch, else they wait on their level.
+  void add(const Exec& exec, int block, int micro) const {
+    for (const auto& [begin, end] : ranges_[static_cast<std::size_t>(block)]) {
+      const Vector<A, Exec> own(gradient_.data() + begin, end - begin);
+      const bool last = micro + 1 == micros_;
+      int level = 0;
+      for (; last ? (micro >> level) != 0 : ((micro >> level) & 1) != 0; ++level)
+        if ((micro >> level) & 1) add_to<Exec, A>(exec, at(level, begin, end), own);
+      if (!last) convert<Exec, A, A>(exec, own, at(level, begin, end));
+    }
+  }
+
+ private:
+  Vector<A, Exec> at(int level, std::size_t begin, std::size_t end) const {
+    return {levels_.data() + static_cast<std::size_t>(level) * levels_.extent(1) + begin, end - begin};
+  }
+
+  int micros_;
+  Vector<A, Exec> gradient_;
+  Kokkos::View<A**, Kokkos::LayoutRight, typename Exec::memory_space> levels_;
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> ranges_;  // by block: elements of the gradient buffer
+};
+
+}  // namespace sestina

@@ -1,0 +1,119 @@
+// All tensors of one rank: one allocation per kind, names are views into it. Master weights and gradients are in
+// Acc<T>; compute weights are a rounded copy of the matrices in T, or, where T is Acc<T>, the master weights
+// themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. What is computed with is
+// there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp).
+#pragma once
+#include <type_traits>
+#include <vector>
+
+#include "core/layout/rank_layout.hpp"
+#include "kernels/blas/reduce.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class Arena {
+ public:
+  using A = Acc<T>;
+  static constexpr bool shared = std::is_same_v<T, A>;
+
+  // Everything is zero, gaps included. Without gradients: for forward passes alone.
+  Arena(RankLayout layout, bool with_gradients)
+      : layout_(std::move(layout)),
+        values_at_(
+            places([](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
+        matrices_at_(places([](const TensorHolding& t) { return t.local.is_vector() ? 0 : elements(t.local); })),
+        values_("sestina::master", values_at_.elements),
+        gradient_("sestina::gradient", with_gradients ? layout_.gradient_elements : 0),
+        compute_("sestina::weights", shared ? 0 : matrices_at_.elements) {
+    for (const TensorHolding& tensor : layout_.tensors) specs_.push_back(tensor.local);
+  }
+  Arena(const std::vector<TensorSpec>& specs, bool with_gradients) : Arena(lone_layout(specs), with_gradients) {}
+
+  const RankLayout& layout() const { return layout_; }
+  const std::vector<TensorSpec>& specs() const { return specs_; }  // local ones
+  std::size_t size() const { return specs_.size(); }
+
+  // Flat views of what is owned of tensor i, (owned elements); compute is empty where the master weight is computed
+  // with.
+  Vector<A, Exec> master(std::size_t i) const {
+    return {value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i))};
+  }
+  Vector<A, Exec> owned_gradient(std::size_t i) const {
+    return {gradient(i).data() + begin(i), at(i).owned_elements()};
+  }
+  Vector<T, Exec> owned_compute(std::size_t i) const {
+    if (shared || specs_[i].is_vector()) return {};
+    return {compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements()};
+  }
+  // Of the whole shard, (elements).
+  Vector<A, Exec> gradient(std::size_t i) const {
+    SESTINA_REQUIRE(gradient_.size() > 0 || layout_.gradient_elements == 0, "an arena without gradients");
+    return {gradient_.data() + at(i).gradient_offset, elements(specs_[i])};
+  }
+  Vector<T, Exec> compute(std::size_t i) const {
+    if (shared || specs_[i].is_vector()) return {};
+    return {compute_.data() + matrices_at_.offset[i], elements(specs_[i])};
+  }
+  // Where the model reads matrix i, and vector i.
+  T* matrix(std::size_t i) const {
+    if constexpr (shared)
+      return value(i);
+    else
+      return compute_.data() + matrices_at_.offset[i];
+  }
+  A* vector(std::size_t i) const { return value(i); }
+  // Its first byte, whichever it is, and the bytes of one row.
+  void* computed_with(std::size_t i) const {
+    return specs_[i].is_vector() ? static_cast<void*>(vector(i)) : static_cast<void*>(matrix(i));
+  }
+  std::size_t row_bytes(std::size_t i) const {
+    return static_cast<std::size_t>(specs_[i].cols) * (specs_[i].is_vector() ? sizeof(A) : sizeof(T));
+  }
+
+  // Whole buffers, gaps included.
+  Vector<A, Exec> masters() const { return {values_.data(), values_.size()}; }
+  Vector<A, Exec> gradients() const { return {gradient_.data(), gradient_.size()}; }
+
+  // Compute weights from the master weights that are owned here.
+  void round_weights(const Exec& exec) const {
+    if constexpr (!shared)
+      for (std::size_t i = 0; i < size(); ++i)
+        if (!specs_[i].is_vector() && !at(i).hosted) convert<Exec, A, T>(exec, master(i), owned_compute(i));
+  }
+
+  std::size_t weight_bytes() const { return compute_.size() * sizeof(T); }
+  std::size_t master_bytes() const { return values_.size() * sizeof(A); }
+  std::size_t gradient_bytes() const { return gradient_.size() * sizeof(A); }
+
+ private:
+  static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
+  static std::size_t master_elements(const TensorHolding& tensor) {
+    return tensor.hosted ? 0 : tensor.owned_elements();
+  }
+  // Values in Acc<T> that the model reads are there for the whole shard, owned or not.
+  static bool kept_whole(const TensorHolding& tensor) { return shared || tensor.local.is_vector(); }
+  const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }
+  std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }
+  A* value(std::size_t i) const { return values_.data() + values_at_.offset[i]; }
+
+  // In the order of the specs, each run of tensors that follow one another begun on a multiple of arena_alignment.
+  template <class Size>
+  ArenaLayout places(Size size) const {
+    ArenaLayout result;
+    for (const TensorHolding& tensor : layout_.tensors) {
+      if (!tensor.local.follows) result.elements = aligned_elements(result.elements);
+      result.offset.push_back(result.elements);
+      result.elements += size(tensor);
+    }
+    return result;
+  }
+
+  RankLayout layout_;
+  std::vector<TensorSpec> specs_;
+  ArenaLayout values_at_, matrices_at_;
+  Kokkos::View<A*, typename Exec::memory_space> values_, gradient_;
+  Kokkos::View<T*, typename Exec::memory_space> compute_;
+};
+
+}  // namespace sestina

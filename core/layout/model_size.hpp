@@ -1,0 +1,64 @@
+// What a model takes in memory, in plain numbers: the one place that says which activations are kept and how large the
+// scratch of a pass is. `plan` prints these numbers, the model allocates by them. No Kokkos.
+#pragma once
+#include <cstddef>
+
+#include "core/layout/model_part.hpp"
+
+namespace sestina {
+
+// Bytes of an element the model computes in and of one it sums in.
+struct StorageWidth {
+  std::size_t compute = 4, accumulate = 4;
+  bool shared() const { return compute == accumulate; }  // the master weights are the compute weights
+};
+inline constexpr StorageWidth width_fp32{4, 4}, width_bf16{2, 4}, width_fp64{8, 8};
+
+inline constexpr std::size_t slot_alignment = 64;                        // bytes, of every view in an activation slot
+inline constexpr std::size_t scratch_alignment = 256;                    // bytes, of what a Workspace hands out
+inline constexpr std::size_t logit_bytes_limit = std::size_t{64} << 20;  // of one slice of logits
+
+// Elements of each activation of one layer; 0 = not kept on its own. N = micro_batch * sequence, of which the residual
+// stream has the n rows of this rank.
+struct LayerSizes {
+  std::size_t x = 0;          // (n, D) block input; always kept
+  std::size_t h = 0;          // (n, D) normalised input (pre-norm)
+  std::size_t qkv = 0;        // (N, Q + 2K) product; turned in place where there are no q, k norms
+  std::size_t qk = 0;         // (N, Q + K) normalised and turned, where there are q, k norms
+  std::size_t attended = 0;   // (N, Q)
+  std::size_t projected = 0;  // (n, D) output of o_proj ahead of its norm (post-norm)
+  std::size_t x2 = 0;         // (n, D) stream between attention and MLP
+  std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
+  std::size_t up = 0;         // (N, 2F) gate and up, or (N, F)
+  std::size_t down = 0;       // (n, D) output of down_proj ahead of its norm (post-norm)
+  // In Acc<T>:
+  std::size_t lse = 0;                // (B, H, T)
+  std::size_t inverse = 0, mean = 0;  // (n) of each of the two norms; mean: LayerNorm
+  std::size_t inverse_q = 0, inverse_k = 0;
+};
+LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence);
+
+// Bytes of one activation slot: every layer's (with recompute: one layer's and the inputs of all), final norm, losses
+// and the gradient of the residual stream.
+std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute);
+
+// Rows of logits that exist at a time: slices of equal size under the limit, at least one row; the same on all ranks.
+int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
+int logit_rows(const ModelConfig&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
+
+// Bytes of scratch that a forward or backward pass takes beside what the kernels take for themselves.
+std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, StorageWidth);
+
+struct ModelSize {
+  std::int64_t parameters = 0;
+  std::size_t weights = 0, master = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;  // bytes
+  std::size_t total() const { return weights + master + gradients + optimizer + activations + workspace; }
+};
+// optimizer_bytes: of optimizer state (optimizer/routing.hpp). One activation slot. The whole model, or one rank's
+// part.
+ModelSize model_size(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute,
+                     std::size_t optimizer_bytes);
+ModelSize model_size(const ModelConfig&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute,
+                     std::size_t optimizer_bytes);
+
+}  // namespace sestina

@@ -1,0 +1,72 @@
+// Who owns what, as plain data: parallel/ computes it from shapes and sizes alone, everything else reads it. The same
+// plan is printed, tested without a launcher, and executed. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/layout/tensor_spec.hpp"
+
+namespace sestina {
+
+// A contiguous piece of the flat gradient buffer: reduced to the owners when its last block has its gradients, gathered
+// from them before its first block runs. Whatever the strategy, what a rank owns of a bucket is one interval. Sizes are
+// those of one tensor-parallel rank's shards, in elements; gaps between tensors belong to the tensor before.
+struct BucketLayout {
+  std::vector<int> specs;            // in layout order
+  std::vector<std::int64_t> offset;  // of each spec, from the begin of the bucket
+  std::vector<std::int64_t> cut;     // (dp + 1): rank r owns [cut[r], cut[r + 1]), may be empty; replicated: no cuts
+  std::int64_t elements = 0;         // of all of it
+  int block = 0;                     // lowest TensorSpec::block inside: the last one to finish in backward
+};
+
+// Matrices of one data-parallel rank that travel to their hosts in one all-to-all and back in another.
+struct MicroGroup {
+  std::vector<int> specs;
+  std::int64_t bytes = 0;  // whole gradients at the fullest host
+};
+
+// Whose matrix it is.
+inline constexpr int scalar_tensor = -2;  // no one's: AdamW's, cut at rows (ZeRO-1)
+inline constexpr int every_rank = -1;     // each rank updates its own copy
+
+// One pipeline stage. Ranks are numbered inside the stage, tensor-parallel first: rank = dp_rank * tp + tp_rank.
+struct StagePlan {
+  LayerRange layers;
+  std::vector<TensorSpec> specs;
+  std::vector<std::int64_t> cost;            // by spec: of the whole matrix, in the units of parallel.cost; 0: scalar
+  std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
+  std::vector<int> host;                     // by spec: tensor-parallel rank of the owner's, or as above
+  std::vector<BucketLayout> buckets;         // matrices, in backward order; of tensor-parallel rank 0
+  std::vector<BucketLayout> scalar_buckets;  // the rest, likewise
+  std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
+  std::vector<std::int64_t> rank_cost;                // (dp * tp): what a rank computes
+  std::vector<std::int64_t> rank_elements;            // (dp * tp): of the matrices whose state it keeps
+  std::int64_t dp_bound = 0, host_bound = 0;          // no assignment has a smaller largest load
+  bool is_matrix(int spec) const { return owner[static_cast<std::size_t>(spec)] != scalar_tensor; }
+};
+
+// Largest load over the mean load of all ranks, and the least that can be reached, proven.
+struct LoadRatio {
+  double ratio = 1, bound = 1;
+  double gap() const { return bound > 0 ? ratio / bound - 1 : 0; }
+};
+
+// Collectives of one kind in one step, as the busiest rank takes part in them.
+struct Collective {
+  std::string operation;   // reduce_scatter, all_gather, all_reduce, all_to_all, send
+  std::string group;       // dp, tp, pp, all
+  std::string what;        // gradients, weights, micro_groups, ...
+  std::int64_t count = 0;  // calls
+  std::int64_t bytes = 0;  // of the whole buffers, summed over the calls
+};
+
+struct Plan {
+  int dp = 1, tp = 1, pp = 1;
+  std::vector<StagePlan> stages;
+  LoadRatio dp_cost, dp_elements, host_cost;  // dp_elements' bound is not computed: 1
+  std::vector<Collective> collectives;
+  int ranks() const { return dp * tp * pp; }
+};
+
+}  // namespace sestina

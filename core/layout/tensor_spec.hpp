@@ -1,0 +1,58 @@
+// TensorSpec: the unit of optimization, ownership and checkpointing. Names and shapes are HF's and global. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/deck/model_config.hpp"
+
+namespace sestina {
+
+enum class Role { matrix, embedding, head, vector };  // a tied embedding is an embedding
+
+struct TensorSpec {
+  std::string name;       // "model.layers.0.self_attn.q_proj.weight"
+  std::int64_t rows = 0;  // out; length of a vector
+  std::int64_t cols = 1;  // in; 1 for a vector
+  Role role = Role::matrix;
+  int layer = -1;        // -1: embedding, final norm, head
+  int block = 0;         // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
+  bool follows = false;  // lies right behind its predecessor: one product serves both (fusion by adjacency)
+  int heads = 0;         // heads that its rows are made of (q, k, v); 0: none
+  bool is_vector() const { return role == Role::vector; }
+  std::int64_t elements() const { return rows * cols; }
+};
+
+struct LayerRange {
+  int begin = 0, end = 0;
+};  // layers of one pipeline stage
+
+// Specs of the layers in range (embedding with layer 0; final norm and head with the last), in layer order:
+// q, k, v adjacent, gate, up adjacent. gpt uses the same names plus LayerNorm biases, biases of all its products where
+// attention_bias, and model.embed_positions.weight when positions are learned.
+std::vector<TensorSpec> tensor_specs(const ModelConfig&, LayerRange);
+std::vector<TensorSpec> tensor_specs(const ModelConfig&);
+inline LayerRange all_layers(const ModelConfig& config) { return {0, static_cast<int>(config.num_hidden_layers)}; }
+
+// Where each tensor lies in a flat buffer, in elements: in the order of the specs, each run of tensors that follow one
+// another begun on a multiple of `arena_alignment`.
+inline constexpr std::size_t arena_alignment = 32;  // elements: 64 bytes of bf16
+constexpr std::size_t aligned_elements(std::size_t n) {
+  return (n + arena_alignment - 1) / arena_alignment * arena_alignment;
+}
+struct ArenaLayout {
+  std::vector<std::size_t> offset;  // by spec
+  std::size_t elements = 0;         // whole buffer, gaps included
+};
+ArenaLayout arena_layout(const std::vector<TensorSpec>&);  // every tensor: master weights, gradients, optimizer state
+ArenaLayout matrix_arena_layout(
+    const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
+
+// Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows
+// of a tensor are dealt out to ranks they are cut between chunks. So no cut changes a sum.
+inline constexpr std::int64_t chunk_elements = 4096;
+inline std::int64_t chunk_rows(const TensorSpec& spec) {
+  return spec.cols < chunk_elements ? chunk_elements / spec.cols : 1;
+}
+
+}  // namespace sestina

@@ -1,0 +1,47 @@
+// The seams that point upward: what parallel/ and io/ hang on the mathematics of one rank.
+#pragma once
+#include "core/layout/row_share.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/blas/exec.hpp"
+
+namespace sestina {
+
+// Called by the model around each block (TensorSpec::block): gather of weights, page-in of state and reduction of
+// finished gradients hang here. The defaults do nothing.
+struct BlockHooks {
+  virtual ~BlockHooks() = default;
+  virtual void before_forward(int /*block*/) {}
+  virtual void before_backward(int /*block*/) {}
+  virtual void after_backward(int /*block*/) {}
+};
+
+// Operations over a tensor-parallel group; this base class is the group of one rank, on which all are the identity.
+// Work of the space that comes before a call is complete for it, and results are there for work that comes after it.
+// Sums are taken in the order of a fixed binary tree over the ranks: the same bits on every rank, every time.
+template <class Exec>
+struct GroupOps {
+  virtual ~GroupOps() = default;
+  virtual int size() const { return 1; }
+  virtual int rank() const { return 0; }
+
+  // In place, over all ranks.
+  virtual void sum(const Exec&, Vector<float, Exec>) {}
+  virtual void sum(const Exec&, Vector<bf16, Exec>) {}
+  virtual void sum(const Exec&, Vector<double, Exec>) {}
+  virtual void max(const Exec&, Vector<float, Exec>) {}
+  virtual void max(const Exec&, Vector<double, Exec>) {}
+
+  // Rows of a matrix (N, D) without padding are dealt out by first_row_of(N, size(), rank). gather: whole (N, D) from
+  // every rank's rows `part`. scatter_sum: `part` = the own rows of the sum over ranks of `whole`, which is used up.
+  virtual void gather(const Exec&, Matrix<const float, Exec> /*part*/, Matrix<float, Exec> /*whole*/) { no_group(); }
+  virtual void gather(const Exec&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }
+  virtual void gather(const Exec&, Matrix<const double, Exec>, Matrix<double, Exec>) { no_group(); }
+  virtual void scatter_sum(const Exec&, Matrix<float, Exec> /*whole*/, Matrix<float, Exec> /*part*/) { no_group(); }
+  virtual void scatter_sum(const Exec&, Matrix<bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }
+  virtual void scatter_sum(const Exec&, Matrix<double, Exec>, Matrix<double, Exec>) { no_group(); }
+
+ private:
+  static void no_group() { SESTINA_REQUIRE(false, "one rank holds all rows"); }
+};
+
+}  // namespace sestina

@@ -1,0 +1,38 @@
+// Adam in a rotated basis against stale gradients (arXiv 2602.03515): the corrected rules by default, those of the
+// published code as dialect "release".
+#include "core/optimizer/kinds/sides.hpp"
+
+namespace sestina {
+namespace {
+
+std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const Sides sides = options.word("geometry") == "bilateral" ? Sides{} : shorter_side(rows, cols);
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
+  if (options.word("source") == "2nd") add_squares(fields, "factor", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols);
+  add_counters(fields, sides);
+  return fields;
+}
+
+}  // namespace
+
+MatrixKind basis_rotation_kind() {
+  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
+  MatrixKind kind;
+  kind.name = "basis-rotation";
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.keys = {
+      number_key("beta1", 0.9, rate),
+      number_key("beta2", 0.999, rate),
+      eps_key("eps", 1e-8),
+      number_key("factor_beta", 0.999, rate),
+      word_key("source", {"2nd", "1st"}),
+      word_key("geometry", {"bilateral", "unilateral"}),
+      word_key("dialect", {"corrected", "release"}),
+  };
+  kind.state = basis_rotation_fields;
+  return kind;
+}
+
+}  // namespace sestina

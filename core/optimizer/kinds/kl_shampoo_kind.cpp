@@ -1,0 +1,44 @@
+// KL-Shampoo and KL-SOAP (arXiv 2509.03378), as their authors define them.
+#include "core/optimizer/kinds/kl_keys.hpp"
+#include "core/optimizer/kinds/sides.hpp"
+
+namespace sestina {
+namespace {
+
+std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
+  if (options.kind == "kl-soap") fields.push_back({"second_moment", DType::f32, rows, cols});
+  add_squares(fields, "factor", {}, rows, cols);
+  add_squares(fields, "basis", {}, rows, cols);
+  add_vectors(fields, "eigenvalue", {}, rows, cols);
+  add_counters(fields, {});
+  return fields;
+}
+
+}  // namespace
+
+MatrixKind kl_kind(std::string name) {
+  const DeckRange rate{.min = 0, .max = 1};
+  MatrixKind kind;
+  kind.name = std::move(name);
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.keys = {
+      number_key("beta1", 0.9, rate),
+      eps_key("eps", 1e-8),
+      number_key("factor_beta", 0.98, rate),
+      number_key("initial_eigenvalue", 0.1, {.min = 0, .open_min = true}),
+      flag_key("clamp", true),
+      number_key("clamp_floor", 10),
+      number_key("clamp_ceiling", 4000),
+      flag_key("sort", false),
+      word_key("first_step", {"skip", "use"}),
+      word_key("decay_order", {"after", "before"}),
+  };
+  kind.state = kl_fields;
+  return kind;
+}
+
+MatrixKind kl_shampoo_kind() { return kl_kind("kl-shampoo"); }
+
+}  // namespace sestina

@@ -1,0 +1,101 @@
+// A matrix optimizer: one object per matrix, which owns the order of its step, because the published methods differ in
+// it (SOAP updates first and refreshes last; Shampoo and basis rotation refresh before use). What all of them share:
+// state by name (matrix_state.hpp), scratch and products of the lane they run on, and refreshes as jobs (refresh.hpp).
+//
+// Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/deck/kinds.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "core/optimizer/kinds/matrix_state.hpp"
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/host_values.hpp"
+#include "kernels/blas/stopwatch.hpp"
+#include "kernels/blas/workspace.hpp"
+#include "kernels/optimizer/eigen.hpp"
+
+namespace sestina {
+
+// One matrix, or a range of its rows (a head), as an optimizer sees it. Rows are contiguous.
+template <class Space>
+struct OwnedMatrix {
+  std::string name;                     // HF name, with ".head_00" behind it for one head
+  Matrix<const float, Space> gradient;  // (m, n) unclipped
+  Matrix<float, Space> master;          // (m, n)
+  Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
+  std::size_t rows() const { return master.extent(0); }
+  std::size_t cols() const { return master.extent(1); }
+};
+
+// Called with a factor that could not be decomposed: its name, and d x d values, row-major.
+using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
+
+// What a refresh may do when it goes wrong; shared by all matrices of a run.
+struct RefreshPolicy {
+  std::int64_t max_failures = 3;  // in a row, of one factor; then the run stops
+  bool stagger = false;           // refresh matrix i at t = i mod every instead of all at once
+  RefreshDump dump;               // empty: nobody wants it
+};
+
+// On a device a refresh is queued whole; what it is judged by comes to the host at its end, in one wait.
+template <class Space>
+struct RefreshChecks {
+  explicit RefreshChecks(const Space& exec) : watch(exec) {
+    if constexpr (!is_host<Space>) values = HostValues<Space>("sestina::refresh_checks", count);
+  }
+  enum { factor, failures, product, basis, eigenvalues, count };  // places: sums of squares; failures of the solver
+  HostValues<Space> values;
+  Stopwatch<Space> watch;
+};
+
+// What the matrices that are updated one after another share. Workspace: as large as the largest of their wishes.
+template <class Space>
+struct Lane {
+  Space exec;
+  Gemm<Space> gemm;
+  Workspace<Space> workspace;
+  RefreshPolicy refresh_policy;
+  double refresh_seconds = 0;         // spent in refreshes since it was last read
+  std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
+  Solver<Space> solver{exec};         // decompositions
+  RefreshChecks<Space> checks{exec};  // of refreshes on a device
+  std::int64_t published = 0;         // bases, roots and projectors that refreshes have given so far
+  double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
+};
+
+struct UpdateNumbers {
+  std::int64_t t = 1;  // of the run
+  double lr = 0, weight_decay = 0;
+  double gradient_scale = 1;  // clipping; every optimizer sees G times it
+};
+
+template <class Space>
+class MatrixOptimizer {
+ public:
+  virtual ~MatrixOptimizer() = default;
+  // One update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not fence;
+  // allocates nothing after its second call.
+  virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
+  virtual std::size_t workspace_bytes() const = 0;
+  virtual MatrixState<Space>& state() = 0;
+};
+
+// What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.
+struct MatrixShape {
+  std::string path;  // of its state: "/optimizer/<HF name>"
+  std::size_t rows = 0, cols = 0;
+  std::int64_t index = 0;
+};
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
+
+// True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index.
+inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, bool stagger) {
+  return (t + (stagger ? index : 0)) % every == 0;
+}
+
+}  // namespace sestina

@@ -1,0 +1,96 @@
+#include "core/optimizer/kinds/matrix_state.hpp"
+
+#include <utility>
+
+namespace sestina {
+namespace {
+
+constexpr std::size_t alignment = 16;  // floats: a cache line
+
+std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(size.rows * size.cols); }
+
+}  // namespace
+
+template <class Space>
+MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>& sizes, std::string path)
+    : path_(std::move(path)), sizes_(sizes) {
+  std::size_t floats = 0;
+  for (const FieldSize& size : sizes_) {
+    SESTINA_REQUIRE(size.dtype == DType::f32 || size.dtype == DType::i64, "{}/{} is {}", path_, size.name,
+                    sestina::name(size.dtype));
+    if (size.dtype == DType::f32) {
+      offset_.push_back(floats);
+      floats += (elements(size) + alignment - 1) / alignment * alignment;
+    } else {
+      offset_.push_back(counters_.size());
+      counters_.resize(counters_.size() + elements(size));
+    }
+  }
+  floats_ = decltype(floats_)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
+}
+
+template <class Space>
+const FieldSize& MatrixState<Space>::find(std::string_view name, DType dtype) const {
+  for (const FieldSize& size : sizes_)
+    if (size.name == name && size.dtype == dtype) return size;
+  fail(ExitCode::internal, "{} has no field \"{}\" of type {}", path_, name, sestina::name(dtype));
+}
+
+template <class Space>
+Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
+  const FieldSize& size = find(name, DType::f32);
+  const std::size_t at = offset_[static_cast<std::size_t>(&size - sizes_.data())];
+  return {floats_.data() + at, static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols)};
+}
+
+template <class Space>
+Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
+  const Matrix<float, Space> whole = matrix(name);
+  return {whole.data(), whole.size()};
+}
+
+template <class Space>
+std::int64_t& MatrixState<Space>::counter(std::string_view name) {
+  const FieldSize& size = find(name, DType::i64);
+  return counters_[offset_[static_cast<std::size_t>(&size - sizes_.data())]];
+}
+
+template <class Space>
+bool MatrixState<Space>::has(std::string_view name) const {
+  for (const FieldSize& size : sizes_)
+    if (size.name == name) return true;
+  return false;
+}
+
+template <class Space>
+std::vector<StateField> MatrixState<Space>::fields() const {
+  std::vector<StateField> fields;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    const FieldSize& size = sizes_[i];
+    StateField field;
+    field.path = path_ + "/" + size.name;
+    field.dtype = size.dtype;
+    field.shape = size.cols == 1 ? std::vector<std::int64_t>{size.rows} : std::vector{size.rows, size.cols};
+    field.row_end = size.rows;
+    if (size.dtype == DType::f32) {
+      field.data = floats_.data() + offset_[i];
+      field.on_device = !is_host<Space>;
+    } else {
+      field.data = const_cast<std::int64_t*>(counters_.data()) + offset_[i];
+    }
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+template <class Space>
+std::size_t MatrixState<Space>::bytes() const {
+  std::size_t sum = 0;
+  for (const FieldSize& size : sizes_) sum += elements(size) * size_of(size.dtype);
+  return sum;
+}
+
+#define SESTINA_MATRIX_STATE(Space) template class MatrixState<Space>;
+SESTINA_INSTANTIATE_LANES(SESTINA_MATRIX_STATE)
+
+}  // namespace sestina

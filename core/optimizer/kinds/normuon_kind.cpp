@@ -1,0 +1,19 @@
+#include <algorithm>
+
+#include "core/optimizer/kinds/muon_rule.hpp"
+
+namespace sestina {
+
+// One mean square for each row of the direction where rows >= cols, else for each column.
+MatrixKind normuon_kind() {
+  MatrixKind kind;
+  kind.name = "normuon";
+  kind.keys = muon_keys_with_second_moment();
+  kind.state = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
+    return std::vector<FieldSize>{{"momentum", DType::f32, rows, cols},
+                                  {"second_moment", DType::f32, std::max(rows, cols)}};
+  };
+  return kind;
+}
+
+}  // namespace sestina

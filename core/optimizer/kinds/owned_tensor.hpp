@@ -1,0 +1,44 @@
+// One tensor as an optimizer sees it: what it is, which slab of it this rank owns, and flat views of that.
+#pragma once
+#include <string>
+
+#include "core/layout/state_field.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "kernels/blas/exec.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+struct OwnedTensor {
+  TensorSpec spec;                      // of the whole tensor
+  Vector<const Acc<T>, Exec> gradient;  // (elements), complete and unclipped
+  Vector<Acc<T>, Exec> master;          // (elements)
+  Vector<T, Exec> weight;  // (elements) rounded copy the model computes with; empty when it is the master itself
+  // The slab; row_end 0: all rows, col_end 0: all columns.
+  std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
+  bool sharded = false, saved = true, counted = true;  // see TensorHolding
+  bool is_whole() const { return row_end == 0 && col_end == 0; }
+  std::int64_t rows() const { return row_end == 0 ? spec.rows : row_end - row_begin; }
+  std::int64_t cols() const { return col_end == 0 ? spec.cols : col_end - col_begin; }
+};
+
+// A state field of the tensor's own shape, of which the slab is held here.
+template <class Exec, class T, class A>
+StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* data) {
+  const TensorSpec& spec = tensor.spec;
+  StateField field;
+  field.path = std::move(path);
+  field.dtype = sizeof(A) == 8 ? DType::f64 : DType::f32;
+  field.shape =
+      spec.is_vector() ? std::vector<std::int64_t>{spec.rows} : std::vector<std::int64_t>{spec.rows, spec.cols};
+  field.row_begin = tensor.row_begin;
+  field.row_end = tensor.row_end == 0 ? spec.rows : tensor.row_end;
+  field.col_begin = tensor.col_begin;
+  field.col_end = tensor.col_end;
+  field.saved = tensor.saved;
+  field.data = data;
+  field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
+  return field;
+}
+
+}  // namespace sestina

@@ -1,0 +1,76 @@
+#include "core/optimizer/kinds/routing.hpp"
+
+#include <fmt/format.h>
+
+namespace sestina {
+
+bool glob_match(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (star != std::string_view::npos) {  // let the last star take one character more
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+bool is_matrix_optimized(const TensorSpec& spec, const OptimizerOptions& options) {
+  if (!options.matrix || spec.is_vector()) return false;
+  bool matrix = spec.role == Role::matrix;
+  for (const OptimizerGroup& group : options.group)
+    if (group.kind && glob_match(group.match, spec.name)) matrix = *group.kind == options.kind;
+  return matrix;
+}
+
+TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
+  const bool matrix = is_matrix_optimized(spec, options);
+  TensorRates rates{matrix ? options.lr : options.adamw.lr, spec.is_vector() ? 0.0
+                                                            : matrix         ? options.weight_decay
+                                                                             : options.adamw.weight_decay};
+  double multiplier = 1;
+  for (const OptimizerGroup& group : options.group) {
+    if (!glob_match(group.match, spec.name)) continue;
+    if (group.lr_multiplier) multiplier = *group.lr_multiplier;
+    if (group.weight_decay) rates.weight_decay = *group.weight_decay;
+  }
+  rates.lr *= multiplier;
+  return rates;
+}
+
+std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOptions& options) {
+  const int heads = options.per_head && spec.heads > 1 ? spec.heads : 1;
+  if (heads == 1) return {{spec.name, 0, spec.rows, spec.cols}};
+  std::vector<MatrixPart> parts;
+  const std::int64_t rows = spec.rows / heads;
+  for (int head = 0; head < heads; ++head)
+    parts.push_back({fmt::format("{}/head_{:02}", spec.name, head), head * rows, rows, spec.cols});
+  return parts;
+}
+
+std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const OptimizerOptions& options,
+                                  std::size_t accumulate_width) {
+  const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
+  std::size_t sum = 0;
+  for (const TensorSpec& spec : specs) {
+    if (kind == nullptr || !is_matrix_optimized(spec, options)) {
+      sum += 2 * static_cast<std::size_t>(spec.elements()) * accumulate_width;
+      continue;
+    }
+    for (const MatrixPart& part : matrix_parts(spec, options))
+      for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols))
+        sum += static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
+  }
+  return sum;
+}
+
+}  // namespace sestina

@@ -1,0 +1,34 @@
+// Which optimizer updates a tensor, and with what numbers: matrices inside blocks go to the matrix optimizer,
+// everything else (embeddings, head, norms, biases) to AdamW; the deck's groups may say otherwise. No Kokkos.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/layout/tensor_spec.hpp"
+
+namespace sestina {
+
+bool glob_match(std::string_view pattern, std::string_view name);  // knows * and ?
+
+// True when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is.
+bool is_matrix_optimized(const TensorSpec&, const OptimizerOptions&);
+
+// What the deck makes of one tensor: later groups win. Peak of the learning rate, and the decay.
+struct TensorRates {
+  double lr = 0, weight_decay = 0;
+};
+TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
+
+// The matrices that a tensor is to its optimizer: itself, or with optimizer.per_head the heads of q, k and v.
+struct MatrixPart {
+  std::string name;  // of the spec, or "<name>/head_00"
+  std::int64_t row_begin = 0, rows = 0, cols = 0;
+};
+std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
+
+// Bytes of optimizer state of these tensors; AdamW keeps two numbers of accumulate_width bytes for each parameter.
+std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,
+                                  std::size_t accumulate_width);
+
+}  // namespace sestina

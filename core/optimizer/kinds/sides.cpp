@@ -1,0 +1,60 @@
+#include "core/optimizer/kinds/sides.hpp"
+
+#include <algorithm>
+
+namespace sestina {
+
+Sides shorter_side(std::int64_t rows, std::int64_t cols) { return {rows < cols, rows >= cols}; }
+
+Sides not_longer(Sides sides, std::int64_t max_dim, std::int64_t rows, std::int64_t cols) {
+  return {sides.left && rows <= max_dim, sides.right && cols <= max_dim};
+}
+
+void add_squares(std::vector<FieldSize>& fields, const std::string& name, Sides sides, std::int64_t rows,
+                 std::int64_t cols) {
+  if (sides.left) fields.push_back({name + "_left", DType::f32, rows, rows});
+  if (sides.right) fields.push_back({name + "_right", DType::f32, cols, cols});
+}
+
+void add_vectors(std::vector<FieldSize>& fields, const std::string& name, Sides sides, std::int64_t rows,
+                 std::int64_t cols) {
+  if (sides.left) fields.push_back({name + "_left", DType::f32, rows, 1});
+  if (sides.right) fields.push_back({name + "_right", DType::f32, cols, 1});
+}
+
+void add_counters(std::vector<FieldSize>& fields, Sides sides) {
+  fields.push_back({"updates", DType::i64, 1, 1});
+  fields.push_back({"started", DType::i64, 1, 1});
+  if (sides.left) fields.push_back({"failures_left", DType::i64, 1, 1});
+  if (sides.right) fields.push_back({"failures_right", DType::i64, 1, 1});
+}
+
+std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
+  return kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
+}
+
+LowRank low_rank_of(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t shorter = std::min(rows, cols), asked = options.integer("rank");
+  const std::string& side = options.word("side");
+  LowRank low;
+  low.rank = asked == 0 ? std::max<std::int64_t>(1, shorter / 4) : std::min(asked, shorter);
+  low.right = side == "right" || (side == "auto" && rows >= cols);
+  return low;
+}
+
+std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t small_rows = low.right ? rows : low.rank, small_cols = low.right ? low.rank : cols;
+  std::vector<FieldSize> fields;
+  if (low.right)
+    fields.push_back({"projector", DType::f32, low.rank, cols});
+  else
+    fields.push_back({"projector", DType::f32, rows, low.rank});
+  fields.push_back({"momentum", DType::f32, small_rows, small_cols});
+  fields.push_back({"second_moment", DType::f32, small_rows, small_cols});
+  add_counters(fields, {false, false});
+  return fields;
+}
+
+}  // namespace sestina

@@ -1,0 +1,39 @@
+// Which sides of an m x n matrix a method treats (left acts on rows, right on columns), and the state of each. No
+// Kokkos.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/deck/kinds.hpp"
+
+namespace sestina {
+
+struct Sides {
+  bool left = true, right = true;
+};
+
+// The shorter side alone: left when m < n, else right.
+Sides shorter_side(std::int64_t rows, std::int64_t cols);
+// Without those longer than max_dim.
+Sides not_longer(Sides, std::int64_t max_dim, std::int64_t rows, std::int64_t cols);
+
+// <name>_left (m, m) and <name>_right (n, n), of the sides there are.
+void add_squares(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols);
+// <name>_left (m) and <name>_right (n).
+void add_vectors(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols);
+// Counters: updates made, whether the first call is over, refreshes failed in a row.
+void add_counters(std::vector<FieldSize>&, Sides);
+
+// What the kind of these options lists.
+std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
+
+// Rank and side of a low-rank method: keys rank (0: a quarter of the shorter side) and side.
+struct LowRank {
+  std::int64_t rank = 1;
+  bool right = true;  // projects rows of G: R (m, r) = G P^T with P (r, n); else R (r, n) = P^T G with P (m, r)
+};
+LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+// projector, momentum, second_moment and counters.
+std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols);
+
+}  // namespace sestina

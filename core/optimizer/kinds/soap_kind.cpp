@@ -1,0 +1,55 @@
+// SOAP (Vyas et al., arXiv 2409.11321): the dialect of its authors by default, every known difference as a switch.
+#include "core/optimizer/kinds/sides.hpp"
+
+namespace sestina {
+namespace {
+
+Sides soap_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const Sides sides = options.word("sides") == "both" ? Sides{} : shorter_side(rows, cols);
+  return not_longer(sides, options.integer("max_dim"), rows, cols);
+}
+
+std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const Sides sides = soap_sides(options, rows, cols);
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
+  add_squares(fields, "factor", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols);
+  add_counters(fields, sides);
+  if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {
+    fields.push_back({"momentum_rotated", DType::f32, rows, cols});
+    fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
+  }
+  return fields;
+}
+
+}  // namespace
+
+MatrixKind soap_kind() {
+  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
+  MatrixKind kind;
+  kind.name = "soap";
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.keys = {
+      number_key("beta1", 0.95, rate),
+      number_key("beta2", 0.95, rate),
+      eps_key("eps", 1e-8),
+      number_key("factor_beta", 0.95, rate),
+      integer_key("max_dim", 10000, {.min = 1}),
+      word_key("sides", {"both", "smaller"}),
+      word_key("first_step", {"skip", "use"}),
+      word_key("factor_update", {"after", "before"}),
+      word_key("decay_order", {"after", "before"}),
+      flag_key("bias_correction", true),
+      flag_key("factor_bias_correction", false),
+      flag_key("permute_second_moment", true),
+      word_key("basis_first", {"eigh"}),
+      word_key("basis_refresh", {"qr", "eigh"}),
+      word_key("momentum_basis", {"original", "rotated"}),
+      flag_key("normalize", false),
+  };
+  kind.state = soap_fields;
+  return kind;
+}
+
+}  // namespace sestina

@@ -1,9 +1,0 @@
-// Keys and fields that KL-Shampoo and KL-SOAP share. No Kokkos.
-#pragma once
-#include "core/optimizer/kinds.hpp"
-
-namespace sestina {
-
-MatrixKind kl_kind(std::string name);
-
-}  // namespace sestina

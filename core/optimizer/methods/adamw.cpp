@@ -1,0 +1,75 @@
+#include "core/optimizer/methods/adamw.hpp"
+
+#include <cmath>
+
+#include "kernels/optimizer/adamw.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options,
+                      double* nonfinite)
+    : options_(options.adamw), nonfinite_(nonfinite), tensors_(std::move(tensors)) {
+  std::size_t total = 0;
+  for (const auto& tensor : tensors_) {
+    const TensorRates rates = rates_of(tensor.spec, options);
+    const std::size_t n = tensor.gradient.size();
+    if (!runs_.empty()) {
+      Run& last = runs_.back();
+      OwnedTensor<Exec, T>& t = last.tensor;
+      const std::size_t m = t.gradient.size();
+      const bool adjacent = t.gradient.data() + m == tensor.gradient.data() &&
+                            t.master.data() + m == tensor.master.data() &&
+                            (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
+                            (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
+      if (adjacent && last.rates.lr == rates.lr && last.rates.weight_decay == rates.weight_decay) {
+        t.gradient = {t.gradient.data(), m + n};
+        t.master = {t.master.data(), m + n};
+        if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
+        total += n;
+        continue;
+      }
+    }
+    runs_.push_back({tensor, total, rates});
+    total += n;
+  }
+  momentum_ = Storage(Kokkos::view_alloc(exec, "sestina::momentum"), total);
+  second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), total);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+  AdamWStep step;
+  step.beta1 = options_.beta1;
+  step.beta2 = options_.beta2;
+  step.eps = options_.eps;
+  step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(t));
+  step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(t));
+  step.gradient_scale = gradient_scale;
+  step.nonfinite = nonfinite_;
+  for (const Run& run : runs_) {
+    step.lr = factor * run.rates.lr;
+    step.weight_decay = run.rates.weight_decay;
+    const std::size_t n = run.tensor.gradient.size();
+    adamw<Exec, T>(exec, step, run.tensor.gradient, run.tensor.master, {momentum_.data() + run.offset, n},
+                   {second_moment_.data() + run.offset, n}, run.tensor.weight);
+  }
+}
+
+template <class Exec, class T>
+std::vector<StateField> AdamW<Exec, T>::state() const {
+  std::vector<StateField> fields;
+  std::size_t offset = 0;
+  for (const auto& tensor : tensors_) {
+    const std::string path = "/optimizer/" + tensor.spec.name;
+    fields.push_back(field_of(tensor, path + "/momentum", momentum_.data() + offset));
+    fields.push_back(field_of(tensor, path + "/second_moment", second_moment_.data() + offset));
+    offset += tensor.gradient.size();
+  }
+  return fields;
+}
+
+#define SESTINA_ADAMW(Exec, T) template class AdamW<Exec, T>;
+SESTINA_INSTANTIATE(SESTINA_ADAMW)
+
+}  // namespace sestina

@@ -1,0 +1,42 @@
+// AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
+// kernel. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/layout/state_field.hpp"
+#include "core/optimizer/kinds/owned_tensor.hpp"
+#include "core/optimizer/kinds/routing.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class AdamW {
+ public:
+  // State (momentum, second_moment) is created here, zero, before the first step. nonfinite: see
+  // kernels/optimizer/finite_flag.hpp.
+  AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
+
+  // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
+  void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
+
+  // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor.
+  std::vector<StateField> state() const;
+  std::size_t state_bytes() const { return 2 * momentum_.size() * sizeof(Acc<T>); }
+
+ private:
+  struct Run {  // tensors that lie side by side and share their numbers
+    OwnedTensor<Exec, T> tensor;
+    std::size_t offset = 0;
+    TensorRates rates;
+  };
+  using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
+
+  AdamWOptions options_;
+  double* nonfinite_;
+  std::vector<OwnedTensor<Exec, T>> tensors_;
+  std::vector<Run> runs_;
+  Storage momentum_, second_moment_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/optimizer/methods/low_rank.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/channel_scale.hpp"
+#include "kernels/optimizer/line_squares.hpp"
+
+namespace sestina {
+namespace {
+
+template <class Space>
+class Apollo : public MatrixOptimizer<Space> {
+ public:
+  Apollo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : adam_{options.number("beta1"), options.number("beta2"), options.number("eps")},
+        decay_first_(options.word("decay_order") == "before"),
+        given_(options.word("projector") == "given"),
+        refresh_every_(options.refresh_every),
+        stream_(stream_of(static_cast<std::uint64_t>(options.integer("seed")), shape.path)),
+        shape_(shape),
+        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+        low_(state_, low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
+        drawn_(Kokkos::create_mirror_view(low_.projector)),
+        update_norm_(state_.vector("update_norm")),
+        updates_(state_.counter("updates")),
+        started_(state_.counter("started")) {
+    rule_.scale = options.number("scale");
+    rule_.scale_front = options.flag("scale_front");
+    rule_.per_tensor = options.word("scale_type") == "tensor";
+    rule_.norm_eps = options.number("norm_eps");
+    rule_.growth_limit = options.number("growth_limit");
+  }
+
+  void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
+    if (started_ == 0 && is_zero<Space>(lane, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
+    if (!given_ && updates_ % refresh_every_ == 0) draw(lane);
+    started_ = 1;
+    ++updates_;
+    const auto frame = lane.workspace.frame();
+    const Vector<float, Space> factors = channel_scales(lane, now, matrix.gradient);
+    const auto t = static_cast<double>(updates_);
+    const double correction = std::sqrt(1 - std::pow(adam_.beta2, t)) / (1 - std::pow(adam_.beta1, t));
+    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, decay_first_, lane.nonfinite}, low_.right,
+                         factors, matrix.gradient, matrix.master, matrix.weight);
+  }
+
+  std::size_t workspace_bytes() const override {
+    using W = Workspace<Space>;
+    const std::size_t m = shape_.rows, n = shape_.cols;
+    const std::size_t sums = low_.right ? 0 : column_squares_workspace_bytes<Space>(m, n);
+    const std::size_t update =
+        4 * W::template bytes<float>(low_.right ? m : n) + 2 * W::template bytes<float>(low_.momentum.size()) + sums;
+    return std::max(update, reduce_workspace_bytes<Space>(m * n));
+  }
+  MatrixState<Space>& state() override { return state_; }
+
+ private:
+  // By what each row or column of the gradient is to be multiplied.
+  Vector<float, Space> channel_scales(Lane<Space>& lane, const UpdateNumbers& now,
+                                      Matrix<const float, Space> gradient) {
+    const std::size_t channels = low_.right ? shape_.rows : shape_.cols;
+    const auto take = [&] { return lane.workspace.template take<float>(channels); };
+    const Vector<float, Space> factors = take(), of_direction = take(), of_small = take(), of_gradient = take();
+    const Matrix<float, Space> small = take_small(lane), direction = take_small(lane);
+    low_.project(lane, static_cast<float>(now.gradient_scale), gradient, small);
+    low_.adam(lane, adam_, small, direction);
+    channel_squares(lane, direction, of_direction);
+    channel_squares(lane, small, of_small);
+    channel_squares(lane, gradient, of_gradient);
+    ChannelRule rule = rule_;
+    rule.gradient_scale = now.gradient_scale;
+    rule.limited = updates_ > 1;
+    channel_factors<Space>(lane.exec, rule, of_direction, of_small, of_gradient, update_norm_, factors);
+    return factors;
+  }
+
+  Matrix<float, Space> take_small(Lane<Space>& lane) const {
+    return lane.workspace.template take<float>(low_.momentum.extent(0), low_.momentum.extent(1));
+  }
+
+  void channel_squares(Lane<Space>& lane, Matrix<const float, Space> x, Vector<float, Space> sums) const {
+    if (low_.right)
+      row_squares<Space>(lane.exec, x, {}, sums);
+    else
+      column_squares<Space>(lane.exec, x, {}, sums, lane.workspace);
+  }
+
+  // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
+  void draw(Lane<Space>& lane) {
+    const std::size_t size = low_.projector.size();
+    const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
+    const auto number = static_cast<std::uint64_t>(updates_ / refresh_every_);
+    ++lane.published;
+    lane.exec.fence("apollo");
+    normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
+    if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);
+  }
+
+  AdamRule adam_;
+  ChannelRule rule_;
+  bool decay_first_, given_;
+  std::int64_t refresh_every_;
+  std::uint64_t stream_;
+  MatrixShape shape_;
+  MatrixState<Space> state_;
+  LowRankMoments<Space> low_;
+  typename Matrix<float, Space>::HostMirror drawn_;  // the projector itself on a host
+  Vector<float, Space> update_norm_;
+  std::int64_t &updates_, &started_;
+};
+
+}  // namespace
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_apollo(const Space& exec, const MatrixOptions& options,
+                                                    const MatrixShape& shape) {
+  return std::make_unique<Apollo<Space>>(exec, options, shape);
+}
+
+#define SESTINA_APOLLO(Space)                                                                             \
+  template std::unique_ptr<MatrixOptimizer<Space>> make_apollo<Space>(const Space&, const MatrixOptions&, \
+                                                                      const MatrixShape&);
+SESTINA_INSTANTIATE_LANES(SESTINA_APOLLO)
+
+}  // namespace sestina

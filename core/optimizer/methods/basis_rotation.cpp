@@ -1,0 +1,36 @@
+#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/methods/rotated_adam.hpp"
+
+namespace sestina {
+namespace {
+
+RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) {
+  RotatedAdamRule rule;
+  rule.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")};
+  rule.factor_beta = options.number("factor_beta");
+  rule.refresh_every = options.refresh_every;
+  rule.skip_first = false;
+  rule.factors_first = true;
+  rule.decay_first = true;
+  rule.from_momentum = options.word("source") == "1st";
+  rule.release = options.word("dialect") == "release";
+  // The published code asks whether there is a left basis to know whether there is any.
+  if (rule.release && options.word("geometry") == "unilateral" && shape.rows >= shape.cols) rule.refresh_every = 1;
+  return rule;
+}
+
+}  // namespace
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
+                                                            const MatrixShape& shape) {
+  return std::make_unique<RotatedAdam<Space>>(exec, fields_of(options, shape.rows, shape.cols), rule_of(options, shape),
+                                              shape);
+}
+
+#define SESTINA_BASIS_ROTATION(Space)                                                                             \
+  template std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation<Space>(const Space&, const MatrixOptions&, \
+                                                                              const MatrixShape&);
+SESTINA_INSTANTIATE_LANES(SESTINA_BASIS_ROTATION)
+
+}  // namespace sestina

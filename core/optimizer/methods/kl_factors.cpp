@@ -1,0 +1,115 @@
+#include "core/optimizer/methods/kl_factors.hpp"
+
+#include <algorithm>
+
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/line_squares.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
+
+namespace sestina {
+
+KlRule KlRule::read(const MatrixOptions& options) {
+  KlRule rule;
+  rule.beta1 = options.number("beta1");
+  rule.eps = options.number("eps");
+  rule.factor_beta = options.number("factor_beta");
+  rule.initial_eigenvalue = options.number("initial_eigenvalue");
+  rule.clamp = options.flag("clamp");
+  rule.clamp_floor = options.number("clamp_floor");
+  rule.clamp_ceiling = options.number("clamp_ceiling");
+  rule.refresh.sort = options.flag("sort");
+  rule.refresh_every = options.refresh_every;
+  rule.skip_first = options.word("first_step") == "skip";
+  rule.decay_first = options.word("decay_order") == "before";
+  return rule;
+}
+
+double KlRule::ceiling(std::size_t d) const {
+  return clamp ? std::max(clamp_floor, std::min(static_cast<double>(d), clamp_ceiling)) : 0;
+}
+
+template <class Space>
+KlFactors<Space>::KlFactors(MatrixState<Space>& state, const KlRule& rule, std::size_t rows, std::size_t cols)
+    : rule_(rule),
+      rows_(rows),
+      cols_(cols),
+      sides_(state, rows, cols),
+      left_values_(state.vector("eigenvalue_left")),
+      right_values_(state.vector("eigenvalue_right")) {}
+
+template <class Space>
+bool KlFactors<Space>::start(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient) {
+  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, gradient)) return false;
+  fill_values<Space>(lane.exec, rule_.initial_eigenvalue, left_values_);
+  fill_values<Space>(lane.exec, rule_.initial_eigenvalue, right_values_);
+  if (!rule_.skip_first) return true;
+  const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale;
+  const auto left = static_cast<float>(weight / static_cast<double>(cols_));
+  const auto right = static_cast<float>(weight / static_cast<double>(rows_));
+  lane.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, sides_.left.factor);
+  lane.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, sides_.right.factor);
+  return true;
+}
+
+template <class Space>
+typename KlFactors<Space>::Roots KlFactors<Space>::roots(Lane<Space>& lane) const {
+  const Roots roots{lane.workspace.template take<float>(rows_), lane.workspace.template take<float>(cols_)};
+  inverse_square_roots<Space>(lane.exec, left_values_, roots.left);
+  inverse_square_roots<Space>(lane.exec, right_values_, roots.right);
+  return roots;
+}
+
+template <class Space>
+void KlFactors<Space>::rotate(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient,
+                              Matrix<float, Space> half, Matrix<float, Space> rotated) const {
+  sides_.rotate(lane, static_cast<float>(gradient_scale), gradient, half, rotated);
+}
+
+template <class Space>
+void KlFactors<Space>::accumulate(Lane<Space>& lane, double gradient_scale, const Roots& roots,
+                                  Matrix<const float, Space> gradient, Matrix<float, Space> half,
+                                  Matrix<float, Space> rotated) {
+  const auto frame = lane.workspace.frame();
+  const double beta = rule_.factor_beta, m = static_cast<double>(rows_), n = static_cast<double>(cols_);
+  const Vector<float, Space> left = lane.workspace.template take<float>(rows_);
+  const Vector<float, Space> right = lane.workspace.template take<float>(cols_);
+  row_squares<Space>(lane.exec, rotated, roots.right, left);
+  column_squares<Space>(lane.exec, rotated, roots.left, right, lane.workspace);
+  average_eigenvalues<Space>(lane.exec, beta, n, rule_.ceiling(rows_), left, left_values_);
+  average_eigenvalues<Space>(lane.exec, beta, m, rule_.ceiling(cols_), right, right_values_);
+
+  const auto keep = static_cast<float>(beta);
+  scale_lines<Space>(lane.exec, {}, roots.right, half);
+  lane.gemm.template symmetric<float, float>(Op::none, static_cast<float>((1 - beta) / n), half, keep,
+                                             sides_.left.factor);
+  multiply<Space>(lane, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis, gradient, 0,
+                  half);
+  scale_lines<Space>(lane.exec, roots.left, {}, half);
+  lane.gemm.template symmetric<float, float>(Op::transpose, static_cast<float>((1 - beta) / m), half, keep,
+                                             sides_.right.factor);
+}
+
+template <class Space>
+void KlFactors<Space>::refresh(Lane<Space>& lane, Matrix<float, Space> second_moment) {
+  sides_.refresh(lane, rule_.refresh, {second_moment, left_values_, right_values_});
+}
+
+template <class Space>
+std::size_t KlFactors<Space>::roots_bytes() const {
+  return Workspace<Space>::template bytes<float>(rows_) + Workspace<Space>::template bytes<float>(cols_);
+}
+
+template <class Space>
+std::size_t KlFactors<Space>::accumulate_bytes() const {
+  return roots_bytes() + column_squares_workspace_bytes<Space>(rows_, cols_);
+}
+
+template <class Space>
+std::size_t KlFactors<Space>::rest_bytes() const {
+  return std::max(sides_.first_bases_bytes(), sides_.refresh_bytes(rule_.refresh));
+}
+
+#define SESTINA_KL_FACTORS(Space) template class KlFactors<Space>;
+SESTINA_INSTANTIATE_LANES(SESTINA_KL_FACTORS)
+
+}  // namespace sestina

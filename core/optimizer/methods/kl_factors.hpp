@@ -1,0 +1,59 @@
+// The two-sided factors of KL-Shampoo and KL-SOAP (arXiv 2509.03378): each is a mean of the gradient's outer product,
+// whitened by the other side, whose running eigenvalues are kept beside the bases.
+#pragma once
+#include "core/optimizer/methods/two_sided.hpp"
+
+namespace sestina {
+
+struct KlRule {
+  double beta1 = 0.9, eps = 1e-8;
+  double factor_beta = 0.98;
+  double initial_eigenvalue = 0.1;
+  bool clamp = true;
+  double clamp_floor = 10, clamp_ceiling = 4000;
+  RefreshRule refresh{.sort = false};
+  std::int64_t refresh_every = 10;
+  bool skip_first = true, decay_first = false;
+
+  static KlRule read(const MatrixOptions&);
+  double ceiling(std::size_t d) const;  // of the inverse root of an eigenvalue of a side of size d; 0: none
+};
+
+template <class Space>
+class KlFactors {
+ public:
+  KlFactors(MatrixState<Space>&, const KlRule&, std::size_t rows, std::size_t cols);
+
+  const TwoSided<Space>& sides() const { return sides_; }
+
+  // The first call: bases from the gradient, factors from it without whitening, eigenvalues all alike. False: the
+  // gradient is zero.
+  bool start(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+
+  // Inverse roots of the eigenvalues, as the whole update uses them.
+  struct Roots {
+    Vector<float, Space> left, right;  // (m), (n)
+  };
+  Roots roots(Lane<Space>&) const;  // in the lane's workspace
+
+  // half = G Qr, rotated = Ql^T G Qr.
+  void rotate(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient, Matrix<float, Space> half,
+              Matrix<float, Space> rotated) const;
+  // Factors and eigenvalues take in the gradient; uses up what rotate() gave.
+  void accumulate(Lane<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
+                  Matrix<float, Space> half, Matrix<float, Space> rotated);
+  // second_moment may be (0, 0).
+  void refresh(Lane<Space>&, Matrix<float, Space> second_moment);
+
+  std::size_t roots_bytes() const;
+  std::size_t accumulate_bytes() const;
+  std::size_t rest_bytes() const;  // of start() and refresh()
+
+ private:
+  KlRule rule_;
+  std::size_t rows_, cols_;
+  TwoSided<Space> sides_;
+  Vector<float, Space> left_values_, right_values_;
+};
+
+}  // namespace sestina

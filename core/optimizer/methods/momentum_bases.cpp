@@ -1,0 +1,125 @@
+// Bases of basis rotation from the first moment (rotated_adam.hpp).
+#include <algorithm>
+
+#include "core/optimizer/methods/rotated_adam.hpp"
+#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/matrix_copy.hpp"
+#include "kernels/optimizer/columns.hpp"
+
+namespace sestina {
+namespace {
+
+// One power step from the published basis with K = M M^T or M^T M, as from factors.
+template <class Space>
+void power_step(Lane<Space>& lane, const TwoSided<Space>& sides, const RotatedAdamRule& rule,
+                Matrix<const float, Space> momentum, Matrix<float, Space> second_moment) {
+  const auto frame = lane.workspace.frame();
+  Matrix<float, Space> left, right;
+  if (sides.left.on()) {
+    left = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(0));
+    lane.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, left);
+  }
+  if (sides.right.on()) {
+    right = lane.workspace.template take<float>(momentum.extent(1), momentum.extent(1));
+    lane.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, right);
+  }
+  sides.refresh(lane, rule.refresh, {second_moment, {}, {}}, left, right);
+}
+
+// One side as published: Q = qr(P) with P = op(M) times the other side's old basis, or P = op(M) where that side is not
+// rotated, the columns of P by falling norm. P has as many rows as Q; a P with fewer columns is filled up with zeros,
+// whose columns of Q complete the basis.
+template <class Space>
+struct PublishedSide {
+  const Side<Space>& side;
+  const Side<Space>& other;
+  Op op;                                   // of M
+  Matrix<float, Space> product = {};       // (d, e)
+  Vector<std::int32_t, Space> order = {};  // (e)
+
+  void prepare(Lane<Space>& lane, Matrix<const float, Space> momentum) {
+    const bool plain = op == Op::none;
+    const std::size_t d = momentum.extent(plain ? 0 : 1), e = momentum.extent(plain ? 1 : 0);
+    product = lane.workspace.template take<float>(d, e);
+    order = lane.workspace.template take<std::int32_t>(e);
+    const auto frame = lane.workspace.frame();
+    const Vector<double, Space> squares = lane.workspace.template take<double>(e);
+    if (other.on())
+      multiply<Space>(lane, op, Op::none, 1, momentum, other.basis, 0, product);
+    else
+      copy_matrix<Space>(lane.exec, !plain, momentum, product);
+    column_dots<Space, float>(lane.exec, product, product, squares);
+    order_falling<Space>(lane.exec, squares, order);
+  }
+
+  // A failure leaves the basis, and nothing is to be permuted.
+  void finish(Lane<Space>& lane) {
+    const std::size_t d = product.extent(0);
+    const auto frame = lane.workspace.frame();
+    const Matrix<float, Space> factor = lane.workspace.template take<float>(d, d);
+    const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d);
+    gather_columns<Space>(lane.exec, product, order, factor);
+    set_identity<Space>(lane.exec, basis);
+    RefreshJob<Space> job;
+    job.name = side.name;
+    job.factor = factor;
+    job.basis = basis;
+    if (refresh<Space>(lane, job, *side.failures) == Refreshed::done)
+      copy_matrix<Space>(lane.exec, false, basis, side.basis);
+    else
+      order = {};
+  }
+};
+
+// Both sides read the other's old basis. The second moment is permuted along the axis whose basis was sorted, whether
+// that axis is rotated or not.
+template <class Space>
+void published_step(Lane<Space>& lane, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
+                    Matrix<float, Space> second_moment) {
+  const auto frame = lane.workspace.frame();
+  PublishedSide<Space> left{sides.left, sides.right, Op::none}, right{sides.right, sides.left, Op::transpose};
+  if (sides.left.on()) left.prepare(lane, momentum);
+  if (sides.right.on()) right.prepare(lane, momentum);
+  if (sides.left.on()) left.finish(lane);
+  if (sides.right.on()) right.finish(lane);
+  const auto inner = lane.workspace.frame();
+  const Matrix<float, Space> scratch = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+  permute<Space>(lane.exec, right.order, left.order, second_moment, scratch);
+}
+
+}  // namespace
+
+template <class Space>
+void refresh_from_momentum(Lane<Space>& lane, const TwoSided<Space>& sides, const RotatedAdamRule& rule,
+                           Matrix<const float, Space> momentum, Matrix<float, Space> second_moment) {
+  if (rule.release) return published_step<Space>(lane, sides, momentum, second_moment);
+  power_step<Space>(lane, sides, rule, momentum, second_moment);
+}
+
+template <class Space>
+std::size_t refresh_from_momentum_bytes(const TwoSided<Space>& sides, const RotatedAdamRule& rule, std::size_t rows,
+                                        std::size_t cols) {
+  using W = Workspace<Space>;
+  const std::size_t left = sides.left.on() ? W::template bytes<float>(rows * rows) : 0;
+  const std::size_t right = sides.right.on() ? W::template bytes<float>(cols * cols) : 0;
+  if (!rule.release) return left + right + sides.refresh_bytes(rule.refresh);
+  const std::size_t moments = W::template bytes<float>(rows * cols);
+  std::size_t held = 0, most = moments;  // products and orders; the largest of what comes on top
+  const auto add = [&](std::size_t d, std::size_t e) {
+    held += moments + W::template bytes<std::int32_t>(e);
+    most = std::max({most, W::template bytes<double>(e),
+                     2 * W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.refresh.method, d)});
+  };
+  if (sides.left.on()) add(rows, cols);
+  if (sides.right.on()) add(cols, rows);
+  return held + most;
+}
+
+#define SESTINA_MOMENTUM_BASES(Space)                                                                                  \
+  template void refresh_from_momentum<Space>(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,             \
+                                             Matrix<const float, Space>, Matrix<float, Space>);                        \
+  template std::size_t refresh_from_momentum_bytes<Space>(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t, \
+                                                          std::size_t);
+SESTINA_INSTANTIATE_LANES(SESTINA_MOMENTUM_BASES)
+
+}  // namespace sestina

@@ -1,0 +1,141 @@
+#include "core/optimizer/methods/rotated_adam.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/blas/matrix_copy.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
+
+namespace sestina {
+
+template <class Space>
+RotatedAdam<Space>::RotatedAdam(const Space& exec, const std::vector<FieldSize>& fields, const RotatedAdamRule& rule,
+                                const MatrixShape& shape)
+    : rule_(rule),
+      shape_(shape),
+      state_(exec, fields, shape.path),
+      sides_(state_, shape.rows, shape.cols),
+      momentum_(state_.matrix("momentum")),
+      second_moment_(state_.matrix("second_moment")),
+      updates_(state_.counter("updates")),
+      started_(state_.counter("started")) {}
+
+template <class Space>
+void RotatedAdam<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
+  const bool first = started_ == 0;
+  if (first && !start(lane, matrix.gradient)) return;
+  if (first && rule_.skip_first) return update_factors(lane, now.gradient_scale, matrix.gradient);
+  ++updates_;
+  const bool due =
+      sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+  if (sides_.rotates())
+    average_momentum<Space>(lane.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
+                            flat<float, Space>(momentum_));
+  if (rule_.factors_first) {
+    update_factors(lane, now.gradient_scale, matrix.gradient);
+    if (due && !first) refresh(lane);
+  }
+  update_weight(lane, now, matrix);
+  if (!rule_.factors_first) {
+    update_factors(lane, now.gradient_scale, matrix.gradient);
+    if (due) refresh(lane);
+  }
+}
+
+// A gradient of zeros has no eigenvectors worth keeping: the first one that is not zero starts.
+template <class Space>
+bool RotatedAdam<Space>::start(Lane<Space>& lane, Matrix<const float, Space> gradient) {
+  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, gradient)) return false;
+  started_ = 1;
+  return true;
+}
+
+template <class Space>
+void RotatedAdam<Space>::update_factors(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient) {
+  if (rule_.from_momentum) return;
+  const double beta = rule_.factor_beta, squared = gradient_scale * gradient_scale;
+  if (!rule_.factor_bias_correction) return sides_.accumulate(lane, beta, (1 - beta) * squared, gradient);
+  // Weight (1 - beta) / (1 - beta^count) for the count-th gradient: a factor that changes is no part of a product.
+  const auto count = static_cast<double>(updates_ + (rule_.skip_first ? 1 : 0));
+  const double add = (1 - beta) / (1 - std::pow(beta, count));
+  for (const Side<Space>* side : {&sides_.left, &sides_.right})
+    if (side->on()) scale_values<Space>(lane.exec, 1 - add, flat<float, Space>(side->factor));
+  sides_.accumulate(lane, 1, add * squared, gradient);
+}
+
+template <class Space>
+void RotatedAdam<Space>::refresh(Lane<Space>& lane) {
+  if (rule_.keep_rotated) state_.counter("momentum_in_basis") = 0;
+  if (rule_.from_momentum) return refresh_from_momentum<Space>(lane, sides_, rule_, momentum_, second_moment_);
+  sides_.refresh(lane, rule_.refresh, {second_moment_, {}, {}});
+}
+
+template <class Space>
+Matrix<float, Space> RotatedAdam<Space>::direction(Lane<Space>& lane, double gradient_scale,
+                                                   Matrix<const float, Space> gradient) {
+  const std::size_t m = shape_.rows, n = shape_.cols;
+  const Matrix<float, Space> scratch = lane.workspace.template take<float>(m, n);
+  if (!sides_.rotates()) {
+    adam_direction<Space>(lane.exec, rule_.adam, gradient_scale, flat<const float, Space>(gradient),
+                          flat<float, Space>(momentum_), flat<float, Space>(second_moment_),
+                          flat<float, Space>(scratch));
+    return scratch;
+  }
+  const Matrix<float, Space> rotated = lane.workspace.template take<float>(m, n);
+  const Matrix<float, Space> move = lane.workspace.template take<float>(m, n);
+  sides_.rotate(lane, static_cast<float>(gradient_scale), gradient, scratch, rotated);
+  rotated_direction(lane, rotated, scratch, move);
+  return sides_.rotate_back(lane, move, scratch);
+}
+
+// A rotation is linear: while the bases stay, the rotated momentum is the mean of the rotated gradients. The first
+// update after a refresh rotates the momentum itself, so that no error outlives the bases.
+template <class Space>
+void RotatedAdam<Space>::rotated_direction(Lane<Space>& lane, Matrix<const float, Space> rotated,
+                                           Matrix<float, Space> scratch, Matrix<float, Space> move) {
+  const auto v = flat<float, Space>(second_moment_);
+  const bool known = rule_.keep_rotated && state_.counter("momentum_in_basis") == 1;
+  if (known)
+    return adam_direction<Space>(lane.exec, rule_.adam, 1, flat<const float, Space>(rotated),
+                                 flat<float, Space>(state_.matrix("momentum_rotated")), v, flat<float, Space>(move));
+  sides_.rotate(lane, 1, momentum_, scratch, move);
+  if (rule_.keep_rotated) {
+    copy_matrix<Space>(lane.exec, false, move, state_.matrix("momentum_rotated"));
+    state_.counter("momentum_in_basis") = 1;
+  }
+  rotated_adam<Space>(lane.exec, rule_.adam, flat<const float, Space>(rotated), v, flat<float, Space>(move));
+}
+
+template <class Space>
+void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
+  const auto frame = lane.workspace.frame();
+  const Matrix<float, Space> update = direction(lane, now.gradient_scale, matrix.gradient);
+  WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite};
+  if (rule_.bias_correction) {
+    const auto t = static_cast<double>(updates_);
+    move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));
+  }
+  if (rule_.normalize) {
+    const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace);
+    if (squares > 0) move.scale *= std::sqrt(static_cast<double>(update.size()) / squares);
+  }
+  move_weight<Space, float>(lane.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
+                            flat<bf16, Space>(matrix.weight));
+}
+
+template <class Space>
+std::size_t RotatedAdam<Space>::workspace_bytes() const {
+  const std::size_t size = shape_.rows * shape_.cols, buffers = sides_.rotates() ? 3 : 1;
+  const std::size_t update = buffers * Workspace<Space>::template bytes<float>(size) +
+                             (rule_.normalize ? reduce_workspace_bytes<Space>(size) : 0);
+  const std::size_t refresh = rule_.from_momentum
+                                  ? refresh_from_momentum_bytes<Space>(sides_, rule_, shape_.rows, shape_.cols)
+                                  : sides_.refresh_bytes(rule_.refresh);
+  return std::max({update, refresh, sides_.first_bases_bytes()});
+}
+
+#define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;
+SESTINA_INSTANTIATE_LANES(SESTINA_ROTATED_ADAM)
+
+}  // namespace sestina

@@ -1,0 +1,63 @@
+// Adam in the eigenbasis of what Shampoo would precondition with: the common body of SOAP (arXiv 2409.11321) and of
+// basis rotation (arXiv 2602.03515), which differ in the order of their steps, in what the bases follow, and in the
+// sides they rotate. The momentum is kept in the original basis and rotated when it is used, so that a late or missing
+// refresh does no harm; the second moment lives in the rotated one and is permuted with the columns of the bases.
+#pragma once
+#include "core/optimizer/methods/two_sided.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
+
+namespace sestina {
+
+struct RotatedAdamRule {
+  AdamRule adam;
+  RefreshRule refresh;
+  double factor_beta = 0.95;
+  std::int64_t refresh_every = 10;
+  bool skip_first = true;      // the first call only sets up bases and factors
+  bool factors_first = false;  // factors and bases are updated ahead of the step, not behind it
+  bool decay_first = false;
+  bool bias_correction = true;
+  bool factor_bias_correction = false;  // the factors are true means from the first update on
+  bool normalize = false;               // the update is scaled to a root mean square of 1
+  bool keep_rotated = false;            // the momentum is kept in the rotated basis too: memory for two products
+  bool from_momentum = false;           // bases follow M M^T and M^T M; there are no factors
+  bool release = false;                 // basis rotation from momentum as its authors published it
+};
+
+template <class Space>
+class RotatedAdam : public MatrixOptimizer<Space> {
+ public:
+  RotatedAdam(const Space&, const std::vector<FieldSize>&, const RotatedAdamRule&, const MatrixShape&);
+
+  void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
+  std::size_t workspace_bytes() const override;
+  MatrixState<Space>& state() override { return state_; }
+
+ private:
+  bool start(Lane<Space>&, Matrix<const float, Space> gradient);
+  void update_factors(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  void refresh(Lane<Space>&);
+  // Adam's direction in the rotated basis, into move; scratch is used up.
+  void rotated_direction(Lane<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
+                         Matrix<float, Space> move);
+  void update_weight(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
+  // The direction of the update, in original coordinates, in one of three scratch matrices.
+  Matrix<float, Space> direction(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+
+  RotatedAdamRule rule_;
+  MatrixShape shape_;
+  MatrixState<Space> state_;
+  TwoSided<Space> sides_;
+  Matrix<float, Space> momentum_, second_moment_;
+  std::int64_t &updates_, &started_;
+};
+
+// Bases from the momentum: one power step with M M^T and M^T M, or the published rule.
+template <class Space>
+void refresh_from_momentum(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,
+                           Matrix<const float, Space> momentum, Matrix<float, Space> second_moment);
+template <class Space>
+std::size_t refresh_from_momentum_bytes(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t rows,
+                                        std::size_t cols);
+
+}  // namespace sestina

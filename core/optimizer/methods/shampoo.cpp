@@ -1,0 +1,323 @@
+// Shampoo (Gupta, Koren, Singer 2018) with blocks and grafting as in Shi et al. 2023: per block
+//   L = beta2 L + (1 - beta2) G G^T, R = beta2 R + (1 - beta2) G^T G, and at a refresh their inverse roots, before use;
+//   P = L^-p F R^-p with the averaged gradient F, with the size of the graft's direction.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/optimizer/kinds/shampoo_layout.hpp"
+#include "core/optimizer/refresh/refresh.hpp"
+#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/inverse_root.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
+#include "kernels/optimizer/packed_symmetric.hpp"
+
+namespace sestina {
+namespace {
+
+// One pass over a block's gradient: both averages, the filtered gradient and the graft's direction.
+//   filtered = lerp(F, G, 1 - beta3) / bias, then F = lerp(F, G, 1 - beta1)
+//   V = V - forget V + gain G^2, graft = filtered / (sqrt(V inv_bias2) + eps)
+struct FilterRule {
+  float gradient = 1, learn1 = 0, learn3 = 0, inv_bias1 = 1;
+  bool second_moment = false;
+  float forget = 0, gain = 0, inv_bias2 = 1, eps = 0;
+};
+
+// All of one shape (bm, bn); without a second moment, that and graft may be (0, 0).
+template <class Space>
+struct FilterData {
+  Matrix<const float, Space> gradient;
+  Matrix<float, Space> momentum, second_moment, filtered, graft;
+};
+
+KOKKOS_INLINE_FUNCTION void filter_moment(const FilterRule& r, std::size_t n, const float* __restrict gradient,
+                                          float* __restrict momentum, float* __restrict filtered) {
+  for (std::size_t j = 0; j < n; ++j) {
+    const float g = r.gradient * gradient[j], f = momentum[j];
+    filtered[j] = (f + r.learn3 * (g - f)) * r.inv_bias1;
+    momentum[j] = f + r.learn1 * (g - f);
+  }
+}
+
+KOKKOS_INLINE_FUNCTION void filter_graft(const FilterRule& r, std::size_t n, const float* __restrict gradient,
+                                         const float* __restrict filtered, float* __restrict second_moment,
+                                         float* __restrict graft) {
+  for (std::size_t j = 0; j < n; ++j) {
+    const float g = r.gradient * gradient[j];
+    const float v = second_moment[j] + (r.gain * g * g - r.forget * second_moment[j]);
+    second_moment[j] = v;
+    graft[j] = filtered[j] / (Kokkos::sqrt(v * r.inv_bias2) + r.eps);
+  }
+}
+
+template <class Space>
+void filter(const Space& exec, const FilterRule& r, const FilterData<Space>& x) {
+  for_elements(
+      "filter", exec, x.gradient.extent(0), x.gradient.extent(1),
+      KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        filter_moment(r, end - begin, &x.gradient(i, begin), &x.momentum(i, begin), &x.filtered(i, begin));
+        if (r.second_moment)
+          filter_graft(r, end - begin, &x.gradient(i, begin), &x.filtered(i, begin), &x.second_moment(i, begin),
+                       &x.graft(i, begin));
+      });
+}
+
+// y = factor x.
+template <class Space>
+void scale_block(const Space& exec, float factor, Matrix<const float, Space> x, Matrix<float, Space> y) {
+  for_elements(
+      "scale_block", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t j = begin; j < end; ++j) y(i, j) = factor * x(i, j);
+      });
+}
+
+enum class Graft { none, sgd, adagrad, rmsprop, adam };
+
+Graft graft_of(const std::string& word) {
+  if (word == "sgd") return Graft::sgd;
+  if (word == "adagrad") return Graft::adagrad;
+  if (word == "rmsprop") return Graft::rmsprop;
+  return word == "adam" ? Graft::adam : Graft::none;
+}
+
+RefreshMethod root_of(const std::string& word) {
+  if (word == "eigh") return RefreshMethod::inverse_root_eigh;
+  return word == "qr" ? RefreshMethod::inverse_root_qr : RefreshMethod::inverse_root_newton;
+}
+
+// The keys, read once.
+struct ShampooRule {
+  explicit ShampooRule(const MatrixOptions& o)
+      : beta1(o.number("beta1")),
+        beta2(o.number("beta2")),
+        beta3(o.number("beta3") < 0 ? beta1 : o.number("beta3")),
+        eps(o.number("eps")),
+        exponent(o.number("exponent")),
+        bias_correction(o.flag("bias_correction")),
+        graft(graft_of(o.word("graft"))),
+        graft_beta2(o.number("graft_beta2")),
+        graft_eps(o.number("graft_eps")),
+        root(root_of(o.word("root"))),
+        tolerance(o.number("qr_tolerance")),
+        iterations(static_cast<int>(o.integer("qr_iterations"))),
+        perturb_before(o.word("perturb") == "before"),
+        decay_first(o.word("decay_order") == "before"),
+        every(o.refresh_every),
+        start(o.integer("start_step") > 0 ? o.integer("start_step") : every) {}
+
+  FilterRule filter(std::int64_t t, double gradient_scale) const {
+    const double steps = static_cast<double>(t);
+    const double bias1 = bias_correction ? 1 - beta3 * std::pow(beta1, steps - 1) : 1;
+    FilterRule r{.gradient = static_cast<float>(gradient_scale),
+                 .learn1 = static_cast<float>(1 - beta1),
+                 .learn3 = static_cast<float>(1 - beta3),
+                 .inv_bias1 = static_cast<float>(1 / bias1)};
+    r.second_moment = graft == Graft::adagrad || graft == Graft::rmsprop || graft == Graft::adam;
+    r.forget = graft == Graft::adagrad ? 0 : static_cast<float>(1 - graft_beta2);
+    r.gain = graft == Graft::adagrad ? 1 : r.forget;
+    if (graft == Graft::adam) r.inv_bias2 = static_cast<float>(1 / (1 - std::pow(graft_beta2, steps)));
+    r.eps = static_cast<float>(graft_eps);
+    return r;
+  }
+
+  double beta1, beta2, beta3, eps, exponent;
+  bool bias_correction;
+  Graft graft;
+  double graft_beta2, graft_eps;
+  RefreshMethod root;
+  double tolerance;
+  int iterations;
+  bool perturb_before, decay_first;
+  std::int64_t every, start;
+};
+
+// One side of a block: its factor, whole or packed, and what is made of it.
+template <class Space>
+struct Side {
+  std::string name;                 // of the factor, for messages
+  Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
+  Vector<float, Space> packed = {};
+  Matrix<float, Space> root = {}, basis = {};
+  std::int64_t* failures = nullptr;
+  std::int64_t* refreshes = nullptr;
+  std::size_t size() const { return root.extent(0); }
+};
+
+template <class Space>
+class Shampoo final : public MatrixOptimizer<Space> {
+ public:
+  Shampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : rule_(options),
+        layout_(shampoo_layout(options, shape.rows, shape.cols)),
+        index_(shape.index),
+        state_(exec,
+               find_matrix_kind("shampoo")->state(options, static_cast<std::int64_t>(shape.rows),
+                                                  static_cast<std::int64_t>(shape.cols)),
+               shape.path) {
+    if (rule_.root == RefreshMethod::inverse_root_newton &&
+        newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
+      fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
+    for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
+      sides_.push_back(side(layout_.blocks[i].prefix, "left", 2 * i));
+      if (!layout_.is_vector) sides_.push_back(side(layout_.blocks[i].prefix, "right", 2 * i + 1));
+    }
+    for (const Side<Space>& s : sides_) set_identity(exec, s.root);  // until the first refresh
+  }
+
+  void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
+    const std::int64_t t = ++state_.counter("updates");
+    const auto frame = lane.workspace.frame();
+    const bool single = layout_.blocks.size() == 1;
+    Matrix<float, Space> direction;  // (m, n) of all blocks
+    if (!single) direction = lane.workspace.template take<float>(layout_.rows, layout_.cols);
+    WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first, lane.nonfinite};
+    const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
+    const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
+    for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
+      const auto block_frame = lane.workspace.frame();
+      const Direction part = block_direction(lane, i, t, numbers.gradient_scale, matrix.gradient);
+      if (single) {
+        move.scale = part.scale;
+        const Vector<const float, Space> flat(part.values.data(), part.values.size());
+        move_weight<Space, float>(lane.exec, move, flat, master, weight);
+      } else {
+        scale_block<Space>(lane.exec, static_cast<float>(part.scale), part.values, cut(direction, layout_.blocks[i]));
+      }
+    }
+    if (single) return;
+    const Vector<const float, Space> flat(direction.data(), direction.size());
+    move_weight<Space, float>(lane.exec, move, flat, master, weight);
+  }
+
+  std::size_t workspace_bytes() const override {
+    using W = Workspace<Space>;
+    std::size_t block = 0, refreshing = 0;
+    for (const ShampooBlock& b : layout_.blocks)
+      block = std::max(block,
+                       2 * W::template bytes<float>(b.rows * b.cols) + reduce_workspace_bytes<Space>(b.rows * b.cols));
+    for (const Side<Space>& s : sides_)
+      refreshing = std::max(refreshing, W::template bytes<float>(s.size() * s.size()) +
+                                            refresh_workspace_bytes<Space>(rule_.root, s.size()));
+    const bool single = layout_.blocks.size() == 1;
+    return (single ? 0 : W::template bytes<float>(layout_.rows * layout_.cols)) + std::max(block, refreshing);
+  }
+  MatrixState<Space>& state() override { return state_; }
+
+ private:
+  struct Direction {
+    Matrix<float, Space> values;  // (bm, bn) without padding
+    double scale = 1;
+  };
+
+  Side<Space> side(const std::string& prefix, const std::string& which, std::size_t counter) {
+    const std::string factor = prefix + "factor_" + which;
+    Side<Space> s{.name = state_.path() + "/" + factor, .root = state_.matrix(prefix + "inverse_root_" + which)};
+    if (state_.has(factor))
+      s.whole = state_.matrix(factor);
+    else
+      s.packed = state_.vector(factor + "_packed");
+    if (state_.has(prefix + "basis_" + which)) s.basis = state_.matrix(prefix + "basis_" + which);
+    s.failures = &state_.counter("failures") + counter;
+    s.refreshes = &state_.counter("refreshes") + counter;
+    return s;
+  }
+
+  // The block's part of x (m, n), whose rows are contiguous.
+  template <class T>
+  Matrix<T, Space> cut(Matrix<T, Space> x, const ShampooBlock& b) const {
+    const Matrix<T, Space> seen(x.data(), layout_.rows, layout_.cols);
+    return Kokkos::subview(seen, std::make_pair(b.row, b.row + b.rows), std::make_pair(b.col, b.col + b.cols));
+  }
+
+  // A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
+  void advance_side(Lane<Space>& lane, const Side<Space>& s, Op op, std::int64_t t, double gradient_scale,
+                    Matrix<const float, Space> gradient) {
+    const auto frame = lane.workspace.frame();
+    Matrix<float, Space> factor = s.whole;
+    const bool packed = factor.extent(0) == 0;
+    if (packed) {
+      factor = lane.workspace.template take<float>(s.size(), s.size());
+      unpack_symmetric<Space>(lane.exec, s.packed, factor);
+    }
+    const double gain = rule_.beta2 < 1 ? 1 - rule_.beta2 : 1;
+    lane.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale), gradient,
+                                               static_cast<float>(rule_.beta2), factor);
+    if (packed) pack_symmetric<Space>(lane.exec, factor, s.packed);
+    const bool due =
+        t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy.stagger));
+    if (due) refresh_side(lane, s, factor, t);
+  }
+
+  void refresh_side(Lane<Space>& lane, const Side<Space>& s, Matrix<const float, Space> factor, std::int64_t t) {
+    const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
+    RefreshJob<Space> job{.method = rule_.root, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
+    // Iterations by QR start from a basis: the first one comes from eigenvectors.
+    if (job.method == RefreshMethod::inverse_root_qr && *s.refreshes == 0)
+      job.method = RefreshMethod::inverse_root_eigh;
+    job.exponent = layout_.is_vector ? 2 * rule_.exponent : rule_.exponent;
+    job.scale = corrected ? 1 / (1 - std::pow(rule_.beta2, static_cast<double>(t))) : 1;
+    job.eps = rule_.eps;
+    job.perturb_before = rule_.perturb_before;
+    job.tolerance = rule_.tolerance;
+    job.max_iterations = job.method == RefreshMethod::inverse_root_qr ? rule_.iterations : 0;
+    if (refresh(lane, job, *s.failures) == Refreshed::done) ++*s.refreshes;
+  }
+
+  // Factors, roots and averages of block i, and where its part of the weight moves.
+  Direction block_direction(Lane<Space>& lane, std::size_t i, std::int64_t t, double gradient_scale,
+                            Matrix<const float, Space> whole_gradient) {
+    const ShampooBlock& b = layout_.blocks[i];
+    const Matrix<const float, Space> gradient = cut(whole_gradient, b);
+    const std::size_t first = layout_.is_vector ? i : 2 * i;
+    advance_side(lane, sides_[first], Op::none, t, gradient_scale, gradient);
+    if (!layout_.is_vector) advance_side(lane, sides_[first + 1], Op::transpose, t, gradient_scale, gradient);
+
+    const FilterRule f = rule_.filter(t, gradient_scale);
+    const Matrix<float, Space> filtered = lane.workspace.template take<float>(b.rows, b.cols);
+    const Matrix<float, Space> other = lane.workspace.template take<float>(b.rows, b.cols);
+    FilterData<Space> data{gradient, cut(state_.matrix("momentum"), b), {}, filtered, other};
+    if (f.second_moment) data.second_moment = cut(state_.matrix("second_moment"), b);
+    filter<Space>(lane.exec, f, data);
+
+    const Matrix<float, Space> graft = f.second_moment ? other : filtered;
+    if (t < rule_.start) return {graft, 1};  // without a graft the roots are still the identity
+    const double size = rule_.graft == Graft::none ? 0 : norm(lane, graft);
+    lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root, filtered, 0, other);
+    Matrix<float, Space> direction = other;
+    if (!layout_.is_vector) {
+      lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root, 0, filtered);
+      direction = filtered;
+    }
+    constexpr double tiny = 1e-16;  // of the published rule
+    return {direction, rule_.graft == Graft::none ? 1 : size / (norm(lane, direction) + tiny)};
+  }
+
+  double norm(Lane<Space>& lane, Matrix<const float, Space> x) {
+    return std::sqrt(
+        sum_of_squares<Space, float>(lane.exec, Vector<const float, Space>(x.data(), x.size()), lane.workspace));
+  }
+
+  ShampooRule rule_;
+  ShampooLayout layout_;
+  std::int64_t index_;
+  MatrixState<Space> state_;
+  std::vector<Side<Space>> sides_;  // by block: left, right
+};
+
+}  // namespace
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_shampoo(const Space& exec, const MatrixOptions& options,
+                                                     const MatrixShape& shape) {
+  return std::make_unique<Shampoo<Space>>(exec, options, shape);
+}
+
+#define SESTINA_SHAMPOO(Space)                                                                             \
+  template std::unique_ptr<MatrixOptimizer<Space>> make_shampoo<Space>(const Space&, const MatrixOptions&, \
+                                                                       const MatrixShape&);
+SESTINA_INSTANTIATE_LANES(SESTINA_SHAMPOO)
+
+}  // namespace sestina

@@ -1,0 +1,116 @@
+#include "core/optimizer/methods/sharded_muon.hpp"
+
+#include <algorithm>
+
+#include "kernels/optimizer/matrix_update.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
+                                  const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
+                                  double* nonfinite)
+    : gemm_(exec, deterministic), nonfinite_(nonfinite) {
+  std::size_t elements = 0;
+  for (const OwnedTensor<Exec, T>& tensor : tensors) {
+    if (!tensor.sharded) continue;
+    SESTINA_REQUIRE(options.matrix && options.matrix->kind == "muon", "{} is updated by {}", tensor.spec.name,
+                    options.kind);
+    Shard shard;
+    shard.tensor = tensor;
+    shard.rule = read_muon_rule(*options.matrix, static_cast<std::size_t>(tensor.spec.rows),
+                                static_cast<std::size_t>(tensor.spec.cols));
+    shard.rates = rates_of(tensor.spec, options);
+    shard.cut = tensor.cols() == tensor.spec.cols ? CutSide::rows : CutSide::cols;
+    elements += aligned_elements(shard.elements());
+    shards_.push_back(std::move(shard));
+  }
+  momentum_ = decltype(momentum_)("sestina::momentum", elements);
+  std::size_t begin = 0;
+  for (Shard& shard : shards_) {
+    shard.momentum = {momentum_.data() + begin, shard.elements()};
+    begin += aligned_elements(shard.elements());
+  }
+  workspace_ = Workspace<Exec>(workspace_bytes());
+  sums_ = {[exec, &group](Vector<double, Exec> x) { group.sum(exec, x); },
+           [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
+}
+
+// As in Muon: in bf16 where the model is computed in bf16, unless the deck says otherwise.
+template <class Exec, class T>
+bool ShardedMuon<Exec, T>::Shard::in_bf16() const {
+  using Precision = MuonRule::Precision;
+  return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && std::is_same_v<T, bf16>);
+}
+
+template <class Exec, class T>
+std::size_t ShardedMuon<Exec, T>::workspace_bytes() const {
+  std::size_t bytes = 0;
+  for (const Shard& shard : shards_) {
+    const auto m = static_cast<std::size_t>(shard.tensor.rows()), n = static_cast<std::size_t>(shard.tensor.cols());
+    const std::size_t products = shard.in_bf16() ? newton_schulz_shard_workspace_bytes<bf16, Exec>(m, n, shard.cut)
+                                                 : newton_schulz_shard_workspace_bytes<float, Exec>(m, n, shard.cut);
+    bytes = std::max(bytes, products + Workspace<Exec>::template bytes<double>(chunk_count(m * n)));
+  }
+  return bytes;
+}
+
+template <class Exec, class T>
+void ShardedMuon<Exec, T>::step(const Exec& exec, double factor, double gradient_scale) {
+  for (Shard& shard : shards_) {
+    const double lr = factor * shard.rates.lr;
+    if (shard.in_bf16())
+      step_as<bf16>(exec, shard, lr, gradient_scale);
+    else
+      step_as<float>(exec, shard, lr, gradient_scale);
+  }
+}
+
+template <class Exec, class T>
+template <class P>
+void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, double gradient_scale) {
+  const auto frame = workspace_.frame();
+  const OwnedTensor<Exec, T>& tensor = shard.tensor;
+  const MuonRule& rule = shard.rule;
+  const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
+  const Vector<double, Exec> squares = workspace_.template take<double>(chunk_count(m * n));
+  const float p = static_cast<float>(gradient_scale * rule.p), q = static_cast<float>(rule.q);
+  advance_momentum<Exec>(exec, {static_cast<float>(rule.keep), static_cast<float>(gradient_scale * rule.gain), p, q},
+                         tensor.gradient, shard.momentum, squares);
+  const NewtonSchulz ns = {rule.steps, rule.ns_eps, rule.norm};
+  const Matrix<const P, Exec> direction =
+      newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, ns, {tensor.gradient, shard.momentum, p, q}, m, n,
+                                   shard.cut, squares, tensor.counted, sums_);
+  const WeightMove move = {lr, rule.scale, shard.rates.weight_decay, true, nonfinite_};
+  Vector<bf16, Exec> weight;
+  if constexpr (std::is_same_v<T, bf16>) weight = tensor.weight;
+  move_weight<Exec, P>(exec, move, Vector<const P, Exec>(direction.data(), m * n), tensor.master, weight);
+}
+
+template <class Exec, class T>
+std::vector<StateField> ShardedMuon<Exec, T>::state() const {
+  std::vector<StateField> fields;
+  for (const Shard& shard : shards_)
+    fields.push_back(
+        field_of(shard.tensor, "/optimizer/" + shard.tensor.spec.name + "/momentum", shard.momentum.data()));
+  return fields;
+}
+
+template <class Exec, class T>
+std::size_t ShardedMuon<Exec, T>::state_bytes() const {
+  std::size_t sum = 0;
+  for (const StateField& field : state()) sum += field.bytes();
+  return sum;
+}
+
+template <class Exec, class T>
+std::int64_t ShardedMuon<Exec, T>::sums_per_step() const {
+  std::int64_t sums = 0;
+  for (const Shard& shard : shards_) sums += 1 + static_cast<std::int64_t>(shard.rule.steps.size());
+  return sums;
+}
+
+#define SESTINA_SHARDED_MUON(Exec, T) template class ShardedMuon<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_SHARDED_MUON)
+
+}  // namespace sestina

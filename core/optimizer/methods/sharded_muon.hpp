@@ -1,0 +1,55 @@
+// Muon under tensor parallelism without moving a matrix: each rank keeps the shards it computes with, their master
+// weights and momentum, and Newton-Schulz runs on all shards at once (parallel.tp_update = "distributed",
+// kernels/optimizer/newton_schulz_shard.hpp). What the update is multiplied by goes by the whole matrix, so but for
+// rounding it is that of Muon on one rank (muon.cpp), and the state is that of the whole matrix, of which each rank
+// holds a slab.
+#pragma once
+#include <vector>
+
+#include "core/model/seams.hpp"
+#include "core/optimizer/kinds/muon_rule.hpp"
+#include "core/optimizer/kinds/owned_tensor.hpp"
+#include "core/optimizer/kinds/routing.hpp"
+#include "kernels/optimizer/newton_schulz_shard.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class ShardedMuon {
+ public:
+  // Updates those of the tensors that are `sharded`: the same ones, in one order, on all ranks of the group, which must
+  // outlive this. All state is created here, zero. nonfinite: see kernels/optimizer/finite_flag.hpp.
+  ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
+              bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
+
+  // One update with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks of the
+  // group together.
+  void step(const Exec&, double factor, double gradient_scale);
+
+  std::vector<StateField> state() const;  // "/optimizer/<HF name>/momentum", slabs
+  std::size_t state_bytes() const;
+  std::int64_t sums_per_step() const;  // over the group
+
+ private:
+  struct Shard {
+    OwnedTensor<Exec, T> tensor;
+    MuonRule rule;  // of the whole matrix
+    TensorRates rates;
+    CutSide cut = CutSide::rows;
+    Vector<float, Exec> momentum;  // (elements)
+    bool in_bf16() const;
+    std::size_t elements() const { return tensor.master.extent(0); }
+  };
+  std::size_t workspace_bytes() const;
+  template <class P>
+  void step_as(const Exec&, Shard&, double lr, double gradient_scale);
+
+  std::vector<Shard> shards_;
+  Kokkos::View<float*, typename Exec::memory_space> momentum_;  // of all shards
+  Gemm<Exec> gemm_;
+  Workspace<Exec> workspace_;
+  ShardSums<Exec> sums_;
+  double* nonfinite_;
+};
+
+}  // namespace sestina

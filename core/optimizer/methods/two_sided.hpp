@@ -1,0 +1,73 @@
+// What two-sided methods share: the sides of one matrix, each with a factor K (a running mean of G G^T or G^T G) and an
+// orthogonal basis Q whose columns drift towards its eigenvectors; rotation into the bases and back; refreshes.
+#pragma once
+#include <string>
+
+#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/refresh/refresh.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
+
+namespace sestina {
+
+// C = alpha op_a(A) op_b(B) + beta C in fp32.
+template <class Space>
+void multiply(Lane<Space>& lane, Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
+              Matrix<const float, Space> b, float beta, Matrix<float, Space> c) {
+  lane.gemm.template operator()<float, float>(op_a, op_b, alpha, a, b, beta, c);
+}
+
+template <class Space>
+bool is_zero(Lane<Space>&, Matrix<const float, Space> x);  // fences
+
+template <class Space>
+struct Side {
+  Matrix<float, Space> factor, basis;  // (d, d); (0, 0): none kept
+  std::string name;                    // of the factor, for messages
+  std::int64_t* failures = nullptr;
+  bool on() const { return basis.extent(0) != 0; }
+};
+
+struct RefreshRule {
+  RefreshMethod method = RefreshMethod::power_qr;
+  bool sort = true;     // columns by falling q^T K q, which power_qr can do
+  bool permute = true;  // what lies in the basis follows the columns
+};
+
+template <class Space>
+class TwoSided {
+ public:
+  // The sides are those of which the state has basis_left, basis_right; it must outlive this.
+  TwoSided(MatrixState<Space>&, std::size_t rows, std::size_t cols);
+
+  Side<Space> left, right;
+  bool rotates() const { return left.on() || right.on(); }
+
+  // out = alpha Ql^T X Qr, at least one side being on. scratch (m, n); neither may overlap X.
+  void rotate(Lane<Space>&, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,
+              Matrix<float, Space> out) const;
+  // Ql D Qr^T, in scratch or in D, which is used up.
+  Matrix<float, Space> rotate_back(Lane<Space>&, Matrix<float, Space> d, Matrix<float, Space> scratch) const;
+
+  // K = keep K + add G G^T, or G^T G.
+  void accumulate(Lane<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
+
+  // From the singular vectors of the gradient; fences. False: there are none, nothing was written.
+  bool first_bases(Lane<Space>&, Matrix<const float, Space> gradient) const;
+
+  // Refreshes both bases, from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis`
+  // (m, n), or (0, 0): what is permuted with the columns; values_left (m), values_right (n) likewise, or (0).
+  struct InBasis {
+    Matrix<float, Space> moments = {};
+    Vector<float, Space> left = {}, right = {};
+  };
+  void refresh(Lane<Space>&, const RefreshRule&, const InBasis&, Matrix<const float, Space> left_factor = {},
+               Matrix<const float, Space> right_factor = {}) const;
+
+  std::size_t first_bases_bytes() const;
+  std::size_t refresh_bytes(const RefreshRule&) const;
+
+ private:
+  std::size_t rows_, cols_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,132 @@
+// Checkpoints: one serial HDF5 file per rank, global.h5 with virtual datasets, manifest.json last; nothing is used that
+// its digest does not cover. Order of writing and deleting: inputs/README.md, "Checkpoints". No Kokkos.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/layout/state_field.hpp"
+#include "io/store/digest.hpp"
+
+namespace sestina {
+
+// What a checkpoint holds besides tensors.
+struct RunState {
+  std::int64_t step = 0;                 // completed updates
+  std::uint64_t sample = 0, tokens = 0;  // data cursor; tokens seen
+  std::uint64_t seed = 0;
+  std::string deck;              // resolved deck, TOML
+  std::string tokenizer_digest;  // xxh3-128 of tokenizer.json, "" none
+  std::string instruction_set;   // bits are promised for one only
+  double loss = 0;               // last train loss
+  std::string extra;             // JSON object of further counters, "" none
+};
+
+// Host copy of all state, made at once at a step boundary; the writer reads it while training goes on.
+struct Snapshot {
+  RunState run;
+  std::vector<StateField> fields;  // data points into `storage`
+  std::vector<std::byte> storage;
+  std::string problem;  // names the first value that is not finite, "" none: such a snapshot is not to be saved
+};
+// Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its
+// storage.
+void take_snapshot(const std::vector<StateField>&, const RunState&,
+                   const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
+
+struct CheckpointInfo {
+  std::string path;
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0;
+  std::string problem;
+};  // problem "" = complete
+
+// The ranks that write one checkpoint together. They share the run directory and send no messages: the first rank waits
+// for the shards of the others to appear. Every rank makes the same saves in the same order.
+struct WriterGroup {
+  int rank = 0, ranks = 1;
+  std::string token;           // process number of the first rank, the same on all; may be empty for one rank
+  double timeout = 60;         // seconds that the first rank waits for the others after its own shard
+  int dp = 1, tp = 1, pp = 1;  // their grid, for the manifest
+};
+
+// Writes on its own I/O thread when async (signals blocked; HDF5 is called there only). A field with no rows here is
+// left to the other ranks; together the ranks must hold every element of a tensor once.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::string& run_dir, const CheckpointOptions&, const WriterGroup& = {});
+  ~CheckpointWriter();  // waits for a save under way
+  // The run goes on from this checkpoint, which verified: retention takes it for the newest one before those saved
+  // here.
+  void resumed_from(const std::string& checkpoint);
+  Snapshot& slot();   // waits until the previous save has ended; fill it, then
+  void save();        // starts (or does) the save of the slot; then keep-k
+  bool busy() const;  // a save is under way (this rank's part of it)
+  void wait();        // until the save under way is durable (this rank's part of it); rethrows nothing
+  // Only the first rank's events tell how a save ended, with an error that names the rank; the others tell their own
+  // errors only.
+  bool outcome_known_here() const;
+  struct Event {
+    std::int64_t step;
+    std::string path, error;
+    double seconds;
+    std::uint64_t bytes;
+  };                                 // error "" = saved
+  std::vector<Event> take_events();  // finished saves since the last call
+  int failures_in_a_row() const;     // two: the trainer stops with io_error
+  double longest_save_seconds() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// All step_* folders of a run directory, newest first; incomplete ones carry their problem. Reads manifests only.
+std::vector<CheckpointInfo> list_checkpoints(const std::string& run_dir);
+// Size and digest of every file; with full also every dataset. "" or the first problem (file, what).
+// poll: called while files are read; what it throws ends the call.
+std::string verify_checkpoint(const std::string& checkpoint, bool full, const Poll& poll = {});
+// The same for the files with number i, i mod parts = part, so that several ranks share the work. With full and more
+// than one part the datasets of global.h5 are not read, since they lead to files whose digest others check.
+std::string verify_part(const std::string& checkpoint, int part, int parts, bool full, const Poll& poll = {});
+// Newest checkpoint that verifies, and with `finite` holds finite values alone; `warn` gets a line for each newer one
+// that does not. "" when there is none.
+std::string newest_complete(const std::string& run_dir, bool full, const std::function<void(const std::string&)>& warn,
+                            const Poll& poll = {}, bool finite = false);
+
+// A checkpoint folder as it is; of a run directory its newest complete one, Error(bad_data) when it has none.
+std::string find_checkpoint(const std::string& path, const std::function<void(const std::string&)>& warn);
+
+// Size and digest of a file are checked before HDF5 opens it: of all files at once, of each when it is first needed, or
+// of all with every dataset read too.
+enum class Verify { all, opened, full };
+
+class CheckpointReader {
+ public:
+  // Error(bad_data) names file and defect; with Verify::opened read() throws it too.
+  CheckpointReader(const std::string& checkpoint, Verify, const Poll& poll = {});
+  CheckpointReader(const std::string& checkpoint, bool full)
+      : CheckpointReader(checkpoint, full ? Verify::full : Verify::all) {}
+  ~CheckpointReader();
+  const RunState& run() const;
+  struct Entry {
+    std::string path;
+    DType dtype;
+    std::vector<std::int64_t> shape;
+    std::uint64_t version;
+  };
+  const std::vector<Entry>& entries() const;
+  bool has(const std::string& path) const;
+  // Reads the field's slab of its global tensor into host memory of field.dtype, from the shards that hold some of it;
+  // shape and dtype must agree.
+  void read(const StateField& field, void* host) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,61 @@
+#include "io/checkpoint/checkpoint_convert.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "io/checkpoint/checkpoint_files.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The rows of every tensor that belong in a shard.
+std::vector<StateField> fields_of_shard(const CheckpointReader& reader, std::int64_t shard, std::int64_t shards) {
+  std::vector<StateField> fields;
+  for (const CheckpointReader::Entry& entry : reader.entries()) {
+    const std::int64_t cuts = std::clamp<std::int64_t>(entry.shape[0], 1, shards);
+    if (shard >= cuts) continue;
+    const std::int64_t each = entry.shape[0] / cuts, longer = entry.shape[0] % cuts;  // the first ones have a row more
+    StateField field;
+    field.path = entry.path;
+    field.dtype = entry.dtype;
+    field.shape = entry.shape;
+    field.version = entry.version;
+    field.row_begin = shard * each + std::min(shard, longer);
+    field.row_end = field.row_begin + each + (shard < longer ? 1 : 0);
+    if (field.bytes() == 0 && shard > 0) continue;  // a tensor without elements lies in the first
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+}  // namespace
+
+Saved convert_checkpoint(const CheckpointReader& reader, const std::string& run_dir, int shards) {
+  const std::string target = run_dir + "/checkpoints/" + step_folder(reader.run().step);
+  if (fs::exists(fs::symlink_status(target)))
+    fail(ExitCode::cannot_create, "{}: is already there, and nothing is overwritten", target);
+
+  remove_leftovers(run_dir + "/checkpoints", "");
+  const SaveFolders folders(run_dir, "", reader.run().step, 0, std::to_string(::getpid()), 0);
+  std::vector<std::byte> memory;
+  const auto read = [&](const StateField& field) {
+    memory.resize(field.bytes());
+    reader.read(field, memory.data());
+    return static_cast<const void*>(memory.data());
+  };
+  std::vector<ShardPart> parts;
+  for (int shard = 0; shard < shards; ++shard)
+    parts.push_back(save_shard(folders, shard, fields_of_shard(reader, shard, shards), reader.run(), {}, read));
+  Manifest manifest;
+  manifest.run = reader.run();
+  manifest.ranks = manifest.dp = shards;
+  merge_parts(parts, manifest);
+  return finish_checkpoint(run_dir, folders, std::move(manifest));
+}
+
+}  // namespace sestina

@@ -1,0 +1,206 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/checkpoint_retention.hpp"
+#include "io/checkpoint/checkpoint_save.hpp"
+#include "io/store/quiet_threads.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
+
+struct CheckpointWriter::State {
+  std::string run_dir;
+  CheckpointOptions options;
+  WriterGroup group;
+  Snapshot snapshot;
+  Retention retention;            // of the first rank
+  std::uint64_t saves = 0;        // begun so far: the same number on all ranks
+  std::vector<std::string> late;  // where ranks may have written after a save that failed
+  std::thread thread;
+  mutable std::mutex lock;  // guards all below
+  std::condition_variable changed;
+  bool busy = false, snapshot_free = true, quit = false;
+  std::vector<Event> events;
+  int failures = 0;
+  double longest = 0;
+
+  void loop() {
+    std::unique_lock guard(lock);
+    while (true) {
+      changed.wait(guard, [&] { return busy || quit; });
+      if (!busy) return;
+      guard.unlock();
+      Event event = save();
+      guard.lock();
+      failures = event.error.empty() ? 0 : failures + 1;
+      if (event.error.empty()) longest = std::max(longest, event.seconds);
+      if (group.rank == 0 || !event.error.empty()) events.push_back(std::move(event));
+      busy = false;
+      snapshot_free = true;
+      changed.notify_all();
+    }
+  }
+
+  // The snapshot is on the staging disk: training may overwrite it.
+  void free_snapshot() {
+    const std::lock_guard guard(lock);
+    snapshot_free = true;
+    changed.notify_all();
+  }
+
+  Event save() {
+    const auto begin = std::chrono::steady_clock::now();
+    Event event{snapshot.run.step, "", "", 0, 0};
+    ++saves;
+    try {
+      if (group.rank == 0)
+        save_whole(event);
+      else
+        save_part(event);
+    } catch (const std::exception& error) {
+      event.error = error.what();
+    }
+    event.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return event;
+  }
+
+  void save_whole(Event& event) {
+    remove_late_parts();
+    const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, 0);
+    late = folders.places_of_late_parts();
+    std::vector<ShardPart> parts = {save_own(folders)};
+    for (ShardPart& part : collect_parts(folders.temporary(), group.ranks, group.timeout))
+      parts.push_back(std::move(part));
+    Manifest manifest;
+    manifest.run = snapshot.run;
+    manifest.ranks = group.ranks;
+    manifest.dp = group.dp;
+    manifest.tp = group.tp;
+    manifest.pp = group.pp;
+    merge_parts(parts, manifest);
+    const Saved saved = finish_checkpoint(run_dir, folders, std::move(manifest));
+    late.clear();
+    event.path = saved.path;
+    event.bytes = saved.bytes;
+    retention.saved(saved.path);
+    retention.prune(run_dir, options.keep, options.keep_every);
+  }
+
+  // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said
+  // why, and the folder has gone: that is no error of this rank.
+  void save_part(Event& event) {
+    const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, group.rank);
+    ShardPart part;
+    const auto report = [&](const std::exception& error) {
+      part = {};
+      part.error = error.what();
+      if (event.error.empty() && !folders.are_given_up()) event.error = part.error;
+    };
+    try {
+      part = save_own(folders);
+      event.bytes = part.file.size;
+    } catch (const std::exception& error) {
+      report(error);
+    }
+    try {
+      publish_part(folders.temporary(), group.rank, part);
+    } catch (const std::exception& error) {
+      report(error);
+    }
+  }
+
+  ShardPart save_own(const SaveFolders& folders) {
+    return save_shard(folders, group.rank, snapshot.fields, snapshot.run, [this] { free_snapshot(); });
+  }
+
+  // What ranks wrote after this one had given up.
+  void remove_late_parts() {
+    std::error_code ignored;
+    for (const std::string& folder : std::exchange(late, {})) fs::remove_all(folder, ignored);
+  }
+};
+
+CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointOptions& options,
+                                   const WriterGroup& group)
+    : state_(std::make_unique<State>()) {
+  SESTINA_REQUIRE(0 <= group.rank && group.rank < group.ranks && group.dp * group.tp * group.pp == group.ranks,
+                  "rank {} of {} = {} x {} x {}", group.rank, group.ranks, group.dp, group.tp, group.pp);
+  SESTINA_REQUIRE(group.ranks == 1 || !group.token.empty(), "{} ranks without a common token", group.ranks);
+  state_->run_dir = run_dir;
+  state_->options = options;
+  state_->group = group;
+  if (group.token.empty()) state_->group.token = std::to_string(::getpid());
+  if (group.rank == 0) remove_leftovers(run_dir + "/checkpoints", "");
+  if (!options.staging_dir.empty()) remove_leftovers(options.staging_dir, staging_name(run_dir));
+  // Quiet: signals belong to the main thread, and beyond a file-size limit a write gives an errno instead of a signal.
+  state_->thread = quiet_thread([state = state_.get()] { state->loop(); });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::lock_guard guard(state_->lock);
+    state_->quit = true;
+    state_->changed.notify_all();
+  }
+  state_->thread.join();
+  state_->remove_late_parts();
+}
+
+void CheckpointWriter::resumed_from(const std::string& checkpoint) { state_->retention.resumed_from(checkpoint); }
+
+Snapshot& CheckpointWriter::slot() {
+  wait();
+  return state_->snapshot;
+}
+
+void CheckpointWriter::save() {
+  std::unique_lock guard(state_->lock);
+  SESTINA_REQUIRE(!state_->busy, "save() without slot()");
+  state_->busy = true;
+  state_->snapshot_free = false;
+  state_->changed.notify_all();
+  if (!state_->options.async) state_->changed.wait(guard, [&] { return state_->snapshot_free; });
+}
+
+bool CheckpointWriter::busy() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->busy;
+}
+
+void CheckpointWriter::wait() {
+  std::unique_lock guard(state_->lock);
+  state_->changed.wait(guard, [&] { return !state_->busy; });
+}
+
+std::vector<CheckpointWriter::Event> CheckpointWriter::take_events() {
+  const std::lock_guard guard(state_->lock);
+  return std::exchange(state_->events, {});
+}
+
+int CheckpointWriter::failures_in_a_row() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->failures;
+}
+
+bool CheckpointWriter::outcome_known_here() const { return state_->group.rank == 0; }
+
+double CheckpointWriter::longest_save_seconds() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->longest;
+}
+
+}  // namespace sestina

@@ -1,0 +1,63 @@
+// metrics.jsonl (one flushed object per line, each with its wall-clock time in seconds since 1970; numbers round-trip),
+// TensorBoard events. Buffers are reused: a train line allocates nothing after the first. What reads them back:
+// io/report/history.hpp. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+struct TrainLine {
+  std::int64_t step = 0;
+  std::uint64_t tokens = 0;
+  double loss = 0, grad_norm = 0, lr = 0, step_s = 0, tokens_per_s = 0, data_s = 0, forward_backward_s = 0,
+         reduce_s = 0, optimizer_s = 0, refresh_wait_s = 0, gather_s = 0;
+  std::int64_t preconditioner_age_max = 0, skipped_steps = 0;
+  std::uint64_t memory_peak_bytes = 0;
+  double tflops = 0;
+  std::optional<double> mfu, energy_j;
+};
+
+// What a start of a run was made of: the first line of each start.
+struct RunLine {
+  std::int64_t step = 0;                                                           // it goes on from
+  std::string version, commit, build, device, command_line, deck_digest, started;  // started: UTC, ISO 8601
+  std::vector<std::string> hosts;                                                  // by rank
+  int ranks = 1, threads = 1;                                                      // threads of each rank
+};
+
+class Metrics {
+ public:
+  // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* beside it.
+  Metrics(const std::string& run_dir, bool tensorboard);
+  Metrics();  // writes nothing: all ranks but the first
+  ~Metrics();
+  std::string problem()
+      const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
+  void run(const RunLine&);
+  void train(const TrainLine&);
+  void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte,
+                  double seconds);
+  void checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes,
+                  const std::string& error);
+  void event(std::int64_t step, const std::string& what, const std::string& detail);
+  void rewind(std::int64_t step, std::int64_t to_step);
+  // Per-tensor diagnostics: update and weight RMS, spectral norm.
+  struct TensorLine {
+    std::string name;
+    double weight_rms, update_rms, spectral_norm;
+  };
+  void tensors(std::int64_t step, const std::vector<TensorLine>&);
+  // What each rank spent in its own updates, mean seconds of one update since the last such line, beside the cost that
+  // the plan gave it (in the units of parallel.cost); by rank.
+  void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,97 @@
+#include "io/report/trace_write.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "io/store/output_file.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+using nlohmann::json;
+
+std::string name_of(const Trace::Event& event) {
+  const std::string name = event.number < 0 ? event.name : fmt::format("{} {}", event.name, event.number);
+  return event.kind == Trace::Kind::wait ? "wait for " + name : name;
+}
+
+const char* category_of(Trace::Kind kind) {
+  return kind == Trace::Kind::work ? "work" : kind == Trace::Kind::wait ? "wait" : "exchange";
+}
+
+// How a viewer labels a rank or one of its rows, and where it puts them.
+void add_label(std::string& text, int pid, int tid, const char* of, const std::string& label, int place) {
+  const std::string scope = of;
+  text += json{{"ph", "M"}, {"name", scope + "_name"}, {"pid", pid}, {"tid", tid}, {"args", {{"name", label}}}}.dump();
+  text += ",\n";
+  text +=
+      json{{"ph", "M"}, {"name", scope + "_sort_index"}, {"pid", pid}, {"tid", tid}, {"args", {{"sort_index", place}}}}
+          .dump();
+  text += ",\n";
+}
+
+// One event per line.
+std::string events_of(const Trace& trace, int rank, const std::string& label) {
+  constexpr double microsecond = 1e-3;  // per nanosecond
+  std::string text;
+  add_label(text, rank, 0, "process", label, rank);
+  for (std::size_t row = 0; row < trace.rows().size(); ++row)
+    add_label(text, rank, static_cast<int>(row), "thread", trace.rows()[row], static_cast<int>(row));
+  for (const Trace::Event& event : trace.events()) {
+    text += json{{"ph", "X"},
+                 {"name", name_of(event)},
+                 {"cat", category_of(event.kind)},
+                 {"ts", static_cast<double>(event.begin) * microsecond},
+                 {"dur", static_cast<double>(event.end - event.begin) * microsecond},
+                 {"pid", rank},
+                 {"tid", event.row}}
+                .dump();
+    text += ",\n";
+  }
+  text += json{{"ph", "i"},
+               {"name", "end"},
+               {"s", "p"},
+               {"ts", 0},
+               {"pid", rank},
+               {"tid", 0},
+               {"args", {{"dropped", trace.dropped()}}}}
+              .dump();
+  return text;
+}
+
+}  // namespace
+
+void write_trace(const std::string& path, const Trace& trace, Communicator& world, const std::string& label) {
+  std::optional<OutputFile> file;
+  std::optional<Error> problem;
+  const auto attempt = [&](const auto& write) {  // a rank that failed still takes the texts of the others
+    if (world.rank() > 0 || problem) return;
+    try {
+      write();
+    } catch (const Error& error) {
+      problem = error;
+    }
+  };
+  attempt([&] {
+    file.emplace(path);
+    file->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
+  });
+  for (int rank = 0; rank < world.size(); ++rank) {  // one after another: the texts may be long
+    std::string text = rank == world.rank() ? events_of(trace, rank, label) : "";
+    world.broadcast(text, rank);
+    attempt([&] {
+      if (rank > 0) file->write(",\n");
+      file->write(text);
+    });
+  }
+  attempt([&] {
+    file->write("\n]}\n");
+    file->commit();
+  });
+  if (problem) throw *problem;
+}
+
+}  // namespace sestina

@@ -1,0 +1,14 @@
+// trace.json: what all ranks recorded, as a Chrome trace (the "Trace Event Format": complete events "X" in
+// microseconds, a process for each rank, a thread for each row). No Kokkos.
+#pragma once
+#include <string>
+
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/trace.hpp"
+
+namespace sestina {
+
+// All ranks together; the first one writes. label: of this rank. Error(cannot_create) or Error(io_error) on the first.
+void write_trace(const std::string& path, const Trace&, Communicator& world, const std::string& label);
+
+}  // namespace sestina

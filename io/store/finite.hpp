@@ -1,0 +1,21 @@
+// Values that are not finite among those of a tensor in host memory. No Kokkos.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/layout/state_field.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+
+// The first of so many bytes of values that is infinite or no number: its index; empty when there is none, as always
+// among integers.
+std::optional<std::size_t> first_nonfinite(DType, const void*, std::size_t bytes);
+
+// "/model/x.weight holds a value that is not finite (nan at row 3, column 0)" for *value, number `index` of the slab.
+std::string nonfinite_text(const StateField&, const void* value, std::size_t index);
+
+// Error(code) with that text, behind `where`, if there is one among the values of the field.
+void require_finite(const StateField&, const void* data, ExitCode code, const std::string& where);
+
+}  // namespace sestina

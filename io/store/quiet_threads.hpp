@@ -1,0 +1,70 @@
+// Threads that never see a signal (signals are the main thread's business), and loops over chunks on several of them.
+// No Kokkos.
+#pragma once
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace sestina {
+
+// All signals are blocked in the calling thread while one of these lives, and in every thread that is started
+// meanwhile for good, because a thread inherits the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Starts a thread that never sees a signal.
+template <class Work>
+std::thread quiet_thread(Work&& work) {
+  const SignalsBlocked blocked;
+  return std::thread(std::forward<Work>(work));
+}
+
+inline int thread_count(int wanted) {
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Calls work(begin, end) for the chunks of [0, count), in any order, on at most `threads` threads (0: all cores).
+// The first exception stops the loop and is thrown here.
+template <class Work>
+void parallel_chunks(std::uint64_t count, std::uint64_t chunk, int threads, const Work& work) {
+  std::atomic<std::uint64_t> next = 0;
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto run = [&] {
+    try {
+      for (std::uint64_t begin; (begin = next.fetch_add(chunk)) < count;) work(begin, std::min(begin + chunk, count));
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = count;
+    }
+  };
+  const auto helpers = std::min<std::uint64_t>(thread_count(threads), (count + chunk - 1) / chunk);
+  std::vector<std::thread> pool;
+  for (std::uint64_t i = 1; i < helpers; ++i) pool.push_back(quiet_thread(run));
+  run();
+  for (auto& thread : pool) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace sestina

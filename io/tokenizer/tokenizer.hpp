@@ -1,0 +1,45 @@
+// Byte-level BPE in HF's tokenizer.json form: GPT-2, Llama-3 and Qwen patterns (PCRE2), NFC (utf8proc), added tokens,
+// ignore_merges. Same ids as the `tokenizers` package. Unsupported models are Error(bad_data) that says so. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sestina {
+
+class Tokenizer {
+ public:
+  static Tokenizer load(const std::string& path);                           // tokenizer.json
+  static Tokenizer parse(std::string_view json, const std::string& where);  // for tests and fuzzing
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+
+  std::vector<std::int32_t> encode(
+      std::string_view utf8) const;  // special tokens in the text are recognised; thread-safe
+  // Many texts on `threads` threads; results in order.
+  std::vector<std::vector<std::int32_t>> encode(const std::vector<std::string_view>& texts, int threads) const;
+  std::string decode(const std::int32_t* ids, std::size_t count, bool skip_special) const;
+  std::int64_t vocab_size() const;                   // largest id + 1
+  std::int64_t id_of(std::string_view token) const;  // -1 when there is none
+  std::int64_t end_of_document() const;              // <|endoftext|>, </s>, <|end_of_text|> ...; -1 none
+
+ private:
+  struct State;
+  explicit Tokenizer(std::unique_ptr<State>);
+  std::unique_ptr<State> state_;
+};
+
+struct TokenizerTraining {
+  std::int64_t vocab_size = 4096;
+  std::string pattern = "gpt2";                          // gpt2, llama3, qwen
+  std::vector<std::string> special = {"<|endoftext|>"};  // ids after the bytes and merges... see .cpp
+  int threads = 0;
+  std::function<void(double done)> progress;  // 0..1, may be empty
+};
+// Returns tokenizer.json. Ties are broken by the smaller pair of ids: the result does not depend on threads.
+std::string train_tokenizer(const std::vector<std::string_view>& documents, const TokenizerTraining&);
+
+}  // namespace sestina

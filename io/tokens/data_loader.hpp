@@ -1,0 +1,72 @@
+// Batches of training windows. Which tokens sample i holds is a pure function of (seed, i) and the sources: sources are
+// blended by weight, windows shuffled by epoch; ranks and resumes change nothing. Thread-safe reads; no Kokkos.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "io/tokens/token_file.hpp"
+
+namespace sestina {
+
+// Host batch of B windows: tokens (B, T+1) row-major; first_key (B*T): for each position the first position of its own
+// document inside the window (all 0 when documents are not masked).
+struct Batch {
+  int batch = 0, sequence = 0;
+  std::vector<std::int32_t> tokens, first_key;
+};
+
+enum class Split { train, validation };
+
+class SampleSet {
+ public:
+  // Opens all sources of the split. Windows are sequence + 1 tokens that overlap by one. Validation:
+  // [[data.validation]], else the last validation_fraction of each training source (whole windows; training never reads
+  // them); without both an empty set. vocab_size 0: ids are not compared. end_of_document: see open_source(); the
+  // model's eos_token_id. Training blends by weight and shuffles each source anew in each epoch; validation reads every
+  // window once per epoch, always in the same order. Error(bad_data): a source too short for one window;
+  // Error(bad_deck): weights.
+  SampleSet(const DataOptions&, Split, std::int64_t vocab_size, std::uint64_t seed, const Tokenizer*,
+            std::int64_t end_of_document = -1);
+  ~SampleSet();
+  SampleSet(SampleSet&&) noexcept;
+  // The validation split of a training set; shares its opened sources where it reads the same ones.
+  SampleSet validation(const Tokenizer*) const;
+
+  int sequence() const;
+  std::uint64_t windows() const;  // in one epoch over all sources (weights apart)
+  void read(std::uint64_t sample, std::int32_t* tokens /*T+1*/, std::int32_t* first_key /*T*/) const;
+  std::string description() const;  // one line per source: path, tokens, windows, share
+  double bytes_per_token() const;   // for bits per byte; 0 when not known
+
+ private:
+  struct State;
+  explicit SampleSet(std::unique_ptr<State>);
+  std::unique_ptr<State> state_;
+};
+
+// Which batches a rank reads: `count` in a row, then those of other ranks, `skip` samples, are left out; and again.
+struct BatchPattern {
+  int count = 1;
+  std::uint64_t skip = 0;
+};
+
+// Reads ahead on one thread (signals blocked). next() hands over the batch of samples [cursor, cursor + B) and moves
+// on, as the pattern says.
+class DataLoader {
+ public:
+  // The set must outlive the loader. Error(bad_data) when it has fewer windows than a batch. What fails while reading
+  // is thrown by the next next().
+  DataLoader(const SampleSet&, int batch, int sequence, std::uint64_t cursor, BatchPattern = {});
+  ~DataLoader();
+  void next(Batch&);             // swaps buffers: allocates nothing after the first two calls
+  std::uint64_t cursor() const;  // first sample of the batch that next() will hand over
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

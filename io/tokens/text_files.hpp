@@ -1,0 +1,75 @@
+// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens. No
+// Kokkos.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "io/store/mapped_file.hpp"
+#include "io/tokens/json_lines.hpp"
+
+namespace sestina {
+
+class Tokenizer;
+
+// Files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of `patterns`
+// (shell globs; none given: the usual suffixes of text, and of JSONL, with or without .gz or .zst), sorted by path.
+// Error(input_missing) when an input is not there or a folder holds no such file.
+std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
+                                         const std::vector<std::string>& patterns);
+
+// The text of one file: mapped, or unpacked when it begins as gzip or zstd do.
+class TextFile {
+ public:
+  explicit TextFile(const std::string& path);  // Error(input_missing, bad_data)
+  std::string_view view() const;
+
+ private:
+  std::variant<MappedFile, std::string> contents_;
+};
+
+// Cuts a text at lines equal to `separator` (which belong to no document); empty documents are left out.
+std::vector<std::string_view> split_documents(std::string_view text, const std::string& separator);
+
+// How files become documents.
+enum class TextForm { by_name, text, jsonl };
+struct DocumentRule {
+  TextForm form = TextForm::by_name;
+  std::string separator;          // plain text: split_documents
+  std::string text_key = "text";  // JSONL: the member that holds the text
+  double invalid_limit = 0.01;    // JSONL: share of the lines that may be skipped (require_valid_lines)
+  int threads = 0;                // 0 = all cores
+};
+
+// One file with its documents, which point into it.
+class DocumentFile {
+ public:
+  DocumentFile(const std::string& path, const DocumentRule&);
+  DocumentFile(const DocumentFile&) = delete;
+  DocumentFile& operator=(const DocumentFile&) = delete;
+  const std::vector<std::string_view>& documents() const { return documents_; }
+  const TextDefects& counts() const { return counts_; }
+
+ private:
+  TextFile file_;
+  std::vector<std::string> texts_;
+  std::vector<std::string_view> documents_;
+  TextDefects counts_;
+};
+
+// Reads the files (at least one) in order, in batches of some 64 MB, and shows each batch's documents with the number
+// of files read so far. Error(bad_data) at the end when more was invalid than the rule allows.
+using DocumentVisitor = std::function<void(const std::vector<std::string_view>&, std::size_t files)>;
+TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule&, const DocumentVisitor& visit);
+
+// Tokens of each document (bytes when tokenizer is null), in order, with the tokenizer's end-of-document id appended
+// when wanted and there is one. Long documents are cut where every supported pattern cuts too, so that all threads
+// have work; the ids are those of the whole document.
+void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
+                        bool end_of_document, int threads,
+                        const std::function<void(const std::vector<std::int32_t>&)>& sink);
+
+}  // namespace sestina

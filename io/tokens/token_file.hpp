@@ -1,0 +1,49 @@
+// Token sources on disk, memory-mapped and fully validated when opened: Megatron .bin/.idx, llm.c .bin, .npy (raw or
+// with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or
+// Error(input_missing). No Kokkos.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/deck/options.hpp"
+
+namespace sestina {
+
+class Tokenizer;
+
+// A stream of tokens with document boundaries.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::uint64_t size() const = 0;                                                  // tokens
+  virtual void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const = 0;  // thread-safe
+  // out = document starts in [begin, end), ascending token offsets (offset 0 is always a start).
+  virtual void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const = 0;
+  virtual std::string description() const = 0;
+  virtual const char* token_type() const { return "i32"; }  // as stored: "u8", "u16", ...
+  virtual double bytes_per_token() const { return 0; }      // of the text; 0 when not known
+};
+
+// Opens and validates; every token id must lie in [0, vocab_size) (0: not known). tokenizer: for text; null reads
+// bytes. end_of_document: the id that ends a document in llm.c and .npy streams (-1: the tokenizer's, if any); without
+// one each file is one document. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns.
+std::unique_ptr<TokenSource> open_source(const DataSource&, const Tokenizer* tokenizer, std::int64_t vocab_size,
+                                         std::int64_t end_of_document = -1);
+
+// Writes a Megatron pair prefix.bin, prefix.idx (u16 below 65500 entries, else i32), document by document;
+// temporary names until finish().
+class MegatronWriter {
+ public:
+  MegatronWriter(const std::string& prefix, std::int64_t vocab_size);
+  ~MegatronWriter();
+  void add_document(const std::int32_t* tokens, std::size_t count);
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,95 @@
+// Plain text: tokenised once when opened, or its bytes as they lie in the file.
+#include <algorithm>
+
+#include "io/tokenizer/tokenizer.hpp"
+#include "io/tokens/text_files.hpp"
+#include "io/tokens/token_file_flat.hpp"
+#include "io/tokens/token_file_forms.hpp"
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+class TextTokens : public TokenSource {
+ public:
+  // tokenizer: null reads bytes
+  TextTokens(const std::vector<std::string>& paths, const DocumentRule& rule, const Tokenizer* tokenizer)
+      : path_(paths.front()), files_(paths.size()) {
+    const auto append = [&](const std::vector<std::int32_t>& document) {
+      if (!document.empty()) starts_.push_back(tokens_.size());
+      tokens_.insert(tokens_.end(), document.begin(), document.end());
+    };
+    defects_ = to_text(read_documents(paths, rule, [&](const auto& documents, std::size_t) {
+      tokenize_documents(documents, tokenizer, true, 0, append);
+      for (const std::string_view document : documents) bytes_ += document.size();
+    }));
+  }
+  std::uint64_t size() const override { return tokens_.size(); }
+  void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const override {
+    SESTINA_REQUIRE(begin + count <= tokens_.size(), "tokens {} to {} of {}", begin, begin + count, tokens_.size());
+    std::copy_n(tokens_.begin() + static_cast<std::ptrdiff_t>(begin), count, out);
+  }
+  void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const override {
+    const auto first = std::lower_bound(starts_.begin(), starts_.end(), begin);
+    out.assign(first, std::lower_bound(first, starts_.end(), end));
+  }
+  std::string description() const override {
+    return fmt::format("text {}: {} tokens of {} bytes in {} documents of {} files{}{}", path_, tokens_.size(), bytes_,
+                       starts_.size(), files_, defects_.empty() ? "" : "; ", defects_);
+  }
+  double bytes_per_token() const override { return static_cast<double>(bytes_) / static_cast<double>(tokens_.size()); }
+  void check(std::int64_t vocab_size) const {
+    if (tokens_.empty()) fail(ExitCode::bad_data, "{}: holds no tokens", path_);
+    const auto largest = std::max_element(tokens_.begin(), tokens_.end());
+    if (vocab_size > 0 && *largest >= vocab_size)
+      fail(ExitCode::bad_data,
+           "{}: token {} has id {}, allowed are 0 to {}: the tokenizer is larger than the model's vocabulary", path_,
+           largest - tokens_.begin(), *largest, vocab_size - 1);
+  }
+
+ private:
+  std::string path_, defects_;
+  std::size_t files_;
+  std::uint64_t bytes_ = 0;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::uint64_t> starts_;
+};
+
+std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, std::int64_t vocab_size) {
+  std::vector<TokenPart> parts;
+  for (const auto& path : paths) {
+    const auto file = std::make_shared<TextFile>(path);
+    const auto text = file->view();
+    if (text.empty()) continue;
+    parts.push_back({path, file, reinterpret_cast<const std::byte*>(text.data()), text.size(), TokenType::u8});
+    check_tokens(parts.back(), vocab_size);
+  }
+  if (parts.empty()) fail(ExitCode::bad_data, "{}: holds no text", paths.front());
+  return std::make_unique<FlatTokens>(std::move(parts), -1, "bytes of");
+}
+
+}  // namespace
+
+std::vector<std::string> list_text_source(const std::string& path, TextForm form) {
+  if (form == TextForm::jsonl) return list_text_files({path}, {"*.jsonl", "*.jsonl.gz", "*.jsonl.zst"});
+  return list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
+}
+
+std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer) {
+  const auto paths = list_text_source(path, TextForm::text);
+  if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
+  DocumentRule rule;
+  rule.form = TextForm::text;
+  auto tokens = std::make_unique<TextTokens>(paths, rule, tokenizer);
+  tokens->check(vocab_size);
+  return tokens;
+}
+
+std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer) {
+  const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0};
+  auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer);
+  tokens->check(vocab_size);
+  return tokens;
+}
+
+}  // namespace sestina

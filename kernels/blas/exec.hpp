@@ -1,0 +1,62 @@
+// Execution spaces and view aliases. Everything in kernels/ is a free function whose first argument is an
+// instance of one of these spaces; results follow inputs; workspace is passed in; nothing fences but what says so.
+//
+// Shape letters: N rows (tokens = B*T), B batch, T sequence, D hidden, F intermediate, V vocabulary,
+// H query heads, K key/value heads, h head dim.
+#pragma once
+#include <Kokkos_Core.hpp>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/blas/bf16.hpp"
+
+namespace sestina {
+
+using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
+using Device = Kokkos::DefaultExecutionSpace;    // CUDA, or Host in a CPU build
+using Serial = Kokkos::Serial;                   // one thread: many matrices side by side, and refresh workers
+
+// Host loops run long per thread and vectorise inside; device loops give each thread one element.
+template <class Exec>
+inline constexpr bool is_host = std::is_same_v<typename Exec::memory_space, Kokkos::HostSpace>;
+
+// Row-major, non-owning views. Rows may be padded: a column range of a wider matrix is a Matrix too (stride(0) >
+// extent(1)).
+template <class T, class Exec>
+using Matrix =
+    Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class T, class Exec>
+using Vector =
+    Kokkos::View<T*, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+// The type in which a stored type T is summed, and in which gradients, norm weights and master weights are kept.
+template <class T>
+struct AccumulatorOf {
+  using type = T;
+};
+template <>
+struct AccumulatorOf<bf16> {
+  using type = float;
+};
+template <class T>
+using Acc = typename AccumulatorOf<std::remove_const_t<T>>::type;
+
+}  // namespace sestina
+
+// SESTINA_INSTANTIATE_LANES: what matrix optimizers are made of, which run on Serial too.
+// Explicit instantiation of a macro M(Exec, T) for every space of this build (M(Exec): SESTINA_INSTANTIATE_SPACES), and
+// every type (SESTINA_INSTANTIATE) or the two a run computes in (SESTINA_INSTANTIATE_COMPUTE; double serves finite
+// differences in tests).
+#define SESTINA_FOR_COMPUTE(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16)
+#define SESTINA_FOR_TYPES(M, Exec) SESTINA_FOR_COMPUTE(M, Exec) M(Exec, double)
+#ifdef KOKKOS_ENABLE_CUDA
+#define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host) M(::sestina::Device)
+#define SESTINA_INSTANTIATE_LANES(M) M(::sestina::Serial) M(::sestina::Host) M(::sestina::Device)
+#define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host) SESTINA_FOR_TYPES(M, ::sestina::Device)
+#define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host) SESTINA_FOR_COMPUTE(M, ::sestina::Device)
+#else
+#define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host)
+#define SESTINA_INSTANTIATE_LANES(M) M(::sestina::Serial) M(::sestina::Host)
+#define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host)
+#define SESTINA_INSTANTIATE_COMPUTE(M) SESTINA_FOR_COMPUTE(M, ::sestina::Host)
+#endif

@@ -1,0 +1,48 @@
+// Dense matrix products through the vendor library of the space: on the host oneDNN, or CBLAS in a build without it
+// (gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp). gemm_plain.hpp keeps the obvious triple loop beside them.
+#pragma once
+#include <memory>
+
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/gemm_op.hpp"
+
+namespace sestina {
+
+// Caches what a vendor library needs per shape (oneDNN primitives and their scratchpad, a cuBLAS handle), so that a
+// product of a shape seen before allocates nothing. One object per execution-space instance; not thread-safe.
+// Exec: Host, Serial (one thread, so that many objects can work side by side) or the device.
+// deterministic: fixed output tiles, each a single-threaded call, so the bits do not depend on the thread count.
+template <class Exec>
+class Gemm {
+ public:
+  explicit Gemm(const Exec& exec, bool deterministic = false);
+  ~Gemm();
+  Gemm(Gemm&&) noexcept;
+
+  // C (m, n) = alpha * op_a(A) op_b(B) + beta * C, summed in Acc<TA>. Rows of A, B, C may be padded.
+  // (TA, TC) is one of (float, float), (double, double), (bf16, bf16), (bf16, float). C is not read when beta is 0.
+  // Does not fence. Throws Error(internal) when the shapes do not fit; zero sizes are allowed.
+  template <class TA, class TC>
+  void operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
+                  Matrix<TC, Exec> c);
+
+  // C (m, m) = alpha * op(A) op(A)^T + beta * C, where C is symmetric: the tiles on and below the diagonal are computed
+  // and mirrored, which is little more than half of the work for large m. Tiles do not depend on the thread count, and
+  // each is one single-threaded call. A symmetric A is squared in this way too. C must not overlap A.
+  template <class TA, class TC>
+  void symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c);
+
+  // Seconds spent inside products and operations done (2 m n k; symmetric: half of it) since the last reset; fences
+  // only when timing is on.
+  struct Count {
+    double seconds = 0, flops = 0;
+  };
+  void time_products(bool on);
+  Count take_count();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,305 @@
+// Gemm on host threads or one of them: shape checks, fixed tiles of the deterministic mode and of symmetric results,
+// timing. The products themselves are Library's (gemm_onednn.cpp or gemm_openblas.cpp).
+#include "kernels/blas/gemm_host.hpp"
+#include "kernels/blas/gemm.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/thread_count.hpp"
+
+namespace sestina {
+namespace {
+
+using host::GemmTypes;
+using host::Operands;
+using host::Product;
+
+constexpr std::int64_t tile_size = product_tile;
+
+// A symmetric result is computed in column strips, from the diagonal down: little above the diagonal is computed, and a
+// library packs each strip of B once. Widths of strips: measured on Zen 4 with oneDNN, 96 is best in bf16 from 192 to
+// 2048, 128 in fp32; square tiles of 64 to 256 take a tenth longer. Strips are cut into pieces of so many rows, for the
+// threads. All by the size of the matrix alone, so that the bits do not depend on them.
+constexpr std::int64_t strip_rows = 768, one_strip = 128;
+constexpr std::int64_t strip_cols(GemmTypes types) {
+  return types == GemmTypes::bf16 || types == GemmTypes::bf16_to_f32 ? 96 : 128;
+}
+
+struct Piece {
+  std::int64_t row, col, rows, cols;
+};
+
+// The pieces of an m x m result by thread: longest first, each to the thread that has least to do.
+using PieceShares = std::vector<std::vector<Piece>>;
+PieceShares share_pieces(std::int64_t m, std::int64_t width, std::size_t threads) {
+  std::vector<Piece> pieces;
+  for (std::int64_t col = 0; col < m; col += width)
+    for (std::int64_t row = col; row < m; row += strip_rows)
+      pieces.push_back({row, col, std::min(strip_rows, m - row), std::min(width, m - col)});
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [](const Piece& a, const Piece& b) { return a.rows * a.cols > b.rows * b.cols; });
+  PieceShares shares(threads);
+  std::vector<std::int64_t> loads(threads);
+  for (const Piece& piece : pieces) {
+    const auto least = std::min_element(loads.begin(), loads.end()) - loads.begin();
+    loads[least] += piece.rows * piece.cols;
+    shares[least].push_back(piece);
+  }
+  return shares;
+}
+
+// exec.concurrency() of Kokkos 4 with its deprecated code speaks of the default instance, whatever exec is.
+template <class Exec>
+int threads_of(const Exec& exec) {
+  if constexpr (requires { Exec::concurrency(exec); })
+    return Exec::concurrency(exec);
+  else
+    return exec.concurrency();
+}
+
+template <class TA, class TC>
+constexpr GemmTypes types_of() {
+  if constexpr (std::is_same_v<TA, double>) return GemmTypes::f64;
+  if constexpr (std::is_same_v<TA, float>) return GemmTypes::f32;
+  return std::is_same_v<TC, bf16> ? GemmTypes::bf16 : GemmTypes::bf16_to_f32;
+}
+
+struct ElementSize {
+  std::size_t in, out;
+};
+
+ElementSize element_size(GemmTypes types) {
+  switch (types) {
+    case GemmTypes::f32:
+      return {4, 4};
+    case GemmTypes::f64:
+      return {8, 8};
+    case GemmTypes::bf16:
+      return {2, 2};
+    case GemmTypes::bf16_to_f32:
+      return {2, 4};
+  }
+  return {0, 0};
+}
+
+// The part of the product that makes the tile of C with corner (row, col).
+Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, std::int64_t col) {
+  const ElementSize size = element_size(p.types);
+  const std::int64_t a = p.op_a == Op::none ? row * p.lda : row;
+  const std::int64_t b = p.op_b == Op::none ? col : col * p.ldb;
+  return {x.alpha, static_cast<const char*>(x.a) + a * size.in, static_cast<const char*>(x.b) + b * size.in,
+          static_cast<char*>(x.c) + (row * p.ldc + col) * size.out};
+}
+
+template <class TC, class Exec>
+void scale(Matrix<TC, Exec> c, double beta) {
+  for (std::size_t row = 0; row < c.extent(0); ++row)
+    for (std::size_t col = 0; col < c.extent(1); ++col)
+      c(row, col) = beta == 0 ? TC{} : TC(beta * static_cast<double>(c(row, col)));
+}
+
+// Copies the elements of a piece that lie below the diagonal to above it, in blocks: read and written by rows, turned
+// in the first-level cache.
+template <class TC>
+void mirror(TC* c, std::int64_t leading, const Piece& piece) {
+  constexpr std::int64_t block = 32;
+  TC turned[block][block];
+  const std::int64_t row_end = piece.row + piece.rows, col_end = piece.col + piece.cols;
+  for (std::int64_t row = piece.row; row < row_end; row += block)
+    for (std::int64_t col = piece.col; col < std::min(col_end, row + block); col += block) {
+      const std::int64_t rows = std::min(block, row_end - row), cols = std::min(block, col_end - col);
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < cols; ++j) turned[j][i] = c[(row + i) * leading + col + j];
+      for (std::int64_t j = 0; j < cols; ++j)
+        for (std::int64_t i = std::max<std::int64_t>(0, col + j - row); i < rows; ++i)
+          c[(col + j) * leading + row + i] = turned[j][i];
+    }
+}
+
+}  // namespace
+
+template <class Exec>
+struct Gemm<Exec>::State {
+  Exec exec;
+  bool deterministic = false;
+  bool timing = false;
+  Count count;
+  std::vector<host::Library> lanes;  // one per thread
+  // Of symmetric results seen so far, by size and width of strip.
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, PieceShares>> symmetric;
+
+  // body(lane, item) for each item, by all threads. A fixed share per thread: each meets its shapes in the first call
+  // and allocates nothing afterwards.
+  template <class Body>
+  void on_lanes(std::int64_t items, Body&& body) {
+    const int threads = static_cast<int>(lanes.size());
+    if (threads == 1) {
+      const ThreadCount one(1);
+      for (std::int64_t item = 0; item < items; ++item) body(lanes[0], item);
+      return;
+    }
+    std::exception_ptr error;
+#pragma omp parallel num_threads(threads)
+    {
+      const ThreadCount one(1);
+      for (std::int64_t item = omp_get_thread_num(); item < items; item += omp_get_num_threads()) try {
+          body(lanes[omp_get_thread_num()], item);
+        } catch (...) {
+#pragma omp critical(sestina_gemm_error)
+          error = std::current_exception();
+        }
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+  static void run_piece(host::Library& lane, const Product& p, const Operands& x, const Piece& piece) {
+    Product part = p;
+    part.m = piece.rows;
+    part.n = piece.cols;
+    lane.run(part, tile_operands(p, x, piece.row, piece.col));
+  }
+
+  void run_tiles(const Product& p, const Operands& x) {
+    const std::int64_t cols = (p.n + tile_size - 1) / tile_size, rows = (p.m + tile_size - 1) / tile_size;
+    on_lanes(rows * cols, [&](host::Library& lane, std::int64_t tile) {
+      const std::int64_t row = tile / cols * tile_size, col = tile % cols * tile_size;
+      run_piece(lane, p, x, {row, col, std::min(tile_size, p.m - row), std::min(tile_size, p.n - col)});
+    });
+  }
+
+  const PieceShares& shares_of(const Product& p) {
+    const std::pair key(p.m, p.m <= one_strip ? p.m : strip_cols(p.types));
+    for (const auto& [known, shares] : symmetric)
+      if (known == key) return shares;
+    return symmetric.emplace_back(key, share_pieces(key.first, key.second, lanes.size())).second;
+  }
+
+  template <class TC>
+  void run_symmetric(const Product& p, const Operands& x) {
+    const PieceShares& shares = shares_of(p);
+    on_lanes(static_cast<std::int64_t>(shares.size()), [&](host::Library& lane, std::int64_t share) {
+      for (const Piece& piece : shares[share]) {
+        run_piece(lane, p, x, piece);
+        mirror(static_cast<TC*>(x.c), p.ldc, piece);  // no other piece reads or writes what this one does
+      }
+    });
+  }
+
+  void run(const Product& p, const Operands& x) {
+    if (deterministic) return run_tiles(p, x);
+    const ThreadCount all(threads_of(exec));
+    lanes[0].run(p, x);
+  }
+
+  // run(), timed where that is wished for.
+  template <class Run>
+  void timed(double flops, Run&& run) {
+    count.flops += flops;
+    if (!timing) return run();
+    exec.fence("sestina::Gemm");
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    count.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+};
+
+template <class Exec>
+Gemm<Exec>::Gemm(const Exec& exec, bool deterministic) : state_(std::make_unique<State>()) {
+  state_->exec = exec;
+  state_->deterministic = deterministic;
+  state_->lanes.resize(threads_of(exec));
+}
+template <class Exec>
+Gemm<Exec>::~Gemm() = default;
+template <class Exec>
+Gemm<Exec>::Gemm(Gemm&&) noexcept = default;
+
+namespace {
+
+template <class View>
+std::int64_t leading(const View& x) {
+  return static_cast<std::int64_t>(std::max(x.stride(0), x.extent(1)));
+}
+
+}  // namespace
+
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b,
+                            Acc<TA> beta, Matrix<TC, Exec> c) {
+  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
+  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
+  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
+                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
+                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
+  if (m == 0 || n == 0) return;
+  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
+  const Product product{types_of<TA, TC>(),
+                        op_a,
+                        op_b,
+                        static_cast<double>(beta),
+                        alpha != 1,
+                        std::int64_t(m),
+                        std::int64_t(n),
+                        std::int64_t(k),
+                        leading(a),
+                        leading(b),
+                        leading(c)};
+  const Operands operands{alpha, a.data(), b.data(), c.data()};
+  state_->timed(2.0 * double(m) * double(n) * double(k), [&] { state_->run(product, operands); });
+}
+
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c) {
+  const bool plain = op == Op::none;
+  const std::size_t m = a.extent(plain ? 0 : 1), k = a.extent(plain ? 1 : 0);
+  SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",
+                  a.extent(0), a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
+  if (m == 0) return;
+  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
+  const Product product{types_of<TA, TC>(),
+                        op,
+                        plain ? Op::transpose : Op::none,
+                        static_cast<double>(beta),
+                        alpha != 1,
+                        std::int64_t(m),
+                        std::int64_t(m),
+                        std::int64_t(k),
+                        leading(a),
+                        leading(a),
+                        leading(c)};
+  const Operands operands{alpha, a.data(), a.data(), c.data()};
+  state_->timed(double(m) * double(m) * double(k), [&] { state_->template run_symmetric<TC>(product, operands); });
+}
+
+template <class Exec>
+void Gemm<Exec>::time_products(bool on) {
+  state_->timing = on;
+}
+template <class Exec>
+typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
+  return std::exchange(state_->count, Count{});
+}
+
+#define SESTINA_GEMM_TYPES(Exec, TA, TC)                                                                        \
+  template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>, \
+                                               Acc<TA>, Matrix<TC, Exec>);                                      \
+  template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);
+#define SESTINA_GEMM(Exec)                 \
+  template class Gemm<Exec>;               \
+  SESTINA_GEMM_TYPES(Exec, float, float)   \
+  SESTINA_GEMM_TYPES(Exec, double, double) \
+  SESTINA_GEMM_TYPES(Exec, bf16, bf16)     \
+  SESTINA_GEMM_TYPES(Exec, bf16, float)
+SESTINA_GEMM(Host)
+SESTINA_GEMM(Serial)
+
+}  // namespace sestina

@@ -1,0 +1,141 @@
+// Host products through oneDNN: float and bf16 (the instruction set is oneDNN's choice at run time); double through
+// CBLAS. A primitive, its memory objects and its arguments are made once per shape; executing through the C interface
+// with a ready array of arguments allocates nothing here.
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+#include "kernels/blas/gemm_blas.hpp"
+#include "kernels/blas/gemm_host.hpp"
+
+namespace sestina::host {
+namespace {
+
+using dnnl::memory;
+
+void check(dnnl_status_t status, const char* what, const Product& p) {
+  if (status == dnnl_unimplemented && p.types != GemmTypes::f32)
+    fail(ExitCode::unavailable,
+         "bf16 products need a processor with AVX-512 (oneDNN has none for this one): use train.precision = \"fp32\"");
+  SESTINA_REQUIRE(status == dnnl_success, "oneDNN: {} of a product m={} n={} k={} ended with status {}", what, p.m, p.n,
+                  p.k, static_cast<int>(status));
+}
+
+memory::desc describe(memory::data_type type, Op op, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
+  const bool plain = op == Op::none;
+  return {{rows, cols}, type, memory::dims{plain ? leading : 1, plain ? 1 : leading}};
+}
+
+// A primitive with the arguments it is executed with.
+struct Prepared {
+  Product product;
+  dnnl::primitive primitive;
+  memory a, b, c, scratch, scale;
+  std::array<dnnl_exec_arg_t, 5> arguments;
+};
+
+// Of oneDNN's two ways, the packed GEMM ("gemm:jit") beats the batch-reduced one ("brg", its first choice) where B is
+// too large for the second-level cache: measured with AVX-512, by 3 to 15 % from 768 x 768 on; with one side of 256 it
+// loses as much. AMX tiles multiply bf16 faster than the packed GEMM feeds them.
+bool prefers_packed(const Product& p) {
+  constexpr std::int64_t large = 512;
+  const bool tiles = p.types != GemmTypes::f32 && dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  return p.n >= large && p.k >= large && !tiles;
+}
+
+// Moves to the packed GEMM if oneDNN offers it for this product.
+void choose_packed(dnnl::matmul::primitive_desc& desc, const dnnl::matmul::primitive_desc& first) {
+  while (std::string_view(desc.impl_info_str()).substr(0, 4) != "gemm")
+    if (!desc.next_impl()) {
+      desc = first;
+      return;
+    }
+}
+
+dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& engine) {
+  using type = memory::data_type;
+  const type in = p.types == GemmTypes::f32 ? type::f32 : type::bf16;
+  const type out = p.types == GemmTypes::bf16 ? type::bf16 : type::f32;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (p.scaled) attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  if (p.beta != 0) {
+    dnnl::post_ops sum;
+    sum.append_sum(static_cast<float>(p.beta));
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul::desc product(describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),
+                                   describe(out, Op::none, p.m, p.n, p.ldc));
+  dnnl::matmul::primitive_desc desc(product, attributes, engine);
+  if (prefers_packed(p)) choose_packed(desc, {product, attributes, engine});
+  return desc;
+}
+
+}  // namespace
+
+struct Library::State {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  float alpha = 1;
+  std::vector<std::byte> scratchpad;  // shared by all primitives: one runs at a time
+  std::vector<std::unique_ptr<Prepared>> prepared;
+
+  Prepared& find(const Product& product) {
+    for (auto& candidate : prepared)
+      if (candidate->product == product) return *candidate;
+    try {
+      prepared.push_back(prepare(product));
+    } catch (const dnnl::error& error) {
+      check(error.status, "set-up", product);
+    }
+    return *prepared.back();
+  }
+
+  std::unique_ptr<Prepared> prepare(const Product& product) {
+    const dnnl::matmul::primitive_desc desc = make_matmul(product, engine);
+    auto made = std::make_unique<Prepared>();
+    made->product = product;
+    made->primitive = dnnl::matmul(desc);
+    made->a = memory(desc.src_desc(), engine, DNNL_MEMORY_NONE);
+    made->b = memory(desc.weights_desc(), engine, DNNL_MEMORY_NONE);
+    made->c = memory(desc.dst_desc(), engine, DNNL_MEMORY_NONE);
+    made->scratch = memory(desc.scratchpad_desc(), engine, DNNL_MEMORY_NONE);
+    made->scale = memory({{1}, memory::data_type::f32, memory::dims{1}}, engine, &alpha);
+    made->arguments = {{{DNNL_ARG_SRC, made->a.get()},
+                        {DNNL_ARG_WEIGHTS, made->b.get()},
+                        {DNNL_ARG_DST, made->c.get()},
+                        {DNNL_ARG_SCRATCHPAD, made->scratch.get()},
+                        {DNNL_ARG_ATTR_OUTPUT_SCALES, made->scale.get()}}};
+    scratchpad.resize(std::max(scratchpad.size(), desc.scratchpad_desc().get_size()));
+    return made;
+  }
+
+  void run(const Product& p, const Operands& x) {
+    Prepared& it = find(p);
+    alpha = static_cast<float>(x.alpha);
+    check(dnnl_memory_set_data_handle(it.a.get(), const_cast<void*>(x.a)), "A", p);
+    check(dnnl_memory_set_data_handle(it.b.get(), const_cast<void*>(x.b)), "B", p);
+    check(dnnl_memory_set_data_handle(it.c.get(), x.c), "C", p);
+    check(dnnl_memory_set_data_handle(it.scratch.get(), scratchpad.data()), "scratchpad", p);
+    const int count = static_cast<int>(it.arguments.size()) - (p.scaled ? 0 : 1);
+    check(dnnl_primitive_execute(it.primitive.get(), stream.get(), count, it.arguments.data()), "execution", p);
+  }
+};
+
+Library::Library() : state_(std::make_unique<State>()) {}
+Library::~Library() = default;
+Library::Library(Library&&) noexcept = default;
+
+void Library::run(const Product& p, const Operands& x) {
+  if (p.types == GemmTypes::f64) {
+    blas_gemm(p, x.alpha, static_cast<const double*>(x.a), static_cast<const double*>(x.b), static_cast<double*>(x.c));
+  } else {
+    state_->run(p, x);
+  }
+}
+
+}  // namespace sestina::host

@@ -1,0 +1,37 @@
+// Numbers that kernels leave for the host, which fetches them together: one copy to pinned memory, one wait.
+#pragma once
+#include "kernels/blas/exec.hpp"
+
+namespace sestina {
+
+// Host memory that the space copies from and to without stopping the calling thread: pinned where it has its own.
+template <class Exec>
+using HostSide = std::conditional_t<is_host<Exec>, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
+
+template <class Exec>
+class HostValues {
+ public:
+  HostValues() = default;
+  HostValues(const std::string& label, std::size_t n) : values_(label, n) {
+    if constexpr (is_host<Exec>)
+      host_ = values_;
+    else
+      host_ = decltype(host_)(label, n);
+  }
+
+  std::size_t size() const { return values_.extent(0); }
+  // Where kernels write; zero at first.
+  Vector<double, Exec> at(std::size_t first, std::size_t n = 1) const { return {values_.data() + first, n}; }
+  // Waits until all work queued before is done. `name`: of the fence.
+  void fetch(const Exec& exec, const char* name) {
+    if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, values_);
+    exec.fence(name);
+  }
+  double operator[](std::size_t i) const { return host_(i); }  // as of the last fetch
+
+ private:
+  Kokkos::View<double*, Kokkos::LayoutRight, typename Exec::memory_space> values_;
+  Kokkos::View<double*, Kokkos::LayoutRight, HostSide<Exec>> host_;
+};
+
+}  // namespace sestina

@@ -1,7 +1,0 @@
-#include "kernels/device_memory.hpp"
-
-namespace sestina {
-
-DeviceMemory device_memory() { return {}; }
-
-}  // namespace sestina

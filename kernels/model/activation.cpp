@@ -1,0 +1,147 @@
+#include "kernels/model/activation.hpp"
+
+#include "kernels/blas/math.hpp"
+#include "kernels/blas/rows.hpp"
+
+namespace sestina {
+namespace {
+
+// Phi(x), the share of the input that GELU lets through, and the slope of x Phi(x) (Hendrycks & Gimpel 2016).
+template <class A>
+struct Gate {
+  A open, slope;
+};
+
+template <class A>
+KOKKOS_FORCEINLINE_FUNCTION Gate<A> gelu_exact(A x) {
+  const Normal<A> at = normal(x);
+  return {at.below, at.below + x * A(0.39894228040143267794) * at.density};
+}
+// With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = sigmoid(2u).
+template <class A>
+KOKKOS_FORCEINLINE_FUNCTION Gate<A> gelu_tanh(A x) {
+  constexpr A twice = A(1.59576912160573071176), cubic = A(0.044715);
+  const A open = sigmoid(twice * (x + cubic * x * x * x));
+  return {open, open + x * open * (A(1) - open) * twice * (A(1) + A(3) * cubic * x * x)};
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void swiglu(const Exec& exec, Matrix<const T, Exec> gate_up, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(y.extent(1));
+  for_rows(
+      "swiglu", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+        const T *gate = row_of(gate_up, row), *up = gate + f;
+        T* out = row_of(y, row);
+        each(lane, f, [&](int j) {
+          const A g = A(gate[j]);
+          out[j] = T(g * sigmoid(g) * A(up[j]));
+        });
+      });
+}
+
+template <class Exec, class T>
+void swiglu_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Exec> gate_up,
+                     Matrix<T, Exec> dgate_up, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(y.extent(1));
+  for_rows(
+      "swiglu_back", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+        const T *gate = row_of(gate_up, row), *up = gate + f, *grad = row_of(dy, row);
+        T *dgate = row_of(dgate_up, row), *dup = dgate + f, *out = row_of(y, row);
+        each(lane, f, [&](int j) {
+          const A g = A(gate[j]), u = A(up[j]), d = A(grad[j]), s = sigmoid(g);
+          const A silu = g * s;
+          dgate[j] = T(d * u * (s + silu * (A(1) - s)));
+          dup[j] = T(d * silu);
+          out[j] = T(silu * u);
+        });
+      });
+}
+
+template <class Exec, class T>
+void gelu(const Exec& exec, GeluForm form, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(x.extent(1));
+  const bool exact = form == GeluForm::exact;
+  for_rows(
+      "gelu", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+        const T* in = row_of(x, row);
+        T* out = row_of(y, row);
+        if (exact) {
+          each(lane, f, [&](int j) { out[j] = T(A(in[j]) * gelu_exact(A(in[j])).open); });
+        } else {
+          each(lane, f, [&](int j) { out[j] = T(A(in[j]) * gelu_tanh(A(in[j])).open); });
+        }
+      });
+}
+
+template <class Exec, class T>
+void gelu_backward(const Exec& exec, GeluForm form, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
+                   Matrix<T, Exec> dx, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(x.extent(1));
+  const bool exact = form == GeluForm::exact;
+  for_rows(
+      "gelu_back", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+        const T *in = row_of(x, row), *grad = row_of(dy, row);
+        T *out = row_of(y, row), *dout = row_of(dx, row);
+        auto store = [&](int j, A value, A d, Gate<A> gate) {
+          dout[j] = T(d * gate.slope);
+          out[j] = T(value * gate.open);
+        };
+        if (exact) {
+          each(lane, f, [&](int j) { store(j, A(in[j]), A(grad[j]), gelu_exact(A(in[j]))); });
+        } else {
+          each(lane, f, [&](int j) { store(j, A(in[j]), A(grad[j]), gelu_tanh(A(in[j]))); });
+        }
+      });
+}
+
+template <class Exec, class T>
+void add_bias(const Exec& exec, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int d = static_cast<int>(y.extent(1));
+  for_rows(
+      "add_bias", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+        const A* b = bias.data();
+        T* out = row_of(y, row);
+        each(lane, d, [&](int j) { out[j] = T(A(out[j]) + b[j]); });
+      });
+}
+
+template <class Exec, class T>
+void bias_backward(const Exec& exec, Matrix<const T, Exec> dy, Vector<Acc<T>, Exec> dbias, Workspace<Exec>& workspace) {
+  using A = Acc<T>;
+  const int d = static_cast<int>(dy.extent(1));
+  const auto n = static_cast<std::int64_t>(dy.extent(0));
+  if (n == 0) return;
+  auto frame = workspace.frame();
+  Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
+  for_rows(
+      "bias_back", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+        A* sum = row_of(partial, chunk);
+        each(lane, d, [&](int j) { sum[j] = A(0); });
+        const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
+        for (std::int64_t row = chunk * row_chunk; row < end; ++row) {
+          const T* grad = row_of(dy, row);
+          each(lane, d, [&](int j) { sum[j] += A(grad[j]); });
+        }
+      });
+  add_chunks(exec, partial, dbias);
+}
+
+#define SESTINA_ACTIVATION(Exec, T)                                                                                  \
+  template void swiglu<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<T, Exec>);                                \
+  template void swiglu_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>, \
+                                         Matrix<T, Exec>);                                                           \
+  template void gelu<Exec, T>(const Exec&, GeluForm, Matrix<const T, Exec>, Matrix<T, Exec>);                        \
+  template void gelu_backward<Exec, T>(const Exec&, GeluForm, Matrix<const T, Exec>, Matrix<const T, Exec>,          \
+                                       Matrix<T, Exec>, Matrix<T, Exec>);                                            \
+  template void add_bias<Exec, T>(const Exec&, Vector<const Acc<T>, Exec>, Matrix<T, Exec>);                         \
+  template void bias_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);
+SESTINA_INSTANTIATE(SESTINA_ACTIVATION)
+
+}  // namespace sestina

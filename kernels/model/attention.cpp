@@ -1,0 +1,57 @@
+#include "kernels/model/attention.hpp"
+
+#include "kernels/model/attention_blocked.hpp"
+#include "kernels/model/attention_plain.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+void attention(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
+               Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
+               Vector<Acc<T>, Exec> lse, Workspace<Exec>& workspace, Vector<Acc<T>, Exec> largest) {
+  if constexpr (std::is_same_v<Exec, Host>) {
+    const attention_blocked::Forward<T> pass{{shape, q, k, v, first_key}, out, lse, largest};
+    attention_blocked::run<T>("attention", exec, pass, workspace);
+  } else {
+    attention_plain::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse, largest);
+  }
+}
+
+template <class Exec, class T>
+void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout,
+                        Matrix<const T, Exec> q, Matrix<const T, Exec> k, Matrix<const T, Exec> v,
+                        Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> out,
+                        Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq, Matrix<T, Exec> dk, Matrix<T, Exec> dv,
+                        Workspace<Exec>& workspace) {
+  if constexpr (std::is_same_v<Exec, Host>) {
+    const attention_blocked::Backward<T> pass{{shape, q, k, v, first_key}, dout, out, lse, dq, dk, dv};
+    attention_blocked::run<T>("attention_back", exec, pass, workspace);
+  } else {
+    attention_plain::backward<Exec, T>(exec, shape, dout, q, k, v, first_key, out, lse, dq, dk, dv, workspace);
+  }
+}
+
+// At least what attention_plain takes, which tests run in the same workspace.
+template <class Exec, class T>
+std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& shape) {
+  const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;
+  const std::size_t plain = Workspace<Exec>::template bytes<Acc<T>>(rows);
+  if constexpr (std::is_same_v<Exec, Host>) {
+    return std::max(plain, attention_blocked::workspace_bytes<T>(exec, shape));
+  } else {
+    return plain;
+  }
+}
+
+#define SESTINA_ATTENTION(Exec, T)                                                                                   \
+  template void attention<Exec, T>(const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, \
+                                   Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<T, Exec>,         \
+                                   Vector<Acc<T>, Exec>, Workspace<Exec>&, Vector<Acc<T>, Exec>);                    \
+  template void attention_backward<Exec, T>(                                                                         \
+      const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,       \
+      Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,    \
+      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                                          \
+  template std::size_t attention_workspace_bytes<Exec, T>(const Exec&, const AttentionShape&);
+SESTINA_INSTANTIATE(SESTINA_ATTENTION)
+
+}  // namespace sestina

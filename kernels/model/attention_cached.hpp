@@ -1,0 +1,37 @@
+// Attention of new positions whose keys and values, and those of all positions before them, lie in a cache: rows of
+// (capacity, K*h) for each sequence, one sequence behind the other. A place is a row of the cache: sequence * capacity
+// + position.
+#pragma once
+#include "kernels/model/attention.hpp"
+
+namespace sestina {
+
+// Rows r of k and v (R, K*h) into rows place(r) of the caches.
+template <class Exec, class T>
+void store_places(const Exec&, Vector<const std::int32_t, Exec> place, Matrix<const T, Exec> k, Matrix<const T, Exec> v,
+                  Matrix<T, Exec> k_cache, Matrix<T, Exec> v_cache);
+
+// One new position of each of several sequences: row r of q (R, H*h) sees the keys of its sequence up to its own place.
+// shape.batch = R, shape.sequence = capacity. A row's bits do not depend on the other rows.
+template <class Exec, class T>
+void attention_step(const Exec&, const AttentionShape&, Vector<const std::int32_t, Exec> place, Matrix<const T, Exec> q,
+                    Matrix<const T, Exec> k_cache, Matrix<const T, Exec> v_cache, Matrix<T, Exec> out,
+                    Workspace<Exec>&);
+template <class Exec, class T>
+std::size_t attention_step_bytes(const AttentionShape& shape) {
+  return Workspace<Exec>::template bytes<Acc<T>>(static_cast<std::size_t>(shape.batch) *
+                                                 static_cast<std::size_t>(shape.heads) *
+                                                 static_cast<std::size_t>(shape.sequence + shape.head_dim));
+}
+
+// Positions first .. first + n - 1 of one sequence, q and out (n, H*h), from keys and values (first + n, K*h); shape is
+// that of the sequence: batch 1, sequence = first + n. first is a multiple of attention_row_block. On the host the bits
+// are those of the same rows of attention() over the whole sequence.
+inline constexpr int attention_row_block = 64;
+template <class Exec, class T>
+void attention_continued(const Exec&, const AttentionShape&, int first, Matrix<const T, Exec> q,
+                         Matrix<const T, Exec> k, Matrix<const T, Exec> v, Matrix<T, Exec> out, Workspace<Exec>&);
+template <class Exec, class T>
+std::size_t attention_continued_bytes(const Exec&, const AttentionShape&, int rows);
+
+}  // namespace sestina

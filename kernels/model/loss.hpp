@@ -1,0 +1,31 @@
+// Softmax cross-entropy with its gradient in one call, in place, and the token embedding. Sums in Acc<T>.
+#pragma once
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
+
+namespace sestina {
+
+// For each row r of logits (R, V): loss(r) = log sum exp(logits(r,:)) - logits(r, target(r)), 0 where target(r) < 0.
+// With want_gradient, logits(r, j) becomes gradient_scale * (softmax_j - [j == target(r)]) (0 where target(r) < 0).
+template <class Exec, class T>
+void softmax_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target, Acc<T> gradient_scale,
+                           bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss);
+
+// y (N, D) = table (V, D) rows by token; position (>= sequence, D), or empty, is added by row mod sequence (gpt). The
+// table holds tokens [first, first + V); the row of any other token is zero.
+template <class Exec, class T>
+void embed(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
+           Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first = 0);
+// dtable (V, D) += rows of dy by token, other tokens left out, dposition likewise (empty: skipped). Summed in row
+// order: bits do not depend on the thread count. Workspace: embed_workspace_bytes.
+template <class Exec, class T>
+void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
+                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&,
+                    std::int32_t first = 0);
+template <class Exec>
+std::size_t embed_workspace_bytes(std::size_t n, std::size_t vocabulary) {
+  using W = Workspace<Exec>;
+  return W::template bytes<std::int32_t>(n) + W::template bytes<std::int32_t>(vocabulary + 2);
+}
+
+}  // namespace sestina

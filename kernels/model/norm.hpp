@@ -1,0 +1,49 @@
+// RMSNorm and LayerNorm, both ways, with the residual addition fused in: each reads and writes memory once.
+// Rows of width G*D are G independent groups of D (G > 1: the per-head norm of Qwen3). Statistics are in Acc<T>.
+// RMSNorm: y = x * inv_rms * weight, inv_rms = (mean(x^2) + eps)^-1/2 (Zhang & Sennrich 2019).
+#pragma once
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
+
+namespace sestina {
+
+// y (N, G*D); weight (D); inv_rms (N*G) is kept for the backward pass. x and y may be the same view.
+template <class Exec, class T>
+void rms_norm(const Exec&, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight, double eps, Matrix<T, Exec> y,
+              Vector<Acc<T>, Exec> inv_rms);
+
+// sum = x + branch, y = rms_norm(sum): the residual addition ahead of a norm. sum may be x. G = 1.
+template <class Exec, class T>
+void add_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Vector<const Acc<T>, Exec> weight,
+                  double eps, Matrix<T, Exec> sum, Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms);
+
+// dx = gradient through the norm of dy, plus `residual` when it is not empty (the gradient that bypasses the norm);
+// dweight += its part, summed over fixed chunks of rows in a fixed order. dx may be dy or residual.
+// Workspace: norm_workspace_bytes.
+template <class Exec, class T>
+void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
+                       Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
+                       Matrix<const T, Exec> residual, Matrix<T, Exec> dx, Vector<Acc<T>, Exec> dweight,
+                       Workspace<Exec>&);
+
+// sum = x + branch (no norm): the last residual addition of a stage. sum may be x.
+template <class Exec, class T>
+void add(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Matrix<T, Exec> sum);
+
+// LayerNorm with bias (gpt): y = (x - mean) * inv_std * weight + bias; G = 1. branch may be empty (then sum is not
+// written and the input is x itself).
+template <class Exec, class T>
+void add_layer_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch,
+                    Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> bias, double eps, Matrix<T, Exec> sum,
+                    Matrix<T, Exec> y, Vector<Acc<T>, Exec> mean, Vector<Acc<T>, Exec> inv_std);
+template <class Exec, class T>
+void layer_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
+                         Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> mean,
+                         Vector<const Acc<T>, Exec> inv_std, Matrix<const T, Exec> residual, Matrix<T, Exec> dx,
+                         Vector<Acc<T>, Exec> dweight, Vector<Acc<T>, Exec> dbias, Workspace<Exec>&);
+
+// Bytes of workspace the backward passes take for rows of n and groups of width d.
+template <class Exec, class T>
+std::size_t norm_workspace_bytes(std::size_t n, std::size_t d);
+
+}  // namespace sestina

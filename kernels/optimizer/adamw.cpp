@@ -1,0 +1,82 @@
+#include "kernels/optimizer/adamw.hpp"
+
+#include "kernels/base/error.hpp"
+#include "kernels/optimizer/finite_flag.hpp"
+
+namespace sestina {
+namespace {
+
+// The constants of one step, in the type of the arithmetic.
+template <class S>
+struct Factors {
+  S gradient, keep, one_minus_beta1, one_minus_beta2, step, inv_sqrt_bias2, eps;
+
+  explicit Factors(const AdamWStep& s)
+      : gradient(S(s.gradient_scale)),
+        keep(S(1.0 - s.lr * s.weight_decay)),
+        one_minus_beta1(S(1.0 - s.beta1)),
+        one_minus_beta2(S(1.0 - s.beta2)),
+        step(S(s.lr / s.bias_correction1)),
+        inv_sqrt_bias2(S(1.0 / Kokkos::sqrt(s.bias_correction2))),
+        eps(S(s.eps)) {}
+};
+
+// Updates one element and returns the new master weight.
+template <class S>
+KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m, S& v) {
+  const S g = f.gradient * gradient;
+  m += f.one_minus_beta1 * (g - m);
+  v += f.one_minus_beta2 * (g * g - v);
+  return f.keep * weight - f.step * m / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
+}
+
+// Elements per thread at a time: on the host long enough to vectorise and to stream, short enough to balance.
+template <class Exec>
+constexpr std::size_t grain = is_host<Exec> ? 8192 : 1;
+
+// One inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
+template <class T, class S = Acc<T>>
+KOKKOS_INLINE_FUNCTION void advance_range(const Factors<S>& f, std::size_t n, const S* __restrict gradient,
+                                          S* __restrict master, S* __restrict m, S* __restrict v,
+                                          T* __restrict weight) {
+  if (weight == nullptr) {
+    for (std::size_t i = 0; i < n; ++i) master[i] = advance(f, gradient[i], master[i], m[i], v[i]);
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const S updated = advance(f, gradient[i], master[i], m[i], v[i]);
+    master[i] = updated;
+    weight[i] = T(updated);
+  }
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
+           Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight) {
+  const std::size_t n = gradient.extent(0);
+  SESTINA_REQUIRE(
+      master.extent(0) == n && m.extent(0) == n && v.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
+      "gradient of {}, master {}, m {}, v {}, weight {}", n, master.extent(0), m.extent(0), v.extent(0),
+      weight.extent(0));
+  constexpr std::size_t length = grain<Exec>;
+  const Factors<Acc<T>> f(step);
+  const bool has_weight = weight.extent(0) != 0;
+  double* const nonfinite = step.nonfinite;
+  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
+  Kokkos::parallel_for(
+      "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
+        const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
+        advance_range<T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
+                         has_weight ? weight.data() + at : nullptr);
+        flag_nonfinite(count, master.data() + at, nonfinite);
+      });
+}
+
+#define SESTINA_ADAMW(Exec, T)                                                                                  \
+  template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
+                               Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>);
+SESTINA_INSTANTIATE(SESTINA_ADAMW)
+
+}  // namespace sestina

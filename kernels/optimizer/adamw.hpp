@@ -1,0 +1,22 @@
+// AdamW in one fused pass (Loshchilov & Hutter 2019, decay before the update, eps after bias correction):
+//   w *= 1 - lr wd;  m = lerp(m, g, 1 - beta1);  v = lerp(v, g^2, 1 - beta2);
+//   w -= (lr / bc1) m / (sqrt(v) / sqrt(bc2) + eps),  bc_i = 1 - beta_i^t.
+#pragma once
+#include "kernels/blas/exec.hpp"
+
+namespace sestina {
+
+struct AdamWStep {
+  double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t
+  double gradient_scale = 1;                          // clipping; g is multiplied by it
+  double* nonfinite = nullptr;                        // see kernels/optimizer/finite_flag.hpp
+};
+
+// gradient, master, m, v (n) in Acc<T>; weight (n) receives the rounded master weight; it may be empty (T == Acc<T> and
+// the compute weights are the master weights).
+template <class Exec, class T>
+void adamw(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
+           Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight);
+
+}  // namespace sestina

@@ -1,0 +1,49 @@
+// Dense decompositions through the vendor library of the space: LAPACK on the host (eigen_host.cpp), always on one
+// thread, so that the bits do not depend on how many there are; cuSOLVER on the device (eigen_cuda.cpp). Scratch comes
+// from the workspace: the *_bytes functions say how much. Matrices are row-major without padding. Numbers that are not
+// finite are the caller's business: look before and after. All fence, unless told not to (report_to).
+#pragma once
+#include <memory>
+
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
+
+namespace sestina {
+
+// One object per execution-space instance, for the handle of the library. Not thread-safe.
+// T is float or double. A result of false means that the library found no solution; outputs are then undefined.
+template <class Exec>
+class Solver {
+ public:
+  explicit Solver(const Exec& exec);
+  ~Solver();
+  Solver(Solver&&) noexcept;
+
+  // From now on a device is not waited for: each call returns true, and one that finds no solution adds 1 to
+  // failures (1) in the space. Empty: back to waiting. Host libraries answer at once, whatever was said.
+  void report_to(Vector<double, Exec> failures);
+
+  // A (d, d) symmetric = V diag(values) V^T: column j of V (d, d) belongs to values(j); values fall.
+  template <class T>
+  bool eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values, Workspace<Exec>&);
+  template <class T>
+  static std::size_t eigh_bytes(std::size_t d);
+
+  // A (m, n) = Q R with m >= n: the first p columns of Q as Householder reflections make it, n <= p <= m; columns from
+  // n on complete the basis. Q may be A itself when p = n. A matrix of zeros gives columns of the identity.
+  template <class T>
+  bool qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>&);
+  template <class T>
+  static std::size_t qr_bytes(std::size_t m, std::size_t n, std::size_t p);
+
+  // A (m, n) = left diag(values) right^T with k = min(m, n): left (m, k), right (n, k), values fall.
+  bool svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
+           Matrix<double, Exec> right, Workspace<Exec>&);
+  static std::size_t svd_bytes(std::size_t m, std::size_t n);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sestina

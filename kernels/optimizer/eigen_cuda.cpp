@@ -1,0 +1,292 @@
+// Solver on the device through cuSOLVER. A row-major matrix read as column-major is its transpose: a symmetric matrix
+// stays what it is, others are transposed on the way in and out.
+#include <cusolverDn.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/error.hpp"
+#include "kernels/optimizer/eigen.hpp"
+
+namespace sestina {
+namespace {
+
+using Cuda = Kokkos::Cuda;
+
+void check(cusolverStatus_t status, const char* what) {
+  SESTINA_REQUIRE(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: {}: status {}", what, static_cast<int>(status));
+}
+
+int as_int(std::size_t n) {
+  SESTINA_REQUIRE(n <= std::size_t(std::numeric_limits<int>::max()), "{} exceeds an int", n);
+  return static_cast<int>(n);
+}
+
+class Handle {
+ public:
+  Handle() { check(cusolverDnCreate(&handle_), "creating a handle"); }
+  ~Handle() { cusolverDnDestroy(handle_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  operator cusolverDnHandle_t() const { return handle_; }
+
+ private:
+  cusolverDnHandle_t handle_ = nullptr;
+};
+
+// One overload for each type. Sizes of scratch are in elements.
+int eigh_size(cusolverDnHandle_t h, int d, float*) {
+  int size = 0;
+  check(cusolverDnSsyevd_bufferSize(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, nullptr, d, nullptr, &size),
+        "size of syevd");
+  return size;
+}
+int eigh_size(cusolverDnHandle_t h, int d, double*) {
+  int size = 0;
+  check(cusolverDnDsyevd_bufferSize(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, nullptr, d, nullptr, &size),
+        "size of syevd");
+  return size;
+}
+cusolverStatus_t syevd(cusolverDnHandle_t h, int d, float* a, float* values, float* work, int size, int* info) {
+  return cusolverDnSsyevd(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, a, d, values, work, size, info);
+}
+cusolverStatus_t syevd(cusolverDnHandle_t h, int d, double* a, double* values, double* work, int size, int* info) {
+  return cusolverDnDsyevd(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, a, d, values, work, size, info);
+}
+
+int qr_size(cusolverDnHandle_t h, int m, int n, int p, float*) {
+  int factor = 0, form = 0;
+  check(cusolverDnSgeqrf_bufferSize(h, m, n, nullptr, m, &factor), "size of geqrf");
+  check(cusolverDnSorgqr_bufferSize(h, m, p, n, nullptr, m, nullptr, &form), "size of orgqr");
+  return std::max(factor, form);
+}
+int qr_size(cusolverDnHandle_t h, int m, int n, int p, double*) {
+  int factor = 0, form = 0;
+  check(cusolverDnDgeqrf_bufferSize(h, m, n, nullptr, m, &factor), "size of geqrf");
+  check(cusolverDnDorgqr_bufferSize(h, m, p, n, nullptr, m, nullptr, &form), "size of orgqr");
+  return std::max(factor, form);
+}
+cusolverStatus_t geqrf(cusolverDnHandle_t h, int m, int n, float* a, float* tau, float* work, int size, int* info) {
+  return cusolverDnSgeqrf(h, m, n, a, m, tau, work, size, info);
+}
+cusolverStatus_t geqrf(cusolverDnHandle_t h, int m, int n, double* a, double* tau, double* work, int size, int* info) {
+  return cusolverDnDgeqrf(h, m, n, a, m, tau, work, size, info);
+}
+cusolverStatus_t orgqr(cusolverDnHandle_t h, int m, int p, int n, float* a, const float* tau, float* work, int size,
+                       int* info) {
+  return cusolverDnSorgqr(h, m, p, n, a, m, tau, work, size, info);
+}
+cusolverStatus_t orgqr(cusolverDnHandle_t h, int m, int p, int n, double* a, const double* tau, double* work, int size,
+                       int* info) {
+  return cusolverDnDorgqr(h, m, p, n, a, m, tau, work, size, info);
+}
+
+int svd_size(cusolverDnHandle_t h, std::size_t m, std::size_t n) {
+  int size = 0;
+  check(cusolverDnDgesvd_bufferSize(h, as_int(std::max(m, n)), as_int(std::min(m, n)), &size), "size of gesvd");
+  return size;
+}
+
+// y (cols, rows) = x^T for x (rows, cols). reversed: rows of x are taken from the last to the first.
+template <class T>
+void transpose(const Cuda& exec, const T* x, std::size_t rows, std::size_t cols, T* y, bool reversed = false) {
+  const Kokkos::RangePolicy<Cuda> all(exec, 0, rows * cols);
+  Kokkos::parallel_for(
+      "transpose", all, KOKKOS_LAMBDA(std::size_t at) {
+        const std::size_t j = at / rows, i = at % rows;
+        y[at] = x[(reversed ? rows - 1 - i : i) * cols + j];
+      });
+}
+
+template <class T>
+void copy(const Cuda& exec, const T* x, std::size_t n, T* y) {
+  const Kokkos::RangePolicy<Cuda> all(exec, 0, n);
+  Kokkos::parallel_for(
+      "copy", all, KOKKOS_LAMBDA(std::size_t i) { y[i] = x[i]; });
+}
+
+template <class T>
+void reverse(const Cuda& exec, const T* x, std::size_t n, T* y) {
+  const Kokkos::RangePolicy<Cuda> all(exec, 0, n);
+  Kokkos::parallel_for(
+      "reverse", all, KOKKOS_LAMBDA(std::size_t i) { y[i] = x[n - 1 - i]; });
+}
+
+void count_failure(const Cuda& exec, const int* info, Vector<double, Cuda> failures) {
+  const Kokkos::RangePolicy<Cuda> one(exec, 0, 1);
+  Kokkos::parallel_for(
+      "count_failure", one, KOKKOS_LAMBDA(std::size_t) {
+        if (*info != 0) failures(0) += 1;
+      });
+}
+
+template <class View>
+void require_dense(const View& x) {
+  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
+}
+
+template <class T>
+std::size_t bytes(std::size_t n) {
+  return Workspace<Cuda>::bytes<T>(n);
+}
+
+}  // namespace
+
+template <>
+struct Solver<Cuda>::State {
+  explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
+    check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
+  }
+
+  // Whether the library found a solution; with `failures`, that is told there and nobody waits.
+  bool good() {
+    if (failures.extent(0) > 0) {
+      count_failure(exec, info.data(), failures);
+      return true;
+    }
+    Kokkos::deep_copy(exec, host, info);
+    exec.fence("solver");
+    return host(0) == 0;
+  }
+  void finish() {
+    if (failures.extent(0) == 0) exec.fence("solver");
+  }
+
+  Cuda exec;
+  Handle handle;
+  Kokkos::View<int[1], Kokkos::CudaSpace> info;
+  Kokkos::View<int[1], Kokkos::SharedHostPinnedSpace> host;
+  Vector<double, Cuda> failures;  // empty: calls wait
+};
+
+template <>
+Solver<Cuda>::Solver(const Cuda& exec) : state_(std::make_unique<State>(exec)) {}
+template <>
+Solver<Cuda>::~Solver() = default;
+template <>
+Solver<Cuda>::Solver(Solver&&) noexcept = default;
+template <>
+void Solver<Cuda>::report_to(Vector<double, Cuda> failures) {
+  state_->failures = failures;
+}
+
+template <>
+template <class T>
+std::size_t Solver<Cuda>::eigh_bytes(std::size_t d) {
+  if (d == 0) return 0;
+  const Handle handle;
+  return bytes<T>(d * d) + bytes<T>(d) + bytes<T>(eigh_size(handle, as_int(d), static_cast<T*>(nullptr)));
+}
+
+template <>
+template <class T>
+bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector<T, Cuda> values,
+                        Workspace<Cuda>& workspace) {
+  const std::size_t d = a.extent(0);
+  SESTINA_REQUIRE(a.extent(1) == d && vectors.extent(0) == d && vectors.extent(1) == d && values.extent(0) == d,
+                  "A ({}, {}), V ({}, {}), {} values", d, a.extent(1), vectors.extent(0), vectors.extent(1),
+                  values.extent(0));
+  if (d == 0) return true;
+  require_dense(a);
+  require_dense(vectors);
+  const auto frame = workspace.frame();
+  const int size = eigh_size(state_->handle, as_int(d), static_cast<T*>(nullptr));
+  const auto rows = workspace.template take<T>(d * d);
+  const auto rising = workspace.template take<T>(d);
+  const auto work = workspace.template take<T>(size);
+  copy(state_->exec, a.data(), d * d, rows.data());
+  check(syevd(state_->handle, as_int(d), rows.data(), rising.data(), work.data(), size, state_->info.data()), "syevd");
+  if (!state_->good()) return false;
+  transpose(state_->exec, rows.data(), d, d, vectors.data(), true);
+  reverse(state_->exec, rising.data(), d, values.data());
+  state_->finish();
+  return true;
+}
+
+template <>
+template <class T>
+std::size_t Solver<Cuda>::qr_bytes(std::size_t m, std::size_t n, std::size_t p) {
+  if (p == 0) return 0;
+  const Handle handle;
+  return bytes<T>(m * p) + bytes<T>(n) +
+         bytes<T>(qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr)));
+}
+
+template <>
+template <class T>
+bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda>& workspace) {
+  const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
+  SESTINA_REQUIRE(n <= p && p <= m && q.extent(0) == m, "QR of A ({}, {}) into Q ({}, {})", m, n, q.extent(0), p);
+  if (p == 0) return true;
+  require_dense(a);
+  require_dense(q);
+  const auto frame = workspace.frame();
+  const cusolverDnHandle_t handle = state_->handle;
+  const int size = qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr));
+  const auto columns = workspace.template take<T>(m * p);
+  const auto tau = workspace.template take<T>(n);
+  const auto work = workspace.template take<T>(size);
+  transpose(state_->exec, a.data(), m, n, columns.data());
+  if (n > 0) {
+    check(geqrf(handle, as_int(m), as_int(n), columns.data(), tau.data(), work.data(), size, state_->info.data()),
+          "geqrf");
+    if (!state_->good()) return false;
+  }
+  check(orgqr(handle, as_int(m), as_int(p), as_int(n), columns.data(), tau.data(), work.data(), size,
+              state_->info.data()),
+        "orgqr");
+  if (!state_->good()) return false;
+  transpose(state_->exec, columns.data(), p, m, q.data());
+  state_->finish();
+  return true;
+}
+
+template <>
+std::size_t Solver<Cuda>::svd_bytes(std::size_t m, std::size_t n) {
+  const std::size_t k = std::min(m, n);
+  if (k == 0) return 0;
+  const Handle handle;
+  return bytes<double>(m * n) + bytes<double>(std::max(m, n) * k) + bytes<double>(svd_size(handle, m, n));
+}
+
+template <>
+bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, Vector<double, Cuda> values,
+                       Matrix<double, Cuda> right, Workspace<Cuda>& workspace) {
+  const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n), longer = std::max(m, n);
+  SESTINA_REQUIRE(left.extent(0) == m && left.extent(1) == k && values.extent(0) == k && right.extent(0) == n &&
+                      right.extent(1) == k,
+                  "A ({}, {}), left ({}, {}), {} values, right ({}, {})", m, n, left.extent(0), left.extent(1),
+                  values.extent(0), right.extent(0), right.extent(1));
+  if (k == 0) return true;
+  require_dense(a);
+  const auto frame = workspace.frame();
+  const int size = svd_size(state_->handle, m, n);
+  const auto input = workspace.take<double>(m * n);
+  const auto rows = workspace.take<double>(longer * k);
+  const auto work = workspace.take<double>(size);
+  // cuSOLVER wants at least as many rows as columns: A^T (n, m), which is A as it lies, or A. The vectors of the longer
+  // side come as columns, those of the shorter one as rows of their transpose, which is row-major for us.
+  const bool wide = n >= m;
+  if (wide)
+    copy(state_->exec, a.data(), m * n, input.data());
+  else
+    transpose(state_->exec, a.data(), m, n, input.data());
+  check(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), input.data(), as_int(longer),
+                         values.data(), rows.data(), as_int(longer), wide ? left.data() : right.data(), as_int(k),
+                         work.data(), size, nullptr, state_->info.data()),
+        "gesvd");
+  if (!state_->good()) return false;
+  transpose(state_->exec, rows.data(), k, longer, wide ? right.data() : left.data());
+  state_->finish();
+  return true;
+}
+
+#define SESTINA_SOLVER(T)                                                                                         \
+  template bool Solver<Cuda>::eigh<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Vector<T, Cuda>, Workspace<Cuda>&); \
+  template std::size_t Solver<Cuda>::eigh_bytes<T>(std::size_t);                                                  \
+  template bool Solver<Cuda>::qr<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Workspace<Cuda>&);                    \
+  template std::size_t Solver<Cuda>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+SESTINA_SOLVER(float)
+SESTINA_SOLVER(double)
+
+}  // namespace sestina

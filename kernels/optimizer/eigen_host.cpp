@@ -1,0 +1,176 @@
+// Solver on the host through LAPACK. A row-major matrix read as column-major is its transpose: a symmetric matrix stays
+// what it is, others are transposed on the way in and out, which costs little beside the decomposition.
+#include "kernels/optimizer/eigen.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/thread_count.hpp"
+#include "kernels/optimizer/householder_host.hpp"
+#include "kernels/optimizer/lapack.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr std::size_t panel = 64;  // columns that LAPACK works on at a time, at most
+
+// Rows of a matrix in memory.
+template <class T>
+struct Rows {
+  T* data;
+  std::size_t leading;
+  T* row(std::size_t i) const { return data + i * leading; }
+};
+
+// y (cols, rows) = x^T for x (rows, cols), in blocks that stay in the first-level cache. reversed: rows of x are taken
+// from the last to the first.
+template <class T>
+void transpose(Rows<const T> x, std::size_t rows, std::size_t cols, Rows<T> y, bool reversed = false) {
+  constexpr std::size_t block = 32;
+  for (std::size_t row = 0; row < rows; row += block)
+    for (std::size_t col = 0; col < cols; col += block)
+      for (std::size_t j = col; j < std::min(col + block, cols); ++j)
+        for (std::size_t i = row; i < std::min(row + block, rows); ++i)
+          y.row(j)[i] = x.row(reversed ? rows - 1 - i : i)[j];
+}
+
+template <class View>
+void require_dense(const View& x) {
+  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
+}
+
+// The Fortran interface counts in int.
+int as_int(std::size_t n) { return static_cast<int>(n); }
+
+template <class T>
+std::size_t eigh_work(std::size_t d) {
+  return 1 + (6 + panel) * d + 2 * d * d;
+}
+std::size_t eigh_iwork(std::size_t d) { return 3 + 5 * d; }
+
+std::size_t svd_work(std::size_t m, std::size_t n) {
+  double best = 0;
+  int none = 0;
+  lapack::gesdd(as_int(n), as_int(m), nullptr, nullptr, nullptr, nullptr, &best, -1, &none);
+  return static_cast<std::size_t>(best) + 1;
+}
+
+}  // namespace
+
+template <class Exec>
+struct Solver<Exec>::State {};
+
+template <class Exec>
+Solver<Exec>::Solver(const Exec&) {}
+template <class Exec>
+Solver<Exec>::~Solver() = default;
+template <class Exec>
+Solver<Exec>::Solver(Solver&&) noexcept = default;
+template <class Exec>
+void Solver<Exec>::report_to(Vector<double, Exec>) {}
+
+template <class Exec>
+template <class T>
+std::size_t Solver<Exec>::eigh_bytes(std::size_t d) {
+  return Workspace<Exec>::template bytes<T>(eigh_work<T>(d)) + Workspace<Exec>::template bytes<T>(d) +
+         Workspace<Exec>::template bytes<int>(eigh_iwork(d));
+}
+
+template <class Exec>
+template <class T>
+bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values,
+                        Workspace<Exec>& workspace) {
+  const std::size_t d = a.extent(0);
+  SESTINA_REQUIRE(a.extent(1) == d && vectors.extent(0) == d && vectors.extent(1) == d && values.extent(0) == d,
+                  "A ({}, {}), V ({}, {}), {} values", d, a.extent(1), vectors.extent(0), vectors.extent(1),
+                  values.extent(0));
+  if (d == 0) return true;
+  require_dense(a);
+  require_dense(vectors);
+  const auto frame = workspace.frame();
+  const auto work = workspace.template take<T>(eigh_work<T>(d));
+  const auto rising = workspace.template take<T>(d);
+  const auto iwork = workspace.template take<int>(eigh_iwork(d));
+  std::copy_n(a.data(), d * d, vectors.data());
+  const ThreadCount one(1);
+  if (lapack::syevd(as_int(d), vectors.data(), rising.data(), work.data(), as_int(work.size()), iwork.data(),
+                    as_int(iwork.size())) != 0)
+    return false;
+  std::copy_n(vectors.data(), d * d, work.data());  // rows are vectors, by rising value
+  transpose<T>({work.data(), d}, d, d, {vectors.data(), d}, true);
+  std::reverse_copy(rising.data(), rising.data() + d, values.data());
+  return true;
+}
+
+template <class Exec>
+template <class T>
+std::size_t Solver<Exec>::qr_bytes(std::size_t m, std::size_t, std::size_t p) {
+  return Workspace<Exec>::template bytes<T>(host::padded_rows(m) * p) +
+         Workspace<Exec>::template bytes<T>(host::householder_scratch(m, p));
+}
+
+template <class Exec>
+template <class T>
+bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>& workspace) {
+  const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
+  SESTINA_REQUIRE(n <= p && p <= m && q.extent(0) == m, "QR of A ({}, {}) into Q ({}, {})", m, n, q.extent(0), p);
+  if (p == 0) return true;
+  require_dense(a);
+  require_dense(q);
+  const auto frame = workspace.frame();
+  const std::size_t apart = host::padded_rows(m);
+  const auto columns = workspace.template take<T>(apart * p);
+  const auto scratch = workspace.template take<T>(host::householder_scratch(m, p));
+  transpose<T>({a.data(), n}, m, n, {columns.data(), apart});
+  const ThreadCount one(1);
+  if (!host::form_q<T>(m, n, p, columns.data(), scratch.data())) return false;
+  transpose<T>({columns.data(), apart}, p, m, {q.data(), p});
+  return true;
+}
+
+template <class Exec>
+std::size_t Solver<Exec>::svd_bytes(std::size_t m, std::size_t n) {
+  const std::size_t k = std::min(m, n);
+  if (k == 0) return 0;
+  return Workspace<Exec>::template bytes<double>(m * n) + Workspace<Exec>::template bytes<double>(n * k) +
+         Workspace<Exec>::template bytes<double>(svd_work(m, n)) + Workspace<Exec>::template bytes<int>(8 * k);
+}
+
+template <class Exec>
+bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
+                       Matrix<double, Exec> right, Workspace<Exec>& workspace) {
+  const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
+  SESTINA_REQUIRE(left.extent(0) == m && left.extent(1) == k && values.extent(0) == k && right.extent(0) == n &&
+                      right.extent(1) == k,
+                  "A ({}, {}), left ({}, {}), {} values, right ({}, {})", m, n, left.extent(0), left.extent(1),
+                  values.extent(0), right.extent(0), right.extent(1));
+  if (k == 0) return true;
+  require_dense(a);
+  const auto frame = workspace.frame();
+  const auto copy = workspace.template take<double>(m * n);
+  const auto right_rows = workspace.template take<double>(n * k);
+  const auto work = workspace.template take<double>(svd_work(m, n));
+  const auto iwork = workspace.template take<int>(8 * k);
+  std::copy_n(a.data(), m * n, copy.data());
+  const ThreadCount one(1);
+  // LAPACK sees A^T (n, m) = right diag left^T; its left^T (k, m) by columns is left (m, k) by rows.
+  if (lapack::gesdd(as_int(n), as_int(m), copy.data(), values.data(), right_rows.data(), left.data(), work.data(),
+                    as_int(work.size()), iwork.data()) != 0)
+    return false;
+  transpose<double>({right_rows.data(), n}, k, n, {right.data(), k});
+  return true;
+}
+
+#define SESTINA_SOLVER_TYPE(Exec, T)                                                                              \
+  template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
+  template std::size_t Solver<Exec>::eigh_bytes<T>(std::size_t);                                                  \
+  template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
+  template std::size_t Solver<Exec>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+#define SESTINA_SOLVER(Exec)       \
+  template class Solver<Exec>;     \
+  SESTINA_SOLVER_TYPE(Exec, float) \
+  SESTINA_SOLVER_TYPE(Exec, double)
+SESTINA_SOLVER(Host)
+SESTINA_SOLVER(Serial)
+
+}  // namespace sestina

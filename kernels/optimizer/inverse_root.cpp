@@ -1,0 +1,253 @@
+#include "kernels/optimizer/inverse_root.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/columns.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr int most_iterations = 100;
+
+template <class Exec, class T>
+struct Work {
+  RootTools<Exec> tools;
+  const RootRule& rule;
+  std::size_t d;
+
+  Matrix<T, Exec> square() { return tools.workspace.template take<T>(d, d); }
+  void multiply(Matrix<const T, Exec> a, Matrix<const T, Exec> b, Matrix<T, Exec> c) {
+    tools.gemm.template operator()<T, T>(Op::none, Op::none, 1, a, b, 0, c);
+  }
+  void multiply_by_itself(Matrix<const T, Exec> a, Matrix<T, Exec> c) {  // a symmetric
+    tools.gemm.template symmetric<T, T>(Op::none, 1, a, 0, c);
+  }
+  double squares(Matrix<const T, Exec> x) {
+    return sum_of_squares<Exec, T>(tools.exec, Vector<const T, Exec>(x.data(), x.size()), tools.workspace);
+  }
+  double squares(Vector<const double, Exec> x) { return sum_of_squares<Exec, double>(tools.exec, x, tools.workspace); }
+};
+
+// y = factor x + shift I.
+template <class Exec, class T>
+void scale_and_shift(const Exec& exec, T factor, Matrix<const T, Exec> x, T shift, Matrix<T, Exec> y) {
+  const std::size_t d = x.extent(0);
+  const T* from = x.data();
+  T* to = y.data();
+  for_elements(
+      "shift", exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t j = begin; j < end; ++j) to[i * d + j] = factor * from[i * d + j];
+        if (begin <= i && i < end) to[i * d + i] += shift;
+      });
+}
+
+// values = (values + what the rule adds)^(-p / 2).
+template <class Exec>
+void half_roots(const Exec& exec, const RootRule& rule, Vector<double, Exec> values) {
+  const double power = -0.5 * rule.exponent, eps = rule.eps;
+  const bool before = rule.perturb_before;
+  const Kokkos::RangePolicy<Exec> one(exec, 0, 1);
+  Kokkos::parallel_for(
+      "half_roots", one, KOKKOS_LAMBDA(std::size_t) {
+        double least = values(0);
+        for (std::size_t j = 1; j < values.extent(0); ++j) least = Kokkos::min(least, values(j));
+        const double shift = before ? Kokkos::max(0.0, eps - least) : eps - Kokkos::min(0.0, least);
+        for (std::size_t j = 0; j < values.extent(0); ++j) values(j) = Kokkos::pow(values(j) + shift, power);
+      });
+}
+
+// root = Q diag(values^-p) Q^T as the square of Q diag(values^(-p/2)), so that it is symmetric to the last bit.
+template <class Exec, class T>
+bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec> values, Matrix<T, Exec> root) {
+  const auto frame = w.tools.workspace.frame();
+  const Matrix<T, Exec> scaled = w.square();
+  half_roots<Exec>(w.tools.exec, w.rule, values);
+  const std::size_t d = w.d;
+  for_elements(
+      "scale_columns", w.tools.exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t j = begin; j < end; ++j) scaled(i, j) = basis(i, j) * static_cast<T>(values(j));
+      });
+  w.multiply_by_itself(scaled, root);
+  return std::isfinite(w.squares(root));
+}
+
+// The matrix whose eigenvalues half_roots() shifts.
+template <class Exec, class T>
+Matrix<T, Exec> regularised(Work<Exec, T>& w, Matrix<const T, Exec> factor) {
+  const Matrix<T, Exec> b = w.square();
+  scale_and_shift<Exec, T>(w.tools.exec, static_cast<T>(w.rule.scale), factor,
+                           static_cast<T>(w.rule.perturb_before ? w.rule.eps : 0), b);
+  return b;
+}
+
+template <class T>
+constexpr double rounding = std::numeric_limits<T>::epsilon();
+
+}  // namespace
+
+template <class Exec, class T>
+bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
+                       Matrix<T, Exec> root) {
+  const auto frame = tools.workspace.frame();
+  Work<Exec, T> w{tools, rule, factor.extent(0)};
+  if (w.d == 0) return true;
+  const Vector<T, Exec> found = tools.workspace.template take<T>(w.d);
+  const Vector<double, Exec> values = tools.workspace.template take<double>(w.d);
+  const Matrix<T, Exec> b = regularised(w, factor);
+  if (!tools.solver.template eigh<T>(b, basis, found, tools.workspace)) return false;
+  convert<Exec, T, double>(tools.exec, found, values);
+  return assemble<Exec, T>(w, basis, values, root);
+}
+
+template <class Exec, class T>
+bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
+                     Matrix<T, Exec> root) {
+  const auto frame = tools.workspace.frame();
+  Work<Exec, T> w{tools, rule, factor.extent(0)};
+  if (w.d == 0) return true;
+  const Vector<double, Exec> quotients = tools.workspace.template take<double>(w.d);
+  const Vector<std::int32_t, Exec> order = tools.workspace.template take<std::int32_t>(w.d);
+  const Matrix<T, Exec> b = regularised(w, factor), product = w.square();
+  const int iterations = rule.max_iterations > 0 ? rule.max_iterations : most_iterations;
+  for (int done = 0;; ++done) {
+    w.multiply(b, basis, product);
+    column_dots<Exec, T>(tools.exec, basis, product, quotients);
+    // Q is orthogonal: the norm of Q^T B Q is that of B Q.
+    const double whole = w.squares(product), off = whole - w.squares(quotients);
+    if (!std::isfinite(whole)) return false;
+    if (done == iterations || off <= rule.tolerance * rule.tolerance * whole) break;
+    order_falling<Exec>(tools.exec, quotients, order);
+    permute_columns<Exec, T>(tools.exec, product, order, basis);
+    if (!tools.solver.template qr<T>(basis, basis, tools.workspace)) return false;
+  }
+  return assemble<Exec, T>(w, basis, quotients, root);
+}
+
+int newton_order(double exponent) {
+  constexpr double tolerance = 1e-9;
+  const double order = exponent > 0 ? std::round(1 / exponent) : 0;
+  return order >= 1 && std::abs(order * exponent - 1) < tolerance ? static_cast<int>(order) : 0;
+}
+
+namespace {
+
+// C = A B for commuting symmetric A and B, whose product is symmetric: rows of tiles up to the diagonal, mirrored.
+template <class Exec, class T>
+void multiply_commuting(Work<Exec, T>& w, Matrix<const T, Exec> a, Matrix<const T, Exec> b, Matrix<T, Exec> c) {
+  constexpr std::size_t tile = 256;
+  const std::size_t d = w.d;
+  for (std::size_t row = 0; row < d; row += tile) {
+    const std::size_t end = std::min(row + tile, d);
+    const auto rows = std::make_pair(row, end), cols = std::make_pair(std::size_t{0}, end);
+    w.tools.gemm.template operator()<T, T>(Op::none, Op::none, 1, Kokkos::subview(a, rows, Kokkos::ALL),
+                                           Kokkos::subview(b, Kokkos::ALL, cols), 0, Kokkos::subview(c, rows, cols));
+  }
+  mirror_lower<Exec, T>(w.tools.exec, c);
+}
+
+// power = X^r for symmetric X by repeated squaring; two scratch matrices. Returns where the result lies.
+template <class Exec, class T>
+Matrix<const T, Exec> raise(Work<Exec, T>& w, Matrix<const T, Exec> x, int r, Matrix<T, Exec> one,
+                            Matrix<T, Exec> other) {
+  int bit = 1;
+  while (bit * 2 <= r) bit *= 2;
+  Matrix<const T, Exec> power = x;
+  while (bit > 1) {
+    bit /= 2;
+    w.multiply_by_itself(power, one);
+    power = one;
+    std::swap(one, other);
+    if ((r & bit) == 0) continue;
+    multiply_commuting<Exec, T>(w, power, x, one);
+    power = one;
+    std::swap(one, other);
+  }
+  return power;
+}
+
+// The coupled iteration (Higham, Functions of Matrices, section 7.3): with M = X^r B, T = I + (I - M) / r,
+// X <- X T, M <- T^r M. M goes to I and X to B^(-1/r), quadratically in the end.
+template <class Exec, class T>
+struct Newton {
+  Work<Exec, T>& w;
+  Matrix<T, Exec> m, x, step, one, two, three;
+  int r;
+
+  // step = I - M; the mean square distance of M from I.
+  double distance() {
+    scale_and_shift<Exec, T>(w.tools.exec, T(-1), m, T(1), step);
+    return std::sqrt(w.squares(step) / static_cast<double>(w.d));
+  }
+  void advance() {
+    scale_and_shift<Exec, T>(w.tools.exec, T(1) / static_cast<T>(r), step, T(1), step);
+    multiply_commuting<Exec, T>(w, x, step, one);
+    std::swap(x, one);
+    const Matrix<const T, Exec> power = raise<Exec, T>(w, step, r, two, three);
+    multiply_commuting<Exec, T>(w, power, m, one);
+    std::swap(m, one);
+  }
+};
+
+}  // namespace
+
+template <class Exec, class T>
+bool inverse_root_newton(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor,
+                         Matrix<T, Exec> root) {
+  const auto frame = tools.workspace.frame();
+  Work<Exec, T> w{tools, rule, factor.extent(0)};
+  const int r = newton_order(rule.exponent);
+  SESTINA_REQUIRE(r > 0, "exponent {} is not 1 / r", rule.exponent);
+  if (w.d == 0) return true;
+  Newton<Exec, T> n{w, w.square(), w.square(), w.square(), w.square(), w.square(), w.square(), r};
+  const double norm = rule.scale * std::sqrt(w.squares(factor));
+  if (!std::isfinite(norm)) return false;
+  const double eps = std::max(rule.eps, 4 * rounding<T> * norm);
+  if (eps == 0) return false;  // the zero matrix
+  // Eigenvalues of M start in (0, (r + 1) / 2], where the iteration converges.
+  const double start = (r + 1) / (2 * (norm + eps * std::sqrt(static_cast<double>(w.d))));
+  scale_and_shift<Exec, T>(tools.exec, static_cast<T>(rule.scale * start), factor, static_cast<T>(eps * start), n.m);
+  scale_and_shift<Exec, T>(tools.exec, T(0), factor, static_cast<T>(std::pow(start, 1.0 / r)), n.x);
+  const int iterations = rule.max_iterations > 0 ? rule.max_iterations : most_iterations;
+  constexpr double good = 1e-2, close = 0.1;
+  double distance = n.distance(), before = 2 * distance;
+  for (int done = 0; done < iterations; ++done) {
+    // Below `close` it squares the distance; where it no longer halves it, rounding is reached.
+    if (!std::isfinite(distance) || distance < 4 * rounding<T> || (before < close && distance > before / 2)) break;
+    n.advance();
+    before = distance;
+    distance = n.distance();
+  }
+  if (!(distance < good)) return false;
+  scale_and_shift<Exec, T>(tools.exec, T(1), n.x, T(0), root);
+  return std::isfinite(w.squares(root));
+}
+
+template <class Exec, class T>
+std::size_t inverse_root_bytes(std::size_t d) {
+  using W = Workspace<Exec>;
+  const std::size_t square = W::template bytes<T>(d * d);
+  const std::size_t vectors =
+      W::template bytes<T>(d) + W::template bytes<double>(d) + W::template bytes<std::int32_t>(d);
+  const std::size_t solver =
+      std::max(Solver<Exec>::template eigh_bytes<T>(d), Solver<Exec>::template qr_bytes<T>(d, d, d));
+  return std::max(2 * square + vectors + std::max(solver, square), 6 * square) + reduce_workspace_bytes<Exec>(d * d);
+}
+
+#define SESTINA_ROOT_TYPE(Exec, T)                                                                                   \
+  template bool inverse_root_eigh<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>, Matrix<T, Exec>, \
+                                           Matrix<T, Exec>);                                                         \
+  template bool inverse_root_qr<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>, Matrix<T, Exec>,   \
+                                         Matrix<T, Exec>);                                                           \
+  template bool inverse_root_newton<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>,                \
+                                             Matrix<T, Exec>);                                                       \
+  template std::size_t inverse_root_bytes<Exec, T>(std::size_t);
+#define SESTINA_ROOT(Exec) SESTINA_ROOT_TYPE(Exec, float) SESTINA_ROOT_TYPE(Exec, double)
+SESTINA_INSTANTIATE_LANES(SESTINA_ROOT)
+
+}  // namespace sestina

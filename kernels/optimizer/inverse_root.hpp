@@ -1,0 +1,52 @@
+// B^-p of a symmetric positive semi-definite matrix, three ways. B = scale K + eps I (regularised as RootRule says);
+// every function returns false when it found no finite root. T is float or double. Matrices without padding. All fence.
+#pragma once
+#include "kernels/blas/gemm.hpp"
+#include "kernels/optimizer/eigen.hpp"
+
+namespace sestina {
+
+struct RootRule {
+  double exponent = 0.25;  // p
+  double scale = 1;        // K is multiplied by it first (bias correction)
+  double eps = 1e-12;
+  // true: eps I is added to scale K; when the smallest eigenvalue then lies below eps, all are moved up until it is
+  // eps. false: eps - min(0, smallest) is added to the eigenvalues of scale K.
+  bool perturb_before = true;
+  double tolerance = 0.01;  // inverse_root_qr: of the off-diagonal norm against the whole
+  int max_iterations = 1;   // inverse_root_qr, inverse_root_newton; 0: at most 100
+};
+
+// What the three work with.
+template <class Exec>
+struct RootTools {
+  const Exec& exec;
+  Gemm<Exec>& gemm;
+  Solver<Exec>& solver;
+  Workspace<Exec>& workspace;
+};
+
+// By eigen-decomposition. basis (d, d) out: eigenvectors, eigenvalues falling.
+template <class Exec, class T>
+bool inverse_root_eigh(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
+                       Matrix<T, Exec> root);
+
+// From an approximate eigenbasis, kept up to date by subspace iteration: as long as Q^T B Q is not diagonal within the
+// tolerance, and for max_iterations at most, Q = qr(B Q sorted by falling q^T B q). Then B^-p with q^T B q for
+// eigenvalues. basis (d, d): in and out.
+template <class Exec, class T>
+bool inverse_root_qr(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
+                     Matrix<T, Exec> root);
+
+// By coupled Newton iteration, matrix products only: p = 1 / r with r = 1, 2, ... Eigenvalues below the rounding of T
+// cannot be told from zero and would make it diverge: eps is raised to that.
+template <class Exec, class T>
+bool inverse_root_newton(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> root);
+// r, or 0 when p is not one of 1, 1/2, 1/3, ...
+int newton_order(double exponent);
+
+// Scratch of any of them.
+template <class Exec, class T>
+std::size_t inverse_root_bytes(std::size_t d);
+
+}  // namespace sestina

@@ -1,0 +1,39 @@
+// The last pass of every matrix optimizer: decay, the movement, and the rounded copy, reading everything once.
+#pragma once
+#include "kernels/base/error.hpp"
+#include "kernels/blas/exec.hpp"
+
+namespace sestina {
+
+struct WeightMove {
+  double lr = 0;     // of this matrix now; decay uses it unscaled
+  double scale = 1;  // the movement is lr * scale * direction
+  double weight_decay = 0;
+  bool decay_first = true;      // W = (1 - lr wd) W - lr s U; false: W = (1 - lr wd) (W - lr s U)
+  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
+};
+
+// The numbers of a move in the type of the arithmetic: w = after (before w - step u).
+struct MoveFactors {
+  float before, step, after;
+  double* nonfinite;
+  explicit MoveFactors(const WeightMove& move)
+      : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
+        step(static_cast<float>(move.lr * move.scale)),
+        after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)),
+        nonfinite(move.nonfinite) {}
+};
+
+// The elements of a matrix without padding.
+template <class T, class Space>
+Vector<T, Space> flat(Matrix<T, Space> x) {
+  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
+  return {x.data(), x.size()};
+}
+
+// direction (n) float or bf16, master (n), weight (n) or empty: the rounded master weight.
+template <class Space, class TU>
+void move_weight(const Space&, const WeightMove&, Vector<const TU, Space> direction, Vector<float, Space> master,
+                 Vector<bf16, Space> weight);
+
+}  // namespace sestina

@@ -1,0 +1,160 @@
+#include "kernels/optimizer/newton_schulz.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/blas/chunk_sums.hpp"
+#include "kernels/blas/wide_form.hpp"
+#include "kernels/optimizer/newton_schulz_pieces.hpp"
+
+namespace sestina {
+namespace {
+
+KOKKOS_INLINE_FUNCTION double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+
+// Writes n elements of M and returns the sum of squares of u.
+KOKKOS_INLINE_FUNCTION double advance_piece(const MomentumStep& s, std::size_t n, const float* __restrict g,
+                                            float* __restrict m) {
+  for (std::size_t i = 0; i < n; ++i) m[i] = s.keep * m[i] + s.gain * g[i];
+  return lane_sum(n, [=](std::size_t i) { return square(s.p * g[i] + s.q * m[i]); });
+}
+
+// squares(c): chunk sums of the squares of x.
+template <class Space>
+void sum_squares(const Space& exec, Vector<const float, Space> x, Vector<double, Space> squares) {
+  const float* data = x.data();
+  sum_pieces(
+      "ns_squares", exec, x.extent(0), reduce_chunk, squares, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+        return lane_sum(count, [=](std::size_t i) { return square(data[begin + i]); });
+      });
+}
+
+// x = u / its norm, rounded, in wide form.
+template <class T, class Space>
+void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
+               Vector<const double, Space> squares, Vector<float, Space> inverse, Matrix<T, Space> x) {
+  const double eps = ns.eps;
+  const bool add = ns.norm == NewtonSchulzNorm::add;
+  sum_all(
+      "ns_norm", exec, squares.extent(0), KOKKOS_LAMBDA(std::size_t i) { return squares(i); },
+      KOKKOS_LAMBDA(double sum) { inverse(0) = inverse_norm(sum, eps, add); });
+  const float *first = u.x.data(), *second = u.y.data();
+  const float p = u.p, q = u.q;
+  fill_wide(
+      "ns_normalize", exec, x, rows, cols, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, T * to) {
+        const std::size_t at = i * cols + j;
+        scaled_blend(count, inverse(0), p, p == 0 ? nullptr : first + at, q, second + at, to);
+      });
+}
+
+// a I + b A + c A^2 with A = X X^T, in one of the two matrices given.
+template <class T, class Space>
+Matrix<T, Space> polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
+                            Matrix<const T, Space> x, Matrix<T, Space> gram, Matrix<T, Space> square) {
+  gemm.template symmetric<T, T>(Op::none, gram_factor(step), x, 0, gram);
+  return step_polynomial<T>(exec, gemm, step, gram, square);
+}
+
+}  // namespace
+
+template <class Space>
+void advance_momentum(const Space& exec, const MomentumStep& step, Vector<const float, Space> gradient,
+                      Vector<float, Space> momentum, Vector<double, Space> squares) {
+  const std::size_t n = momentum.extent(0);
+  SESTINA_REQUIRE(gradient.extent(0) == n && squares.extent(0) == chunk_count(n),
+                  "gradient of {}, momentum {}, {} chunk sums", gradient.extent(0), n, squares.extent(0));
+  const float* g = gradient.data();
+  float* m = momentum.data();
+  sum_pieces(
+      "momentum", exec, n, reduce_chunk, squares,
+      KOKKOS_LAMBDA(std::size_t begin, std::size_t count) { return advance_piece(step, count, g + begin, m + begin); });
+}
+
+template <class T, class Space>
+Matrix<const T, Space> newton_schulz(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& workspace,
+                                     const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
+                                     Vector<const double, Space> squares) {
+  const std::size_t shorter = std::min(rows, cols), longer = std::max(rows, cols);
+  SESTINA_REQUIRE(u.y.extent(0) == rows * cols && (u.p == 0 || u.x.extent(0) == rows * cols) &&
+                      squares.extent(0) == chunk_count(rows * cols),
+                  "{} x {}: vectors of {} and {}, {} chunk sums", rows, cols, u.x.extent(0), u.y.extent(0),
+                  squares.extent(0));
+  Matrix<T, Space> x = workspace.template take<T>(shorter, longer), y = workspace.template take<T>(shorter, longer);
+  if (x.size() == 0) return x;
+  const Matrix<T, Space> gram = workspace.template take<T>(shorter, shorter);
+  const Matrix<T, Space> square = workspace.template take<T>(shorter, shorter);
+  normalize(exec, ns, u, rows, cols, squares, workspace.template take<float>(1), x);
+  for (const NewtonSchulzStep& step : ns.steps) {
+    const Matrix<const T, Space> p = polynomial<T>(exec, gemm, step, x, gram, square);
+    gemm.template operator()<T, T>(Op::none, Op::none, 1, p, x, 0, y);
+    std::swap(x, y);
+  }
+  return x;
+}
+
+template <class T, class Space>
+std::size_t newton_schulz_workspace_bytes(std::size_t rows, std::size_t cols) {
+  const std::size_t shorter = std::min(rows, cols);
+  return 2 * Workspace<Space>::template bytes<T>(rows * cols) +
+         2 * Workspace<Space>::template bytes<T>(shorter * shorter) + Workspace<Space>::template bytes<float>(1);
+}
+
+namespace {
+
+template <class T, class Space>
+void orthogonalize_as(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& workspace, const NewtonSchulz& ns,
+                      Matrix<const float, Space> input, Matrix<float, Space> output) {
+  const std::size_t rows = input.extent(0), cols = input.extent(1);
+  const Vector<const float, Space> x(input.data(), rows * cols);
+  const Vector<double, Space> squares = workspace.template take<double>(chunk_count(rows * cols));
+  sum_squares(exec, x, squares);
+  const Matrix<const T, Space> result = newton_schulz<T>(exec, gemm, workspace, ns, Blend<Space>{{}, x}, rows, cols,
+                                                         Vector<const double, Space>(squares));
+  float* out = output.data();
+  for_each_row(
+      "ns_result", exec, result, rows, cols,
+      KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, const T* from) {
+        for (std::size_t c = 0; c < count; ++c) out[i * cols + j + c] = static_cast<float>(from[c]);
+      });
+}
+
+}  // namespace
+
+template <class Space>
+void orthogonalize(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& workspace, const NewtonSchulz& ns,
+                   bool in_bf16, Matrix<const float, Space> input, Matrix<float, Space> output) {
+  SESTINA_REQUIRE(input.extent(0) == output.extent(0) && input.extent(1) == output.extent(1) &&
+                      input.span_is_contiguous() && output.span_is_contiguous(),
+                  "({}, {}) into ({}, {}), or rows are padded", input.extent(0), input.extent(1), output.extent(0),
+                  output.extent(1));
+  if (input.size() == 0) return;
+  const auto frame = workspace.frame();
+  if (in_bf16)
+    orthogonalize_as<bf16>(exec, gemm, workspace, ns, input, output);
+  else
+    orthogonalize_as<float>(exec, gemm, workspace, ns, input, output);
+}
+
+template <class Space>
+std::size_t orthogonalize_workspace_bytes(std::size_t rows, std::size_t cols) {
+  return newton_schulz_workspace_bytes<float, Space>(rows, cols) +
+         Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
+}
+
+#define SESTINA_NEWTON_SCHULZ_TYPE(Space, T)                                                                     \
+  template Matrix<const T, Space> newton_schulz<T, Space>(const Space&, Gemm<Space>&, Workspace<Space>&,         \
+                                                          const NewtonSchulz&, const Blend<Space>&, std::size_t, \
+                                                          std::size_t, Vector<const double, Space>);             \
+  template std::size_t newton_schulz_workspace_bytes<T, Space>(std::size_t, std::size_t);
+#define SESTINA_NEWTON_SCHULZ(Space)                                                                           \
+  SESTINA_NEWTON_SCHULZ_TYPE(Space, float)                                                                     \
+  SESTINA_NEWTON_SCHULZ_TYPE(Space, bf16)                                                                      \
+  template void advance_momentum<Space>(const Space&, const MomentumStep&, Vector<const float, Space>,         \
+                                        Vector<float, Space>, Vector<double, Space>);                          \
+  template void orthogonalize<Space>(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool, \
+                                     Matrix<const float, Space>, Matrix<float, Space>);                        \
+  template std::size_t orthogonalize_workspace_bytes<Space>(std::size_t, std::size_t);
+SESTINA_INSTANTIATE_LANES(SESTINA_NEWTON_SCHULZ)
+
+}  // namespace sestina

@@ -1,0 +1,112 @@
+#include "kernels/optimizer/newton_schulz_shard.hpp"
+
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/blas/chunk_sums.hpp"
+#include "kernels/optimizer/newton_schulz_pieces.hpp"
+
+namespace sestina {
+namespace {
+
+// inverse(0) = what u is multiplied by, from the squares of all shards.
+template <class Space>
+void sum_norm(const Space& exec, const NewtonSchulz& ns, Vector<const double, Space> squares, bool counted,
+              const ShardSums<Space>& sums, Vector<double, Space> total, Vector<float, Space> inverse) {
+  sum_all(
+      "ns_shard_norm", exec, squares.extent(0), KOKKOS_LAMBDA(std::size_t i) { return squares(i); },
+      KOKKOS_LAMBDA(double sum) { total(0) = counted ? sum : 0.0; });
+  sums.norm(total);
+  const double eps = ns.eps;
+  const bool add = ns.norm == NewtonSchulzNorm::add;
+  Kokkos::parallel_for(
+      "ns_inverse_norm", Kokkos::RangePolicy<Space>(exec, 0, 1),
+      KOKKOS_LAMBDA(std::size_t) { inverse(0) = inverse_norm(total(0), eps, add); });
+}
+
+// x = inverse(0) u, rounded.
+template <class T, class Space>
+void scale_shard(const Space& exec, const Blend<Space>& u, Vector<const float, Space> inverse, Matrix<T, Space> x) {
+  constexpr std::size_t length = is_host<Space> ? 8192 : 1;
+  const std::size_t n = x.size();
+  const float *first = u.x.data(), *second = u.y.data();
+  const float p = u.p, q = u.q;
+  T* to = x.data();
+  Kokkos::parallel_for(
+      "ns_shard_scale", Kokkos::RangePolicy<Space>(exec, 0, (n + length - 1) / length),
+      KOKKOS_LAMBDA(std::size_t piece) {
+        const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
+        scaled_blend(count, inverse(0), p, p == 0 ? nullptr : first + at, q, second + at, to + at);
+      });
+}
+
+// The Gram matrix of all shards, times gram_factor. Rounded only once: what is sent is in float.
+template <class T, class Space>
+void sum_gram(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step, CutSide cut, Matrix<const T, Space> x,
+              bool counted, const ShardSums<Space>& sums, Matrix<float, Space> whole, Matrix<T, Space> rounded) {
+  const Vector<float, Space> elements(whole.data(), whole.size());
+  if (counted)
+    gemm.template symmetric<T, float>(cut == CutSide::rows ? Op::transpose : Op::none, gram_factor(step), x, 0, whole);
+  else
+    Kokkos::deep_copy(exec, elements, 0.0f);
+  sums.gram(elements);
+  if constexpr (!std::is_same_v<T, float>)
+    convert<Space, float, T>(exec, elements, Vector<T, Space>(rounded.data(), rounded.size()));
+}
+
+}  // namespace
+
+template <class T, class Space>
+Matrix<const T, Space> newton_schulz_shard(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& workspace,
+                                           const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows,
+                                           std::size_t cols, CutSide cut, Vector<const double, Space> squares,
+                                           bool counted, const ShardSums<Space>& sums) {
+  SESTINA_REQUIRE(u.y.extent(0) == rows * cols && (u.p == 0 || u.x.extent(0) == rows * cols) &&
+                      squares.extent(0) == chunk_count(rows * cols),
+                  "shard {} x {}: vectors of {} and {}, {} chunk sums", rows, cols, u.x.extent(0), u.y.extent(0),
+                  squares.extent(0));
+  const std::size_t side = cut == CutSide::rows ? cols : rows;
+  Matrix<T, Space> x = workspace.template take<T>(rows, cols), y = workspace.template take<T>(rows, cols);
+  const Matrix<float, Space> whole = workspace.template take<float>(side, side);
+  Matrix<T, Space> gram;
+  if constexpr (std::is_same_v<T, float>)
+    gram = whole;
+  else
+    gram = workspace.template take<T>(side, side);
+  const Matrix<T, Space> square = workspace.template take<T>(side, side);
+  const Vector<float, Space> inverse = workspace.template take<float>(1);
+  sum_norm(exec, ns, squares, counted, sums, workspace.template take<double>(1), inverse);
+  scale_shard<T, Space>(exec, u, inverse, x);
+  for (const NewtonSchulzStep& step : ns.steps) {
+    sum_gram<T, Space>(exec, gemm, step, cut, x, counted, sums, whole, gram);
+    const Matrix<const T, Space> p = step_polynomial<T>(exec, gemm, step, gram, square);
+    if (cut == CutSide::rows)
+      gemm.template operator()<T, T>(Op::none, Op::none, 1, x, p, 0, y);
+    else
+      gemm.template operator()<T, T>(Op::none, Op::none, 1, p, x, 0, y);
+    std::swap(x, y);
+  }
+  return x;
+}
+
+template <class T, class Space>
+std::size_t newton_schulz_shard_workspace_bytes(std::size_t rows, std::size_t cols, CutSide cut) {
+  using Scratch = Workspace<Space>;
+  const std::size_t side = cut == CutSide::rows ? cols : rows;
+  constexpr std::size_t rounded = std::is_same_v<T, float> ? 1 : 2;
+  return 2 * Scratch::template bytes<T>(rows * cols) + Scratch::template bytes<float>(side * side) +
+         rounded * Scratch::template bytes<T>(side * side) + Scratch::template bytes<float>(1) +
+         Scratch::template bytes<double>(1);
+}
+
+#define SESTINA_NEWTON_SCHULZ_SHARD(Space, T)                                                               \
+  template Matrix<const T, Space> newton_schulz_shard<T, Space>(                                            \
+      const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, const Blend<Space>&, std::size_t, \
+      std::size_t, CutSide, Vector<const double, Space>, bool, const ShardSums<Space>&);                    \
+  template std::size_t newton_schulz_shard_workspace_bytes<T, Space>(std::size_t, std::size_t, CutSide);
+#define SESTINA_NEWTON_SCHULZ_SHARDS(Space) \
+  SESTINA_NEWTON_SCHULZ_SHARD(Space, float) \
+  SESTINA_NEWTON_SCHULZ_SHARD(Space, bf16)
+SESTINA_INSTANTIATE_SPACES(SESTINA_NEWTON_SCHULZ_SHARDS)
+
+}  // namespace sestina

@@ -1,0 +1,81 @@
+// A group of ranks and what they do together. Memory is the host's, or a device's where the library below can read it.
+// All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
+// Error(unavailable), which names what was waited for. Calls of one group are made in the same order on all its ranks.
+// No Kokkos.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+// A block of memory: `rows` stretches of `row_bytes`, the first bytes of neighbours `stride` bytes apart.
+struct Block {
+  void* data = nullptr;
+  std::size_t rows = 1, row_bytes = 0, stride = 0;
+  std::size_t bytes() const { return rows * row_bytes; }
+};
+inline Block block_of(void* data, std::size_t bytes) { return {data, 1, bytes, bytes}; }
+
+// What goes to, or comes from, one other rank in one message; blocks of both sides pair off by their order in bytes.
+struct Message {
+  int peer = 0;
+  std::vector<Block> blocks;
+  std::size_t bytes() const;
+};
+
+// Messages that travel again and again: made once, then started and finished any number of times without allocation.
+// This one form serves variable reduce-scatter (before the sum), variable all-gather and fused all-to-all: empty
+// messages are not sent, and a message to oneself is a copy.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual void start() = 0;
+  virtual bool test() = 0;    // moves it on; true when complete (or never started)
+  virtual void finish() = 0;  // waits until it is complete
+};
+
+enum class Reduction { sum, max, min };
+struct NodeLevels;  // parallel/comm/node_levels.hpp
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int size() const = 0;
+  virtual int rank() const = 0;
+
+  virtual void barrier() = 0;
+  // In place, the same result on all ranks. Not for sums whose bits must not depend on the library: see
+  // ordered_sum.hpp.
+  virtual void all_reduce(double* data, std::size_t n, Reduction) = 0;
+  virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
+  virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;  // all: size() * bytes
+
+  // Texts of any length: from root to all; from each to all, by rank.
+  void broadcast(std::string&, int root);
+  std::vector<std::string> all_gather(const std::string& mine);
+
+  // Every rank of the group makes the same exchanges in the same order. The blocks must outlive the exchange.
+  // `name` must outlive it too: it appears in messages and in the trace.
+  virtual std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                                  std::vector<Message> receives) = 0;
+
+  // Single messages: any number of sends and receives, complete after wait(). Allocates nothing after its first uses.
+  virtual void send(int peer, const void* data, std::size_t bytes) = 0;
+  virtual void receive(int peer, void* data, std::size_t bytes) = 0;
+  virtual void wait(const char* name) = 0;
+
+  // Ranks of one colour form a group, ordered by key.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  virtual std::unique_ptr<Communicator> split_by_node() = 0;  // those that share memory
+
+  // Which ranks share nodes, where the group works in two levels; else null.
+  virtual const NodeLevels* levels() const { return nullptr; }
+};
+
+// The group of one rank: everything is the identity.
+std::unique_ptr<Communicator> make_lone_communicator();
+
+}  // namespace sestina

@@ -1,0 +1,53 @@
+// The group of one rank.
+#include <cstring>
+#include <utility>
+
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/copy_blocks.hpp"
+
+namespace sestina {
+namespace {
+
+class LoneExchange final : public Exchange {
+ public:
+  LoneExchange(std::vector<Message> sends, std::vector<Message> receives)
+      : sends_(std::move(sends)), receives_(std::move(receives)) {
+    SESTINA_REQUIRE(sends_.size() == receives_.size() && sends_.size() <= 1, "{} messages out, {} in, on one rank",
+                    sends_.size(), receives_.size());
+  }
+  void start() override {
+    if (!sends_.empty()) copy_blocks(sends_[0].blocks, receives_[0].blocks);
+  }
+  bool test() override { return true; }
+  void finish() override {}
+
+ private:
+  std::vector<Message> sends_, receives_;
+};
+
+class LoneCommunicator final : public Communicator {
+ public:
+  int size() const override { return 1; }
+  int rank() const override { return 0; }
+  void barrier() override {}
+  void all_reduce(double*, std::size_t, Reduction) override {}
+  void broadcast(void*, std::size_t, int) override {}
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    if (bytes > 0) std::memcpy(all, mine, bytes);
+  }
+  std::unique_ptr<Exchange> make_exchange(const char*, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    return std::make_unique<LoneExchange>(std::move(sends), std::move(receives));
+  }
+  void send(int, const void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank has nobody to send to"); }
+  void receive(int, void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank has nobody to receive from"); }
+  void wait(const char*) override {}
+  std::unique_ptr<Communicator> split(int, int) override { return make_lone_communicator(); }
+  std::unique_ptr<Communicator> split_by_node() override { return make_lone_communicator(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
+
+}  // namespace sestina

@@ -1,0 +1,279 @@
+// Device memory through NCCL. Each group has a communicator of NCCL and a stream of its own, on which its exchanges
+// follow each other; that order is the same on all ranks, as the order of the calls is. Whatever NCCL enqueues is
+// waited for by polling an event; at the run's limit, or on an error, the communicator is aborted, which frees the
+// device. Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
+#include <nccl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "parallel/comm/device_communicator.hpp"
+#include "parallel/comm/device_copies.hpp"
+#include "parallel/comm/forwarding_communicator.hpp"
+#include "parallel/comm/poll.hpp"
+
+namespace sestina {
+namespace {
+
+void check(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess) return;
+  fail(ExitCode::unavailable, "NCCL: {}: {} ({})", what, ncclGetErrorString(result), ncclGetLastError(nullptr));
+}
+
+// Contiguous device memory that goes to, or comes from, a peer.
+struct Transfer {
+  int peer = 0;
+  bool out = false;
+  void* data = nullptr;   // null: in the staging memory
+  std::size_t place = 0;  // where there
+  std::size_t bytes = 0;
+};
+
+// The communicator of a group, its stream, and staging memory, which its exchanges use in turn: one stream, one order.
+class Lane {
+ public:
+  explicit Lane(Communicator& group) {
+    ncclUniqueId id = {};
+    if (group.rank() == 0) check(ncclGetUniqueId(&id), "naming a group");
+    group.broadcast(&id, sizeof id, 0);
+    group.barrier();  // the next call waits for all ranks without a limit
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    check(ncclCommInitRankConfig(&comm_, group.size(), id, group.rank(), &config), "connecting a group");
+  }
+  ~Lane() {
+    if (comm_ == nullptr) return;
+    if (cudaStreamQuery(stream_) == cudaSuccess)
+      ncclCommDestroy(comm_);
+    else
+      ncclCommAbort(comm_);  // something is under way that may never end
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  char* staging() const { return staging_.data(); }
+  void reserve(std::size_t bytes) {
+    if (bytes <= staging_.bytes()) return;
+    stream_.wait();
+    staging_.reserve(bytes);
+  }
+
+  void enqueue(const char* name, const std::vector<Transfer>& transfers, char* staging) {
+    require_connection(name);
+    if (transfers.empty()) return;
+    check(ncclGroupStart(), name);
+    for (const Transfer& transfer : transfers) {
+      void* data = transfer.data != nullptr ? transfer.data : staging + transfer.place;
+      check(transfer.out ? ncclSend(data, transfer.bytes, ncclChar, transfer.peer, comm_, stream_)
+                         : ncclRecv(data, transfer.bytes, ncclChar, transfer.peer, comm_, stream_),
+            name);
+    }
+    check(ncclGroupEnd(), name);
+  }
+
+  // Whether what was enqueued before the event is complete. Error(unavailable) when it never will be.
+  bool done(const CudaEvent& event, const char* name) {
+    require_connection(name);
+    if (event.done(name)) return true;
+    ncclResult_t error = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_, &error), name);
+    if (error == ncclSuccess || error == ncclInProgress) return false;
+    abort();
+    check(error, name);
+    return false;
+  }
+  void wait(const CudaEvent& event, const char* name, const std::vector<Transfer>& transfers) {
+    const auto who = [&] {
+      std::vector<int> peers;
+      for (const Transfer& transfer : transfers)
+        if (std::find(peers.begin(), peers.end(), transfer.peer) == peers.end()) peers.push_back(transfer.peer);
+      return fmt::format("rank {} of the group", fmt::join(peers, ", "));
+    };
+    try {
+      poll_until(
+          name, [&] { return done(event, name); }, who);
+    } catch (...) {
+      abort();
+      throw;
+    }
+  }
+
+ private:
+  void require_connection(const char* name) const {
+    if (comm_ == nullptr) fail(ExitCode::unavailable, "\"{}\": NCCL's group was given up before", name);
+  }
+  void abort() {
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+  CudaStream stream_;
+  Staging staging_{Staging::Place::device};
+  ncclComm_t comm_ = nullptr;
+};
+
+class NcclExchange final : public Exchange {
+ public:
+  NcclExchange(const char* name, std::shared_ptr<Lane> lane, std::vector<Message> sends, std::vector<Message> receives)
+      : name_(name), lane_(std::move(lane)) {
+    std::size_t bytes = 0;
+    bool host = false;
+    for (Message& message : receives) host |= add(std::move(message), false, bytes);
+    for (Message& message : sends) host |= add(std::move(message), true, bytes);
+    if (host) {
+      apart_ = std::make_unique<Apart>();
+      apart_->staging.reserve(bytes);
+    } else {
+      lane_->reserve(bytes);
+    }
+  }
+  void start() override {
+    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
+    active_ = true;
+    if (apart_) {
+      for (const Piece& piece : packs_) pack(piece.blocks, apart_->staging.data() + piece.place, apart_->stream);
+      apart_->stream.wait();
+      lane_->enqueue(name_, transfers_, apart_->staging.data());
+    } else {
+      char* const staging = lane_->staging();
+      for (const Piece& piece : packs_) pack(piece.blocks, staging + piece.place, lane_->stream());
+      lane_->enqueue(name_, transfers_, staging);
+      for (const Piece& piece : unpacks_) unpack(staging + piece.place, piece.blocks, lane_->stream());
+    }
+    arrived_.record(lane_->stream());
+  }
+  bool test() override {
+    if (active_ && lane_->done(arrived_, name_)) land();
+    return !active_;
+  }
+  void finish() override {
+    if (!active_) return;
+    lane_->wait(arrived_, name_, transfers_);
+    land();
+  }
+
+ private:
+  struct Piece {
+    std::vector<Block> blocks;
+    std::size_t place = 0;  // in the staging memory
+  };
+  // For exchanges with host memory: CUDA copies pageable memory only when all before it on the stream is done, which
+  // would be a wait for other ranks without a limit.
+  struct Apart {
+    CudaStream stream;
+    Staging staging{Staging::Place::device};
+  };
+
+  // Whether it has blocks in host memory. `bytes`: of staging memory so far.
+  bool add(Message message, bool out, std::size_t& bytes) {
+    Piece piece{without_empty(std::move(message.blocks)), bytes};
+    if (piece.blocks.empty()) return false;
+    Transfer transfer{message.peer, out, nullptr, bytes, 0};
+    for (const Block& block : piece.blocks) transfer.bytes += block.bytes();
+    const bool device = all_in_device_memory(piece.blocks);
+    if (device && piece.blocks.size() == 1 && is_flat(piece.blocks[0])) {
+      transfer.data = piece.blocks[0].data;
+    } else {
+      std::vector<Piece>& pieces = out ? packs_ : unpacks_;
+      const auto same = std::find_if(pieces.begin(), pieces.end(), [&](const Piece& other) {
+        return out && same_blocks(other.blocks, piece.blocks);  // the same to several peers: packed once
+      });
+      if (same != pieces.end()) {
+        transfer.place = same->place;
+      } else {
+        pieces.push_back(std::move(piece));
+        bytes += (transfer.bytes + alignment - 1) / alignment * alignment;
+      }
+    }
+    transfers_.push_back(transfer);
+    return !device;
+  }
+  void land() {
+    active_ = false;
+    if (!apart_) return;
+    for (const Piece& piece : unpacks_) unpack(apart_->staging.data() + piece.place, piece.blocks, apart_->stream);
+    apart_->stream.wait();
+  }
+
+  static constexpr std::size_t alignment = 256;
+  const char* name_;
+  std::shared_ptr<Lane> lane_;
+  std::vector<Transfer> transfers_;
+  std::vector<Piece> packs_, unpacks_;
+  std::unique_ptr<Apart> apart_;
+  CudaEvent arrived_;
+  bool active_ = false;
+};
+
+class NcclCommunicator final : public ForwardingCommunicator {
+ public:
+  explicit NcclCommunicator(std::unique_ptr<Communicator> inner) : ForwardingCommunicator(std::move(inner)) {
+    if (size() > 1) connect();  // one rank needs nobody to connect, and hardly ever exchanges
+  }
+
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    connect();
+    return std::make_unique<NcclExchange>(name, lane_, std::move(sends), std::move(receives));
+  }
+  // Both sides of a single message lie in device memory, or both in host memory.
+  void send(int peer, const void* data, std::size_t bytes) override {
+    if (bytes == 0) return;
+    if (!is_device_memory(data)) return inner_->send(peer, data, bytes);
+    transfers_.push_back({peer, true, const_cast<void*>(data), 0, bytes});
+  }
+  void receive(int peer, void* data, std::size_t bytes) override {
+    if (bytes == 0) return;
+    if (!is_device_memory(data)) return inner_->receive(peer, data, bytes);
+    transfers_.push_back({peer, false, data, 0, bytes});
+  }
+  void wait(const char* name) override {
+    if (!transfers_.empty()) {
+      connect();
+      lane_->enqueue(name, transfers_, nullptr);
+      arrived_.record(lane_->stream());
+      lane_->wait(arrived_, name, transfers_);
+      transfers_.clear();
+    }
+    inner_->wait(name);
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key) override { return on_device(inner_->split(color, key)); }
+  std::unique_ptr<Communicator> split_by_node() override { return on_device(inner_->split_by_node()); }
+
+ private:
+  void connect() {
+    if (!lane_) lane_ = std::make_shared<Lane>(*inner_);
+  }
+
+  std::shared_ptr<Lane> lane_;
+  std::vector<Transfer> transfers_;  // single messages since the last wait
+  CudaEvent arrived_;
+};
+
+bool have_own_devices(Communicator& group) {
+  int device = 0;
+  cudaDeviceProp properties = {};
+  check_cuda(cudaGetDevice(&device), "asking for the device");
+  check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the device's name");
+  std::vector<std::string> names = group.all_gather(std::string(properties.uuid.bytes, sizeof properties.uuid.bytes));
+  std::sort(names.begin(), names.end());
+  return std::adjacent_find(names.begin(), names.end()) == names.end();
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> group) {
+  if (!have_own_devices(*group)) return through_host(std::move(group));
+  return std::make_unique<NcclCommunicator>(std::move(group));
+}
+
+std::string nccl_version() {
+  int code = 0;
+  check(ncclGetVersion(&code), "asking for the version");
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+}  // namespace sestina

@@ -1,0 +1,96 @@
+#include "parallel/comm/node_levels.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sestina {
+namespace {
+
+bool continues_the_tree(const NodeLevels& levels) {
+  const std::size_t ranks = levels.nodes[0].size();
+  if ((ranks & (ranks - 1)) != 0) return false;
+  for (std::size_t n = 0; n < levels.nodes.size(); ++n) {
+    const std::vector<int>& node = levels.nodes[n];
+    if (node.back() - node.front() + 1 != static_cast<int>(node.size()) || node.size() > ranks) return false;
+    if (node.size() != ranks && n + 1 != levels.nodes.size()) return false;
+  }
+  return true;
+}
+
+// One after the other, the second as soon as someone looks after the first is complete.
+class TwoExchanges final : public Exchange {
+ public:
+  TwoExchanges(std::unique_ptr<Exchange> first, std::unique_ptr<Exchange> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+  void start() override {
+    first_->start();
+    in_first_ = true;
+  }
+  bool test() override {
+    if (in_first_ && first_->test()) {
+      in_first_ = false;
+      second_->start();
+    }
+    return !in_first_ && second_->test();
+  }
+  void finish() override {
+    if (std::exchange(in_first_, false)) {
+      first_->finish();
+      second_->start();
+    }
+    second_->finish();
+  }
+
+ private:
+  std::unique_ptr<Exchange> first_, second_;
+  bool in_first_ = false;
+};
+
+}  // namespace
+
+NodeLevels::NodeLevels(std::vector<int> by_rank) : node_of(std::move(by_rank)) {
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
+    const auto node = static_cast<std::size_t>(node_of[rank]);
+    if (nodes.size() <= node) nodes.resize(node + 1);
+    place_of.push_back(static_cast<int>(nodes[node].size()));
+    nodes[node].push_back(static_cast<int>(rank));
+  }
+}
+
+NodeLevels bulk_levels(const Communicator& group) {
+  const NodeLevels* levels = group.levels();
+  if (levels != nullptr && continues_the_tree(*levels)) return *levels;
+  return NodeLevels(std::vector<int>(static_cast<std::size_t>(group.size()), 0));
+}
+
+std::unique_ptr<Exchange> make_gather(Communicator& group, const char* name,
+                                      const std::vector<std::vector<Block>>& owned) {
+  const NodeLevels levels = bulk_levels(group);
+  const int me = group.rank(), here = levels.node(me);
+  const auto blocks = [&](int rank) -> const std::vector<Block>& { return owned[static_cast<std::size_t>(rank)]; };
+  std::vector<Message> sends, receives, onward, relayed;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (peer == me) continue;
+    const int there = levels.node(peer);
+    if (there == here || levels.relay(there, me) == peer) sends.push_back({peer, blocks(me)});
+    if (there == here || levels.relay(here, peer) == me) receives.push_back({peer, blocks(peer)});
+  }
+  for (const int mate : levels.mates(me)) {  // what came to a rank of this node from others
+    if (mate == me) continue;
+    Message out{mate, {}}, in{mate, {}};
+    for (int owner = 0; owner < group.size(); ++owner) {
+      if (levels.node(owner) == here) continue;
+      const int relay = levels.relay(here, owner);
+      Message* message = relay == me ? &out : relay == mate ? &in : nullptr;
+      if (message) message->blocks.insert(message->blocks.end(), blocks(owner).begin(), blocks(owner).end());
+    }
+    onward.push_back(std::move(out));
+    relayed.push_back(std::move(in));
+  }
+  auto first = group.make_exchange(name, std::move(sends), std::move(receives));
+  if (levels.nodes.size() == 1) return first;
+  return std::make_unique<TwoExchanges>(std::move(first),
+                                        group.make_exchange(name, std::move(onward), std::move(relayed)));
+}
+
+}  // namespace sestina

@@ -1,0 +1,38 @@
+// Which ranks of a group share a node, and the ways that bulk data takes because of it: inside a node from rank to
+// rank, between two nodes once for each piece of data, through one rank of the node that is on the far side of its
+// owner. No Kokkos.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "parallel/comm/communicator.hpp"
+
+namespace sestina {
+
+struct NodeLevels {
+  std::vector<std::vector<int>> nodes;  // ranks of each node, ascending; nodes in the order of their lowest rank
+  std::vector<int> node_of, place_of;   // by rank: its node, and which of the node's ranks it is
+
+  // nodes: by rank.
+  explicit NodeLevels(std::vector<int> node_of);
+  // The rank of a node through which that node's part of what `owner` collects, or sends to all, travels; the owner
+  // itself on its own node. Ranks of a node share this work.
+  int relay(int node, int owner) const {
+    const std::vector<int>& ranks = nodes[static_cast<std::size_t>(node)];
+    return ranks[static_cast<std::size_t>(place_of[static_cast<std::size_t>(owner)]) % ranks.size()];
+  }
+  int node(int rank) const { return node_of[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& mates(int rank) const { return nodes[static_cast<std::size_t>(node(rank))]; }
+};
+
+// How bulk data of the group travels: its own levels where sums over nodes of sums inside them are the sums of
+// kernels/blas/tree_sum.hpp over all ranks, to the bit (neighbouring ranks, a power of two of them on every node but
+// the last, which may have fewer); else, and for a group without levels, one node of all ranks.
+NodeLevels bulk_levels(const Communicator&);
+
+// An exchange in which every rank sends what it owns to all others: owned[rank] are the blocks on this rank that hold
+// it, to be sent where the rank is this one, else to be filled. In the group's bulk levels.
+std::unique_ptr<Exchange> make_gather(Communicator&, const char* name, const std::vector<std::vector<Block>>& owned);
+
+}  // namespace sestina

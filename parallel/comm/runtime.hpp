@@ -1,0 +1,83 @@
+// The processes of a run: one by itself, or the ranks that a launcher (mpirun, srun) started. One process without a
+// launcher never starts MPI. No Kokkos.
+#pragma once
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "parallel/comm/communicator.hpp"
+
+namespace sestina {
+
+// How many tasks a launcher says it started, and the variable that says so; 1 and "" without one.
+struct Launch {
+  int tasks = 1;
+  std::string variable;
+};
+Launch find_launch();
+
+class Runtime {
+ public:
+  // Starts MPI where a launcher started more than one task. Error(unavailable) when the tasks do not find each other
+  // (another MPI's launcher, or a program without MPI): each would take itself for the whole run. start_timeout:
+  // seconds that any wait for other ranks may take until set_timeout(). While MPI starts nothing can be polled: a
+  // process that waits in it for longer ends there, and soon after give_up() returns an exit code other than 0.
+  explicit Runtime(double start_timeout, const std::function<int()>& give_up = {});
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  Communicator& world() { return *world_; }
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  bool is_first() const { return rank() == 0; }
+  int node_ranks() const { return node_ranks_; }  // ranks that share this node's cores
+  void set_start_timeout(double seconds);
+  void begin_phase(const char* name);  // of the start-up; waits that find no end name it
+  void set_timeout(double seconds);    // the start-up is over; waits name their own purpose from now on
+
+  // f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, and names that
+  // rank unless all failed alike. For phases in which a rank may fail by itself while others would wait for it. The
+  // first rank calls the roll: a rank that does not come is named.
+  void together(const std::function<void()>& f);
+
+  // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
+  void end(int code);
+
+  // Ends all ranks at once with this code; on one rank returns.
+  void abort(ExitCode);
+
+ private:
+  void call_roll(const char* name);
+
+  std::unique_ptr<Communicator> world_;
+  int node_ranks_ = 1, end_code_ = static_cast<int>(ExitCode::internal);
+};
+
+// An Error that all ranks have agreed on: the first one reports it, all exit with its code.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Fails on all ranks, for what all of them have found out alike: one report, one code.
+template <class... Args>
+[[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
+namespace ranks {
+bool available();            // this build has MPI
+std::string library();       // "Open MPI v4.1.4", or "none"
+bool reads_device_memory();  // that library takes pointers of CUDA
+// MPI_Init; the group of all ranks. give_up: as Runtime.
+std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& give_up);
+void stop(int code);   // MPI_Finalize; a process that hangs in it ends with this code
+void abort(int code);  // MPI_Abort
+}  // namespace ranks
+
+}  // namespace sestina

@@ -1,0 +1,362 @@
+// Ranks over MPI. Only non-blocking calls of the library are used, and every wait polls them: so a wait can end with a
+// message when another rank is lost, and a rank that waits gives its core to those that work.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "parallel/comm/copy_blocks.hpp"
+#include "parallel/comm/poll.hpp"
+#include "parallel/comm/roll_call_mpi.hpp"
+#include "parallel/comm/runtime.hpp"
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+
+namespace sestina {
+namespace {
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(ExitCode::unavailable, "MPI: {}: {}", what, text);
+}
+
+// Who is lost, where that is known; else those that a wait knows.
+std::string lost_or(const std::string& waited_for) {
+  const std::string silent = roll_call().silent();
+  return silent.empty() ? waited_for : silent;
+}
+
+void wait_for(MPI_Request& request, const char* name) {
+  const auto done = [&] {
+    int flag = 0;
+    check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), name);
+    return flag != 0;
+  };
+  poll_until(name, done, [] { return lost_or("the other ranks"); });
+}
+
+MPI_Op operation(Reduction reduction) {
+  return reduction == Reduction::sum ? MPI_SUM : reduction == Reduction::max ? MPI_MAX : MPI_MIN;
+}
+
+// A type for the blocks of a message, relative to its first block: libraries that read device memory tell it by the
+// address they are given. Counts of MPI are ints, so long stretches are cut into pages.
+class BlockType {
+ public:
+  explicit BlockType(const std::vector<Block>& blocks) {
+    std::vector<int> lengths;
+    std::vector<MPI_Aint> places;
+    std::vector<MPI_Datatype> types;
+    for (const Block& block : blocks) {
+      if (block.bytes() == 0) continue;
+      if (first_ == nullptr) first_ = block.data;
+      MPI_Aint place = 0, origin = 0;
+      MPI_Get_address(block.data, &place);
+      MPI_Get_address(first_, &origin);
+      lengths.push_back(1);
+      places.push_back(MPI_Aint_diff(place, origin));
+      types.push_back(rows_type(block));
+    }
+    MPI_Type_create_struct(static_cast<int>(types.size()), lengths.data(), places.data(), types.data(), &type_);
+    MPI_Type_commit(&type_);
+    for (MPI_Datatype& part : types) MPI_Type_free(&part);
+  }
+  ~BlockType() { MPI_Type_free(&type_); }
+  BlockType(const BlockType&) = delete;
+  BlockType& operator=(const BlockType&) = delete;
+  void* first() const { return first_; }
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  static MPI_Datatype bytes_type(std::size_t bytes) {
+    constexpr std::size_t page = std::size_t{1} << 20;
+    MPI_Datatype type;
+    if (bytes <= INT_MAX) {
+      MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &type);
+      return type;
+    }
+    MPI_Datatype one_page, parts[2];
+    MPI_Type_contiguous(static_cast<int>(page), MPI_BYTE, &one_page);
+    MPI_Type_contiguous(static_cast<int>(bytes / page), one_page, &parts[0]);
+    MPI_Type_contiguous(static_cast<int>(bytes % page), MPI_BYTE, &parts[1]);
+    const int lengths[2] = {1, 1};
+    const MPI_Aint places[2] = {0, static_cast<MPI_Aint>(bytes / page * page)};
+    MPI_Type_create_struct(2, lengths, places, parts, &type);
+    for (MPI_Datatype* done : {&one_page, &parts[0], &parts[1]}) MPI_Type_free(done);
+    return type;
+  }
+  static MPI_Datatype rows_type(const Block& block) {
+    if (block.rows == 1 || block.stride == block.row_bytes) return bytes_type(block.bytes());
+    MPI_Datatype row = bytes_type(block.row_bytes), type;
+    MPI_Type_create_hvector(static_cast<int>(block.rows), 1, static_cast<MPI_Aint>(block.stride), row, &type);
+    MPI_Type_free(&row);
+    return type;
+  }
+
+  void* first_ = nullptr;
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+class MpiExchange final : public Exchange {
+ public:
+  MpiExchange(const char* name, MPI_Comm comm, int tag, std::vector<Message> sends, std::vector<Message> receives)
+      : name_(name) {
+    int rank = 0;
+    MPI_Comm_rank(comm, &rank);
+    for (Message& message : receives) add(std::move(message), comm, rank, tag, false);
+    for (Message& message : sends) add(std::move(message), comm, rank, tag, true);
+    SESTINA_REQUIRE(own_send_.empty() == own_receive_.empty(), "{}: half a message to oneself", name);
+  }
+  ~MpiExchange() override {
+    for (MPI_Request& request : requests_)
+      if (!active_) MPI_Request_free(&request);  // a request under way is left to the end of the process
+  }
+  void start() override {
+    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
+    active_ = true;
+    if (!requests_.empty()) check(MPI_Startall(count(), requests_.data()), name_);
+    if (!own_send_.empty()) copy_blocks(own_send_, own_receive_);
+  }
+  bool test() override {
+    if (!active_) return true;
+    int flag = 1;
+    if (!requests_.empty()) check(MPI_Testall(count(), requests_.data(), &flag, MPI_STATUSES_IGNORE), name_);
+    if (flag != 0) active_ = false;
+    return flag != 0;
+  }
+  void finish() override {
+    poll_until(
+        name_, [this] { return test(); }, [this] { return lost_or(missing()); });
+  }
+
+ private:
+  int count() const { return static_cast<int>(requests_.size()); }
+  void add(Message message, MPI_Comm comm, int rank, int tag, bool out) {
+    if (message.bytes() == 0) return;
+    if (message.peer == rank) {
+      (out ? own_send_ : own_receive_) = std::move(message.blocks);
+      return;
+    }
+    MPI_Request request;
+    const BlockType type(message.blocks);
+    if (out)
+      check(MPI_Send_init(type.first(), 1, type.get(), message.peer, tag, comm, &request), name_);
+    else
+      check(MPI_Recv_init(type.first(), 1, type.get(), message.peer, tag, comm, &request), name_);
+    requests_.push_back(request);
+    peers_.push_back(message.peer);
+  }
+  // The ranks whose part is not complete.
+  std::string missing() {
+    std::vector<int> late;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      int flag = 1;
+      MPI_Request_get_status(requests_[i], &flag, MPI_STATUS_IGNORE);
+      if (flag == 0 && std::find(late.begin(), late.end(), peers_[i]) == late.end()) late.push_back(peers_[i]);
+    }
+    return fmt::format("rank {} of the group", fmt::join(late, ", "));
+  }
+
+  const char* name_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;  // by request
+  std::vector<Block> own_send_, own_receive_;
+  bool active_ = false;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  explicit MpiCommunicator(MPI_Comm comm) : comm_(comm) {
+    MPI_Comm_rank(comm, &rank_);
+    MPI_Comm_size(comm, &size_);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    started_.reserve(2 * static_cast<std::size_t>(size_));
+    peers_.reserve(started_.capacity());
+  }
+  ~MpiCommunicator() override {
+    if (comm_ != MPI_COMM_WORLD) MPI_Comm_free(&comm_);
+  }
+  int size() const override { return size_; }
+  int rank() const override { return rank_; }
+
+  void barrier() override {
+    MPI_Request request;
+    check(MPI_Ibarrier(comm_, &request), "barrier");
+    wait_for(request, "barrier");
+  }
+  void all_reduce(double* data, std::size_t n, Reduction reduction) override {
+    MPI_Request request;
+    check(MPI_Iallreduce(MPI_IN_PLACE, data, int_count(n), MPI_DOUBLE, operation(reduction), comm_, &request),
+          "all_reduce");
+    wait_for(request, "all_reduce");
+  }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    MPI_Request request;
+    check(MPI_Ibcast(data, int_count(bytes), MPI_BYTE, root, comm_, &request), "broadcast");
+    wait_for(request, "broadcast");
+  }
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    MPI_Request request;
+    const int n = int_count(bytes);
+    check(MPI_Iallgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, comm_, &request), "all_gather");
+    wait_for(request, "all_gather");
+  }
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    const int tag = 1 + exchanges_++ % 32000;
+    return std::make_unique<MpiExchange>(name, comm_, tag, std::move(sends), std::move(receives));
+  }
+  void send(int peer, const void* data, std::size_t bytes) override {
+    if (bytes == 0) return;
+    started_.push_back(MPI_REQUEST_NULL);
+    peers_.push_back(peer);
+    check(MPI_Isend(data, int_count(bytes), MPI_BYTE, peer, 0, comm_, &started_.back()), "send");
+  }
+  void receive(int peer, void* data, std::size_t bytes) override {
+    if (bytes == 0) return;
+    started_.push_back(MPI_REQUEST_NULL);
+    peers_.push_back(peer);
+    check(MPI_Irecv(data, int_count(bytes), MPI_BYTE, peer, 0, comm_, &started_.back()), "receive");
+  }
+  void wait(const char* name) override {
+    const auto done = [&] {
+      int flag = 0;
+      check(MPI_Testall(static_cast<int>(started_.size()), started_.data(), &flag, MPI_STATUSES_IGNORE), name);
+      return flag != 0;
+    };
+    poll_until(name, done, [this] { return lost_or(fmt::format("rank {} of the group", fmt::join(peers_, ", "))); });
+    started_.clear();
+    peers_.clear();
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    MPI_Comm part;
+    check(MPI_Comm_split(comm_, color, key, &part), "split");
+    return std::make_unique<MpiCommunicator>(part);
+  }
+  std::unique_ptr<Communicator> split_by_node() override {
+    MPI_Comm part;
+    check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part), "split_by_node");
+    return std::make_unique<MpiCommunicator>(part);
+  }
+
+ private:
+  static int int_count(std::size_t n) {
+    SESTINA_REQUIRE(n <= INT_MAX, "{} elements in one call", n);
+    return static_cast<int>(n);
+  }
+
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1, exchanges_ = 0;
+  std::vector<MPI_Request> started_;
+  std::vector<int> peers_;  // by request
+};
+
+volatile std::sig_atomic_t leave_code = 0;  // of a process that hangs in MPI_Finalize, for its handler
+
+// MPI_Init waits for all ranks without a limit of its own and polls nothing: a thread watches over it.
+class StartGuard {
+ public:
+  StartGuard(double timeout, const std::function<int()>& give_up)
+      : thread_([this, timeout, give_up] { watch(timeout, give_up); }) {}
+  ~StartGuard() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  StartGuard(const StartGuard&) = delete;
+  StartGuard& operator=(const StartGuard&) = delete;
+
+ private:
+  void watch(double timeout, const std::function<int()>& give_up) {
+    sigset_t all;  // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    constexpr std::chrono::milliseconds interval(50);
+    constexpr double patience = 5;  // seconds from a wish to stop: usually the ranks meet meanwhile, and agree on it
+    double waited = 0, wished = 0;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, interval, [this] { return started_; })) {
+      waited += std::chrono::duration<double>(interval).count();
+      const int code = give_up ? give_up() : 0;
+      if (code != 0 && (wished += std::chrono::duration<double>(interval).count()) > patience) _exit(code);
+      if (waited < timeout + wait_limit().later) continue;
+      std::fprintf(stderr, "sestina: error: %s\n", lost_text(wait_limit(), "", "the other ranks").c_str());
+      _exit(static_cast<int>(ExitCode::unavailable));
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool started_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
+}  // namespace
+
+namespace ranks {
+
+bool available() { return true; }
+
+std::string library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text);
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+bool reads_device_memory() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0 ? MPIX_Query_cuda_support() == 1 : MPIX_CUDA_AWARE_SUPPORT == 1;
+#else
+  return false;
+#endif
+}
+
+std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& give_up) {
+  const StartGuard guard(timeout, give_up);
+  int provided = 0;
+  // Only the main thread calls MPI; others run beside it.
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
+  roll_call().start();
+  wait_limit().overdue = [] { roll_call().answer(); };
+  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
+}
+
+void stop(int code) {
+  leave_code = code;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { _exit(leave_code); };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(static_cast<unsigned>(std::clamp(wait_limit().seconds, 1.0, 1e9)));
+  MPI_Finalize();
+  alarm(0);
+}
+void abort(int code) {
+  // A launcher that is ending already may never answer: this rank then ends by itself.
+  constexpr unsigned seconds = 10;
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(seconds);
+  MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+}  // namespace ranks
+}  // namespace sestina

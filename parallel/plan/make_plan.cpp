@@ -1,0 +1,254 @@
+#include "parallel/plan/make_plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/optimizer/kinds/routing.hpp"
+#include "parallel/plan/plan_assign.hpp"
+#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_cost.hpp"
+#include "parallel/plan/plan_homes.hpp"
+#include "parallel/plan/plan_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
+
+namespace sestina {
+namespace {
+
+using Partition = ParallelOptions::Partition;
+using TpUpdate = ParallelOptions::TpUpdate;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t f32 = 4;  // bytes
+
+// What planning needs of a stage besides the plan itself. Items are its matrices in backward order.
+struct Draft {
+  std::vector<int> specs;  // by item
+  std::vector<PartitionItem> items;
+  std::vector<std::int64_t> cost;
+  Buckets buckets;  // of items
+};
+
+Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const ParallelOptions& parallel,
+            bool matrices) {
+  Draft out;
+  out.specs = backward_order(stage.specs, [&](std::size_t i) { return (stage.owner[i] != scalar_tensor) == matrices; });
+  for (const int spec : out.specs) {
+    out.items.push_back({local[at(spec)].elements(), stage.cost[at(spec)], local[at(spec)].block});
+    out.cost.push_back(stage.cost[at(spec)]);
+  }
+  const std::int64_t size =
+      parallel.bucket_elements > 0 ? parallel.bucket_elements : usual_bucket(out.items, matrices ? parallel.dp : 1);
+  out.buckets = fill_buckets(out.items, size, true);
+  return out;
+}
+
+Buckets numbers_of_specs(const Draft& draft) {
+  Buckets buckets = draft.buckets;
+  for (auto& bucket : buckets)
+    for (int& item : bucket) item = draft.specs[at(item)];
+  return buckets;
+}
+
+// Hosts of all data-parallel ranks filled together; then tp of them make a rank.
+void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options) {
+  const int dp = options.parallel.dp, tp = options.parallel.tp;
+  const Assignment best = assign_optimal(draft.cost, dp * tp);
+  std::vector<std::int64_t> bytes(at(dp * tp), 0);  // master weights and state
+  StateBytes state(options.optimizer);
+  for (std::size_t i = 0; i < draft.specs.size(); ++i) {
+    const TensorSpec& spec = stage.specs[at(draft.specs[i])];
+    bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
+  }
+  const std::vector<int> rank = group_hosts(bytes, dp, tp);
+  for (std::size_t i = 0; i < draft.specs.size(); ++i) {
+    stage.owner[at(draft.specs[i])] = rank[at(best.bin[i])] / tp;
+    stage.host[at(draft.specs[i])] = rank[at(best.bin[i])] % tp;
+  }
+}
+
+std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) {
+  switch (parallel.partition) {
+    case Partition::balanced:
+      return balanced_owners(draft.items, draft.buckets, parallel.dp, parallel.alpha);
+    case Partition::layerwise:
+      return layerwise_owners(draft.items, draft.buckets, parallel.dp);
+    case Partition::start_index:
+      return start_index_owners(draft.items, draft.buckets, parallel.dp);
+    case Partition::replicated:
+      return std::vector<int>(draft.items.size(), every_rank);
+    case Partition::optimal:
+      break;
+  }
+  return assign_optimal(draft.cost, parallel.dp).bin;
+}
+
+// Hosts inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
+void assign_hosts(StagePlan& stage, const Draft& draft, const ParallelOptions& parallel) {
+  for (int owner = every_rank; owner < parallel.dp; ++owner) {
+    std::vector<int> specs;
+    std::vector<std::int64_t> cost;
+    for (const int spec : draft.specs)
+      if (stage.owner[at(spec)] == owner) {
+        specs.push_back(spec);
+        cost.push_back(stage.cost[at(spec)]);
+      }
+    const Assignment longest_first = assign_longest_first(cost, parallel.tp);
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      stage.host[at(specs[i])] =
+          parallel.partition == Partition::start_index ? static_cast<int>(i % at(parallel.tp)) : longest_first.bin[i];
+  }
+}
+
+// Calls visit(rank, spec) for every matrix that a rank of the stage updates or has a part in.
+template <class Visit>
+void for_ranks(const StagePlan& stage, int dp, int tp, Visit visit) {
+  const auto range = [](int one, int all) { return one == every_rank ? LayerRange{0, all} : LayerRange{one, one + 1}; };
+  for (std::size_t spec = 0; spec < stage.specs.size(); ++spec) {
+    if (stage.owner[spec] == scalar_tensor) continue;
+    const auto owners = range(stage.owner[spec], dp), hosts = range(stage.host[spec], tp);
+    for (int owner = owners.begin; owner < owners.end; ++owner)
+      for (int host = hosts.begin; host < hosts.end; ++host) visit(at(owner * tp + host), spec);
+  }
+}
+
+// What each rank computes and keeps.
+void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const int dp = parallel.dp, tp = parallel.tp;
+  stage.rank_cost.assign(at(dp * tp), 0);
+  stage.rank_elements.assign(at(dp * tp), 0);
+  const bool shards =
+      tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
+  std::vector<std::int64_t> cost = stage.cost;
+  for (std::size_t i = 0; shards && i < cost.size(); ++i)
+    if (stage.owner[i] != scalar_tensor)
+      cost[i] = parallel.tp_update == TpUpdate::distributed
+                    ? (cost[i] + tp - 1) / tp
+                    : tensor_cost(local[i], options.optimizer, parallel.cost, options.machine);
+  for_ranks(stage, dp, tp, [&](std::size_t rank, std::size_t spec) {
+    stage.rank_cost[rank] += cost[spec];
+    stage.rank_elements[rank] += (shards ? local : stage.specs)[spec].elements();
+  });
+}
+
+void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
+  std::vector<std::vector<HostedMatrix>> owned(at(parallel.dp));
+  const std::vector<int> order = backward_order(stage.specs, [&](std::size_t i) { return stage.host[i] >= 0; });
+  for (int rank = 0; rank < parallel.dp; ++rank)
+    for (const int spec : order)
+      if (stage.owner[at(spec)] == rank || stage.owner[at(spec)] == every_rank)
+        owned[at(rank)].push_back(
+            {spec, stage.host[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32});
+  for (auto& matrices : owned)
+    stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
+}
+
+// Owners and hosts of the stage's matrices, and what follows for the ranks.
+void assign(StagePlan& stage, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
+  const bool replicated = parallel.partition == Partition::replicated;
+  const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, parallel.tp, 0);
+  const Draft matrices = draft(stage, local, parallel, true);
+  if (home && parallel.partition == Partition::optimal) {
+    assign_jointly(stage, matrices, options);
+  } else {
+    const std::vector<int> owner = owners_by(matrices, parallel);
+    for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
+    if (home) assign_hosts(stage, matrices, parallel);
+  }
+  if (home) add_micro_groups(stage, parallel);
+  const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
+  stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
+  stage.host_bound =
+      home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
+  add_loads(stage, local, options);
+}
+
+// Largest over mean of values gathered from all stages.
+double ratio_of(const std::vector<std::int64_t>& load) {
+  double largest = 0, sum = 0;
+  for (const std::int64_t x : load) {
+    largest = std::max(largest, static_cast<double>(x));
+    sum += static_cast<double>(x);
+  }
+  return sum > 0 ? largest * static_cast<double>(load.size()) / sum : 1;
+}
+
+double mean_of(const std::vector<std::int64_t>& load) {
+  return load.empty() ? 0 : std::accumulate(load.begin(), load.end(), 0.0, [](double sum, std::int64_t x) {
+                              return sum + static_cast<double>(x);
+                            }) / static_cast<double>(load.size());
+}
+
+void add_ratios(Plan& plan, const ParallelOptions& parallel) {
+  std::vector<std::int64_t> cost, elements, hosts;
+  std::int64_t dp_bound = 0, host_bound = 0;
+  for (const StagePlan& stage : plan.stages) {
+    std::vector<std::int64_t> rank_cost(at(plan.dp), 0), rank_elements(at(plan.dp), 0);
+    for (std::size_t i = 0; i < stage.specs.size(); ++i)
+      for (int rank = 0; rank < plan.dp; ++rank)
+        if (stage.owner[i] == rank || stage.owner[i] == every_rank) {
+          rank_cost[at(rank)] += stage.cost[i];
+          rank_elements[at(rank)] += stage.specs[i].elements();
+        }
+    cost.insert(cost.end(), rank_cost.begin(), rank_cost.end());
+    elements.insert(elements.end(), rank_elements.begin(), rank_elements.end());
+    hosts.insert(hosts.end(), stage.rank_cost.begin(), stage.rank_cost.end());
+    dp_bound = std::max(dp_bound, stage.dp_bound);
+    host_bound = std::max(host_bound, stage.host_bound);
+  }
+  const auto bound = [](std::int64_t load, double mean) { return mean > 0 ? static_cast<double>(load) / mean : 1; };
+  plan.dp_cost = {ratio_of(cost), bound(dp_bound, mean_of(cost))};
+  plan.dp_elements = {ratio_of(elements), 1};
+  const bool home = plan.tp > 1 && parallel.tp_update == TpUpdate::home;
+  plan.host_cost = home ? LoadRatio{ratio_of(hosts), bound(host_bound, mean_of(hosts))} : plan.dp_cost;
+}
+
+}  // namespace
+
+LayerRange stage_layers(const ModelConfig& model, int pp, int stage) {
+  const auto edge = [&](int s) { return static_cast<int>(model.num_hidden_layers * s / pp); };
+  return {edge(stage), edge(stage + 1)};
+}
+
+void lay_out_buckets(StagePlan& stage, const Options& options, int tp_rank) {
+  // Which tensors share a bucket is the same on every rank: it follows from the shards of rank 0.
+  const int dp = options.parallel.dp, tp = options.parallel.tp;
+  const auto shapes = [&](int rank) { return local_shapes(stage.specs, options.model, tp, rank); };
+  const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);
+  const std::vector<TensorSpec>& local = tp_rank == 0 ? first : other;
+  stage.buckets = matrix_buckets(local, stage.owner, numbers_of_specs(draft(stage, first, options.parallel, true)), dp);
+  stage.scalar_buckets = row_buckets(local, numbers_of_specs(draft(stage, first, options.parallel, false)), dp);
+}
+
+StagePlan plan_stage(const Options& options, LayerRange layers) {
+  StagePlan stage;
+  stage.layers = layers;
+  stage.specs = tensor_specs(options.model, layers);
+  for (const TensorSpec& spec : stage.specs) {
+    const bool matrix = is_matrix_optimized(spec, options.optimizer);
+    stage.cost.push_back(matrix ? tensor_cost(spec, options.optimizer, options.parallel.cost, options.machine) : 0);
+    stage.owner.push_back(matrix ? every_rank : scalar_tensor);
+    stage.host.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
+  }
+  assign(stage, options);
+  lay_out_buckets(stage, options, 0);
+  return stage;
+}
+
+Plan make_plan(const Options& options) {
+  require_machine(options.parallel.cost, options.machine);
+  Plan plan;
+  plan.dp = options.parallel.dp;
+  plan.tp = options.parallel.tp;
+  plan.pp = options.parallel.pp;
+  for (int stage = 0; stage < plan.pp; ++stage)
+    plan.stages.push_back(plan_stage(options, stage_layers(options.model, plan.pp, stage)));
+  add_ratios(plan, options.parallel);
+  plan.collectives = collectives(plan, options);
+  return plan;
+}
+
+}  // namespace sestina

@@ -1,0 +1,237 @@
+#include "parallel/plan/plan_collectives.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/layout/model_part.hpp"
+#include "core/layout/model_size.hpp"
+#include "core/optimizer/kinds/muon_rule.hpp"
+#include "parallel/plan/partial_gradients.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "parallel/plan/shard_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
+
+namespace sestina {
+namespace {
+
+using TpUpdate = ParallelOptions::TpUpdate;
+
+constexpr std::int64_t f32 = 4;
+
+std::int64_t compute_bytes(const Options& options) {
+  return options.train.precision == TrainOptions::Precision::bf16 ? 2 : f32;
+}
+
+// Keeps, of each kind, what the busiest stage does.
+class Tally {
+ public:
+  void add(std::string operation, std::string group, std::string what, std::int64_t count, std::int64_t bytes) {
+    if (count == 0) return;
+    for (Collective& known : stage_)
+      if (known.operation == operation && known.what == what) {
+        known.count += count;
+        known.bytes += bytes;
+        return;
+      }
+    stage_.push_back({std::move(operation), std::move(group), std::move(what), count, bytes});
+  }
+  void end_stage() {
+    for (Collective& done : stage_) {
+      const auto known = std::find_if(all_.begin(), all_.end(), [&](const Collective& other) {
+        return other.operation == done.operation && other.what == done.what;
+      });
+      if (known == all_.end()) {
+        all_.push_back(done);
+      } else {
+        known->count = std::max(known->count, done.count);
+        known->bytes = std::max(known->bytes, done.bytes);
+      }
+    }
+    stage_.clear();
+  }
+  std::vector<Collective> take() { return std::move(all_); }
+
+ private:
+  std::vector<Collective> stage_, all_;
+};
+
+// Sizes are those of tensor-parallel rank 0, whose shards are the largest.
+TensorSpec largest_shard(const TensorSpec& spec, const Options& options) {
+  return local_shape(spec, options.model, options.parallel.tp, 0);
+}
+
+// Gradients to their owners, weights back, bucket by bucket; where nobody owns a bucket, sums to everybody. Weights
+// travel without the gaps between them, as they are computed with: vectors in fp32.
+void data_parallel(Tally& tally, const StagePlan& stage, const Options& options) {
+  if (options.parallel.dp == 1) return;
+  for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
+    for (const BucketLayout& bucket : *buckets) {
+      tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * f32);
+      if (bucket.cut.empty()) {
+        tally.add("all_gather", "dp", "gradients", 1, bucket.elements * f32);
+        continue;
+      }
+      std::int64_t bytes = 0;
+      for (const int number : bucket.specs) {
+        const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
+        bytes += local.elements() * (local.is_vector() ? f32 : compute_bytes(options));
+      }
+      tally.add("all_gather", "dp", "weights", 1, bytes);
+    }
+}
+
+// Places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an owner, one for
+// each chunk of one that is dealt out.
+std::int64_t square_places(const StagePlan& stage, const Options& options) {
+  std::int64_t places = 0;
+  for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
+    const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
+    const std::int64_t rows = chunk_rows(local);
+    places += stage.is_matrix(number) ? 1 : (local.rows + rows - 1) / rows;
+  }
+  return places;
+}
+
+// Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, whether the weights are
+// finite; what the trainer asks all ranks.
+void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options) {
+  constexpr std::int64_t f64 = 8;
+  const ParallelOptions& parallel = options.parallel;
+  const auto tensors = static_cast<std::int64_t>(stage.specs.size());
+  const std::int64_t micros = options.train.global_batch / local_batch(options).micro;
+  if (parallel.dp > 1)
+    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options) + 1));
+  if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
+  if (parallel.pp > 1) tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + tensors));
+  if (options.optimizer.qk_clip > 0)
+    tally.add("all_reduce", "all", "largest scores", 1,
+              f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
+  tally.add("all_reduce", "all", "wishes", RunMessages::polls, RunMessages::polls * RunMessages::wishes * f64);
+  tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
+}
+
+std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& options) {
+  const auto rows = static_cast<std::size_t>(spec.rows), cols = static_cast<std::size_t>(spec.cols);
+  return static_cast<std::int64_t>(read_muon_rule(*options.optimizer.matrix, rows, cols).steps.size());
+}
+
+// Whole matrices for their update: to the hosts and back, or all to all, or products summed.
+void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options& options) {
+  if (options.parallel.tp == 1) return;
+  std::int64_t groups = 0, gradient_bytes = 0, update_bytes = 0;
+  for (const auto& of_rank : stage.micro_groups) {
+    std::int64_t gradients = 0, updates = 0;
+    for (const MicroGroup& group : of_rank)
+      for (const int number : group.specs) {
+        const TensorSpec& spec = stage.specs[static_cast<std::size_t>(number)];
+        gradients += spec.elements() * f32;
+        for (int rank = 0; rank < options.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
+          updates += local_shape(spec, options.model, options.parallel.tp, rank).elements() * compute_bytes(options);
+      }
+    groups = std::max(groups, static_cast<std::int64_t>(of_rank.size()));
+    gradient_bytes = std::max(gradient_bytes, gradients);
+    update_bytes = std::max(update_bytes, updates);
+  }
+  tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
+  tally.add("all_to_all", "tp", "updates", groups, update_bytes);
+  if (options.parallel.tp_update != TpUpdate::duplicated && options.parallel.tp_update != TpUpdate::distributed) return;
+  std::vector<std::int64_t> count(static_cast<std::size_t>(options.parallel.dp), 0), bytes = count;
+  for (std::size_t i = 0; i < stage.specs.size(); ++i)
+    for (std::size_t rank = 0; rank < count.size(); ++rank) {
+      const TensorSpec& spec = stage.specs[i];
+      if (stage.owner[i] != every_rank && stage.owner[i] != static_cast<int>(rank)) continue;
+      if (options.parallel.tp_update == TpUpdate::duplicated) {
+        count[rank] += 1;
+        bytes[rank] += spec.elements() * f32;
+      } else if (is_sharded(spec, options)) {  // the norm, then a Gram matrix of the whole side each time
+        const auto cut = tensor_shard(spec, options.model, options.parallel.tp, 0).cut;
+        const std::int64_t iterations = newton_schulz_iterations(spec, options);
+        const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
+        count[rank] += 1 + iterations;
+        bytes[rank] += 2 * f32 + iterations * side * side * f32;
+      }
+    }
+  const bool gather = options.parallel.tp_update == TpUpdate::duplicated;
+  tally.add(gather ? "all_gather" : "all_reduce", "tp", gather ? "whole gradients" : "products",
+            *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
+}
+
+// The model's own, by micro-batch (core/model). With sequence parallelism, attention and MLP each gather their input
+// and scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight
+// gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go
+// to everybody and nothing is gathered.
+void activations(Tally& tally, const StagePlan& stage, const Options& options) {
+  const ModelConfig& model = options.model;
+  const LocalBatch batch = local_batch(options);
+  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length, micros = batch.count;
+  const std::int64_t stream = tokens * model.hidden_size * compute_bytes(options);
+  const bool first = stage.layers.begin == 0, last = stage.layers.end == model.num_hidden_layers;
+  const bool post_norm = model.family == Family::olmo2, again = options.train.recompute;
+  const std::int64_t layers = stage.layers.end - stage.layers.begin, ends = (first ? 1 : 0) + (last ? 1 : 0);
+  const std::int64_t gathers = micros * (layers * (6 + (again ? 2 : 0)) + ends);
+  // A recomputed layer needs the sum behind its MLP only where a norm follows it.
+  const std::int64_t sums = micros * (layers * (4 + (again ? (post_norm ? 2 : 1) : 0)) + ends);
+  if (options.parallel.sequence_parallel) {
+    tally.add("all_gather", "tp", "activations", gathers, gathers * stream);
+    tally.add("reduce_scatter", "tp", "activations", sums, sums * stream);
+  } else {
+    tally.add("all_reduce", "tp", "activations", sums, sums * stream);
+  }
+  if (post_norm) {  // squares of q and k of each row, over all heads
+    const std::int64_t norms = micros * layers * (again ? 3 : 2);
+    tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * f32);
+  }
+  if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
+    const ModelPart part = model_part(model, options.parallel.tp, 0, options.parallel.sequence_parallel);
+    const std::int64_t rows =
+        logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(options)));
+    tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * f32);
+  }
+}
+
+// What each rank has a part of is summed once, behind the last micro-batch.
+void partial_gradients(Tally& tally, const StagePlan& stage, const Options& options) {
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), options))
+    tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32);
+}
+
+void pipeline(Tally& tally, const StagePlan& stage, const Options& options) {
+  if (options.parallel.pp == 1) return;
+  const LocalBatch batch = local_batch(options);
+  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length;
+  const bool ends = stage.layers.begin == 0 || stage.layers.end == options.model.num_hidden_layers;
+  const std::int64_t sends = batch.count * (ends ? 1 : 2);
+  const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
+  tally.add("send", "pp", "activations", sends, sends * stream / options.parallel.tp);
+}
+
+}  // namespace
+
+std::vector<Collective> collectives(const Plan& plan, const Options& options) {
+  Tally tally;
+  for (const StagePlan& stage : plan.stages) {
+    data_parallel(tally, stage, options);
+    tensor_parallel_update(tally, stage, options);
+    if (plan.tp > 1) {
+      activations(tally, stage, options);
+      partial_gradients(tally, stage, options);
+    }
+    pipeline(tally, stage, options);
+    if (plan.ranks() > 1) loss_and_norm(tally, stage, options);
+    tally.end_stage();
+  }
+  return tally.take();
+}
+
+double sent_bytes(const Collective& collective, const Plan& plan) {
+  const int size = collective.group == "dp"   ? plan.dp
+                   : collective.group == "tp" ? plan.tp
+                   : collective.group == "pp" ? plan.pp
+                                              : plan.ranks();
+  const double part = static_cast<double>(size - 1) / size, bytes = static_cast<double>(collective.bytes);
+  if (collective.operation == "send") return bytes;
+  if (collective.operation == "all_to_all") return bytes * part / size;
+  return collective.operation == "all_reduce" ? 2 * bytes * part : bytes * part;
+}
+
+}  // namespace sestina

@@ -1,0 +1,23 @@
+// What one step sends. No Kokkos.
+#pragma once
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/layout/plan.hpp"
+
+namespace sestina {
+
+// What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them wishes to
+// stop or to save; and behind it, how long each phase took, with
+// peak memory and age of preconditioners.
+struct RunMessages {
+  static constexpr int polls = 2, wishes = 3, times = 9;  // fp64 numbers in each of the last two
+};
+
+// Collectives of one step by kind, as the busiest rank takes part in them; a group of one rank sends nothing.
+std::vector<Collective> collectives(const Plan&, const Options&);
+
+// Bytes that one rank sends for them, with rings and direct exchanges.
+double sent_bytes(const Collective&, const Plan&);
+
+}  // namespace sestina

@@ -1,0 +1,30 @@
+// Bytes that each rank of a plan needs, by kind. No Kokkos.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/layout/model_size.hpp"
+#include "core/layout/plan.hpp"
+
+namespace sestina {
+
+// What one data-parallel rank computes of a step; the largest where dp does not divide the batch.
+struct LocalBatch {
+  int micro = 1;           // sequences at a time
+  std::int64_t count = 1;  // micro-batches
+};
+LocalBatch local_batch(const Options&);
+
+// Of one rank, as plan numbers them: stage by stage, in a stage dp_rank * tp + tp_rank. Master weights and state are
+// with the owners alone; where weights are computed in fp32 they are their own masters. Activations assume sequence
+// parallelism and, in a pipeline, as many micro-batches in flight as 1F1B has.
+struct RankMemory {
+  ModelSize size;              // parameters: elements of which it keeps the state
+  std::size_t checkpoint = 0;  // copy that a save is written from
+  std::int64_t scalar_elements = 0;
+  std::size_t total() const { return size.total() + checkpoint; }
+};
+std::vector<RankMemory> rank_memory(const Plan&, const Options&);
+
+}  // namespace sestina

@@ -1,0 +1,224 @@
+#include "parallel/step/matrix_homes.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/model/initialise.hpp"
+#include "parallel/plan/plan_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
+
+namespace sestina {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// Where a shard lies inside a whole matrix (rows, cols) of elements of that many bytes.
+Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard, std::size_t width) {
+  const auto cols = static_cast<std::size_t>(spec.cols), begin = static_cast<std::size_t>(shard.begin),
+             count = static_cast<std::size_t>(shard.end - shard.begin);
+  char* const data = static_cast<char*>(whole);
+  if (shard.cut == TensorShard::Cut::cols)
+    return {data + begin * width, static_cast<std::size_t>(spec.rows), count * width, cols * width};
+  return block_of(data + begin * cols * width, count * cols * width);
+}
+
+// Groups of specs in the order of their updates.
+std::vector<std::vector<int>> groups_of(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
+  std::vector<std::vector<int>> groups;
+  if (parallel.tp_update == ParallelOptions::TpUpdate::home) {
+    for (const MicroGroup& group : stage.micro_groups[at(dp_rank)]) groups.push_back(group.specs);
+    return groups;
+  }
+  for (const int spec :
+       backward_order(stage.specs, [&](std::size_t i) { return stage.is_matrix(static_cast<int>(i)); }))
+    if (stage.owner[at(spec)] == dp_rank || stage.owner[at(spec)] == every_rank) groups.push_back({spec});
+  return groups;
+}
+
+}  // namespace
+
+template <class Exec, class T>
+MatrixHosts<Exec, T>::MatrixHosts(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
+                                  const Options& options, const Arena<Exec, T>& arena, int dp_rank)
+    : exec_(exec), group_(tp_group), host_(stage.host) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  const TpUpdate update = options.parallel.tp_update;
+  if (options.parallel.tp == 1 || (update != TpUpdate::home && update != TpUpdate::duplicated)) return;
+  for (std::vector<int>& specs : groups_of(stage, options.parallel, dp_rank)) {
+    Group group;
+    group.specs = std::move(specs);
+    groups_.push_back(std::move(group));
+  }
+  host_matrices(stage, options, dp_rank);
+  const MatrixIndex index = matrix_index(tensor_specs(options.model), options.optimizer);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    place(group, slots_[g % 2]);
+    group.first_item = items_.size();
+    for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
+      const Hosted& matrix = hosted_[h];
+      Matrix<bf16, Exec> rounded;
+      if constexpr (!shared) rounded = matrix.weight;
+      add_matrix_items<Exec>(
+          {matrix.spec, rates_of(matrix.spec, options.optimizer), index.at(matrix.spec.name), matrix.saved},
+          options.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
+    }
+    group.end_item = items_.size();
+    make_exchanges(group, stage, options.model, arena);
+  }
+}
+
+template <class Exec, class T>
+bool MatrixHosts<Exec, T>::is_home(int spec, int tp_rank) const {
+  return host_[at(spec)] == tp_rank || host_[at(spec)] == every_rank;
+}
+
+// Master weights, and slots large enough for the largest group that uses them.
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::host_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
+  std::size_t largest[2] = {0, 0};
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    group.first_hosted = hosted_.size();
+    std::size_t elements = 0;
+    for (const int spec : group.specs) {
+      if (!is_home(spec, group_.rank())) continue;
+      Hosted matrix;
+      matrix.spec = stage.specs[at(spec)];
+      matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
+                     (options.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
+      matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),
+                                              static_cast<std::size_t>(matrix.spec.cols));
+      elements += aligned_elements(matrix.master.size());
+      hosted_.push_back(matrix);
+    }
+    group.end_hosted = hosted_.size();
+    largest[g % 2] = std::max(largest[g % 2], elements);
+  }
+  for (int s = 0; s < 2; ++s) {
+    slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
+    slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);
+  }
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::place(Group& group, Slot& slot) {
+  std::size_t begin = 0;
+  for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
+    Hosted& matrix = hosted_[h];
+    const std::size_t m = matrix.master.extent(0), n = matrix.master.extent(1);
+    matrix.gradient = {slot.gradients.data() + begin, m, n};
+    if constexpr (shared)
+      matrix.weight = {matrix.master.data(), m, n};
+    else
+      matrix.weight = {slot.weights.data() + begin, m, n};
+    begin += aligned_elements(m * n);
+  }
+}
+
+// One message from every holder of shards to every home, and one back; matrices in the order of the group.
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const ModelConfig& model,
+                                          const Arena<Exec, T>& arena) {
+  const int tp = group_.size(), me = group_.rank();
+  std::vector<Message> gradients_out, gradients_in, weights_out, weights_in;
+  for (int peer = 0; peer < tp; ++peer) {
+    Message to_home{peer, {}}, from_holder{peer, {}}, to_holder{peer, {}}, from_home{peer, {}};
+    std::size_t hosted = group.first_hosted;
+    for (const int number : group.specs) {
+      const TensorSpec& spec = stage.specs[at(number)];
+      const TensorShard own = tensor_shard(spec, model, tp, me), others = tensor_shard(spec, model, tp, peer);
+      const auto elements = static_cast<std::size_t>(arena.specs()[at(number)].elements());
+      // A shard that several ranks hold comes from the first of them and goes to all; where every rank is a home, each
+      // takes its own shard of its own result.
+      if (is_home(number, peer) && shard_holders(spec, model, tp, me).first == me)
+        to_home.blocks.push_back(block_of(arena.gradient(at(number)).data(), elements * sizeof(float)));
+      const bool everywhere = host_[at(number)] == every_rank;
+      if (is_home(number, peer) && (!everywhere || peer == me))
+        from_home.blocks.push_back(block_of(arena.matrix(at(number)), elements * sizeof(T)));
+      if (!is_home(number, me)) continue;
+      const Hosted& matrix = hosted_[hosted++];
+      if (shard_holders(spec, model, tp, peer).first == peer)
+        from_holder.blocks.push_back(shard_block(matrix.gradient.data(), spec, others, sizeof(float)));
+      if (!everywhere) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, others, sizeof(T)));
+      if (everywhere && peer == me) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, own, sizeof(T)));
+    }
+    gradients_out.push_back(std::move(to_home));
+    gradients_in.push_back(std::move(from_holder));
+    weights_out.push_back(std::move(to_holder));
+    weights_in.push_back(std::move(from_home));
+  }
+  group.gradients = group_.make_exchange("whole gradients", gradients_out, gradients_in);
+  group.weights = group_.make_exchange("updated shards", weights_out, weights_in);
+}
+
+template <class Exec, class T>
+std::vector<StateField> MatrixHosts<Exec, T>::master_fields() const {
+  std::vector<StateField> fields;
+  for (const Hosted& matrix : hosted_) {
+    OwnedTensor<Exec, T> whole;
+    whole.spec = matrix.spec;
+    whole.saved = matrix.saved;
+    fields.push_back(field_of(whole, "/model/" + matrix.spec.name, matrix.master.data()));
+  }
+  return fields;
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::initialise(double range, std::uint64_t seed) {
+  for (const Hosted& matrix : hosted_) {
+    TensorHolding whole;
+    whole.whole = whole.local = matrix.spec;
+    initialise_rows<Exec, float>(exec_, whole, 0, matrix.spec.rows, range, seed,
+                                 {matrix.master.data(), matrix.master.size()});
+  }
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
+                                  Trace* trace) {
+  if (groups_.empty()) return;
+  const std::size_t base = optimizer.matrix_count() - items_.size();
+  exec_.fence("hosts");
+  groups_[0].gradients->start();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    wait(*group.gradients);
+    if (g + 1 < groups_.size()) groups_[g + 1].gradients->start();
+    {
+      const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
+      optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
+      exec_.fence("hosts");
+    }
+    group.weights->start();
+    if (g > 0) wait(*groups_[g - 1].weights);
+  }
+  wait(*groups_.back().weights);
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::wait(Exchange& exchange) {
+  const auto begin = std::chrono::steady_clock::now();
+  exchange.finish();
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+template <class Exec, class T>
+void MatrixHosts<Exec, T>::publish() {
+  for (Group& group : groups_) {
+    if constexpr (!shared)
+      for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
+        const Hosted& matrix = hosted_[h];
+        convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
+                                Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
+      }
+    exec_.fence("hosts");
+    group.weights->start();
+    group.weights->finish();
+  }
+}
+
+#define SESTINA_MATRIX_HOSTS(Exec, T) template class MatrixHosts<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_MATRIX_HOSTS)
+
+}  // namespace sestina

@@ -1,0 +1,77 @@
+// Matrices under tensor parallelism whose update is that of the whole matrix: one rank of the group is its home (or,
+// with parallel.tp_update = "duplicated", every rank is) and keeps its master weights and state. Group of matrices by
+// group (micro-groups of the plan), shards of gradients travel to the homes in one all-to-all, and shards of updated
+// weights back in another, while the next group's gradients and the last group's weights are under way (Canzona,
+// algorithm 3).
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/optimizer/optimizer.hpp"
+#include "core/session.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/trace.hpp"
+#include "parallel/plan/shard_layout.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class MatrixHosts {
+ public:
+  // Of data-parallel rank dp_rank; the arena's shards are sent from and received into. Nothing is hosted without tensor
+  // parallelism.
+  MatrixHosts(const Exec&, Communicator& tp_group, const StagePlan&, const Options&, const Arena<Exec, T>&,
+              int dp_rank);
+
+  const std::vector<MatrixItem<Exec>>& items() const { return items_; }  // updated here, group by group
+  std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
+  void initialise(double range, std::uint64_t seed);
+
+  // The update of all hosted matrices; `optimizer` holds items() behind its other matrices.
+  void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
+              Trace* trace = nullptr);
+  // Master weights were written: sends their shards to all ranks.
+  void publish();
+
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // for exchanges in update
+  std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
+
+ private:
+  struct Hosted {  // a matrix whose home this is
+    TensorSpec spec;
+    bool saved = true;
+    Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
+    Matrix<float, Exec> gradient;                                                    // in its group's slot
+    Matrix<T, Exec> weight;  // likewise: what is sent; the master itself where that is computed with
+  };
+  struct Group {
+    std::vector<int> specs;
+    std::size_t first_hosted = 0, end_hosted = 0;  // in hosted_
+    std::size_t first_item = 0, end_item = 0;      // in items_
+    std::unique_ptr<Exchange> gradients, weights;
+  };
+  // Gradients and weights of two groups that follow one another are in memory at a time.
+  struct Slot {
+    Kokkos::View<float*, typename Exec::memory_space> gradients;
+    Kokkos::View<T*, typename Exec::memory_space> weights;
+  };
+  static constexpr bool shared = std::is_same_v<T, float>;
+
+  bool is_home(int spec, int tp_rank) const;
+  void host_matrices(const StagePlan&, const Options&, int dp_rank);
+  void place(Group&, Slot&);
+  void wait(Exchange&);
+  void make_exchanges(Group&, const StagePlan&, const ModelConfig&, const Arena<Exec, T>&);
+
+  Exec exec_;
+  Communicator& group_;
+  std::vector<int> host_;  // by spec, as in the plan
+  std::vector<Hosted> hosted_;
+  std::vector<Group> groups_;
+  std::vector<MatrixItem<Exec>> items_;
+  Slot slots_[2];
+  double wait_seconds_ = 0;
+};
+
+}  // namespace sestina

@@ -1,0 +1,72 @@
+#include "parallel/step/weight_gather.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "parallel/comm/node_levels.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+WeightGather<Exec, T>::WeightGather(Communicator& group, const StagePlan& stage, const GradientBuckets& all,
+                                    const Arena<Exec, T>& arena) {
+  if (group.size() == 1) return;
+  for (const BucketLayout& layout : all.buckets) {
+    if (layout.cut.empty()) continue;  // everybody updates it
+    std::vector<std::vector<Block>> owned(static_cast<std::size_t>(group.size()));
+    for (const int spec : layout.specs) {
+      const auto i = static_cast<std::size_t>(spec);
+      const std::size_t row = arena.row_bytes(i);
+      for (int rank = 0; rank < group.size(); ++rank) {
+        const OwnedRows rows = owned_rows(stage, all, spec, arena.specs()[i], rank);
+        if (rows.begin == rows.end) continue;
+        owned[static_cast<std::size_t>(rank)].push_back(
+            block_of(static_cast<char*>(arena.computed_with(i)) + static_cast<std::size_t>(rows.begin) * row,
+                     static_cast<std::size_t>(rows.end - rows.begin) * row));
+      }
+    }
+    buckets_.push_back({layout.block, make_gather(group, "weights", owned), false});
+  }
+  std::stable_sort(buckets_.begin(), buckets_.end(),
+                   [](const Bucket& a, const Bucket& b) { return a.block < b.block; });
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::start() {
+  for (Bucket& bucket : buckets_) {
+    bucket.weights->start();
+    bucket.open = true;
+  }
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::before_forward(int block) {
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.open) continue;
+    if (bucket.block <= block) {
+      wait_for(bucket);
+    } else {
+      bucket.weights->test();
+    }
+  }
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::finish() {
+  for (Bucket& bucket : buckets_)
+    if (bucket.open) wait_for(bucket);
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::wait_for(Bucket& bucket) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  bucket.weights->finish();
+  bucket.open = false;
+  wait_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+#define SESTINA_WEIGHT_GATHER(Exec, T) template class WeightGather<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_WEIGHT_GATHER)
+
+}  // namespace sestina

@@ -1,0 +1,42 @@
+// Updated weights on their way from their owners to everybody: a variable all-gather, bucket by bucket, under the next
+// forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
+// staged.
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/layout/arena.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/plan/shard_layout.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class WeightGather {
+ public:
+  WeightGather(Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
+
+  // The owned weights have been updated (and the space is fenced). Starts everything, first what the forward pass needs
+  // first.
+  void start();
+  // Waits for what the block needs, moves the rest on.
+  void before_forward(int block);
+  void finish();
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // spent in waiting since the last call
+
+  std::int64_t exchanges_per_step() const { return static_cast<std::int64_t>(buckets_.size()); }
+
+ private:
+  struct Bucket {
+    int block = 0;  // lowest: the first to need it
+    std::unique_ptr<Exchange> weights;
+    bool open = false;
+  };
+  void wait_for(Bucket&);
+
+  std::vector<Bucket> buckets_;  // in the order of the forward pass
+  double wait_seconds_ = 0;
+};
+
+}  // namespace sestina
