@@ -141,7 +141,8 @@ JSON = TOML + (structure,) * 12
 
 
 def damaged(data, choose, others, ways):
-    """The input with one to three kinds of damage; never the input itself."""
+    """The input, which is not empty, with one to three kinds of damage; never the input itself."""
+    assert data
     result = data
     while result == data:
         for _ in range(choose.choice((1, 1, 1, 2, 3))):

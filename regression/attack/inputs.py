@@ -127,7 +127,7 @@ def sorts(good):
     decks = corpus("deck") + [path.read_bytes() for path in sorted((HERE.parent.parent / "inputs").glob("*.toml"))]
     manifests, images, indexes = corpus("manifest") + [good.manifest()] * 10, corpus("safetensors"), corpus("idx")
     images += [next((good.folder / "hf").glob("*.safetensors")).read_bytes()] * 3
-    tokenizers = [t for t in corpus("tokenizer") if t] + [b"\x1d" + b"the of up, they will be there." [:29] + (good.folder / "tokenizer.json").read_bytes()] * 3
+    tokenizers = [t for t in corpus("tokenizer") if t and len(t) > 1 + t[0]] + [b"\x1d" + b"the of up, they will be there." [:29] + (good.folder / "tokenizer.json").read_bytes()] * 3
     one = {"deck": ("fuzz_deck", decks, damage.TOML), "manifest": ("fuzz_manifest", manifests, damage.JSON),
            "safetensors": ("fuzz_safetensors", images, damage.JSON), "index": ("fuzz_idx", indexes, damage.BYTES)}
     named = {name: (program, lambda choose, goods=goods, ways=ways: damage.damaged(choose.choice([g for g in goods if g]), choose, goods, ways))

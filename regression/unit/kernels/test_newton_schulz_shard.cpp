@@ -141,7 +141,7 @@ Array plain(Array x, const NewtonSchulz& ns) {
 
 template <class Exec>
 class NewtonSchulzShard : public testing::Test {};
-TYPED_TEST_SUITE(NewtonSchulzShard, RunSpaces, SpaceNames);
+TYPED_TEST_SUITE(NewtonSchulzShard, reference::RunSpaces, reference::SpaceNames);
 
 struct Case {
   std::size_t rows, cols;
