@@ -38,8 +38,8 @@ QkClip<Exec, T>::QkClip(const Exec& exec, const ModelConfig& config, const Optim
 
 template <class Exec, class T>
 void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor) {
-  const bool q = tensor.spec.name.find(".q_proj.") != std::string::npos;
-  if (!q && tensor.spec.name.find(".k_proj.") == std::string::npos) return;
+  if (tensor.spec.projection == Projection::none) return;
+  const bool q = tensor.spec.projection == Projection::query;
   const std::int64_t rows = tensor.spec.rows / groups_;  // heads of a group lie together
   SESTINA_REQUIRE(tensor.spec.rows % groups_ == 0, "{}: {} rows in {} groups", tensor.spec.name, tensor.spec.rows,
                   groups_);

@@ -79,7 +79,7 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
 bool is_sharded(const TensorSpec& spec, const Options& options) {
   const int tp = options.parallel.tp;
   if (tp == 1 || options.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
-  return is_matrix_optimized(spec, options.optimizer) && options.optimizer.matrix->kind == "muon" &&
+  return is_matrix_optimized(spec, options.optimizer) && find_matrix_kind(options.optimizer.matrix->kind)->shardable &&
          matrix_parts(spec, options.optimizer).size() == 1 &&
          local_spec(spec, options.model, tp, 0).elements() != spec.elements();
 }
