@@ -27,8 +27,11 @@ QkClip<Exec, T>::QkClip(const Exec& exec, const ModelConfig& config, const Optim
       groups_(static_cast<int>(config.num_key_value_heads)),
       scores_("sestina::largest_scores", static_cast<std::size_t>(config.num_hidden_layers),
               static_cast<std::size_t>(heads_)),
-      host_(Kokkos::create_mirror_view(scores_)),
       largest_(scores_.size()) {
+  if constexpr (is_host<Exec>)
+    host_ = scores_;
+  else
+    host_ = decltype(host_)("sestina::largest_scores_host", scores_.extent(0), scores_.extent(1));
   for (const auto& tensor : tensors) add(tensor);
   start_step(exec);
 }
