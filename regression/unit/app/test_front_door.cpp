@@ -10,6 +10,7 @@
 #include "app/train/progress.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
+#include "core/layout/tensor_sums.hpp"
 #include "core/deck/deck.hpp"
 
 namespace sestina {
