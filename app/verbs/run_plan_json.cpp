@@ -1,5 +1,6 @@
 // `sestina plan --json`: one object.
 #include <fmt/core.h>
+#include <algorithm>
 
 #include <nlohmann/json.hpp>
 
@@ -105,7 +106,7 @@ Json ownership_json(const RunPlan& run) {
 
 Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
-  const bool known = run.available_bytes != 0;
+  const auto& compared = run.compared;
   Json out = {
       {"model", model_json(run.options)},
       {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
@@ -120,8 +121,11 @@ Json to_json(const RunPlan& run) {
               {"steps", run.options.run.steps},
               {"memory",
                {{"needed_bytes", run.needed_bytes},
-                {"available_bytes", known ? Json(run.available_bytes) : Json(nullptr)},
-                {"fits", known ? Json(run.needed_bytes <= run.available_bytes) : Json(nullptr)}}},
+                {"available_bytes", compared.empty() ? Json(nullptr) : Json(compared.front().available)},
+                {"compared_with", compared.empty() ? Json(nullptr) : Json(compared.front().name)},
+                {"fits", compared.empty() ? Json(nullptr)
+                                          : Json(std::all_of(compared.begin(), compared.end(),
+                                                             [](const auto& memory) { return memory.fits(); }))}}},
               {"estimate",
                {{"step_s", json_of(run.step_s())},
                 {"forward_backward_s", json_of(run.forward_backward_s)},

@@ -153,11 +153,13 @@ void print_memory(const RunPlan& run) {
   for (const auto& kind : kinds)
     fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
                bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
-  const std::string have = run.available_bytes == 0 ? "" : with_unit(static_cast<double>(run.available_bytes), "B");
-  fmt::print("  {:16}{:>12}  {}\n\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"),
-             have.empty()                              ? ""
-             : run.needed_bytes <= run.available_bytes ? "fits: this machine has " + have + " left"
-                                                       : "DOES NOT FIT: this machine has " + have + " left");
+  fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
+  for (const RunPlan::Memory& memory : run.compared)
+    fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
+               with_unit(static_cast<double>(memory.needed), "B"),
+               with_unit(static_cast<double>(memory.available), "B"));
+  if (run.compared.empty()) fmt::print("  {:16}{:>12}  (set machine.memory, machine.host_memory)\n", "fits", "unknown");
+  fmt::print("\n");
 }
 
 void print_time(const RunPlan& run) {
