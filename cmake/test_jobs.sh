@@ -41,8 +41,8 @@ sanitizer_tests() {
   unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
-# The program runs on the null device (regression/null_device), which checks and counts what its host side does; the
-# tests of the kernels where there is a GPU.
+# The program runs on the null device (regression/null_device), which checks and counts what its host side does. Where
+# there is a GPU, the unit tests that are typed over the execution spaces, those of ranks, and the golden files run on it.
 cuda_tests() {
   if ! find_nvcc; then
     say "no nvcc: the CUDA build is skipped"
@@ -51,7 +51,7 @@ cuda_tests() {
   fi
   prepare cuda
   local gpu=""
-  ! nvidia-smi --list-gpus >/dev/null 2>&1 || gpu=unit_kernels
+  ! nvidia-smi --list-gpus >/dev/null 2>&1 || gpu="unit_kernels unit_core unit_io unit_step unit_mpi sestina-replay"
   say "building Sestina for CUDA"
   compile cuda "$build/cuda" sestina $gpu || { build_failed "$build/cuda"; return 0; }
   passed=$((passed + 1))
@@ -63,10 +63,11 @@ cuda_tests() {
     skipped=$((skipped + 1))
   fi
   if [ -n "$gpu" ]; then
-    say "kernel tests on the GPU"
-    run_ctest "$build/cuda" --label-regex kernels
+    say "unit tests and golden files on the GPU"
+    run_ctest "$build/cuda" --label-regex '^(kernels|core|io|step|mpi)$'
+    run_ctest "$build/cuda" --tests-regex '^replay'
   else
-    say "no GPU here: the kernels' tests are skipped"
+    say "no GPU here: its unit tests and golden files are skipped"
     skipped=$((skipped + 1))
   fi
 }

@@ -35,7 +35,7 @@ void on_interrupt(int signal) {
   if (interrupts != 0) _exit(static_cast<int>(ExitCode::interrupted));
   interrupts = 1;
   came[signal] = 1;
-  static constexpr char message[] = "\nsestina: stopping with a checkpoint; Ctrl-C again leaves at once\n";
+  static constexpr char message[] = "\nsestina: stopping; press Ctrl-C again to exit at once\n";
   const int saved = errno;
   [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
   errno = saved;
@@ -172,8 +172,8 @@ bool Stop::told_to_stop(double reserve) {
   return !reason_.empty();
 }
 
-Stop::Wish Stop::poll(double reserve) {
-  if (told_to_stop(reserve)) return Wish::stop;
+Stop::Vote Stop::poll(double reserve) {
+  if (told_to_stop(reserve)) return Vote::stop;
   const double now = boot_seconds();
   const bool save_asked = save_signal != 0;
   save_signal = 0;
@@ -184,8 +184,8 @@ Stop::Wish Stop::poll(double reserve) {
     if (take(stop_file_)) reason_ = "STOP file";
     save_file = take(checkpoint_file_);
   }
-  if (!reason_.empty()) return Wish::stop;
-  return save_asked || save_file ? Wish::save : Wish::go_on;
+  if (!reason_.empty()) return Vote::stop;
+  return save_asked || save_file ? Vote::save : Vote::go_on;
 }
 
 std::string Stop::reason() const { return reason_; }

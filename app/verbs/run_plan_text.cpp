@@ -62,7 +62,7 @@ const char* name_of(ParallelOptions::Partition partition) {
 }
 
 void print_ratio(const char* what, const LoadRatio& load) {
-  fmt::print("  {:28}{:8.4f}   least possible {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
+  fmt::print("  {:28}{:8.4f}   lower bound {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
 }
 
 // A line of the table: ranks begin to end - 1 and what the least and the most loaded of them have.
@@ -114,13 +114,13 @@ void print_balance(const RunPlan& run) {
   for (const StagePlan& stage : plan.stages)
     for (const int owner : stage.owner) matrices += owner != scalar_tensor;
   if (matrices == 0) {
-    fmt::print("no matrix optimizer: all tensors are cut at rows, evenly\n\n");
+    fmt::print("no matrix optimizer: all tensors are split evenly by rows\n\n");
     return;
   }
-  fmt::print("loads of {} matrices, largest over mean\n", matrices);
+  fmt::print("load of {} matrices, max / mean\n", matrices);
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
-  if (plan.tp > 1) print_ratio("tensor-parallel hosts", plan.host_cost);
+  if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.home_cost);
   print_loads(run);
   fmt::print("\n");
 }
@@ -147,7 +147,7 @@ void print_memory(const RunPlan& run) {
   const auto kinds = kinds_of(fullest, run.options.train.precision == TrainOptions::Precision::fp32);
   std::size_t largest = 1;
   for (const auto& kind : kinds) largest = std::max(largest, kind.bytes);
-  fmt::print("{}\n", many ? fmt::format("memory of the fullest rank; the emptiest takes {}",
+  fmt::print("{}\n", many ? fmt::format("memory of the rank that needs most; the least is {}",
                                         with_unit(static_cast<double>(emptiest.total()), "B"))
                           : "memory");
   for (const auto& kind : kinds)
@@ -166,7 +166,7 @@ void print_time(const RunPlan& run) {
                seconds ? "" : fmt::format("  (set {})", keys));
   };
   const bool matrices = run.options.optimizer.matrix.has_value();
-  fmt::print("time, at the machine's peak\n");
+  fmt::print("time at the machine's peak\n");
   line("model", run.forward_backward_s, "machine.peak_tflops");
   line("optimizer", run.optimizer_s,
        matrices ? "machine.peak_tflops, machine.memory_bandwidth" : "machine.memory_bandwidth");
@@ -194,15 +194,15 @@ void print_text(const RunPlan& run) {
 }
 
 void print_text(const PaperReading& reading) {
-  fmt::print("largest over mean             {:>8}{:>12}\n", "FLOPs", "elements");
-  fmt::print("data-parallel ranks; least possible {:.2f}\n", reading.dp_bound);
+  fmt::print("max / mean                    {:>8}{:>12}\n", "FLOPs", "elements");
+  fmt::print("data-parallel ranks; lower bound {:.2f}\n", reading.dp_bound);
   print_rows(reading.dp);
-  fmt::print("hosts of data-parallel rank 0\n");
-  print_rows(reading.hosts);
-  fmt::print("  micro-groups over the hosts of other ranks: FLOPs {:.2f} to {:.2f}\n", reading.hosts_least,
-             reading.hosts_most);
-  fmt::print("hosts of all ranks; least possible {:.2f}\n", reading.all_hosts_bound);
-  print_rows(reading.all_hosts);
+  fmt::print("home ranks of data-parallel rank 0\n");
+  print_rows(reading.homes);
+  fmt::print("  micro-groups over the home ranks of other data-parallel ranks: FLOPs {:.2f} to {:.2f}\n",
+             reading.homes_least, reading.homes_most);
+  fmt::print("home ranks of all data-parallel ranks; lower bound {:.2f}\n", reading.all_homes_bound);
+  print_rows(reading.all_homes);
 }
 
 }  // namespace sestina

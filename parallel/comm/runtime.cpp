@@ -62,7 +62,7 @@ Runtime::Runtime(double start_timeout, const std::function<int()>& give_up) {
         launch.tasks, launch.variable);
   if (!has_meeting_point(launch))
     fail(ExitCode::unavailable,
-         "srun started {} tasks, but gave them no way to find each other: start them with srun --mpi=pmix, or with "
+         "srun started {} tasks, but without PMI, so they cannot connect: start them with srun --mpi=pmix, or with "
          "mpirun inside the job",
          launch.tasks);
   wait_limit() = {start_timeout, patience_of(launched_rank()), "start of MPI"};
@@ -72,8 +72,8 @@ Runtime::Runtime(double start_timeout, const std::function<int()>& give_up) {
     world_.reset();
     ranks::stop(end_code_);
     fail(ExitCode::unavailable,
-         "started as {} tasks ({} is set), but MPI ({}) finds {}: the launcher and the library do not know each other; "
-         "use the mpirun of that library, or srun --mpi=pmix",
+         "started as {} tasks ({} is set), but MPI ({}) finds {}: the launcher does not belong to this library; use "
+         "the mpirun of that library, or srun --mpi=pmix",
          launch.tasks, launch.variable, ranks::library(), found);
   }
   wait_limit().later = patience_of(rank());

@@ -133,7 +133,7 @@ class Case(unittest.TestCase):
         caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")), 0)
         return caught >> (number - 1) & 1 == 1
 
-    def rank_processes(self, child, ranks):
+    def rank_processes(self, child, ranks, seconds=30):
         """Process numbers of the ranks, by rank."""
         found = {}
         def look():
@@ -146,7 +146,7 @@ class Case(unittest.TestCase):
                     if word.startswith("OMPI_COMM_WORLD_RANK="):
                         found[int(word.split("=")[1])] = int(number)
             return len(found) == ranks
-        self.wait_for(look, child)
+        self.wait_for(look, child, seconds)
         return found
 
     def train_ranks(self, ranks, run, *more, expected=DONE, **options):

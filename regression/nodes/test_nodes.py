@@ -71,7 +71,7 @@ class TwoNodes(fault.Case):
         self.wait_for(lambda: self.steps_done("run") >= 20, child, 60)
         self.nodes.cut()
         output = self.ends_in_time(child, 4)
-        self.assertIn("(run.abort_timeout): lost, or hanging", output)
+        self.assertIn("(run.abort_timeout): lost or hanging", output)
         self.assertRegex(output, r"waited 4 s for rank 2, 3 \(node right\)")
 
     def test_slow(self):
@@ -80,7 +80,7 @@ class TwoNodes(fault.Case):
         if not self.nodes.slow():
             child.kill()
             self.skipTest("this kernel cannot slow a link down (tc tbf)")
-        self.assertIn("(run.abort_timeout): lost, or hanging", self.ends_in_time(child, 4))
+        self.assertIn("(run.abort_timeout): lost or hanging", self.ends_in_time(child, 4))
 
 
 if __name__ == "__main__":

@@ -94,9 +94,9 @@ TEST(RankScale, WishesOverNodes) {
     return [times](std::unique_ptr<Communicator> world) {
       const auto group = with_node_groups(std::move(world), 8);
       for (int i = 0; i < times; ++i) {
-        double wishes[RunMessages::wishes] = {group->rank() == 77 ? 1.0 : 0.0, 0, 0};
-        group->all_reduce(wishes, RunMessages::wishes, Reduction::max);
-        EXPECT_EQ(wishes[0], 1);
+        double votes[RunMessages::votes] = {group->rank() == 77 ? 1.0 : 0.0, 0, 0};
+        group->all_reduce(votes, RunMessages::votes, Reduction::max);
+        EXPECT_EQ(votes[0], 1);
       }
     };
   };
