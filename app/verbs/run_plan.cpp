@@ -37,8 +37,8 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const auto tp = static_cast<std::size_t>(run.plan.tp);
         const bool owns = stage.owner[i] == every_rank || static_cast<std::size_t>(stage.owner[i]) == rank / tp;
-        const bool hosts = stage.host[i] == every_rank || static_cast<std::size_t>(stage.host[i]) == rank % tp;
-        if (owns && hosts) seconds[rank] += cost;
+        const bool homes = stage.home[i] == every_rank || static_cast<std::size_t>(stage.home[i]) == rank % tp;
+        if (owns && homes) seconds[rank] += cost;
       }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank)

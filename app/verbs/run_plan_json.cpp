@@ -89,7 +89,7 @@ Json ownership_json(const RunPlan& run) {
         {{"operation", c.operation}, {"group", c.group}, {"what", c.what}, {"count", c.count}, {"bytes", c.bytes}});
   Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
   if (plan.tp > 1) {
-    out["hosts"] = ranks_by_name(plan, &StagePlan::host);
+    out["hosts"] = ranks_by_name(plan, &StagePlan::home);
     out["micro_groups"] = micro_groups_json(plan);
   }
   out["buckets"] = buckets;
@@ -107,7 +107,7 @@ Json to_json(const RunPlan& run) {
       {"ranks", ranks_json(run)},
       {"ratios",
        {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
-        {"hosts", {{"cost", plan.host_cost.ratio}, {"bound", plan.host_cost.bound}}}}}};
+        {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
   out.update(ownership_json(run));
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},
@@ -141,10 +141,10 @@ void print_json(const RunPlan& run) { fmt::print("{}\n", to_json(run).dump(2)); 
 void print_json(const PaperReading& reading) {
   const Json out = {{"dp", rows_json(reading.dp)},
                     {"dp_bound", reading.dp_bound},
-                    {"hosts_of_rank_0", rows_json(reading.hosts)},
-                    {"hosts_of_any_rank", {{"least", reading.hosts_least}, {"most", reading.hosts_most}}},
-                    {"all_hosts", rows_json(reading.all_hosts)},
-                    {"all_hosts_bound", reading.all_hosts_bound}};
+                    {"hosts_of_rank_0", rows_json(reading.homes)},
+                    {"hosts_of_any_rank", {{"least", reading.homes_least}, {"most", reading.homes_most}}},
+                    {"all_homes", rows_json(reading.all_homes)},
+                    {"all_homes_bound", reading.all_homes_bound}};
   fmt::print("{}\n", out.dump(2));
 }
 

@@ -119,7 +119,7 @@ void print_balance(const RunPlan& run) {
   fmt::print("loads of {} matrices, largest over mean\n", matrices);
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
-  if (plan.tp > 1) print_ratio("tensor-parallel hosts", plan.host_cost);
+  if (plan.tp > 1) print_ratio("tensor-parallel homes", plan.home_cost);
   print_loads(run);
   fmt::print("\n");
 }
@@ -191,12 +191,12 @@ void print_text(const PaperReading& reading) {
   fmt::print("largest over mean             {:>8}{:>12}\n", "FLOPs", "elements");
   fmt::print("data-parallel ranks; least possible {:.2f}\n", reading.dp_bound);
   print_rows(reading.dp);
-  fmt::print("hosts of data-parallel rank 0\n");
-  print_rows(reading.hosts);
-  fmt::print("  micro-groups over the hosts of other ranks: FLOPs {:.2f} to {:.2f}\n", reading.hosts_least,
-             reading.hosts_most);
-  fmt::print("hosts of all ranks; least possible {:.2f}\n", reading.all_hosts_bound);
-  print_rows(reading.all_hosts);
+  fmt::print("homes of data-parallel rank 0\n");
+  print_rows(reading.homes);
+  fmt::print("  micro-groups over the homes of other ranks: FLOPs {:.2f} to {:.2f}\n", reading.homes_least,
+             reading.homes_most);
+  fmt::print("homes of all ranks; least possible {:.2f}\n", reading.all_homes_bound);
+  print_rows(reading.all_homes);
 }
 
 }  // namespace sestina

@@ -75,7 +75,7 @@ ArenaLayout matrix_arena_layout(
     const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
 
 // Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows
-// of a tensor are dealt out to ranks they are cut between chunks. So no cut changes a sum.
+// of a tensor are sharded over ranks they are cut between chunks. So no cut changes a sum.
 inline constexpr std::int64_t chunk_elements = 4096;
 inline std::int64_t chunk_rows(const TensorSpec& spec) {
   return spec.cols < chunk_elements ? chunk_elements / spec.cols : 1;

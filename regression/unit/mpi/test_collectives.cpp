@@ -54,7 +54,7 @@ CountedKinds planned(const Options& options) {
   return kinds;
 }
 
-// One number of each rank: summed over the tensor-parallel groups where wished, then the largest of all ranks.
+// One number of each rank: summed over the tensor-parallel groups where asked for, then the largest of all ranks.
 double busiest(const ProcessGrid& grid, double value, bool add) {
   if (add) grid.tp_group->all_reduce(&value, 1, Reduction::sum);
   world().all_reduce(&value, 1, Reduction::max);
@@ -102,6 +102,8 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   }
   for (const auto& [name, kind] : plan) EXPECT_EQ(sent.count(name), 1u) << what << ": " << name << " was not sent";
 }
+
+// Ranks: Collectives 2 4 6
 
 TEST(Collectives, OfEveryFamilyAreThoseOfThePlan) {
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt})

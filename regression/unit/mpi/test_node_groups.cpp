@@ -13,6 +13,8 @@
 namespace sestina {
 namespace {
 
+// Ranks: NodeGroups 4 6
+
 TEST(NodeGroups, GiveWhatOneLevelGives) {
   for (const int node_size : {0, 1, 2, 3, 4}) {  // 4 of 6: a node of four and one of two
     const auto group = with_node_groups(world().split(0, world().rank()), node_size);

@@ -145,17 +145,17 @@ TEST(PlanLayout, ChunksOfRowsAreCutEvenlyAndNeverInside) {
   }
 }
 
-TEST(PlanHosts, GroupsOfHostsHaveEvenBytes) {
-  const auto rank = group_hosts({8, 1, 7, 2, 6, 3}, 3, 2);
+TEST(PlanHomes, GroupsOfHomesHaveEvenBytes) {
+  const auto rank = group_homes({8, 1, 7, 2, 6, 3}, 3, 2);
   std::vector<std::int64_t> load(3, 0);
   const std::vector<std::int64_t> bytes = {8, 1, 7, 2, 6, 3};
-  for (std::size_t host = 0; host < 6; ++host) load.at(static_cast<std::size_t>(rank[host] / 2)) += bytes[host];
+  for (std::size_t home = 0; home < 6; ++home) load.at(static_cast<std::size_t>(rank[home] / 2)) += bytes[home];
   EXPECT_EQ(load, (std::vector<std::int64_t>{9, 9, 9}));
   EXPECT_EQ(std::set<int>(rank.begin(), rank.end()).size(), 6u);
 }
 
-TEST(PlanHosts, MicroGroupsHoldToTheirBytes) {
-  const std::vector<HostedMatrix> matrices = {{0, 0, 10, 4}, {1, 1, 10, 4}, {2, 0, 5, 2}, {3, 1, 5, 2}, {4, 0, 1, 2}};
+TEST(PlanHomes, MicroGroupsHoldToTheirBytes) {
+  const std::vector<HomedMatrix> matrices = {{0, 0, 10, 4}, {1, 1, 10, 4}, {2, 0, 5, 2}, {3, 1, 5, 2}, {4, 0, 1, 2}};
   const auto all = micro_groups(matrices, 2, 1000);
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].bytes, 8);
