@@ -12,27 +12,31 @@ first_run() {
     say "turning the text into tokens"
     "$sestina" data tokenize "$text" --tokenizer "$work/tokenizer.json" -o "$work/tokens"
   fi
-  say "training the same model twice (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command goes on)"
+  say "training the same model twice (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command resumes)"
   for kind in adamw muon; do
     say "with $kind"
     train_with "$kind" "$runs/$kind"
   done
   "$sestina" report "$runs/adamw" "$runs/muon" -o "$runs/report.html"
+  for kind in adamw muon; do
+    say "validation loss with $kind: $(last_validation "$runs/$kind")"
+  done
   better=$(better_run "$runs/adamw" "$runs/muon")
-  say "what the better model (${better##*/}) writes after \"The kernel\":"
+  say "the better one is ${better##*/}; what its model writes after \"The kernel\":"
   "$sestina" generate -r "$better" --prompt "The kernel" --tokens 120 --temperature 0.7
   say "losses, learning rates and times of both as plots: $runs/report.html"
   say "the deck: inputs/first_run.toml; the runs: ${runs#"$root/"}; delete that folder to train anew"
   say "your own text next: build/bin/sestina init mine --data PATH"
 }
 
-# train_with KIND RUN: a run that was stopped goes on. Muon's steps are scaled to those of AdamW: one rate serves both.
+# train_with KIND RUN: a run that was stopped is resumed. Each optimizer has the learning rate that was best for it in short
+# runs; Muon's steps are scaled to those of AdamW, which updates the embedding and the head beside it.
 train_with() {
   local code=0
   local -a keys=("train.precision=$(fast_precision)")
-  [ "$1" = adamw ] || keys+=("optimizer.kind=$1" optimizer.scale=match_rms_adamw)
+  [ "$1" = adamw ] || keys+=("optimizer.kind=$1" optimizer.scale=match_rms_adamw schedule.lr=5e-3)
   "$sestina" train -i "$root/inputs/first_run.toml" -d "$2" -r auto "${keys[@]}" || code=$?
-  ((code != 75)) || say "stopped early: ./setup.sh run goes on from here"
+  ((code != 75)) || say "stopped early: ./setup.sh run resumes from here"
   ((code == 0)) || exit "$code"
 }
 
@@ -40,9 +44,11 @@ train_with() {
 better_run() {
   local run
   for run in "$@"; do
-    printf '%s %s\n' "$(grep '"kind":"val"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')" "$run"
+    printf '%s %s\n' "$(last_validation "$run")" "$run"
   done | sort -g | head -n 1 | cut -d ' ' -f 2-
 }
+
+last_validation() { grep '"kind":"val"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
 
 # bf16 where the processor multiplies it, else fp32.
 fast_precision() {

@@ -115,14 +115,14 @@ void Parser::refuse_extras(const App& verb) {
 // Overrides are the words that are left.
 void Parser::add_deck(App* app, DeckArguments& deck) {
   app->add_option("-i,--input", deck.deck, "deck (TOML; every key: inputs/README.md)");
-  app->add_option("overrides", deck.overrides, "section.key=value, each read as TOML; they win over the deck")
+  app->add_option("overrides", deck.overrides, "section.key=value, each read as TOML; override the deck")
       ->type_name("KEY=VALUE")
       ->default_str("");
 }
 
 void Parser::add_source(App* app, std::string& checkpoint, std::string& hf) {
-  auto* from =
-      app->add_option("-r,--resume", checkpoint, "checkpoint folder, or a run directory: its newest complete one");
+  auto* from = app->add_option("-r,--resume", checkpoint,
+                               "checkpoint folder, or a run directory (its newest complete checkpoint)");
   app->add_option("--hf", hf, "folder with config.json and safetensors")->excludes(from);
 }
 
@@ -140,10 +140,10 @@ void Parser::add_train() {
   auto a = verb<TrainArguments>(root_, "train", "train a model from a deck", app);
   add_deck(app, a->deck);
   app->add_option("-r,--resume", a->resume,
-                  "go on from a checkpoint: auto (newest, or a fresh start), latest, or a folder");
+                  "resume from a checkpoint: auto (newest, or a fresh start), latest, or a folder");
   app->add_option("-d,--run-dir", a->run_dir, "run directory (default: run.dir, else runs/<run.name>)");
-  app->add_flag("-n,--dry-run", a->dry_run, "validate everything, print the resolved deck, quit");
-  app->add_flag("--weights-only", a->weights_only, "take the weights alone from the checkpoint of -r");
+  app->add_flag("-n,--dry-run", a->dry_run, "validate everything, print the resolved deck and exit");
+  app->add_flag("--weights-only", a->weights_only, "load only the weights of the checkpoint given with -r");
   app->add_option_function<std::string>(
          "-t,--walltime",
          [a](const std::string& text) {
@@ -152,9 +152,9 @@ void Parser::add_train() {
              fail(ExitCode::usage, "sestina train: -t: not a duration, got {}, allowed hh:mm:ss above 0", text);
            a->walltime = *seconds;
          },
-         "stop with a checkpoint before this time is over")
+         "save a checkpoint and stop before this wall time")
       ->type_name("hh:mm:ss");
-  app->add_option("--progress", a->progress, "the bar: auto = on a terminal, without a launcher")
+  app->add_option("--progress", a->progress, "progress bar: auto = on a terminal and not under a launcher")
       ->check(CLI::IsMember({"auto", "always", "never"}));
   app->parse_complete_callback([this, a] {
     a->kokkos = kokkos_;
@@ -221,19 +221,20 @@ void Parser::add_data() {
   app->add_option("--tokenizer", t->tokenizer, "tokenizer.json (default: bytes)");
   app->add_option("--separator", t->separator, "line between documents (default: a file is a document)");
   add_json_lines(app, *t);
-  app->add_flag("!--no-end", t->end_of_document, "add no end-of-document token");
+  app->add_flag("!--no-end", t->end_of_document, "do not append the end-of-document token");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 
-  auto k = verb<DataTrainTokenizerArguments>(*data, "train-tokenizer", "make a byte-level BPE tokenizer.json from text",
-                                             app);
+  auto k =
+      verb<DataTrainTokenizerArguments>(*data, "train-tokenizer", "train a byte-level BPE tokenizer.json on text", app);
   app->add_option("inputs", k->inputs, "text or JSONL files, gzip and zstd too, or folders")
       ->required()
       ->default_str("");
   app->add_option("-o,--output", k->output, "tokenizer.json to write")->required();
-  app->add_option("--vocab-size", k->vocab_size, "tokens in all")->check(CLI::Range(257, 1 << 24));
+  app->add_option("--vocab-size", k->vocab_size, "vocabulary size")->check(CLI::Range(257, 1 << 24));
   add_json_lines(app, *k);
-  app->add_option("--pattern", k->pattern, "how words are cut")->check(CLI::IsMember({"gpt2", "llama3", "qwen"}));
+  app->add_option("--pattern", k->pattern, "how text is split into words")
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen"}));
   auto given = std::make_shared<bool>(false);  // the first one replaces the default
   app->add_option_function<std::string>(
          "--special",
@@ -242,7 +243,7 @@ void Parser::add_data() {
            *given = true;
            k->special.push_back(token);
          },
-         "special token; may be given several times (default: <|endoftext|>)")
+         "special token; repeatable (default: <|endoftext|>)")
       ->trigger_on_parse();
   app->add_option("--threads", k->threads, "0 = all cores")->check(threads);
   add_json(app, k->json);
@@ -251,8 +252,8 @@ void Parser::add_data() {
   auto s = verb<DataInspectArguments>(*data, "inspect", "show what a data file holds", app);
   app->add_option("path", s->path, "token file, Megatron prefix or text")->required();
   app->add_option("--format", s->format, "default: by suffix")->check(formats);
-  app->add_option("--tokenizer", s->tokenizer, "shows tokens as text");
-  app->add_option("--tokens", s->tokens, "how many to show")->check(CLI::Range(0, 1 << 20));
+  app->add_option("--tokenizer", s->tokenizer, "to show tokens as text");
+  app->add_option("--tokens", s->tokens, "number of tokens to show")->check(CLI::Range(0, 1 << 20));
   add_json(app, s->json);
 
   auto v = verb<DataVerifyArguments>(*data, "verify", "check data files from end to end", app);
@@ -262,7 +263,7 @@ void Parser::add_data() {
       ->type_name("KEY=VALUE")
       ->default_str("");
   app->add_option("--format", v->format, "of the paths, default: by suffix")->check(formats);
-  app->add_option("--vocab-size", v->vocab_size, "tokens must lie below it, 0 = not checked")
+  app->add_option("--vocab-size", v->vocab_size, "token ids must be below it, 0 = not checked")
       ->check(CLI::Range(0, 1 << 30));
   add_json(app, v->json);
   app->parse_complete_callback([v] {
@@ -285,22 +286,23 @@ void Parser::add_checkpoint() {
   add_json(app, v->json);
 
   auto e = verb<CheckpointExportArguments>(*checkpoint, "export", "write HF's config.json and model.safetensors", app);
-  app->add_option("checkpoint", e->checkpoint, "checkpoint, or run directory: its newest complete one")->required();
+  app->add_option("checkpoint", e->checkpoint, "checkpoint, or run directory (its newest complete checkpoint)")
+      ->required();
   app->add_option("-o,--output", e->output, "new folder")->required();
   app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put beside it (default: that of the deck)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
-  auto c =
-      verb<CheckpointConvertArguments>(*checkpoint, "convert", "write the same state in another number of shards", app);
-  app->add_option("checkpoint", c->checkpoint, "checkpoint, or run directory: its newest complete one")->required();
-  app->add_option("-o,--output", c->run_dir, "run directory that gets the checkpoint; must not hold its step yet")
+  auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert",
+                                            "rewrite a checkpoint with another number of shards", app);
+  app->add_option("checkpoint", c->checkpoint, "checkpoint, or run directory (its newest complete checkpoint)")
       ->required();
-  app->add_option("--shards", c->shards, "files to cut it into, by rows")->check(CLI::Range(1, 99999));
+  app->add_option("-o,--output", c->run_dir, "run directory to write to; must not hold this step yet")->required();
+  app->add_option("--shards", c->shards, "number of shard files, split by rows")->check(CLI::Range(1, 99999));
   add_json(app, c->json);
 
-  auto m = verb<CheckpointImportArguments>(*checkpoint, "import", "make a checkpoint from an HF folder", app);
+  auto m = verb<CheckpointImportArguments>(*checkpoint, "import", "convert an HF folder to a checkpoint", app);
   app->add_option("hf", m->hf, "folder with config.json and safetensors")->required();
-  app->add_option("-d,--run-dir", m->run_dir, "run directory that gets checkpoints/step_00000000")->required();
+  app->add_option("-d,--run-dir", m->run_dir, "run directory; checkpoints/step_00000000 is written there")->required();
   add_deck(app, m->deck);
 }
 
@@ -310,9 +312,9 @@ void Parser::add_report() {
   app->add_option("run_dirs", a->run_dirs, "run directories")->required()->default_str("");
   app->add_option("-o,--output", a->output, "default: report.html, or report.csv, in the first run directory");
   auto* csv = app->add_flag("--csv", a->csv, "every value of every step as one table instead of the page");
-  auto* watch = app->add_flag("--watch", a->watch, "while the runs go on: a page that is made anew and reloads itself");
+  auto* watch = app->add_flag("--watch", a->watch, "rewrite the page while the runs go on; it reloads itself");
   watch->excludes(csv);
-  app->add_option("--interval", a->interval, "seconds between two looks of --watch")
+  app->add_option("--interval", a->interval, "seconds between updates with --watch")
       ->check(CLI::Range(0.1, 86400.0))
       ->needs(watch);
 }
@@ -323,7 +325,7 @@ void Parser::add_bench() {
   const auto fill = [this](App* app, BenchArguments* a, auto keep) {
     add_deck(app, a->deck);
     app->add_option("--steps", a->steps, "measured")->check(CLI::Range(1, 1 << 20));
-    app->add_option("--warmup", a->warmup, "steps before")->check(CLI::Range(0, 1 << 20));
+    app->add_option("--warmup", a->warmup, "warm-up steps, not timed")->check(CLI::Range(0, 1 << 20));
     add_json(app, a->json);
     app->parse_complete_callback([this, keep] { keep->kokkos = kokkos_; });
   };

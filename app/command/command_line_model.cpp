@@ -24,24 +24,22 @@ void add_generate_options(CLI::App& app, GenerateArguments& a) {
            what)
         ->trigger_on_parse();
   };
-  add_prompt("--prompt", false, "text to continue, - reads standard input; several prompts go side by side");
+  add_prompt("--prompt", false, "text to continue, - reads standard input; several prompts are one batch");
   add_prompt("--prompt-file", true, "file with a text to continue, without its last line break");
   app.add_option("--tokenizer", a.tokenizer, "tokenizer.json (default: that of the deck)");
-  app.add_option("--tokens", a.tokens, "how many to add")->check(CLI::Range(0, 1 << 20));
-  app.add_option("--samples", a.samples, "texts for each prompt, each with draws of its own")
-      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--tokens", a.tokens, "tokens to generate")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--samples", a.samples, "samples for each prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--temperature", a.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-k", a.top_k, "draw from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
-  app.add_option("--top-p", a.top_p, "draw from the most likely tokens that together have this probability, 1 = all")
+  app.add_option("--top-k", a.top_k, "sample from the k most likely tokens, 0 = all")->check(CLI::Range(0, 1 << 30));
+  app.add_option("--top-p", a.top_p, "sample from the most likely tokens with this total probability, 1 = all")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--repetition-penalty", a.repetition_penalty,
-                 "divides logits above 0 of tokens that occur already, multiplies those below; 1 = none")
+                 "divide positive logits of tokens that occurred by it and multiply negative ones, 1 = off")
       ->check(CLI::Range(0.01, 100.0));
   app.add_option_function<std::string>(
-         "--stop", [&a](const std::string& text) { a.stops.push_back(text); },
-         "end ahead of this text; may be given several times")
+         "--stop", [&a](const std::string& text) { a.stops.push_back(text); }, "stop before this string; repeatable")
       ->trigger_on_parse();
-  app.add_option("--seed", a.seed, "of the draws");
+  app.add_option("--seed", a.seed, "seed of the sampling");
   app.footer(
       "Ends at --tokens, --stop, the end-of-document token or the model's max_position_embeddings, and says which "
       "where\n"

@@ -143,7 +143,7 @@ std::string manual_page(const App& root) {
                                  version, roff("pretrain transformer language models"));
   text += ".SH SYNOPSIS\n.B sestina\n.I verb\n[options] [section.key=value ...]\n.SH DESCRIPTION\n" +
           roff(root.get_description()) +
-          "\nA run is described by a deck (TOML); keys given as section.key=value win over it.\n.SH VERBS\n";
+          "\nA run is described by a deck (TOML); keys given as section.key=value override it.\n.SH VERBS\n";
   for (const App* app : all_apps(root)) {
     if (app == &root || !verbs_of(*app).empty()) continue;
     text += fmt::format(".SS sestina {}\n{}\n", roff(path_below_root(*app)), roff(app->get_description()));
@@ -157,7 +157,7 @@ std::string manual_page(const App& root) {
   }
   text +=
       ".SH EXIT STATUS\n0 done, 64 usage, 65 damaged or incompatible data, 66 input missing, 69 device or library not "
-      "there, 70 internal error, 73 output cannot be created, 74 input or output error, 75 stopped early with a "
+      "available, 70 internal error, 73 output cannot be created, 74 input or output error, 75 stopped early with a "
       "checkpoint, 76 without one, 78 deck invalid, 79 diverged, 130 second Ctrl\\-C.\n";
   return text;
 }

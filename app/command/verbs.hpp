@@ -125,7 +125,7 @@ struct CheckpointConvertArguments {
   bool json = false;
 };
 struct CheckpointImportArguments {
-  std::string hf, run_dir;  // HF folder; run directory that gets checkpoints/step_00000000
+  std::string hf, run_dir;  // HF folder; run directory; checkpoints/step_00000000 is written there
   DeckArguments deck;       // run settings to store beside the weights, may be empty
 };
 

@@ -39,7 +39,7 @@ void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryS
     if (share.bytes == 0 || need <= share.bytes) return;
     fail(
         ExitCode::unavailable,
-        "the run needs {:.2f} GB of memory, {} has {:.2f} GB left: weights {:.2f}, master weights {:.2f}, "
+        "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
         "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, checkpoint copy {:.2f}{}; a smaller "
         "train.micro_batch or train.recompute = true shrinks the activations",
         gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),

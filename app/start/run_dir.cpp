@@ -53,8 +53,8 @@ RunDir::RunDir(const std::string& path) : path_(path) {
   std::filesystem::create_directories(path, error);
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored))
-    fail(ExitCode::cannot_create, "run directory {}: cannot be made: {}", path,
-         error ? error.message() : "a file is in the way");
+    fail(ExitCode::cannot_create, "run directory {}: cannot be created: {}", path,
+         error ? error.message() : "a file with this name exists");
   lock_ = open_lock(path + "/lock");
   if (lock_ < 0) fail_errno(path, "cannot be written");
   // The folder is locked too: a run whose lock file was removed still keeps others out. Some file systems lock no
@@ -66,7 +66,7 @@ RunDir::RunDir(const std::string& path) : path_(path) {
     const bool no_locks_here =
         reason == ENOSYS || reason == EOPNOTSUPP || reason == ENOLCK;  // some shared file systems
     if (no_locks_here)
-      spdlog::warn("{}: this file system has no locks; see to it that no second run uses the directory", path);
+      spdlog::warn("{}: this file system has no locks; make sure that no second run uses the directory", path);
     const std::string holder = read_all(lock_);
     if (!no_locks_here) close_all();
     errno = reason;
@@ -99,9 +99,8 @@ void RunDir::close_all() {
 void RunDir::require_held() const {
   const std::string what = moved_away(path_ + "/lock", lock_);
   if (!what.empty())
-    fail(ExitCode::io_error,
-         "{}/lock: {} while the run was going on: nothing more is written there, since another run may use it", path_,
-         what);
+    fail(ExitCode::io_error, "{}/lock: {} during the run: nothing more is written there, since another run may use it",
+         path_, what);
 }
 
 void RunDir::write_deck(const std::string& toml) const {

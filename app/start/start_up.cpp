@@ -40,7 +40,7 @@ void StartUp::phase(const char* name, const std::function<void()>& f) {
 void StartUp::fail_stopped(const char* where) const {
   const bool saved = resumable_();
   fail(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved, "stopped by {} in start-up, phase \"{}\"{}",
-       stop_.reason(), where, saved ? "; run again with -r auto to go on" : "; there is no checkpoint yet");
+       stop_.reason(), where, saved ? "; run again with -r auto to resume" : "; there is no checkpoint yet");
 }
 
 }  // namespace sestina

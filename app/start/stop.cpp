@@ -35,7 +35,7 @@ void on_interrupt(int signal) {
   if (interrupts != 0) _exit(static_cast<int>(ExitCode::interrupted));
   interrupts = 1;
   came[signal] = 1;
-  static constexpr char message[] = "\nsestina: stopping with a checkpoint; Ctrl-C again leaves at once\n";
+  static constexpr char message[] = "\nsestina: stopping; press Ctrl-C again to exit at once\n";
   const int saved = errno;
   [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
   errno = saved;

@@ -55,7 +55,7 @@ void append_progress(fmt::memory_buffer& text, const Progress& p, int columns) {
   keep();
   fmt::format_to(std::back_inserter(text), "  loss {:.3f}", p.loss);
   keep();
-  text.append(std::string_view("  left "));
+  text.append(std::string_view("  ETA "));
   append_duration(text, p.seconds_left);
   keep();
   fmt::format_to(std::back_inserter(text), "  {:.0f} tokens/s", p.tokens_per_s);

@@ -90,8 +90,8 @@ void require_agreement(Communicator& world, const std::vector<Statement>& mine, 
     lines.resize(max_lines);
     lines.push_back(fmt::format("and {} more", more));
   }
-  fail_on_all(code, "rank {} was not started as rank {} was; all ranks must agree in:\n  {}", ranks->odd, ranks->most,
-              fmt::join(lines, "\n  "));
+  fail_on_all(code, "rank {} was started differently from rank {}; all ranks must agree on:\n  {}", ranks->odd,
+              ranks->most, fmt::join(lines, "\n  "));
 }
 
 std::vector<Statement> program_statements() {

@@ -50,8 +50,8 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     if (!reader.has(field.path)) {
       if (!reset_missing)
         fail(ExitCode::bad_data,
-             "{} is not in the checkpoint (another optimizer, or weights alone?): optimizer.on_missing = \"reset\" "
-             "starts it anew, "
+             "{} is not in the checkpoint (another optimizer, or weights only?): optimizer.on_missing = \"reset\" "
+             "reinitialises it, "
              "--weights-only ignores all optimizer state",
              field.path);
       ++missing;
@@ -59,11 +59,11 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     }
     host.resize(field.bytes());
     reader.read(field, host.data());
-    require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of update {}", reader.run().step));
+    require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of step {}", reader.run().step));
     session.copy_from_host(field, host.data());
   }
   if (missing > 0)
-    spdlog::warn("{} of {} state fields were not in the checkpoint and start anew", missing, fields.size());
+    spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
 }
 
 template <class Exec, class T>

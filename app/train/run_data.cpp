@@ -15,7 +15,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const DataOptions& data) {
     const bool needed = std::any_of(data.source.begin(), data.source.end(), reads_text) ||
                         std::any_of(data.validation.begin(), data.validation.end(), reads_text);
     if (needed || !data.tokenizer_of_model) throw;
-    spdlog::warn("{}; no source is text: going on without it", error.what());
+    spdlog::warn("{}; no data source is text: continuing without a tokenizer", error.what());
     return nullptr;
   }
 }
@@ -29,7 +29,7 @@ std::string byte_text_defect(const Options& options, bool needed) {
       options.model.from_hf.empty() ? "" : fmt::format("; {} holds no tokenizer.json", options.model.from_hf);
   return fmt::format(
       "text would be read as bytes (no data.tokenizer), but model.vocab_size is {}, not 256{}: give "
-      "data.tokenizer=FILE, or data.tokenizer=bytes if bytes are meant",
+      "data.tokenizer=FILE, or data.tokenizer=bytes to train on bytes",
       options.model.vocab_size, where);
 }
 
@@ -38,9 +38,9 @@ void require_byte_vocabulary(const Options& options, bool needed) {
     fail(ExitCode::bad_data, "{}", defect);
 }
 
-SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer) {
+SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll) {
   return SampleSet(options.data, split, options.model.vocab_size, options.run.seed, tokenizer,
-                   options.model.eos_token_id);
+                   options.model.eos_token_id, poll);
 }
 
 bool has_validation(const DataOptions& data) { return !data.validation.empty() || data.validation_fraction > 0; }

@@ -19,7 +19,8 @@ std::string byte_text_defect(const Options&, bool needed = false);
 void require_byte_vocabulary(const Options&, bool needed = false);
 
 // Ids are checked against the model's vocabulary; its end-of-document id marks documents where a format does not.
-SampleSet open_samples(const Options&, Split, const Tokenizer*);
+// poll: see open_source().
+SampleSet open_samples(const Options&, Split, const Tokenizer*, const Poll& poll = {});
 
 // True when the deck holds data back for evaluation.
 bool has_validation(const DataOptions&);

@@ -1,13 +1,13 @@
 #include "app/train/run_start.hpp"
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <sstream>
 
-#include "app/start/memory_check.hpp"
 #include "app/start/run_dir.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
@@ -48,22 +48,27 @@ RunLine run_line(const RunStart& start, Runtime& runtime) {
   return line;
 }
 
-void log_start(const Options& options, const RunStart& start, Runtime& runtime) {
-  const Plan plan = make_plan(options);
-  const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(runtime.rank())];
+std::vector<std::string> start_lines(const Options& options, const RunStart& start, int rank, int ranks,
+                                     std::uint64_t available) {
+  const RankMemory memory = rank_memory(make_plan(options), options)[static_cast<std::size_t>(rank)];
   const ParallelOptions& p = options.parallel;
-  spdlog::info("sestina {} ({}), {}", version, git_hash,
-               runtime.size() == 1 ? "1 rank" : fmt::format("{} ranks", runtime.size()));
-  spdlog::info("model      {} of {} layers, {} parameters, {}", name(options.model.family),
-               options.model.num_hidden_layers, parameter_count(options.model),
-               options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
-  spdlog::info("optimizer  {}, lr {} at its peak, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,
-               options.optimizer.lr, options.train.global_batch, options.data.sequence_length,
-               options.train.micro_batch);
-  spdlog::info("layout     {} x {} x {} ranks (data x tensor x pipeline)", p.dp, p.tp, p.pp);
-  spdlog::info("computes   on {}, {} threads per rank", start.device, start.threads);
-  spdlog::info("memory     {:.2f} GB planned, {:.2f} GB there", gb(memory.size.total() + memory.checkpoint),
-               gb(available_memory_bytes()));
+  std::vector<std::string> lines = {
+      fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
+      fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),
+                  options.model.num_hidden_layers, parameter_count(options.model),
+                  options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32"),
+      fmt::format("optimizer  {}, peak lr {}, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,
+                  options.optimizer.lr, options.train.global_batch, options.data.sequence_length,
+                  options.train.micro_batch),
+      fmt::format("layout     {} x {} x {} ranks (data x tensor x pipeline)", p.dp, p.tp, p.pp),
+      fmt::format("device     {}, {} {} per rank", start.device, start.threads,
+                  start.threads == 1 ? "thread" : "threads"),
+      fmt::format("memory     {:.2f} GB planned, {:.2f} GB available", gb(memory.size.total() + memory.checkpoint),
+                  gb(available))};
+  std::istringstream sources(start.data);
+  for (std::string source; std::getline(sources, source);)
+    if (!source.empty()) lines.push_back("data       " + source);
+  return lines;
 }
 
 std::string learning_rate_jump(const Options& stored, const Options& now, std::int64_t step) {
@@ -73,8 +78,8 @@ std::string learning_rate_jump(const Options& stored, const Options& now, std::i
   constexpr double worth_a_word = 1e-3;  // of the larger one
   if (std::abs(before - after) <= worth_a_word * std::max(before, after)) return "";
   return fmt::format(
-      "the learning rate of update {} is {:.3g}, with the checkpoint's schedule it would be {:.3g}: the schedule's "
-      "horizon is {} updates now, it was {}; schedule.steps={} keeps it",
+      "the learning rate of step {} is {:.3g}, with the checkpoint's schedule it would be {:.3g}: the schedule's "
+      "length is {} steps now, it was {}; schedule.steps={} keeps it",
       step + 1, after, before, now.schedule.steps, stored.schedule.steps, stored.schedule.steps);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/deck/options.hpp"
 #include "io/report/metrics.hpp"
@@ -15,12 +16,14 @@ struct RunStart {
   std::string deck;                  // resolved, TOML
   std::string command_line, device;  // device: of the first rank
   int threads = 1;                   // of each rank
+  std::string data;                  // SampleSet::description(): a line for each source
 };
 // Collective over the ranks.
 RunLine run_line(const RunStart&, Runtime&);
 
-// Model, optimizer, layout, threads, device and planned memory against what is there.
-void log_start(const Options&, const RunStart&, Runtime&);
+// Version, model, optimizer, layout, device with threads, planned against available memory, and data. available: bytes
+// that this rank may take.
+std::vector<std::string> start_lines(const Options&, const RunStart&, int rank, int ranks, std::uint64_t available);
 
 // The learning rate of the next update where run.steps was changed and the schedule's horizon followed it: a line with
 // both numbers and the key that keeps it; "" when nothing jumps. stored: options of the checkpoint; step: its updates.

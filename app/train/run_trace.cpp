@@ -41,7 +41,7 @@ void RunTrace::finish() try {
   if (!trace_ || !trace_->recording()) return;
   trace_->stop();
   write_trace(path_, *trace_, world_, label_);
-  spdlog::info("traced {} updates in {}", std::min(updates_, steps_ - warm_up), path_);
+  spdlog::info("traced {} steps in {}", std::min(updates_, steps_ - warm_up), path_);
   if (trace_->dropped() > 0) spdlog::warn("{}: full, {} events of this rank were dropped", path_, trace_->dropped());
 } catch (const Error& error) {
   if (error.code() == ExitCode::unavailable) throw;  // another rank is lost

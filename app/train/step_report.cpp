@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
 
@@ -70,22 +71,44 @@ double StepReport::seconds_left(const TrainLine& line) const {
   return static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
 }
 
-// At most 100 columns, with the numbers of a large run too.
+void append_log_line(fmt::memory_buffer& text, const LogLine& line) {
+  constexpr std::size_t columns = 100;
+  const std::size_t begin = text.size();
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "step {:>6}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.3g} s  ", line.step, line.steps,
+                 line.loss, line.grad_norm, line.lr, line.step_s);
+  if (line.tokens_per_s < 1e6)
+    fmt::format_to(out, "{:.0f} tok/s", line.tokens_per_s);
+  else
+    fmt::format_to(out, "{:.3g}M tok/s", line.tokens_per_s * 1e-6);
+  fmt::format_to(out, "  {}+{}+{}%  ETA ", line.percent[0], line.percent[1], line.percent[2]);
+  append_duration(text, line.seconds_left);
+  for (std::size_t i = text.size() - 1; i > begin && text.size() - begin > columns; --i) {
+    if (text[i] != ' ' || text[i - 1] != ' ') continue;
+    std::copy(text.data() + i + 1, text.data() + text.size(), text.data() + i);
+    text.resize(text.size() - 1);
+  }
+}
+
 void StepReport::log_line(const TrainLine& line) {
   clear_bar();
   if (session_steps_ == 1)
-    spdlog::info("(percent of a step: data + forward and backward + update with refresh and exchange)");
+    spdlog::info("(percentages of a step: data + forward and backward + optimizer step with communication)");
   text_.clear();
   const auto percent = [&](Phase phase) {
     return static_cast<int>(100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_ + 0.5);
   };
   const int data = percent(Phase::data), model = std::min(percent(Phase::forward_backward), 100 - data);
   const double step_s = interval_seconds_ / static_cast<double>(interval_steps_);
-  fmt::format_to(std::back_inserter(text_),
-                 "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.3g} s  {:.0f} tokens/s  {}+{}+{}%  left ",
-                 line.step, setting_.steps, line.loss, line.grad_norm, line.lr, step_s,
-                 static_cast<double>(setting_.tokens_per_step) / step_s, data, model, 100 - data - model);
-  append_duration(text_, seconds_left(line));
+  append_log_line(text_, {line.step,
+                          setting_.steps,
+                          line.loss,
+                          line.grad_norm,
+                          line.lr,
+                          step_s,
+                          static_cast<double>(setting_.tokens_per_step) / step_s,
+                          seconds_left(line),
+                          {data, model, 100 - data - model}});
   spdlog::info(std::string_view(text_.data(), text_.size()));
   interval_steps_ = 0;
   interval_seconds_ = 0;

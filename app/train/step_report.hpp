@@ -65,6 +65,15 @@ RankStep of_all_ranks(const std::vector<RankStep>&);
 // Largest resident set of this process so far, bytes.
 std::uint64_t peak_memory_bytes();
 
+// What a log line says; percent: data, forward and backward, optimizer step with communication.
+struct LogLine {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0, grad_norm = 0, lr = 0, step_s = 0, tokens_per_s = 0, seconds_left = 0;
+  std::array<int, 3> percent{};
+};
+// In 100 columns, with the numbers of a large run too: where they are long, the gaps between them are narrow.
+void append_log_line(fmt::memory_buffer&, const LogLine&);
+
 class StepReport {
  public:
   struct Setting {

@@ -103,7 +103,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
 template <class Exec, class T>
 ExitCode Trainer<Exec, T>::run() {
   if (step_ >= options_.run.steps) {
-    spdlog::info("nothing to do: the run is at update {} of {}", step_, options_.run.steps);
+    spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
   }
   while (step_ < options_.run.steps && !stop_voted()) {
@@ -131,8 +131,8 @@ ExitCode Trainer<Exec, T>::run() {
     return ExitCode::done;
   }
   const std::string reason = stop_.reason().empty() ? "another rank" : stop_.reason();
-  spdlog::info("stopped by {} at update {}{}", reason, step_,
-               saved ? "; run again with -r auto to go on" : "; NOT saved");
+  spdlog::info("stopped by {} at step {}{}", reason, step_,
+               saved ? "; run again with -r auto to resume" : "; NOT saved");
   metrics_.event(step_, "stop", reason);
   return saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved;
 }
@@ -145,7 +145,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   clock_.start();
   if (!accumulate()) return false;
   const auto [loss, norm, weights_finite] = model_.complete();  // gradients are with their owners
-  if (!weights_finite) fail_diverged(fmt::format("weights that update {} wrote are not finite", step_));
+  if (!weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
   loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
@@ -220,10 +220,10 @@ bool Trainer<Exec, T>::finite(double loss, double norm) {
     return true;
   }
   const std::string what =
-      fmt::format("loss {} and gradient norm {} in update {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
+      fmt::format("loss {} and grad_norm {} in step {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
-    fail_diverged(fmt::format("not finite: {}; the last update is not affected", what));
+    fail_diverged(fmt::format("not finite: {}; the last step is not affected", what));
   ++skipped_;
   ++skipped_in_a_row_;
   spdlog::warn("skipped: {}", what);
@@ -238,7 +238,7 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
   drain_events();
   metrics_.event(step_, "diverged", what);
   const std::string newest =
-      newest_step_ < 0 ? "no checkpoint was saved" : fmt::format("the newest checkpoint is of update {}", newest_step_);
+      newest_step_ < 0 ? "no checkpoint was saved" : fmt::format("the newest checkpoint is of step {}", newest_step_);
   fail_on_all(ExitCode::diverged, "{}; {}", what, newest);
 }
 
@@ -246,8 +246,8 @@ template <class Exec, class T>
 void Trainer<Exec, T>::note_refresh_failures() {
   const std::int64_t failures = model_.session().optimizer().refresh_failures();
   if (failures == refresh_failures_) return;
-  const std::string what = fmt::format("{} preconditioners kept their last good result", failures - refresh_failures_);
-  spdlog::warn("update {}: {}", step_ + 1, what);
+  const std::string what = fmt::format("{} preconditioners keep their last valid result", failures - refresh_failures_);
+  spdlog::warn("step {}: {}", step_ + 1, what);
   metrics_.event(step_ + 1, "refresh", what);
   refresh_failures_ = failures;
 }
@@ -329,7 +329,7 @@ void Trainer<Exec, T>::save() {
   std::string problem;
   for (const std::string& found : runtime_.world().all_gather(slot.problem))
     if (problem.empty()) problem = found;
-  if (!problem.empty()) fail_diverged(fmt::format("update {} is not saved: {}", step_, problem));
+  if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
   checkpoints_.save();
   write_loads();
   saved_step_ = step_;
@@ -380,7 +380,7 @@ void Trainer<Exec, T>::load() {
                                 setup_.poll);
   if (setup_.weights_only) {
     restore(model_.session(), reader, model_.model_fields(), false);
-    spdlog::info("weights of {} (update {}); step, optimizer and data start anew", setup_.checkpoint,
+    spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
     if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
     return;
@@ -401,9 +401,9 @@ void Trainer<Exec, T>::load() {
   }
   if (!run.extra.empty()) skipped_ = nlohmann::json::parse(run.extra).value("skipped", std::int64_t{0});
   if (run.instruction_set != instruction_set())
-    spdlog::warn("{} was written on {}, this is {}: the run goes on, but not to the same bits", setup_.checkpoint,
+    spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
                  run.instruction_set, instruction_set());
-  spdlog::info("resumed from {} at update {}", setup_.checkpoint, step_);
+  spdlog::info("resumed from {} at step {}", setup_.checkpoint, step_);
   metrics_.rewind(step_, step_);
 }
 

@@ -25,12 +25,13 @@ Question read_question(const std::string& text, const std::string& path, std::si
   if (!object.is_object()) bad_line(path, line, "not a JSON object");
   const json &context = member(object, "context", path, line), &choices = member(object, "choices", path, line),
              &answer = member(object, "answer", path, line);
-  if (!context.is_string()) bad_line(path, line, "\"context\" is not a text");
-  if (!choices.is_array() || choices.size() < 2) bad_line(path, line, "\"choices\" is not a list of two or more texts");
+  if (!context.is_string()) bad_line(path, line, "\"context\" is not a string");
+  if (!choices.is_array() || choices.size() < 2)
+    bad_line(path, line, "\"choices\" is not a list of two or more strings");
   Question question{context.get<std::string>(), {}, 0, line};
   for (const json& choice : choices) {
     if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
-      bad_line(path, line, "a choice is not a text, or is empty");
+      bad_line(path, line, "a choice is not a string, or is empty");
     question.choices.push_back(choice.get<std::string>());
   }
   if (!answer.is_number_integer() || answer.get<std::int64_t>() < 0 ||
@@ -53,7 +54,7 @@ std::vector<Question> read_questions(const std::string& path) {
   std::string text;
   for (std::size_t line = 1; std::getline(file, text); ++line)
     if (text.find_first_not_of(" \t\r") != text.npos) questions.push_back(read_question(text, path, line));
-  if (questions.empty()) fail(ExitCode::bad_data, "--choices {}: no question in it", path);
+  if (questions.empty()) fail(ExitCode::bad_data, "--choices {}: holds no questions", path);
   return questions;
 }
 
@@ -76,14 +77,14 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
       const std::size_t excess = tokens.ids.size() > room ? tokens.ids.size() - room : 0;
       if (tokens.begin < excess + 1)
         bad_line(path, question.line,
-                 fmt::format("a choice has {} tokens, the model knows {} positions", tokens.ids.size() - tokens.begin,
+                 fmt::format("a choice has {} tokens, the model has {} positions", tokens.ids.size() - tokens.begin,
                              model.max_position_embeddings));
       tokens.ids.erase(tokens.ids.begin(), tokens.ids.begin() + static_cast<std::ptrdiff_t>(excess));
       tokens.begin -= excess;
       const std::int32_t largest = *std::max_element(tokens.ids.begin(), tokens.ids.end());
       if (largest >= model.vocab_size)
         bad_line(path, question.line,
-                 fmt::format("token {} in the text, the model knows 0 to {}", largest, model.vocab_size - 1));
+                 fmt::format("token {} in the text; the model's vocabulary is 0 to {}", largest, model.vocab_size - 1));
       all.push_back(std::move(tokens));
     }
   }

@@ -131,8 +131,8 @@ int decoder_capacity(const ModelConfig& config, const std::vector<Sequence>& seq
   for (const Sequence& sequence : sequences) {
     const auto prompt = static_cast<std::int64_t>(sequence.ids.size());
     if (prompt > config.max_position_embeddings)
-      fail(ExitCode::bad_data, "the prompt has {} tokens, the model knows {} positions (max_position_embeddings)",
-           prompt, config.max_position_embeddings);
+      fail(ExitCode::bad_data, "the prompt has {} tokens, the model has {} positions (max_position_embeddings)", prompt,
+           config.max_position_embeddings);
     capacity = std::max(capacity, std::min<std::int64_t>(prompt + tokens, config.max_position_embeddings));
   }
   return static_cast<int>(capacity);

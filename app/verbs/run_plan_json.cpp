@@ -1,10 +1,12 @@
 // `sestina plan --json`: one object.
 #include <fmt/core.h>
+#include <algorithm>
 
 #include <nlohmann/json.hpp>
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -85,8 +87,12 @@ Json ownership_json(const RunPlan& run) {
       scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
   }
   for (const Collective& c : plan.collectives)
-    collectives.push_back(
-        {{"operation", c.operation}, {"group", c.group}, {"what", c.what}, {"count", c.count}, {"bytes", c.bytes}});
+    collectives.push_back({{"operation", c.operation},
+                           {"group", c.group},
+                           {"what", c.what},
+                           {"count", c.count},
+                           {"bytes", c.bytes},
+                           {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
   Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
   if (plan.tp > 1) {
     out["hosts"] = ranks_by_name(plan, &StagePlan::home);
@@ -100,7 +106,7 @@ Json ownership_json(const RunPlan& run) {
 
 Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
-  const bool known = run.available_bytes != 0;
+  const auto& compared = run.compared;
   Json out = {
       {"model", model_json(run.options)},
       {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
@@ -115,8 +121,11 @@ Json to_json(const RunPlan& run) {
               {"steps", run.options.run.steps},
               {"memory",
                {{"needed_bytes", run.needed_bytes},
-                {"available_bytes", known ? Json(run.available_bytes) : Json(nullptr)},
-                {"fits", known ? Json(run.needed_bytes <= run.available_bytes) : Json(nullptr)}}},
+                {"available_bytes", compared.empty() ? Json(nullptr) : Json(compared.front().available)},
+                {"compared_with", compared.empty() ? Json(nullptr) : Json(compared.front().name)},
+                {"fits", compared.empty() ? Json(nullptr)
+                                          : Json(std::all_of(compared.begin(), compared.end(),
+                                                             [](const auto& memory) { return memory.fits(); }))}}},
               {"estimate",
                {{"step_s", json_of(run.step_s())},
                 {"forward_backward_s", json_of(run.forward_backward_s)},

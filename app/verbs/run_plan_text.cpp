@@ -6,6 +6,7 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -61,7 +62,7 @@ const char* name_of(ParallelOptions::Partition partition) {
 }
 
 void print_ratio(const char* what, const LoadRatio& load) {
-  fmt::print("  {:28}{:8.4f}   least possible {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
+  fmt::print("  {:28}{:8.4f}   lower bound {:.4f}, gap {:.3f} %\n", what, load.ratio, load.bound, 100 * load.gap());
 }
 
 // A line of the table: ranks begin to end - 1 and what the least and the most loaded of them have.
@@ -113,23 +114,28 @@ void print_balance(const RunPlan& run) {
   for (const StagePlan& stage : plan.stages)
     for (const int owner : stage.owner) matrices += owner != scalar_tensor;
   if (matrices == 0) {
-    fmt::print("no matrix optimizer: all tensors are cut at rows, evenly\n\n");
+    fmt::print("no matrix optimizer: all tensors are split evenly by rows\n\n");
     return;
   }
-  fmt::print("loads of {} matrices, largest over mean\n", matrices);
+  fmt::print("load of {} matrices, max / mean\n", matrices);
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
-  if (plan.tp > 1) print_ratio("tensor-parallel homes", plan.home_cost);
+  if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.home_cost);
   print_loads(run);
   fmt::print("\n");
 }
 
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
-  fmt::print("{:38}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
-  for (const Collective& c : run.plan.collectives)
-    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
-               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"));
+  const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
+  fmt::print("{:38}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
+             run.options.parallel.node_size > 0 ? column("between nodes") : "");
+  for (const Collective& c : run.plan.collectives) {
+    const auto between = between_nodes_bytes(c, run.options);
+    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
+               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),
+               between ? column(with_unit(*between, "B")) : "");
+  }
   fmt::print("\n");
 }
 
@@ -141,17 +147,19 @@ void print_memory(const RunPlan& run) {
   const auto kinds = kinds_of(fullest, run.options.train.precision == TrainOptions::Precision::fp32);
   std::size_t largest = 1;
   for (const auto& kind : kinds) largest = std::max(largest, kind.bytes);
-  fmt::print("{}\n", many ? fmt::format("memory of the fullest rank; the emptiest takes {}",
+  fmt::print("{}\n", many ? fmt::format("memory of the rank that needs most; the least is {}",
                                         with_unit(static_cast<double>(emptiest.total()), "B"))
                           : "memory");
   for (const auto& kind : kinds)
     fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
                bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
-  const std::string have = run.available_bytes == 0 ? "" : with_unit(static_cast<double>(run.available_bytes), "B");
-  fmt::print("  {:16}{:>12}  {}\n\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"),
-             have.empty()                              ? ""
-             : run.needed_bytes <= run.available_bytes ? "fits: this machine has " + have + " left"
-                                                       : "DOES NOT FIT: this machine has " + have + " left");
+  fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
+  for (const RunPlan::Memory& memory : run.compared)
+    fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
+               with_unit(static_cast<double>(memory.needed), "B"),
+               with_unit(static_cast<double>(memory.available), "B"));
+  if (run.compared.empty()) fmt::print("  {:16}{:>12}  (set machine.memory, machine.host_memory)\n", "fits", "unknown");
+  fmt::print("\n");
 }
 
 void print_time(const RunPlan& run) {
@@ -160,7 +168,7 @@ void print_time(const RunPlan& run) {
                seconds ? "" : fmt::format("  (set {})", keys));
   };
   const bool matrices = run.options.optimizer.matrix.has_value();
-  fmt::print("time, at the machine's peak\n");
+  fmt::print("time at the machine's peak\n");
   line("model", run.forward_backward_s, "machine.peak_tflops");
   line("optimizer", run.optimizer_s,
        matrices ? "machine.peak_tflops, machine.memory_bandwidth" : "machine.memory_bandwidth");
@@ -188,14 +196,14 @@ void print_text(const RunPlan& run) {
 }
 
 void print_text(const PaperReading& reading) {
-  fmt::print("largest over mean             {:>8}{:>12}\n", "FLOPs", "elements");
-  fmt::print("data-parallel ranks; least possible {:.2f}\n", reading.dp_bound);
+  fmt::print("max / mean                    {:>8}{:>12}\n", "FLOPs", "elements");
+  fmt::print("data-parallel ranks; lower bound {:.2f}\n", reading.dp_bound);
   print_rows(reading.dp);
-  fmt::print("homes of data-parallel rank 0\n");
+  fmt::print("home ranks of data-parallel rank 0\n");
   print_rows(reading.homes);
-  fmt::print("  micro-groups over the homes of other ranks: FLOPs {:.2f} to {:.2f}\n", reading.homes_least,
-             reading.homes_most);
-  fmt::print("homes of all ranks; least possible {:.2f}\n", reading.all_homes_bound);
+  fmt::print("  micro-groups over the home ranks of other data-parallel ranks: FLOPs {:.2f} to {:.2f}\n",
+             reading.homes_least, reading.homes_most);
+  fmt::print("home ranks of all data-parallel ranks; lower bound {:.2f}\n", reading.all_homes_bound);
   print_rows(reading.all_homes);
 }
 

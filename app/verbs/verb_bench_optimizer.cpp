@@ -63,7 +63,7 @@ void require_optimizer_memory(const std::vector<TensorSpec>& specs, const Optimi
   const std::uint64_t have = available_memory_bytes();
   if (have == 0 || tensors + state <= have) return;
   fail(ExitCode::unavailable,
-       "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, this machine has {:.2f} GB left",
+       "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, this machine has {:.2f} GB available",
        options.kind, static_cast<double>(tensors) * 1e-9, static_cast<double>(state) * 1e-9,
        static_cast<double>(have) * 1e-9);
 }
@@ -150,7 +150,7 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
     fmt::print("{}\n", json.dump());
     return 0;
   }
-  fmt::print("{}, {} parameters in {} tensors, {}, {} side by side\n", options.optimizer.kind, parameters, specs.size(),
+  fmt::print("{}, {} parameters in {} tensors, {}, {} at a time\n", options.optimizer.kind, parameters, specs.size(),
              bf16_run ? "bf16" : "fp32", bench.lanes);
   fmt::print("update             {:9.1f} ms\n", bench.update_s * 1e3);
   fmt::print("of it, refreshes   {:9.1f} ms\n", bench.refresh_s * 1e3);

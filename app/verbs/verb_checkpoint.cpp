@@ -36,7 +36,7 @@ void print_table(const std::vector<CheckpointInfo>& list, const char* good) {
 bool is_run_directory(const std::string& path) { return fs::is_directory(fs::path(path) / "checkpoints"); }
 
 std::vector<CheckpointInfo> checkpoints_of(const std::string& run_dir) {
-  if (!fs::is_directory(run_dir)) fail(ExitCode::input_missing, "{}: there is no such run directory", run_dir);
+  if (!fs::is_directory(run_dir)) fail(ExitCode::input_missing, "{}: no such run directory", run_dir);
   return list_checkpoints(run_dir);
 }
 
@@ -45,7 +45,7 @@ std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
   std::vector<CheckpointInfo> list;
   if (!is_run_directory(path)) {
     if (!fs::exists(fs::symlink_status(path)))
-      fail(ExitCode::input_missing, "{}: there is no such checkpoint or run directory", path);
+      fail(ExitCode::input_missing, "{}: no such checkpoint or run directory", path);
     list.push_back({path, 0, 0, verify_checkpoint(path, full)});
     if (list[0].problem.empty()) {
       const Manifest manifest = load_manifest(path);
@@ -55,7 +55,7 @@ std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
     return list;
   }
   list = list_checkpoints(path);
-  if (list.empty()) fail(ExitCode::input_missing, "{}: this run directory holds no checkpoint", path);
+  if (list.empty()) fail(ExitCode::input_missing, "{}: this run directory has no checkpoint", path);
   for (CheckpointInfo& info : list)
     if (info.problem.empty()) info.problem = verify_checkpoint(info.path, full);
   return list;
@@ -89,7 +89,7 @@ int run_checkpoint_verify(const CheckpointVerifyArguments& arguments) {
     print_json({{"path", arguments.path}, {"full", arguments.full}, {"checkpoints", entries}});
   else
     print_table(list, "ok");
-  if (bad > 0) fail(ExitCode::bad_data, "{}: {} of {} checkpoints may not be used", arguments.path, bad, list.size());
+  if (bad > 0) fail(ExitCode::bad_data, "{}: {} of {} checkpoints are not usable", arguments.path, bad, list.size());
   return static_cast<int>(ExitCode::done);
 }
 

@@ -34,7 +34,7 @@ int run_checkpoint_convert(const CheckpointConvertArguments& arguments) {
                                            {"bytes", saved.bytes}};
     std::puts(object.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else {
-    fmt::print("{}: update {}, {} tensors in {} shards (before: {}), {:.1f} MB\n", saved.path, from.run.step,
+    fmt::print("{}: step {}, {} tensors in {} shards (before: {}), {:.1f} MB\n", saved.path, from.run.step,
                from.tensors.size(), arguments.shards, from.ranks, static_cast<double>(saved.bytes) * 1e-6);
   }
   return static_cast<int>(ExitCode::done);

@@ -42,7 +42,7 @@ ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoi
   if (tokenizer.empty()) {
     tokenizer = options.data.tokenizer;
     if (!tokenizer.empty() && !fs::exists(tokenizer)) {
-      spdlog::warn("{}: the tokenizer of the deck is not there and is left out", tokenizer);
+      spdlog::warn("{}: the tokenizer of the deck does not exist and is not exported", tokenizer);
       tokenizer.clear();
     }
   }
@@ -96,7 +96,7 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
   said.eos_token_id = config.eos_token_id;
   said.pad_token_id = config.pad_token_id;
   if (said.to_hf_json() != config.to_hf_json())
-    fail(ExitCode::bad_data, "{}/config.json is another model than [model] of the deck", hf);
+    fail(ExitCode::bad_data, "{}/config.json does not match [model] of the deck", hf);
   if (given) return deck.dump();
   return model_section(config) + (tokenizer.empty() ? "" : fmt::format("[data]\ntokenizer = {}\n", quoted(tokenizer)));
 }
@@ -111,7 +111,8 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   const ModelConfig config = model_of(reader, checkpoint, tokenizer);
   const fs::path output = arguments.output;
   std::error_code error;
-  if (fs::exists(output / "config.json")) fail(ExitCode::cannot_create, "{}: already holds a model", arguments.output);
+  if (fs::exists(output / "config.json"))
+    fail(ExitCode::cannot_create, "{}: already contains a model", arguments.output);
   fs::create_directories(output, error);
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", arguments.output, error.message());
 
@@ -123,7 +124,7 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
     tensors.push_back({spec, weights.back().data()});
   }
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
-  fmt::print("{}: update {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
+  fmt::print("{}: step {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
              parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
   const std::string difference = gpt2_difference(config);
   if (config.family == Family::gpt)
@@ -162,7 +163,7 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
 
   const RunDir run_dir(arguments.run_dir);
   if (!list_checkpoints(arguments.run_dir).empty())
-    fail(ExitCode::cannot_create, "{}: already holds checkpoints", arguments.run_dir);
+    fail(ExitCode::cannot_create, "{}: already contains checkpoints", arguments.run_dir);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     if (has_tokenizer && fs::exists(fs::path(arguments.hf) / name))
       copy_file((fs::path(arguments.hf) / name).string(), (run_folder / name).string());

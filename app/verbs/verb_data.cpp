@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "app/command/verbs.hpp"
+#include "app/start/stop.hpp"
 #include "app/train/progress.hpp"
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
@@ -45,12 +46,13 @@ struct Tokenized {
   TextDefects defects;
 };
 
-DocumentRule rule_of(const std::string& separator, const std::string& text_key, double invalid_limit, int threads) {
-  return {TextForm::by_name, separator, text_key, invalid_limit, threads};
+DocumentRule rule_of(const std::string& separator, const std::string& text_key, double invalid_limit, int threads,
+                     Poll poll = {}) {
+  return {TextForm::by_name, separator, text_key, invalid_limit, threads, std::move(poll)};
 }
 
 Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files,
-                         const Tokenizer* tokenizer, MegatronWriter& writer) {
+                         const Tokenizer* tokenizer, MegatronWriter& writer, const Poll& poll) {
   Tokenized result;
   ProgressLine progress;
   const double start = now_seconds();
@@ -60,10 +62,11 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
     ++result.documents;
   };
   result.defects = read_documents(
-      files, rule_of(arguments.separator, arguments.text_key, arguments.invalid_limit, arguments.threads),
+      files, rule_of(arguments.separator, arguments.text_key, arguments.invalid_limit, arguments.threads, poll),
       [&](const std::vector<std::string_view>& documents, std::size_t read) {
         for (const auto document : documents) result.counts.bytes += document.size();
-        tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write);
+        tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write,
+                           poll);
         progress.show(
             static_cast<double>(read) / static_cast<double>(files.size()),
             fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
@@ -77,12 +80,17 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
 
 int run_data_tokenize(const DataTokenizeArguments& arguments) {
   const double start = now_seconds();
+  Stop stop(0);
+  const Poll poll = [&stop] {
+    if (stop.told_to_stop())
+      fail(ExitCode::stopped_unsaved, "data tokenize: stopped by {}; nothing was written", stop.reason());
+  };
   std::optional<Tokenizer> tokenizer;
   if (!arguments.tokenizer.empty()) tokenizer.emplace(Tokenizer::load(arguments.tokenizer));
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
   const auto files = list_text_files(arguments.inputs, {});
   MegatronWriter writer(arguments.output, chosen != nullptr ? chosen->vocab_size() : 256);
-  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, writer);
+  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, writer, poll);
   if (counts.tokens == 0) fail(ExitCode::bad_data, "data tokenize: the {} input files hold no text", files.size());
   writer.finish();
   write_text_counts(arguments.output, counts, arguments.tokenizer);

@@ -53,7 +53,7 @@ std::vector<Prompt> read_prompts(const GenerateArguments& arguments, const Codec
     for (const std::int32_t id : prompt.ids)
       if (id >= vocabulary)
         fail(ExitCode::bad_data,
-             "the prompt holds token {}, the model knows 0 to {}: the tokenizer does not belong to it", id,
+             "the prompt holds token {}, the model's vocabulary is 0 to {}: the tokenizer does not belong to it", id,
              vocabulary - 1);
     prompts.push_back(std::move(prompt));
   }

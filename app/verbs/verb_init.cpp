@@ -81,8 +81,8 @@ int micro_batch_that_fits(const InitArguments& arguments, const std::string& pre
 int run_init(const InitArguments& arguments) {
   const fs::path path = arguments.output.empty() ? fs::path(arguments.name + ".toml") : fs::path(arguments.output);
   if (arguments.name.empty() || arguments.name.find('/') != arguments.name.npos || arguments.name.front() == '.')
-    fail(ExitCode::usage, "init: NAME: not the name of a run, got {}, expected a name without \"/\"", arguments.name);
-  if (fs::exists(path)) fail(ExitCode::cannot_create, "{}: is there already; choose another with -o", path.string());
+    fail(ExitCode::usage, "init: NAME: not a valid run name, got {}, expected a name without \"/\"", arguments.name);
+  if (fs::exists(path)) fail(ExitCode::cannot_create, "{}: already exists; choose another with -o", path.string());
   const fs::path folder = fs::absolute(path).parent_path();
   const DataLines data = data_of(arguments, folder);
   const std::string precision = multiplies_bf16() ? "bf16" : "fp32";
@@ -134,7 +134,7 @@ eval_every = 100
       arguments.name, available_cores(), instruction_set(), path.string(), quoted(arguments.name), arguments.preset,
       static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
       options.data.sequence_length, data.format, quoted(data.path), global_batch, micro, precision,
-      precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor does not multiply bf16");
+      precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor has no bf16 products");
   OutputFile file(path.string());
   file.write(text);
   file.commit();

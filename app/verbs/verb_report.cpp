@@ -43,7 +43,7 @@ std::vector<std::string> folders_with_metrics(const std::vector<std::string>& gi
     if (fs::exists(fs::path(folder) / "metrics.jsonl", ignored))
       folders.push_back(folder);
     else if (given.size() > 1)
-      fmt::print(stderr, "sestina: warning: {}: no metrics.jsonl, so no run: left out\n", folder);
+      fmt::print(stderr, "sestina: warning: {}: no metrics.jsonl; skipped\n", folder);
   }
   if (folders.empty())
     fail(ExitCode::input_missing, "report: {}: no metrics.jsonl; a run directory holds one",
@@ -106,7 +106,7 @@ void watch(const std::string& path, const std::vector<std::string>& folders, dou
 }  // namespace
 
 int run_report(const ReportArguments& arguments) {
-  if (arguments.run_dirs.empty()) fail(ExitCode::usage, "report: which run directory?");
+  if (arguments.run_dirs.empty()) fail(ExitCode::usage, "report: no run directory given");
   const auto folders = folders_with_metrics(arguments.run_dirs);
   const char* name = arguments.csv ? "report.csv" : "report.html";
   const std::string path = arguments.output.empty() ? (fs::path(folders[0]) / name).string() : arguments.output;

@@ -95,7 +95,7 @@ void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
   deck.error("parallel.dp",
              fmt::format("the deck is for {} x {} x {} = {} ranks (dp, tp, pp), {} started", parallel.dp, parallel.tp,
                          parallel.pp, parallel.ranks(), ranks == 1 ? "one was" : fmt::format("{} were", ranks)),
-             fmt::format("start it with mpirun -n {}, or leave parallel.dp away", parallel.ranks()));
+             fmt::format("start it with mpirun -n {}, or omit parallel.dp", parallel.ranks()));
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.
@@ -106,11 +106,10 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
   std::unique_ptr<SampleSet> training, validation;
   start.phase("opening the data", [&] {
     tokenizer = open_tokenizer(options.data);
-    training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get()));
+    training = std::make_unique<SampleSet>(open_samples(options, Split::train, tokenizer.get(), start.poll()));
     if (options.metrics.eval_every > 0 && has_validation(options.data))
-      validation = std::make_unique<SampleSet>(training->validation(tokenizer.get()));
+      validation = std::make_unique<SampleSet>(training->validation(tokenizer.get(), start.poll()));
   });
-  spdlog::info("{}", training->description());
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
   const int sharers = core_sharers(runtime);
   std::optional<KokkosSession> session;
@@ -119,9 +118,11 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    const RunStart facts{setup.start_step, setup.deck, command_line, exec.name(), Host().concurrency()};
+    const RunStart facts{setup.start_step, setup.deck,           command_line,
+                         exec.name(),      Host().concurrency(), training->description()};
     const RunLine line = run_line(facts, runtime);
-    if (runtime.is_first()) log_start(options, facts, runtime);
+    for (const auto& text : start_lines(options, facts, runtime.rank(), runtime.size(), available_memory_bytes()))
+      spdlog::info("{}", text);  // other ranks log warnings alone
     metrics.run(line);
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
                                                         metrics);
@@ -225,11 +226,11 @@ void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& st
   std::string first = holder(), where = setup.run_dir;
   runtime.world().broadcast(first, 0);
   runtime.world().broadcast(where, 0);
-  start.phase("meeting in the run directory", [&] {
+  start.phase("comparing the run directory", [&] {
     constexpr int rounds = 100;
     for (int i = 0; holder() != first; ++i) {
       if (i == rounds)
-        fail(ExitCode::bad_deck, "run.dir: {} is not the folder that rank 0 knows as {}; all ranks need the same one",
+        fail(ExitCode::bad_deck, "run.dir: {} is not the folder that rank 0 sees as {}; all ranks need the same one",
              setup.run_dir, where);
       start.poll()();
       std::this_thread::sleep_for(std::chrono::milliseconds(i < rounds / 2 ? 5 : 100));
@@ -245,7 +246,7 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, 
     run_dir = std::make_unique<RunDir>(setup.run_dir);
     if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
       fail(ExitCode::cannot_create,
-           "{} already holds checkpoints: go on with -r auto, or choose another directory with -d", setup.run_dir);
+           "{} already contains checkpoints: resume with -r auto, or choose another directory with -d", setup.run_dir);
     run_dir->write_deck(setup.deck);
   });
   if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
@@ -282,11 +283,11 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   });
   if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
     spdlog::warn("{}", defect);
-  spdlog::info("{}: {} parameters, {} updates of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
+  spdlog::info("{}: {} parameters, {} steps of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
   if (setup.imported && !arguments.weights_only)
-    spdlog::info("{} was imported and holds weights alone: taken as with --weights-only", setup.checkpoint);
+    spdlog::info("{} was imported and holds only weights: loaded as with --weights-only", setup.checkpoint);
   if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
   return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
 }

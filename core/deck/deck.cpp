@@ -70,7 +70,7 @@ void Deck::add_file(const std::string& path) {
   std::error_code ignored;  // a pipe is not waited for
   if (!std::filesystem::is_regular_file(path, ignored))
     fail(ExitCode::input_missing, "{}: the deck cannot be opened: {}", path,
-         std::filesystem::exists(path, ignored) ? "it is not a regular file" : "there is no such file");
+         std::filesystem::exists(path, ignored) ? "not a regular file" : "no such file");
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
   constexpr auto one_more_than_allowed =

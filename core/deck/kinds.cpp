@@ -50,9 +50,11 @@ const std::vector<MatrixKind>& matrix_kinds() { return table(); }
 
 void add_matrix_kind(MatrixKind kind) {
   const bool legal = !kind.name.empty() && kind.name.find_first_not_of(name_letters) == std::string::npos;
-  SESTINA_REQUIRE(legal, "optimizer \"{}\": a name is made of small letters, digits and \"-\"", kind.name);
-  SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "there is an optimizer \"{}\"", kind.name);
-  SESTINA_REQUIRE(kind.state != nullptr, "optimizer \"{}\" does not say what its state is", kind.name);
+  SESTINA_REQUIRE(legal, "optimizer \"{}\": not a valid name; expected lower-case letters, digits and \"-\"",
+                  kind.name);
+  SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "optimizer \"{}\" is already registered",
+                  kind.name);
+  SESTINA_REQUIRE(kind.state != nullptr, "optimizer \"{}\" does not declare its state", kind.name);
   table().push_back(std::move(kind));
 }
 

@@ -40,7 +40,7 @@ std::string at(const char* key) { return std::string("model.") + key; }
 ModelConfig read_hf(Deck& deck) {
   for (const char* key : keys)
     if (deck.has(at(key)))
-      deck.error(at(key), "cannot stand beside model.from_hf, which says it all", "model.from_hf alone");
+      deck.error(at(key), "conflicts with model.from_hf, which defines the whole model", "model.from_hf alone");
   const std::string folder = deck.path("model.from_hf", "");
   try {
     return ModelConfig::from_hf_folder(folder);
@@ -59,11 +59,11 @@ ModelConfig read_base(Deck& deck) {
     return preset("llama-8m");
   }
   if (!deck.has("model.family")) {
-    deck.error("model", "no model is chosen", "preset, from_hf, or family with its sizes");
+    deck.error("model", "no model given", "preset, from_hf, or family with its sizes");
     return preset("llama-8m");
   }
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
-    deck.require(at(key), "a family without a preset has no sizes of its own");
+    deck.require(at(key), "a family without a preset has no default sizes");
   const std::string family = deck.choice("model.family", "llama", family_names());
   const auto names = family_names();
   const bool known = std::find(names.begin(), names.end(), family) != names.end();

@@ -31,7 +31,7 @@ std::vector<std::string> format_names() {
 
 DataSource read_source(Deck& deck, const std::string& at, const DataSource& defaults) {
   DataSource source = defaults;
-  deck.require(at + ".path", "each source names its file, or its prefix for format = \"megatron\"");
+  deck.require(at + ".path", "each source needs its file, or its prefix for format = \"megatron\"");
   source.path = deck.path(at + ".path", "");
   if (deck.has(at + ".path") && source.path.empty()) deck.error(at + ".path", "empty path", "a file");
   const std::string format = deck.choice(at + ".format", is_jsonl_name(source.path) ? "jsonl" : "text", format_names());
@@ -105,6 +105,8 @@ MachineOptions MachineOptions::read(Deck& deck) {
   machine.memory_bandwidth = deck.maybe_number("machine.memory_bandwidth", positive);
   machine.network_bandwidth = deck.maybe_number("machine.network_bandwidth", positive);
   machine.disk_bandwidth = deck.maybe_number("machine.disk_bandwidth", positive);
+  machine.memory = deck.maybe_number("machine.memory", positive);
+  machine.host_memory = deck.maybe_number("machine.host_memory", positive);
   return machine;
 }
 
@@ -129,7 +131,7 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
   data.validation = read_sources(deck, "data.validation", defaults);
   constexpr std::int64_t byte_vocabulary = 256;
   if (data.reads_bytes() && model.vocab_size < byte_vocabulary)
-    deck.error("model.vocab_size", "too small for text that is read as bytes (no data.tokenizer)", ">= 256");
+    deck.error("model.vocab_size", "too small for text read as bytes (no data.tokenizer)", ">= 256");
   return data;
 }
 
@@ -170,9 +172,9 @@ ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
   constexpr std::int64_t decay_part = 5;  // wsd decays over the last fifth unless the deck says otherwise
   schedule.decay_steps = decay_steps == 0 ? schedule.steps / decay_part : decay_steps;
   if (schedule.steps > 0 && schedule.warmup_steps > schedule.steps)
-    deck.error("schedule.warmup_steps", "beyond the end of the schedule", fmt::format("0 to {}", schedule.steps));
+    deck.error("schedule.warmup_steps", "beyond the last step of the schedule", fmt::format("0 to {}", schedule.steps));
   else if (schedule.kind == Kind::wsd && schedule.steps > 0 && decay_steps > schedule.steps - schedule.warmup_steps)
-    deck.error("schedule.decay_steps", "warm-up and decay do not fit into the schedule",
+    deck.error("schedule.decay_steps", "warm-up and decay are longer than the schedule",
                fmt::format("0 to {}", schedule.steps - schedule.warmup_steps));
   return schedule;
 }
@@ -209,7 +211,7 @@ Options Options::read(Deck& deck) {
   options.schedule = ScheduleOptions::read(deck, options.run);
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
-    deck.error("optimizer.qk_clip", "the norms of q and k undo it in this family", "0 for qwen3 and olmo2");
+    deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
   options.parallel = ParallelOptions::read(deck, options.model);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
@@ -217,8 +219,8 @@ Options Options::read(Deck& deck) {
 }
 
 void require_training_keys(Deck& deck) {
-  deck.require("run.steps", "how many updates to make in all");
-  deck.require("data.source", "what to train on, one [[data.source]] for each file");
+  deck.require("run.steps", "the number of training steps");
+  deck.require("data.source", "the training data, one [[data.source]] for each file");
 }
 
 }  // namespace sestina

@@ -38,7 +38,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind) {
 
 OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<std::string>& kinds) {
   OptimizerGroup group;
-  deck.require(at + ".match", "each group says which weights it is for, a glob on their names");
+  deck.require(at + ".match", "each group needs a glob on the names of its weights");
   group.match = deck.text(at + ".match", "");
   if (deck.has(at + ".match") && group.match.empty())
     deck.error(at + ".match", "empty pattern", "a glob such as \"*.mlp.*\"");
@@ -67,7 +67,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.adamw = read_adamw(deck, "optimizer", schedule.lr);
     optimizer.lr = optimizer.adamw.lr;
     optimizer.weight_decay = optimizer.adamw.weight_decay;
-    refuse(deck, "optimizer.scalar", "stands beside matrix optimizers only", "[optimizer] itself for kind = \"adamw\"");
+    refuse(deck, "optimizer.scalar", "applies to matrix optimizers only", "[optimizer] itself for kind = \"adamw\"");
     refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
     kinds = {"adamw"};
   }

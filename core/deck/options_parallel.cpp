@@ -64,19 +64,19 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   TrainOptions& train = options.train;
-  if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned, but not trained yet", "1");
+  if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned but not trained yet", "1");
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
     deck.error("parallel.tp_update",
-               fmt::format("optimizer.kind = \"{}\" does not update shards of a matrix, as {} does",
-                           options.optimizer.kind, fmt::join(shardable_kinds(), ", ")),
+               fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
+                           options.optimizer.kind),
                "home, duplicated, blockwise");
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
-    deck.error("optimizer.qk_clip", "scales whole matrices of one rank", "0 with parallel.tp > 1");
+    deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)
-    deck.error("metrics.tensors_every", "measures whole tensors of one rank", "0 with several ranks");
+    deck.error("metrics.tensors_every", "conflicts with several ranks", "0 with several ranks");
   if (train.global_batch < parallel.dp) {
-    deck.error("train.global_batch", fmt::format("fewer sequences than parallel.dp = {} ranks", parallel.dp),
+    deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", parallel.dp),
                fmt::format(">= {}", parallel.dp));
   } else if (train.micro_batch == train.global_batch) {
     while (train.global_batch % train.micro_batch != 0 || train.global_batch / train.micro_batch < parallel.dp)
@@ -91,7 +91,7 @@ void require_trainable(Deck& deck, Options& options) {
 
 void require_one_rank(Deck& deck, const ParallelOptions& parallel) {
   const auto check = [&](const char* key, int ranks) {
-    if (ranks > 1) deck.error(key, "this runs on one rank (`sestina train` and `sestina plan` know more)", "1");
+    if (ranks > 1) deck.error(key, "this verb runs on one rank (several ranks: `sestina train`, `sestina plan`)", "1");
   };
   check("parallel.dp", parallel.dp);
   check("parallel.tp", parallel.tp);

@@ -38,7 +38,7 @@ std::vector<StateField> fields_of_shard(const CheckpointReader& reader, std::int
 Saved convert_checkpoint(const CheckpointReader& reader, const std::string& run_dir, int shards) {
   const std::string target = run_dir + "/checkpoints/" + step_folder(reader.run().step);
   if (fs::exists(fs::symlink_status(target)))
-    fail(ExitCode::cannot_create, "{}: is already there, and nothing is overwritten", target);
+    fail(ExitCode::cannot_create, "{}: already exists, and nothing is overwritten", target);
 
   remove_leftovers(run_dir + "/checkpoints", "");
   const SaveFolders folders(run_dir, "", reader.run().step, 0, std::to_string(::getpid()), 0);

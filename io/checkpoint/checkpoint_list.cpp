@@ -56,7 +56,7 @@ std::string latest_problem(const fs::path& folder) {
   std::error_code error;
   const fs::path link = folder / "latest";
   if (!fs::is_symlink(fs::symlink_status(link, error)) || fs::exists(link, error)) return "";
-  return fmt::format("{}: points to {}, which is not there", link.string(), fs::read_symlink(link, error).string());
+  return fmt::format("{}: points to {}, which does not exist", link.string(), fs::read_symlink(link, error).string());
 }
 
 }  // namespace

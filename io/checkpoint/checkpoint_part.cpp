@@ -56,7 +56,7 @@ ShardPart take_part(const std::string& folder, int rank) {
   ShardPart part = load_part(path);
   if (!part.error.empty()) fail(ExitCode::io_error, "rank {}: {}", rank, part.error);
   if (part.file.name != shard_name(rank))
-    fail(ExitCode::io_error, "rank {}: wrote {}, need {}", rank, part.file.name, shard_name(rank));
+    fail(ExitCode::io_error, "rank {}: wrote {}; expected {}", rank, part.file.name, shard_name(rank));
   std::error_code ignored;
   fs::remove(path, ignored);
   return part;
@@ -96,14 +96,14 @@ ShardPart parse_part(std::string_view text, const std::string& where) {
   const nlohmann::json object = parse_sealed(text, where);
   Members members(object, where);
   if (members.text("schema") != kSchema || members.count("version") != kManifestVersion)
-    fail(ExitCode::bad_data, "{}: is no part of a checkpoint of version {}", where, kManifestVersion);
+    fail(ExitCode::bad_data, "{}: is not a part of a checkpoint of version {}", where, kManifestVersion);
   ShardPart part;
   part.error = members.text("error");
   const std::vector<ManifestFile> files = read_files(members.list("files"), where);
   part.tensors = read_tensors(members.list("tensors"), files, where);
   members.finish();
   if (files.size() != (part.error.empty() ? 1 : 0))
-    fail(ExitCode::bad_data, "{}: lists {} files, need one, or an error", where, files.size());
+    fail(ExitCode::bad_data, "{}: lists {} files; expected one, or an error", where, files.size());
   if (!files.empty()) part.file = files[0];
   return part;
 }

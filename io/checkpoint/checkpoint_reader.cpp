@@ -55,7 +55,7 @@ bool CheckpointReader::has(const std::string& path) const { return state_->by_pa
 void CheckpointReader::read(const StateField& field, void* host) const {
   if (state_->poll) state_->poll();
   const auto found = state_->by_path.find(field.path);
-  if (found == state_->by_path.end()) fail(ExitCode::bad_data, "{}: has no tensor {}", state_->path, field.path);
+  if (found == state_->by_path.end()) fail(ExitCode::bad_data, "{}: holds no tensor {}", state_->path, field.path);
   const ManifestTensor& tensor = *found->second;
   if (tensor.dtype != field.dtype || tensor.shape != field.shape)
     fail(ExitCode::bad_data, "{}: tensor {} is {}, this run needs {}", state_->path, field.path,

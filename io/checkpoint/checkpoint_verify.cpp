@@ -45,7 +45,7 @@ void check_slab(const Hdf5File& file, const std::string& path, const ManifestTen
     digest.add(buffer.data(), static_cast<std::size_t>(part.rows() * row_bytes));
   }
   if (digest.hex() != piece.xxh3_64)
-    fail(ExitCode::bad_data, "{}: dataset {} does not hold the bytes that the manifest vouches for", path, tensor.path);
+    fail(ExitCode::bad_data, "{}: dataset {} does not hold the bytes that the manifest lists", path, tensor.path);
 }
 
 void check_size(const std::string& path, const ManifestFile& file) {
@@ -62,10 +62,10 @@ Manifest load_manifest(const std::string& checkpoint) {
   const std::string path = checkpoint + "/manifest.json";
   if (!fs::is_directory(checkpoint, error)) {
     if (fs::is_symlink(fs::symlink_status(checkpoint, error)))
-      fail(ExitCode::bad_data, "{}: points to {}, which is not there", checkpoint,
+      fail(ExitCode::bad_data, "{}: points to {}, which does not exist", checkpoint,
            fs::read_symlink(checkpoint, error).string());
-    if (fs::exists(checkpoint, error)) fail(ExitCode::bad_data, "{}: is no checkpoint folder", checkpoint);
-    fail(ExitCode::input_missing, "{}: there is no such checkpoint", checkpoint);
+    if (fs::exists(checkpoint, error)) fail(ExitCode::bad_data, "{}: is not a checkpoint folder", checkpoint);
+    fail(ExitCode::input_missing, "{}: no such checkpoint", checkpoint);
   }
   if (!fs::is_regular_file(path, error))
     fail(ExitCode::bad_data, "{}: is not complete: it has no manifest.json", checkpoint);

@@ -23,7 +23,7 @@ std::mutex& library_lock() {
 // Quiet, and no clean-up at exit: after a failed flush that clean-up would try again, endlessly.
 void start_library() {
   static const bool once = [] { return H5dont_atexit() >= 0 && H5open() >= 0; }();
-  SESTINA_REQUIRE(once, "libhdf5 cannot be started");
+  SESTINA_REQUIRE(once, "libhdf5 cannot be initialised");
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
@@ -156,7 +156,7 @@ Hdf5File Hdf5File::open(const std::string& path) {
   const Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   if (H5Pset_file_locking(access, false, true) < 0) fail(ExitCode::bad_data, "{}: {}", path, innermost_error());
   Id file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose);
-  if (file < 0) fail(ExitCode::bad_data, "{}: is no HDF5 file: {}", path, innermost_error());
+  if (file < 0) fail(ExitCode::bad_data, "{}: is not an HDF5 file: {}", path, innermost_error());
   return Hdf5File(std::unique_ptr<State>(new State{path, ExitCode::bad_data, std::move(file), Id(-1, H5Pclose)}));
 }
 
@@ -173,7 +173,7 @@ std::uint64_t Hdf5File::add_tensor(const std::string& path, DType dtype, const s
   const Id set = state_->dataset(path, type, space, create);
   if (is_empty(shape)) return 0;
   const haddr_t offset = H5Dget_offset(set);
-  if (offset == HADDR_UNDEF) fail(state_->on_error, "{}: dataset {} got no place in the file", state_->name, path);
+  if (offset == HADDR_UNDEF) fail(state_->on_error, "{}: dataset {} has no storage in the file", state_->name, path);
   return offset;
 }
 

@@ -80,7 +80,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const json object = parse_sealed(text, where);
   Members members(object, where);
   const std::string schema = members.text("schema");
-  if (schema != kSchema) fail(ExitCode::bad_data, "{}: schema is \"{}\", need \"{}\"", where, schema, kSchema);
+  if (schema != kSchema) fail(ExitCode::bad_data, "{}: schema is \"{}\"; expected \"{}\"", where, schema, kSchema);
   const std::int64_t version = members.count("version");
   if (version != kManifestVersion)
     fail(ExitCode::bad_data, "{}: schema version {}, this program reads version {}", where, version, kManifestVersion);
@@ -93,7 +93,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const bool has_global = std::any_of(manifest.files.begin(), manifest.files.end(),
                                       [](const ManifestFile& file) { return file.name == "global.h5"; });
   if (!has_global || static_cast<std::int64_t>(manifest.files.size()) != manifest.ranks + 1)
-    fail(ExitCode::bad_data, "{}: lists {} files, need global.h5 and one shard for each of {} ranks", where,
+    fail(ExitCode::bad_data, "{}: lists {} files; expected global.h5 and one shard for each of {} ranks", where,
          manifest.files.size(), manifest.ranks);
   manifest.tensors = read_tensors(members.list("tensors"), manifest.files, where);
   for (const ManifestTensor& tensor : manifest.tensors) check_tiling(tensor, where);

@@ -32,13 +32,13 @@ json parse_json(std::string_view text, const std::string& where) {
     if (event == json::parse_event_t::object_start) names.emplace_back();
     if (event == json::parse_event_t::object_end) names.pop_back();
     if (event == json::parse_event_t::key && !names.back().insert(parsed.get<std::string>()).second)
-      fail(ExitCode::bad_data, "{}: member \"{}\" is there twice", where, parsed.get<std::string>());
+      fail(ExitCode::bad_data, "{}: member \"{}\" occurs twice", where, parsed.get<std::string>());
     return true;
   };
   try {
     return json::parse(text, watch);
   } catch (const json::exception& error) {
-    fail(ExitCode::bad_data, "{}: is no JSON: {}", where, error.what());
+    fail(ExitCode::bad_data, "{}: is not valid JSON: {}", where, error.what());
   }
 }
 
@@ -49,7 +49,7 @@ std::string unsealed(std::string_view text, const std::string& where) {
     fail(ExitCode::bad_data, "{}: has {} bytes, too few for a manifest", where, text.size());
   const std::string_view seal = text.substr(text.size() - kSealSize), body = text.substr(0, text.size() - kSealSize);
   if (!seal.starts_with(kSealBegin) || !seal.ends_with(kSealEnd))
-    fail(ExitCode::bad_data, "{}: does not end with its digest (cut, or not written by this program)", where);
+    fail(ExitCode::bad_data, "{}: does not end with its digest (truncated, or not written by this program)", where);
   const std::string_view stored = seal.substr(kSealBegin.size(), kDigestDigits);
   const std::string computed = digest128(body.data(), body.size());
   if (stored != computed)
@@ -60,7 +60,7 @@ std::string unsealed(std::string_view text, const std::string& where) {
 }  // namespace
 
 Members::Members(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-  if (!object.is_object()) fail(ExitCode::bad_data, "{}: got {}, need an object", where_, object.type_name());
+  if (!object.is_object()) fail(ExitCode::bad_data, "{}: got {}; expected an object", where_, object.type_name());
 }
 
 const json& Members::get(const char* key) {
@@ -73,14 +73,14 @@ const json& Members::get(const char* key) {
 std::int64_t Members::count(const char* key, std::int64_t max) {
   const json& value = get(key);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(max))
-    fail(ExitCode::bad_data, "{}: \"{}\" is {}, need a whole number from 0 to {}", where_, key, shown(value), max);
+    fail(ExitCode::bad_data, "{}: \"{}\" is {}; expected a whole number from 0 to {}", where_, key, shown(value), max);
   return value.get<std::int64_t>();
 }
 
 std::uint64_t Members::word(const char* key) {
   const json& value = get(key);
   if (!value.is_number_unsigned())
-    fail(ExitCode::bad_data, "{}: \"{}\" is {}, need a 64-bit whole number", where_, key, shown(value));
+    fail(ExitCode::bad_data, "{}: \"{}\" is {}; expected a 64-bit whole number", where_, key, shown(value));
   return value.get<std::uint64_t>();
 }
 
@@ -88,31 +88,31 @@ double Members::number_or_null(const char* key) {
   const json& value = get(key);
   if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
   if (!value.is_number())
-    fail(ExitCode::bad_data, "{}: \"{}\" is {}, need a number or null", where_, key, shown(value));
+    fail(ExitCode::bad_data, "{}: \"{}\" is {}; expected a number or null", where_, key, shown(value));
   return value.get<double>();
 }
 
 std::string Members::text(const char* key) {
   const json& value = get(key);
-  if (!value.is_string()) fail(ExitCode::bad_data, "{}: \"{}\" is {}, need a string", where_, key, shown(value));
+  if (!value.is_string()) fail(ExitCode::bad_data, "{}: \"{}\" is {}; expected a string", where_, key, shown(value));
   return value.get<std::string>();
 }
 
 std::string Members::digest(const char* key, std::size_t digits) {
   std::string value = text(key);
   if (value.size() != digits || value.find_first_not_of("0123456789abcdef") != std::string::npos)
-    fail(ExitCode::bad_data, "{}: \"{}\" is no digest of {} hexadecimal digits", where_, key, digits);
+    fail(ExitCode::bad_data, "{}: \"{}\" is not a digest of {} hexadecimal digits", where_, key, digits);
   return value;
 }
 
 const json& Members::list(const char* key) {
   const json& value = get(key);
-  if (!value.is_array()) fail(ExitCode::bad_data, "{}: \"{}\" is {}, need a list", where_, key, shown(value));
+  if (!value.is_array()) fail(ExitCode::bad_data, "{}: \"{}\" is {}; expected a list", where_, key, shown(value));
   return value;
 }
 
 void Members::finish() const {
-  if (read_ != object_.size()) fail(ExitCode::bad_data, "{}: {} members, {} are known", where_, object_.size(), read_);
+  if (read_ != object_.size()) fail(ExitCode::bad_data, "{}: {} members; expected {}", where_, object_.size(), read_);
 }
 
 json parse_sealed(std::string_view text, const std::string& where) { return parse_json(unsealed(text, where), where); }

@@ -48,7 +48,7 @@ ManifestFile read_file(const json& object, const std::string& where) {
                     members.digest("xxh3_128", 32)};
   members.finish();
   if (!is_file_name(file.name))
-    fail(ExitCode::bad_data, "{}: \"name\" is \"{}\", need shard_NNNNN.h5 or global.h5", where, file.name);
+    fail(ExitCode::bad_data, "{}: \"name\" is \"{}\"; expected shard_NNNNN.h5 or global.h5", where, file.name);
   return file;
 }
 
@@ -80,7 +80,7 @@ ManifestPiece read_piece(const json& object, const FileNumbers& numbers, const s
     piece.col_begin = members.count("col_begin");
     piece.col_end = members.count("col_end");
     if (piece.col_begin >= piece.col_end)
-      fail(ExitCode::bad_data, "{}: columns [{}, {}) are none", where, piece.col_begin, piece.col_end);
+      fail(ExitCode::bad_data, "{}: columns [{}, {}) are empty", where, piece.col_begin, piece.col_end);
   }
   piece.offset = static_cast<std::uint64_t>(members.count("offset"));
   piece.bytes = static_cast<std::uint64_t>(members.count("bytes"));
@@ -107,7 +107,7 @@ void check_piece(const ManifestPiece& piece, const ManifestTensor& tensor, std::
   if (!empty && slab.rows() == 0) fail(ExitCode::bad_data, "{}: {} are empty", where, shown(slab));
   const auto expected = empty ? 0 : static_cast<std::uint64_t>(slab.rows() * slab.cols() * inner);
   if (piece.bytes != expected)
-    fail(ExitCode::bad_data, "{}: {}: \"bytes\" is {}, need {}", where, shown(slab), piece.bytes, expected);
+    fail(ExitCode::bad_data, "{}: {}: \"bytes\" is {}; expected {}", where, shown(slab), piece.bytes, expected);
 }
 
 ManifestTensor read_tensor(const json& object, const FileNumbers& numbers, const std::vector<ManifestFile>& files,
@@ -121,12 +121,12 @@ ManifestTensor read_tensor(const json& object, const FileNumbers& numbers, const
   const std::string type = members.text("dtype");
   const std::optional<DType> dtype = dtype_named(type);
   if (!dtype)
-    fail(ExitCode::bad_data, "{}: \"dtype\" is \"{}\", need f32, f64, bf16, i32, i64, u8, u16 or u32", at, type);
+    fail(ExitCode::bad_data, "{}: \"dtype\" is \"{}\"; expected f32, f64, bf16, i32, i64, u8, u16 or u32", at, type);
   tensor.dtype = *dtype;
   tensor.version = members.word("version");
   const json& shape = members.list("shape");
   if (shape.empty() || shape.size() > kMaxDimensions)
-    fail(ExitCode::bad_data, "{}: {} dimensions, need 1 to {}", at, shape.size(), kMaxDimensions);
+    fail(ExitCode::bad_data, "{}: {} dimensions; expected 1 to {}", at, shape.size(), kMaxDimensions);
   for (const json& n : shape) {
     if (!n.is_number_unsigned() || n.get<std::uint64_t>() > static_cast<std::uint64_t>(kMaxCount))
       fail(ExitCode::bad_data, "{}: \"shape\" holds something other than whole numbers from 0 to {}", at, kMaxCount);
@@ -230,17 +230,17 @@ void check_tiling(const ManifestTensor& tensor, const std::string& where) {
   }
   if (is_empty(tensor.shape)) {
     if (slabs.size() != 1 || slabs[0].rows() != tensor.shape[0] || slabs[0].cols() != columns_of(tensor.shape))
-      fail(ExitCode::bad_data, "{}: has no elements, need one piece with all rows and columns", at);
+      fail(ExitCode::bad_data, "{}: has no elements; expected one piece with all rows and columns", at);
     return;
   }
   for (std::size_t i = 1; i < slabs.size(); ++i)
     if (corner(slabs[i]) < corner(slabs[i - 1]))
-      fail(ExitCode::bad_data, "{}: {} stand behind {}", at, shown(slabs[i]), shown(slabs[i - 1]));
+      fail(ExitCode::bad_data, "{}: {} come after {}", at, shown(slabs[i]), shown(slabs[i - 1]));
   check_disjoint(slabs, at);
   std::int64_t held = 0;
   for (const Slab& slab : slabs) held += slab.rows() * slab.cols();
   const std::int64_t all = tensor.shape[0] * columns_of(tensor.shape);
-  if (held != all) fail(ExitCode::bad_data, "{}: pieces hold {} of {} places (rows x columns)", at, held, all);
+  if (held != all) fail(ExitCode::bad_data, "{}: pieces cover {} of {} elements (rows x columns)", at, held, all);
 }
 
 }  // namespace sestina

@@ -40,7 +40,7 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
   for (StateField& field : snapshot.fields) {
     std::optional<std::size_t> bad;
     if (field.on_device) {
-      SESTINA_REQUIRE(copy_from_device, "{} lies on the device and there is no way to copy it", field.path);
+      SESTINA_REQUIRE(copy_from_device, "{} lies on the device and cannot be copied", field.path);
       copy_from_device(field, to);
       bad = first_nonfinite(field.dtype, to, field.bytes());
     } else {

@@ -180,7 +180,7 @@ std::map<std::string, SafeTensor> parse_safetensors(std::string_view image, cons
     tensor.data = data + entry.offsets[0];
     tensor.bytes = entry.offsets[1] - entry.offsets[0];
     if (!tensors.emplace(entry.name, std::move(tensor)).second)
-      fail(ExitCode::bad_data, "{}: tensor '{}' is there twice", where, entry.name);
+      fail(ExitCode::bad_data, "{}: tensor '{}' occurs twice", where, entry.name);
   }
   return tensors;
 }

@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <sstream>
 
 #include "io/report/page_text.hpp"
@@ -68,6 +69,14 @@ std::string ranks(const ReportRun& run, const FlatDeck& deck) {
   return text;
 }
 
+// 2026-01-01T03:00:00Z as 2026-01-01 03:00:00 UTC: a narrow column breaks it between the words.
+std::string plain_time(std::string iso) {
+  if (iso.size() != 20 || iso[10] != 'T' || iso.back() != 'Z') return iso;
+  iso[10] = ' ';
+  iso.pop_back();
+  return iso + " UTC";
+}
+
 std::string words(std::string key) {
   std::replace(key.begin(), key.end(), '_', ' ');
   return key;
@@ -76,7 +85,10 @@ std::string words(std::string key) {
 }  // namespace
 
 bool FactRow::differs() const {
-  return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end();
+  std::vector<std::string> known;  // an old run says nothing of some facts: that is no difference
+  std::copy_if(values.begin(), values.end(), std::back_inserter(known),
+               [](const auto& value) { return !value.empty(); });
+  return std::adjacent_find(known.begin(), known.end(), std::not_equal_to<>()) != known.end();
 }
 
 FlatDeck flat_deck(const std::string& toml) {
@@ -108,7 +120,7 @@ std::vector<FactRow> run_facts(const std::vector<ReportRun>& runs) {
       if (key == "ranks") continue;
       auto row = std::find_if(rows.begin(), rows.end(), [&](const FactRow& known) { return known.name == words(key); });
       if (row == rows.end()) row = rows.insert(rows.end(), {words(key), std::vector<std::string>(runs.size())});
-      row->values[r] = value;
+      row->values[r] = key == "started" ? plain_time(value) : value;
     }
   }
   std::erase_if(rows, [](const FactRow& row) {

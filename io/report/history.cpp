@@ -204,7 +204,7 @@ void add(RunHistory& history, const json& line) {
 RunHistory read_history(const std::string& run_dir) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ExitCode::input_missing, "{}: there is no such file; a run directory holds one", path);
+  if (!file) fail(ExitCode::input_missing, "{}: no such file; a run directory holds one", path);
   RunHistory history;
   history.name = std::filesystem::weakly_canonical(run_dir).filename().string();
   std::string text;

@@ -64,7 +64,7 @@ std::string short_number(double value) {
   if (size != 0 && size < 0.01) return fmt::format("{:.3g}", value);
   constexpr const char* suffixes[] = {"", "k", "M", "G", "T", "P"};
   std::size_t power = 0;
-  while (power + 1 < std::size(suffixes) && std::abs(value) >= 9999.5) value /= 1000, ++power;
+  while (power + 1 < std::size(suffixes) && std::abs(value) >= (power == 0 ? 9999.5 : 999.5)) value /= 1000, ++power;
   if (power == 0 && value == std::round(value)) return fmt::format("{:.0f}", value);
   if (std::abs(value) >= 999.5) return fmt::format("{:.0f}{}", value, suffixes[power]);
   return digits(value) + suffixes[power];

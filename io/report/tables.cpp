@@ -104,12 +104,12 @@ void event_table(std::string& out, const ReportRun& run) {
   out += "</tbody></table></div></details>\n";
 }
 
-// A key may break behind its dots and underscores.
+// Keys, names of files and commands may break behind what joins their parts.
 std::string breakable(const std::string& key) {
   std::string out;
   for (const char c : key) {
     out += escape_html({&c, 1});
-    if (c == '.' || c == '_') out += "<wbr>";
+    if (std::string_view("._/=-").find(c) != std::string_view::npos) out += "<wbr>";
   }
   return out;
 }
@@ -118,7 +118,7 @@ void rows(std::string& out, const std::vector<FactRow>& rows, bool mark) {
   for (const FactRow& row : rows) {
     fmt::format_to(std::back_inserter(out), "<tr{}><th scope=\"row\">{}</th>",
                    mark && row.differs() ? " class=\"differs\"" : "", breakable(row.name));
-    for (const std::string& value : row.values) out += "<td>" + (value.empty() ? "–" : escape_html(value)) + "</td>";
+    for (const std::string& value : row.values) out += "<td>" + (value.empty() ? "–" : breakable(value)) + "</td>";
     out += "</tr>\n";
   }
 }
@@ -172,8 +172,9 @@ std::string record_tables(const Runs& runs) {
   std::string out;
   for (const ReportRun& run : runs) {
     if (run.history.bad_lines > 0)
-      out += fmt::format("<p class=\"hint\">{}: {} lines of metrics.jsonl could not be read and are left out.</p>\n",
-                         escape_html(run.label), run.history.bad_lines);
+      out += fmt::format("<p class=\"hint\">{}: {} of metrics.jsonl could not be read and skipped.</p>\n",
+                         escape_html(run.label),
+                         run.history.bad_lines == 1 ? "1 line" : fmt::format("{} lines", run.history.bad_lines));
     event_table(out, run);
     checkpoint_table(out, run);
     if (!run.deck.empty())

@@ -37,7 +37,7 @@ bool Retry::again(int error) {
   started_ = true;
   const bool time_left = steady_clock::now() < end_;
   if (time_left && error != EINTR) {
-    if (!said_) spdlog::warn("{}: {}; trying again for at most {} s", what_, std::strerror(error), bound);
+    if (!said_) spdlog::warn("{}: {}; retrying for at most {} s", what_, std::strerror(error), bound);
     said_ = true;
     std::this_thread::sleep_for(std::min<steady_clock::duration>(pause, end_ - steady_clock::now()));
   }

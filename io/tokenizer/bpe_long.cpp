@@ -46,7 +46,7 @@ void append(std::vector<Run>& runs, std::int32_t id, std::size_t count) {
 void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t first) const {
   const std::size_t n = ids.size() - first;
   if (n >= kEnd)
-    fail(ExitCode::bad_data, "a piece of {} bytes without a place to cut it; fewer than {} are allowed", n, kEnd);
+    fail(ExitCode::bad_data, "a piece of {} bytes that cannot be split; fewer than {} are allowed", n, kEnd);
   std::vector<Symbol> symbols(n);
   std::vector<Candidate> candidates;
   for (std::uint32_t i = 0; i < n; ++i) {

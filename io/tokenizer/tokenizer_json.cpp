@@ -22,7 +22,7 @@ class Reader {
 
   TokenizerDescription read(std::string_view text) const {
     const json root = parse(text);
-    if (!root.is_object()) refuse("the file", "is no JSON object");
+    if (!root.is_object()) refuse("the file", "is not a JSON object");
     TokenizerDescription d{
         normalizer(member(root, "normalizer")), pre_tokenizer(member(root, "pre_tokenizer")), {}, {}};
     d.model = model(member(root, "model"));
@@ -227,7 +227,7 @@ class Reader {
       t.id = id(member(entry, "id"), "added token \"" + t.content + "\"");
       const auto known = model.vocab.find(t.content);
       if (known != model.vocab.end() ? known->second != t.id : !taken.insert(t.id).second) {
-        refuse("added token \"" + t.content + "\"", fmt::format("has the id {}, which the vocab contradicts", t.id));
+        refuse("added token \"" + t.content + "\"", fmt::format("has the id {}, which conflicts with the vocab", t.id));
       }
       t.special = flag(entry, "special", false);
       t.single_word = flag(entry, "single_word", false);

@@ -56,7 +56,7 @@ class Translator {
         atom(std::string(1, c)), ++at_;
       }
     }
-    if (!groups_.empty()) refuse("a group without its end");
+    if (!groups_.empty()) refuse("an unterminated group");
     return std::move(out_);
   }
 
@@ -65,7 +65,7 @@ class Translator {
     fail(ExitCode::bad_data, "{}: pattern \"{}\": {} at character {} is not supported", where_, pattern_, what, at_);
   }
   char next() {
-    if (++at_ >= pattern_.size()) refuse("an end in mid-expression");
+    if (++at_ >= pattern_.size()) refuse("the end of a group");
     return pattern_[at_];
   }
   void atom(const std::string& text) {
@@ -163,7 +163,7 @@ class Translator {
         text += c, ++at_;
       }
     }
-    if (at_ >= pattern_.size()) refuse("a class without its end");
+    if (at_ >= pattern_.size()) refuse("an unterminated class");
     ++at_;
     return text + ']';
   }
@@ -185,7 +185,7 @@ class Translator {
   }
 
   void close_group() {
-    if (groups_.empty()) refuse("an end without its group");
+    if (groups_.empty()) refuse("an unmatched end of a group");
     atom_ = groups_.back();
     groups_.pop_back();
     out_ += ')';
@@ -194,7 +194,7 @@ class Translator {
 
   // In Ruby's syntax X{n,m}+ repeats X{n,m}, in PCRE2 it is possessive. *+, ++ and ?+ are possessive in both.
   void quantifier() {
-    if (!atom_) refuse("a repetition of nothing");
+    if (!atom_) refuse("a quantifier with nothing to repeat");
     const char c = pattern_[at_];
     if (c != '{') {
       out_ += c, ++at_;
@@ -211,7 +211,7 @@ class Translator {
       }
     }
     if (at_ < pattern_.size() && std::string_view("*+?{").find(pattern_[at_]) != std::string_view::npos) {
-      refuse("a repetition of a repetition");
+      refuse("a quantifier after a quantifier");
     }
     atom_.reset();
   }

@@ -170,7 +170,7 @@ std::string train_tokenizer(const std::vector<std::string_view>& documents, cons
   for (const std::string& special : training.special) {
     const bool unique = std::count(training.special.begin(), training.special.end(), special) == 1;
     if (special.empty() || !is_valid_utf8(special) || !unique) {
-      fail(ExitCode::usage, "special token \"{}\": each must be valid UTF-8, not empty and there once", special);
+      fail(ExitCode::usage, "special token \"{}\": each must be valid UTF-8, not empty and unique", special);
     }
   }
   const std::vector<CountedPiece> pieces = count_pieces(documents, training);

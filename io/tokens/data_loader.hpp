@@ -28,12 +28,13 @@ class SampleSet {
   // model's eos_token_id. Training blends by weight and shuffles each source anew in each epoch; validation reads every
   // window once per epoch, always in the same order. Error(bad_data): a source too short for one window;
   // Error(bad_deck): weights.
+  // poll: see open_source().
   SampleSet(const DataOptions&, Split, std::int64_t vocab_size, std::uint64_t seed, const Tokenizer*,
-            std::int64_t end_of_document = -1);
+            std::int64_t end_of_document = -1, const Poll& poll = {});
   ~SampleSet();
   SampleSet(SampleSet&&) noexcept;
   // The validation split of a training set; shares its opened sources where it reads the same ones.
-  SampleSet validation(const Tokenizer*) const;
+  SampleSet validation(const Tokenizer*, const Poll& poll = {}) const;
 
   int sequence() const;
   std::uint64_t windows() const;  // in one epoch over all sources (weights apart)

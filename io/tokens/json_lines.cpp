@@ -63,7 +63,7 @@ void require_valid_lines(const TextDefects& counts, double limit, const std::str
   const double allowed = limit > 0 ? std::max(always_allowed, limit * static_cast<double>(counts.lines)) : 0;
   const bool all = counts.lines > 0 && counts.skipped() == counts.lines;
   if (static_cast<double>(counts.skipped()) > allowed || all)
-    fail(ExitCode::bad_data, "{}: {}; allowed is a share of {} (data.invalid_limit), and not all", where,
+    fail(ExitCode::bad_data, "{}: {}; allowed: a fraction of {} (data.invalid_limit), and not all of them", where,
          to_text(counts), limit);
 }
 

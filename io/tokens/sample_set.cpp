@@ -48,10 +48,10 @@ struct SampleSet::State {
   bool own_validation() const { return !options.validation.empty(); }
   std::uint64_t sequence() const { return static_cast<std::uint64_t>(options.sequence_length); }
 
-  void open(const Tokenizer* tokenizer) {
+  void open(const Tokenizer* tokenizer, const Poll& poll) {
     const bool given = split == Split::validation && own_validation();
     for (const DataSource& source : given ? options.validation : options.source)
-      parts.push_back({open_source(source, tokenizer, vocab_size, end_of_document), 0, 0});
+      parts.push_back({open_source(source, tokenizer, vocab_size, end_of_document, poll), 0, 0});
   }
 
   // Chooses the windows of the split from the opened sources, and the weights.
@@ -95,7 +95,7 @@ struct SampleSet::State {
 };
 
 SampleSet::SampleSet(const DataOptions& options, Split split, std::int64_t vocab_size, std::uint64_t seed,
-                     const Tokenizer* tokenizer, std::int64_t end_of_document)
+                     const Tokenizer* tokenizer, std::int64_t end_of_document, const Poll& poll)
     : state_(std::make_unique<State>()) {
   SESTINA_REQUIRE(options.sequence_length > 0, "sequence_length {}", options.sequence_length);
   state_->options = options;
@@ -104,7 +104,7 @@ SampleSet::SampleSet(const DataOptions& options, Split split, std::int64_t vocab
   state_->seed = seed;
   state_->end_of_document = end_of_document;
   if (split == Split::validation && !state_->own_validation() && options.validation_fraction <= 0) return;
-  state_->open(tokenizer);
+  state_->open(tokenizer, poll);
   if (state_->parts.empty()) fail(ExitCode::bad_deck, "no [[data.source]]: at least one is needed");
   state_->divide();
 }
@@ -113,10 +113,11 @@ SampleSet::SampleSet(std::unique_ptr<State> state) : state_(std::move(state)) {}
 SampleSet::~SampleSet() = default;
 SampleSet::SampleSet(SampleSet&&) noexcept = default;
 
-SampleSet SampleSet::validation(const Tokenizer* tokenizer) const {
+SampleSet SampleSet::validation(const Tokenizer* tokenizer, const Poll& poll) const {
   const State& state = *state_;
   if (state.own_validation() || state.options.validation_fraction <= 0)
-    return SampleSet(state.options, Split::validation, state.vocab_size, state.seed, tokenizer, state.end_of_document);
+    return SampleSet(state.options, Split::validation, state.vocab_size, state.seed, tokenizer, state.end_of_document,
+                     poll);
   auto other = std::make_unique<State>(state);
   other->split = Split::validation;
   other->divide();

@@ -21,7 +21,8 @@ namespace {
 const std::vector<std::string> usual_patterns = {"*.txt",     "*.txt.gz", "*.txt.zst",  "*.md",
                                                  "*.md.gz",   "*.md.zst", "*.rst",      "*.rst.gz",
                                                  "*.rst.zst", "*.jsonl",  "*.jsonl.gz", "*.jsonl.zst"};
-constexpr std::size_t piece_bytes = std::size_t{1} << 17, batch_bytes = std::size_t{1} << 26;
+constexpr std::size_t piece_bytes = std::size_t{1} << 17, batch_bytes = std::size_t{1} << 26,
+                      encode_bytes = std::size_t{1} << 24;  // a second or two of work between two polls
 
 bool matches(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
@@ -144,6 +145,7 @@ TextDefects read_documents(const std::vector<std::string>& files, const Document
     std::list<DocumentFile> batch;  // a list: documents point into their file, which must not move
     std::vector<std::string_view> documents;
     for (std::size_t read = 0; end < files.size() && read < batch_bytes; ++end) {
+      if (rule.poll) rule.poll();
       const DocumentFile& file = batch.emplace_back(files[end], rule);
       for (const std::string_view document : file.documents()) read += document.size();
       documents.insert(documents.end(), file.documents().begin(), file.documents().end());
@@ -157,14 +159,15 @@ TextDefects read_documents(const std::vector<std::string>& files, const Document
 
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
                         bool end_of_document, int threads,
-                        const std::function<void(const std::vector<std::int32_t>&)>& sink) {
+                        const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll) {
   const std::int64_t end_id = tokenizer != nullptr && end_of_document ? tokenizer->end_of_document() : -1;
   const auto pieces = cut_documents(documents);
   std::vector<std::int32_t> tokens;
   std::vector<std::string_view> batch;
   for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+    if (poll) poll();
     batch.clear();
-    for (std::size_t bytes = 0; end < pieces.size() && bytes < batch_bytes; bytes += pieces[end++].text.size())
+    for (std::size_t bytes = 0; end < pieces.size() && bytes < encode_bytes; bytes += pieces[end++].text.size())
       batch.push_back(pieces[end].text);
     const auto encoded =
         tokenizer != nullptr ? tokenizer->encode(batch, threads) : std::vector<std::vector<std::int32_t>>();

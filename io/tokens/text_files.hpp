@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "io/store/digest.hpp"
 #include "io/store/mapped_file.hpp"
 #include "io/tokens/json_lines.hpp"
 
@@ -42,6 +43,7 @@ struct DocumentRule {
   std::string text_key = "text";  // JSONL: the member that holds the text
   double invalid_limit = 0.01;    // JSONL: share of the lines that may be skipped (require_valid_lines)
   int threads = 0;                // 0 = all cores
+  Poll poll = {};                 // called before each file
 };
 
 // One file with its documents, which point into it.
@@ -67,9 +69,9 @@ TextDefects read_documents(const std::vector<std::string>& files, const Document
 
 // Tokens of each document (bytes when tokenizer is null), in order, with the tokenizer's end-of-document id appended
 // when wanted and there is one. Long documents are cut where every supported pattern cuts too, so that all threads
-// have work; the ids are those of the whole document.
+// have work; the ids are those of the whole document. poll: called every 16 MB.
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
                         bool end_of_document, int threads,
-                        const std::function<void(const std::vector<std::int32_t>&)>& sink);
+                        const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll = {});
 
 }  // namespace sestina

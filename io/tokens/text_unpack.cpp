@@ -13,7 +13,7 @@ namespace sestina {
 // A gzip file may hold several members one after the other.
 std::string unpack_gzip(std::string_view packed, const std::string& path) {
   z_stream stream{};
-  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail(ExitCode::internal, "zlib does not start");
+  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail(ExitCode::internal, "zlib cannot be initialised");
   const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
   std::string text;
   for (;;) {
@@ -31,14 +31,14 @@ std::string unpack_gzip(std::string_view packed, const std::string& path) {
     if (status == Z_STREAM_END) {
       inflateReset(&stream);
     } else if (status != Z_OK) {  // Z_BUF_ERROR: more input is needed and there is none
-      fail(ExitCode::bad_data, "{}: is damaged or cut gzip data", path);
+      fail(ExitCode::bad_data, "{}: is damaged or truncated gzip data", path);
     }
   }
 }
 
 std::string unpack_zstd(std::string_view packed, const std::string& path) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
-  if (!stream) fail(ExitCode::internal, "libzstd does not start");
+  if (!stream) fail(ExitCode::internal, "libzstd cannot be initialised");
   std::string text;
   ZSTD_inBuffer in{packed.data(), packed.size(), 0};
   for (std::size_t wanted = 1;;) {
@@ -49,7 +49,7 @@ std::string unpack_zstd(std::string_view packed, const std::string& path) {
     text.resize(before + out.pos);
     if (ZSTD_isError(wanted)) fail(ExitCode::bad_data, "{}: is damaged zstd data: {}", path, ZSTD_getErrorName(wanted));
     if (in.pos < in.size || out.pos == room) continue;  // more frames, or output that did not fit
-    if (wanted != 0) fail(ExitCode::bad_data, "{}: is cut zstd data", path);
+    if (wanted != 0) fail(ExitCode::bad_data, "{}: is truncated zstd data", path);
     return text;
   }
 }

@@ -114,7 +114,7 @@ void write_text_counts(const std::string& prefix, const TextCounts& counts, cons
 }
 
 std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokenizer* tokenizer, std::int64_t vocab_size,
-                                         std::int64_t end_of_document) {
+                                         std::int64_t end_of_document, const Poll& poll) {
   if (end_of_document < 0 && tokenizer != nullptr) end_of_document = tokenizer->end_of_document();
   switch (source.format) {
     case DataSource::Format::megatron:
@@ -124,9 +124,9 @@ std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokeniz
     case DataSource::Format::npy:
       return open_npy(source.path, vocab_size, end_of_document);
     case DataSource::Format::text:
-      return open_text(source.path, vocab_size, tokenizer);
+      return open_text(source.path, vocab_size, tokenizer, poll);
     case DataSource::Format::jsonl:
-      return open_jsonl(source, vocab_size, tokenizer);
+      return open_jsonl(source, vocab_size, tokenizer, poll);
   }
   fail(ExitCode::internal, "unknown format of {}", source.path);
 }

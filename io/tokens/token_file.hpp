@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
+#include "io/store/digest.hpp"
 
 namespace sestina {
 
@@ -29,8 +30,9 @@ class TokenSource {
 // Opens and validates; every token id must lie in [0, vocab_size) (0: not known). tokenizer: for text; null reads
 // bytes. end_of_document: the id that ends a document in llm.c and .npy streams (-1: the tokenizer's, if any); without
 // one each file is one document. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns.
+// poll: called again and again while text is tokenised.
 std::unique_ptr<TokenSource> open_source(const DataSource&, const Tokenizer* tokenizer, std::int64_t vocab_size,
-                                         std::int64_t end_of_document = -1);
+                                         std::int64_t end_of_document = -1, const Poll& poll = {});
 
 // Writes a Megatron pair prefix.bin, prefix.idx (u16 below 65500 entries, else i32), document by document;
 // temporary names until finish().

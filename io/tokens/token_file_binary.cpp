@@ -57,7 +57,7 @@ TokenPart numpy_part(const std::string& path, const std::shared_ptr<MappedFile>&
   std::uint32_t length = 0;
   if (image.size() >= prefix) std::memcpy(&length, image.data() + 8, prefix - 8);
   if (image.size() < prefix || length > image.size() - prefix)
-    fail(ExitCode::bad_data, "{}: NumPy header is cut ({} bytes)", path, image.size());
+    fail(ExitCode::bad_data, "{}: NumPy header is truncated ({} bytes)", path, image.size());
   const std::string_view header = image.substr(prefix, length);
   const std::string type = header_value(header, "descr"), shape = header_value(header, "shape");
   constexpr std::pair<const char*, TokenType> types[] = {

@@ -20,7 +20,7 @@ class TextTokens : public TokenSource {
       tokens_.insert(tokens_.end(), document.begin(), document.end());
     };
     defects_ = to_text(read_documents(paths, rule, [&](const auto& documents, std::size_t) {
-      tokenize_documents(documents, tokenizer, true, 0, append);
+      tokenize_documents(documents, tokenizer, true, 0, append, rule.poll);
       for (const std::string_view document : documents) bytes_ += document.size();
     }));
   }
@@ -75,18 +75,21 @@ std::vector<std::string> list_text_source(const std::string& path, TextForm form
   return list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
 }
 
-std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer) {
+std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer,
+                                       const Poll& poll) {
   const auto paths = list_text_source(path, TextForm::text);
   if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
   DocumentRule rule;
   rule.form = TextForm::text;
+  rule.poll = poll;
   auto tokens = std::make_unique<TextTokens>(paths, rule, tokenizer);
   tokens->check(vocab_size);
   return tokens;
 }
 
-std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer) {
-  const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0};
+std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer,
+                                        const Poll& poll) {
+  const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0, poll};
   auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer);
   tokens->check(vocab_size);
   return tokens;

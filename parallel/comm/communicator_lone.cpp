@@ -39,8 +39,8 @@ class LoneCommunicator final : public Communicator {
                                           std::vector<Message> receives) override {
     return std::make_unique<LoneExchange>(std::move(sends), std::move(receives));
   }
-  void send(int, const void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank has nobody to send to"); }
-  void receive(int, void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank has nobody to receive from"); }
+  void send(int, const void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank cannot send"); }
+  void receive(int, void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank cannot receive"); }
   void wait(const char*) override {}
   std::unique_ptr<Communicator> split(int, int) override { return make_lone_communicator(); }
   std::unique_ptr<Communicator> split_by_node() override { return make_lone_communicator(); }

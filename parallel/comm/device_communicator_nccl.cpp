@@ -102,7 +102,7 @@ class Lane {
 
  private:
   void require_connection(const char* name) const {
-    if (comm_ == nullptr) fail(ExitCode::unavailable, "\"{}\": NCCL's group was given up before", name);
+    if (comm_ == nullptr) fail(ExitCode::unavailable, "\"{}\": NCCL's communicator was aborted before", name);
   }
   void abort() {
     if (comm_ != nullptr) ncclCommAbort(comm_);

@@ -24,9 +24,9 @@ inline WaitLimit& wait_limit() {
 // What a wait that found no end says of itself: who was waited for, in what.
 inline std::string lost_text(const WaitLimit& limit, const char* name, const std::string& who) {
   if (limit.phase == nullptr)
-    return fmt::format("waited {:.0f} s for {} in \"{}\" (run.abort_timeout): lost, or hanging", limit.seconds, who,
+    return fmt::format("waited {:.0f} s for {} in \"{}\" (run.abort_timeout): lost or hanging", limit.seconds, who,
                        name);
-  return fmt::format("waited {:.0f} s for {} in start-up, phase \"{}\" (run.start_timeout): lost, or hanging",
+  return fmt::format("waited {:.0f} s for {} in start-up, phase \"{}\" (run.start_timeout): lost or hanging",
                      limit.seconds, who, limit.phase);
 }
 

@@ -37,7 +37,7 @@ class Agreement(Case):
         for number in range(3):
             ranks = [odd if r == number else () for r in range(3)]
             other = 1 if number == 0 else 0
-            output = self.differ("run", BAD_DECK, *ranks, named=(f"rank {number} was not started as rank {other} was",))
+            output = self.differ("run", BAD_DECK, *ranks, named=(f"rank {number} was started differently from rank {other}",))
             self.assertIn(f"schedule.lr: 0.03 on rank {number}, 0.003 on rank {other}", output)
             self.assertIn(f"run.seed: 4 on rank {number}, 3 on rank {other}", output)
 

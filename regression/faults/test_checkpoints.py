@@ -151,7 +151,7 @@ class FullDisk(Case):
         if "code" not in done.stdout:
             self.skipTest(f"no mount namespace: {done.stderr.strip()}")
         self.assertIn("No space left", done.stdout + done.stderr)
-        self.assertIn("trying again", done.stdout + done.stderr)
+        self.assertIn("retrying", done.stdout + done.stderr)
         self.assertIn(f"code {IO_ERROR}", done.stdout)
         self.assertIn("verified 0", done.stdout)
         self.assertNotIn(".tmp-", done.stdout.split("code")[1])
@@ -167,7 +167,7 @@ class FullDisk(Case):
             self.skipTest(f"no mount namespace: {done.stderr.strip()}")
         self.assertIn("code 0", done.stdout)
         self.assertIn("verified 0", done.stdout)
-        self.assertIn("No space left on device; trying again", done.stdout + done.stderr)
+        self.assertIn("No space left on device; retrying", done.stdout + done.stderr)
         self.assertEqual((done.stdout + done.stderr).count("shard_00000.h5: No space left"), 1)
 
     def test_06_staging_disk_gone(self):

@@ -247,7 +247,7 @@ class Ranks(Case):
         self.assertIn("optimizer.on_missing", output)
         self.assert_one_message(output)
         output = self.train_ranks(2, "fork2", *MICRO, "-r", self.folder("run", 5), "optimizer.kind=soap", "optimizer.on_missing=reset")
-        self.assertIn("start anew", output)
+        self.assertIn("are reinitialised", output)
 
     def test_22_not_finite_on_one_rank(self):
         """A token that one sample alone holds makes a score of attention overflow: all ranks stop before the update."""

@@ -158,6 +158,22 @@ class Stops(Case):
         self.assertEqual(max(self.saved_steps("run")), self.steps_done("run"))
         self.assert_nothing_left("run")
 
+    def test_03_interrupt_while_tokenising(self):
+        """Neither half a token file nor a temporary one is left of a `data tokenize` that was stopped."""
+        words = [f"{'abcdefghijklmnopqrstuvwxyz'[i % 26]}{i * 7919 % 99991}" for i in range(100000)]
+        text = "".join(" ".join(words[i::7]) + "\n" for i in range(7))
+        (self.work / "sample.txt").write_text(text)
+        (self.work / "corpus.txt").write_text(text * 80)
+        self.run_sestina("data", "train-tokenizer", self.work / "sample.txt", "--vocab-size", 300, "-o", self.work / "tokenizer.json")
+        (self.work / "out").mkdir()
+        child = self.start("data", "tokenize", self.work / "corpus.txt", "--tokenizer", self.work / "tokenizer.json", "--threads", 1,
+                           "-o", self.work / "out/tokens")
+        self.wait_for(lambda: any((self.work / "out").iterdir()), child)
+        child.send_signal(INT)
+        _, output = self.finish(child, STOPPED_UNSAVED)
+        self.assertIn("data tokenize: stopped by signal INT; nothing was written", output)
+        self.assertEqual(list((self.work / "out").iterdir()), [])
+
     def test_04_second_term_while_saving(self):
         child = self.start(*self.train_arguments("run", "run.steps=1000000", "checkpoint.every=2"))
         self.wait_for(lambda: self.saved_steps("run"), child)
@@ -173,7 +189,7 @@ class Stops(Case):
         child = self.start(*self.train_arguments("run", *slow))
         self.wait_for(lambda: self.steps_done("run") == 1, child, 60)
         child.send_signal(INT)
-        while "Ctrl-C again leaves at once" not in child.stdout.readline():
+        while "press Ctrl-C again to exit at once" not in child.stdout.readline():
             self.assertIsNone(child.poll())
         child.send_signal(INT)
         begin = time.monotonic()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`sestina eval` and `generate` beside transformers on the same folder: loss, its standard error, multiple choice, greedy tokens.
+"""`sestina eval` and `generate` beside transformers on the same folder: loss, its standard error, bits per byte,
+multiple choice, greedy tokens.
 
 Run by hand: eval_transformers.py SESTINA HF_FOLDER TEXT [--windows 16 --sequence 64]. Without torch or transformers it
 says so and exits with 77. Texts are read as bytes unless the folder holds a tokenizer.json.
@@ -51,7 +52,8 @@ class Model:
 def losses(model, text, sequence, windows):
     ids = model.encode(text)
     means = [-model.score(ids[sequence * i:sequence * (i + 1) + 1], 1) / sequence for i in range(windows)]
-    return statistics.mean(means), statistics.stdev(means) / math.sqrt(windows)
+    mean, tokens = statistics.mean(means), len(ids) + (model.tokenizer is not None)  # and the end of the document
+    return mean, statistics.stdev(means) / math.sqrt(windows), mean / math.log(2) * tokens / len(text.encode())
 
 
 def questions(text, count):
@@ -91,9 +93,10 @@ def main():
 
     theirs = losses(model, text, o.sequence, o.windows)
     source = f'data.validation=[{{format="text",path="{os.path.abspath(o.text)}"}}]'
-    ours = sestina(o.program, "eval", "--hf", o.folder, source, f"data.sequence_length={o.sequence}", "train.micro_batch=1",
+    ours = sestina(o.program, "eval", "--hf", o.folder, source, f"data.sequence_length={o.sequence}", "train.micro_batch=1", "data.shuffle=false",
                    "train.global_batch=1", f"metrics.eval_batches={o.windows}", *extra)
-    pairs += [("loss", ours["loss"], theirs[0], 2e-5), ("its standard error", ours["loss_error"], theirs[1], 2e-5)]
+    pairs += [("loss", ours["loss"], theirs[0], 2e-5), ("its standard error", ours["loss_error"], theirs[1], 2e-5),
+              ("bits per byte", ours["bits_per_byte"], theirs[2], 1e-5), ("perplexity", ours["perplexity"], math.exp(theirs[0]), 1e-2)]
 
     made = questions(text, o.questions)
     theirs = accuracies(model, made)

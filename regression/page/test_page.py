@@ -113,6 +113,10 @@ class Page(unittest.TestCase):
         self.assertEqual(self.seen["stacks"], 10)
         self.assertRegex(self.seen["stackOfFirst"], r"forward and backward 50 ms \(\d+ %\), .*optimizer 10 ms")
 
+    def test_ten_runs_stay_readable(self):
+        self.assertLess(self.seen["stackRows"], 300)  # a line for each run beside a chart of 245 pixels
+        self.assertEqual(self.seen["touching"], 0)  # circles of validations
+
     def test_loads_stand_beside_the_plan(self):
         self.assertEqual(self.seen["loads"], [[4, 4], [8, 8], [6, 6]])
 

@@ -64,7 +64,7 @@ class Verb(unittest.TestCase):
         (self.folder / "runs/notes.txt").write_text("no folder")
         done = report(*sorted((self.folder / "runs").iterdir()), "-o", self.folder / "all.html")
         self.assertEqual(done.returncode, DONE, done.stderr)
-        self.assertEqual(done.stderr.count("left out"), 2)
+        self.assertEqual(done.stderr.count("skipped"), 2)
         for name in ("empty", "notes.txt"):
             self.assertIn(name, done.stderr)
         self.assertEqual((self.folder / "all.html").read_text().count("<tr data-run="), len(runs))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pathlib
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -73,16 +74,32 @@ def train(work):
     reached = lines(run_dir, "train")[-1]["step"]
     total = reached + 20
     out = run(*words, "-r", "auto", f"run.steps={total}", "schedule.steps=60", "checkpoint.every=10")
-    assert "the learning rate of update" not in out, out
-    assert "resumed from" in out and f"at update {reached}" in out, out
+    assert "the learning rate of step" not in out, out
+    assert "resumed from" in out and f"at step {reached}" in out, out
     check_metrics(run_dir, total)
     kept = sorted(int(path.name[5:]) for path in (run_dir / "checkpoints").glob("step_*"))
     assert kept == sorted({step for step in range(reached, total + 1) if step % 20 == 0} | {total}), (kept, reached)
     # The horizon follows the total where nobody keeps it: told, with both numbers.
-    out = run("train", "-d", str(work / "jump"), *deck_words(work), "run.steps=4", "--progress", "never")
+    out = run("train", "-d", str(work / "jump"), *deck_words(work), "run.steps=4", "--progress", "never",
+              env={"OMP_NUM_THREADS": "1"})
+    check_start(work, out)
     out = run("train", "-d", str(work / "jump"), *deck_words(work), "run.steps=40", "-r", "auto", "--progress", "never")
     assert "schedule.steps=4 keeps it" in out, out
     return run_dir
+
+
+def check_start(work, out):
+    """What the start says of model, optimizer, layout, device, memory and data, against what it is."""
+    plan = answer("plan", *deck_words(work), "--json")
+    available = int(re.search(r"MemAvailable: +(\d+) kB", pathlib.Path("/proc/meminfo").read_text()).group(1)) * 1024e-9
+    corpus = sum(len(document) for document in read_tokens(work / "tokens"))
+    for pattern in (rf"^model +llama, 2 layers, {plan['model']['parameters']} parameters, fp32$",
+                    r"^optimizer +adamw, peak lr 0.003, batch 8 x 32 tokens in micro-batches of \d+$",
+                    r"^layout +1 x 1 x 1 ranks", r"^device +\w+, 1 thread per rank$", rf"^data +.*corpus.jsonl: {corpus} tokens of "):
+        assert re.search(pattern, out, re.MULTILINE), (pattern, out)
+    planned, free = map(float, re.search(r"^memory +([\d.]+) GB planned, ([\d.]+) GB available$", out, re.MULTILINE).groups())
+    assert abs(planned - 1e-9 * plan["ranks"][0]["bytes"]["total"]) <= 0.0051, (planned, plan["ranks"])
+    assert abs(free - available) <= 0.5 * available, (free, available)
 
 
 def check_metrics(run_dir, total):
@@ -178,7 +195,7 @@ def export_and_import(work, run_dir):
     # An import is gone on from as weights alone, without a word from the user.
     out = run("train", "-r", "auto", "-d", work / "imported", f'data.source=[{{path="{work}/corpus.jsonl"}}]',
               "data.sequence_length=32", "run.steps=2", "--progress", "never")
-    assert "weights alone" in out, out
+    assert "only weights" in out, out
     return own
 
 

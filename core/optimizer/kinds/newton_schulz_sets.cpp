@@ -112,8 +112,7 @@ std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view name, std::in
   const Set& set = find(name);
   const std::size_t count = static_cast<std::size_t>(steps == 0 ? set.usual : steps), entries = set.entries.size();
   if (set.beyond == Beyond::none && count != entries)
-    fail(ExitCode::bad_deck, "optimizer.ns_steps: ns_set \"{}\" is {} steps and nothing else, got {}", name, entries,
-         steps);
+    fail(ExitCode::bad_deck, "optimizer.ns_steps: ns_set \"{}\" has {} steps, got {}", name, entries, steps);
   std::vector<NewtonSchulzStep> result;
   for (std::size_t i = 0; i < count; ++i)
     result.push_back(set.entries[set.beyond == Beyond::repeat_last ? std::min(i, entries - 1) : i % entries]);

@@ -251,7 +251,7 @@ void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& fail
     policy.dump(std::string(job.name), values, d);
   }
   if (failures > policy.max_failures)
-    fail(ExitCode::diverged, "{} refreshes of {} ({} x {}) in a row failed, {} are allowed", failures, job.name, d, d,
+    fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", failures, job.name, d, d,
          policy.max_failures);
 }
 

@@ -198,7 +198,8 @@ class Chart {
     if (pass !== "main") return;
     if (line.kind !== "check") return put(line.x, line.main, `curve ${dashOf(line.run)}`);
     put(line.x, line.y, "check");
-    if (line.x.length > 60) return;
+    const n = line.x.length, spread = n > 1 ? (this.xOf(line.x[n - 1]) - this.xOf(line.x[0])) / (n - 1) : Infinity;
+    if (spread < 9) return;  // circles that touch would hide the curves
     line.x.forEach((x, i) => {
       if (line.y[i] === null || (this.logX && x <= 0)) return;
       plot.append(drawing("circle", { class: `dot ${color}`, cx: this.xOf(x).toFixed(1), cy: this.yOf(line.y[i]).toFixed(1), r: 2.8 }));

@@ -45,6 +45,7 @@ class StepTimePanel {
     const value = p => (alone ? ` ${shown(alone.parts[p], "seconds")} (${Math.round(100 * alone.parts[p] / alone.whole)} %)` : "");
     const legend = element("div.parts", {}, element("span", {}, "mean of a step:"),
       ...stepParts.flatMap(([, name], p) => (used[p] ? [element("span", {}, element(`i.p${p}`), name + value(p))] : [])));
+    this.bars.classList.toggle("many", splits.length > 5);
     this.bars.replaceChildren(legend, ...splits.map(([run, s]) => this.bar(run, s, most)));
     this.chart.note.textContent = this.page.state.zoom ? "bars: of the steps shown" : "";
   }
@@ -60,7 +61,7 @@ class StepTimePanel {
     const stack = element("div.stack", { role: "img", "aria-label": pieces.map(piece => piece.dataset.text).join(", ") }, ...pieces);
     stack.style.width = `${Math.max(2, 100 * whole / most)}%`;
     const name = this.page.runs.length > 1 ? this.page.runs[run].name : "";
-    return element("div", {}, element("div.stack-label", {}, element("span", {}, ...(name ? [swatch(run)] : []), name), element("span", {}, shown(whole, "seconds"))), stack);
+    return element("div.stack-row", {}, element("div.stack-label", {}, element("span", {}, ...(name ? [swatch(run)] : []), name), element("span", {}, shown(whole, "seconds"))), stack);
   }
 }
 
@@ -72,7 +73,7 @@ function loadsCard(page, run) {
     return mean > 0 ? values.map(v => v / mean) : null;
   };
   const measured = relative(seconds), plan = planned.length === seconds.length ? relative(planned) : null;
-  const width = 560, height = 190, left = 36, bottom = height - 30, n = seconds.length, top = 8;
+  const width = 400, height = 190, left = 36, bottom = height - 30, n = seconds.length, top = 8;
   const most = Math.max(1, ...(measured ?? []), ...(plan ?? [])) * 1.06;
   const yOf = v => bottom - (bottom - top) * v / most, slot = (width - left - 8) / n;
   const svg = drawing("svg", { class: `loads ${colorOf(run)}`, viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -81,14 +82,14 @@ function loadsCard(page, run) {
       drawing("text", { class: "end", x: left - 6, y: yOf(tick) + 4 }, `${Number(tick.toPrecision(3))}`));
   for (let rank = 0; rank < n; rank++) {
     const x = left + rank * slot, wide = Math.min(60, slot * 0.72), start = x + (slot - wide) / 2;
-    const said = `rank ${rank}: ${shown(seconds[rank], "seconds")} an update${plan ? `, planned load ${plan[rank].toFixed(3)} of the mean` : ""}`;
+    const said = `rank ${rank}: ${shown(seconds[rank], "seconds")} per step${plan ? `, planned load ${plan[rank].toFixed(3)} of the mean` : ""}`;
     if (measured) svg.append(drawing("rect", { class: "measured", x: start, width: wide, y: yOf(measured[rank]), height: bottom - yOf(measured[rank]) }, drawing("title", {}, said)));
     if (plan) svg.append(drawing("rect", { class: "planned", x: start - 2, width: wide + 4, y: yOf(plan[rank]), height: bottom - yOf(plan[rank]) }, drawing("title", {}, said)));
     if (rank % Math.ceil(n / 16) === 0) svg.append(drawing("text", { class: "middle", x: x + slot / 2, y: bottom + 15 }, String(rank)));
   }
   svg.append(drawing("text", { class: "end", x: width - 8, y: height - 2 }, "rank"));
   const ratio = values => (values ? Math.max(...values).toFixed(3) : "–");
-  const text = `Bars: seconds of a rank's updates up to step ${step}; outlines: the plan; 1 is the mean. Largest: measured ${ratio(measured)}, planned ${ratio(plan)}`;
+  const text = `Bars: optimizer time of each rank at step ${step}; outlines: planned load; both relative to their mean. Largest: measured ${ratio(measured)}, planned ${ratio(plan)}`;
   svg.setAttribute("aria-label", text);
   return element("div.card", { "data-card": `loads-${run}` },
     element("div.card-head", {}, element("h3", {}, `Loads by rank${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),
@@ -169,7 +170,7 @@ class TensorPanel {
     });
     const body = rows.map(({ name, values }) => element(name === this.tensor.value ? "tr.chosen" : "tr", {},
       element("th", { scope: "row" }, this.button(shortName(name), () => this.page.change({ tensor: name }), name)),
-      ...values.map(v => element("td", {}, v === null ? "–" : String(Number(v.toPrecision(3)))))));
+      ...values.map(v => element("td", {}, v === null ? "–" : v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(2) : String(Number(v.toPrecision(3)))))));
     this.list.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "tensor"), ...heads)),
       element("tbody", {}, ...body)));
   }

@@ -9,7 +9,7 @@ const axes = {
 const sections = [
   ["Training", [
     ["loss", "Loss", "nats per token", "", "curve", false], ["lr", "Learning rate", "", "", "plain", true],
-    ["grad_norm", "Gradient norm", "before clipping", "", "curve", true], ["skipped_steps", "Skipped updates", "so far", "count", "plain", true],
+    ["grad_norm", "Gradient norm", "before clipping", "", "curve", true], ["skipped_steps", "Skipped steps", "so far", "count", "plain", true],
   ]],
   ["Speed", [
     ["step_s"], ["tokens_per_s", "Tokens per second", "", "", "curve", true], ["tflops", "TFLOP/s", "", "", "curve", true],
@@ -19,8 +19,8 @@ const sections = [
   ["Parts of a step", [
     ["forward_backward_s", "Forward and backward", "", "seconds", "curve", true], ["optimizer_s", "Optimizer", "", "seconds", "curve", true],
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
-    ["preconditioner_age_max", "Preconditioner age", "oldest, updates", "count", "curve", true],
-    ["staleness", "Staleness", "updates", "count", "curve", true], ["staleness_max", "Staleness", "largest, updates", "count", "curve", true],
+    ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
+    ["staleness", "Staleness", "in steps", "count", "curve", true], ["staleness_max", "Staleness", "largest, in steps", "count", "curve", true],
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],
   ]],
@@ -128,7 +128,7 @@ class Page {
     this.smooth.addEventListener("input", () => this.change({ smooth: Number(this.smooth.value) }));
     this.clip = this.button("clip outliers", () => this.change({ clip: !this.state.clip }), { title: "scales show the 1st to 99th percentile" });
     this.whole = this.button("show all", () => this.setZoom(null), { title: "end the zoom (double click, or 0 in a chart)" });
-    const controls = element("div.controls", {}, "against", element("span.group", { role: "group", "aria-label": "against" }, ...axisButtons), this.logX, element("span.gap"),
+    const controls = element("div.controls", {}, "x axis", element("span.group", { role: "group", "aria-label": "x axis" }, ...axisButtons), this.logX, element("span.gap"),
       element("label", {}, "smooth", this.smooth), this.clip, this.whole, element("span.key", {}, "drag in a chart to zoom"));
     this.axisButtons = axisButtons;
     const bar = document.getElementById("bar");

@@ -1,6 +1,7 @@
 // What a user meets first: help, the bar, which tokenizer counts, what a resume changes unasked, the deck of init.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "../io/test_files.hpp"
@@ -9,6 +10,7 @@
 #include "app/train/progress.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
+#include "core/layout/tensor_sums.hpp"
 #include "core/deck/deck.hpp"
 
 namespace sestina {
@@ -133,10 +135,41 @@ TEST(FrontDoor, ALearningRateThatJumpsIsTold) {
                 kept = read("", {"run.steps=400", "schedule.steps=100"});
   const std::string line = learning_rate_jump(before, longer, 100);
   EXPECT_TRUE(has(line, "schedule.steps=100")) << line;
-  EXPECT_TRUE(has(line, "update 101 is 0.000")) << line;
+  EXPECT_TRUE(has(line, "step 101 is 0.000")) << line;
   EXPECT_TRUE(has(line, "it would be 0.0001")) << line;
   EXPECT_EQ(learning_rate_jump(before, kept, 100), "");
   EXPECT_EQ(learning_rate_jump(before, before, 50), "");
+}
+
+// What starts, on what: of a model of 256 x 16 + 16 x 256 (tables), 4 x 16 x 16 (attention), 3 x 16 x 64 (MLP) and 3 x
+// 16 (norms) = 12336 parameters.
+TEST(FrontDoor, TheStartSaysWhatRunsWhere) {
+  const Options options = read("[optimizer]\nkind = \"muon\"\nlr = 0.02\n[parallel]\ndp = 2\n",
+                               {"model.vocab_size=256", "model.intermediate_size=64", "train.global_batch=8",
+                                "train.micro_batch=2", "train.precision=fp32"});
+  RunStart start;
+  start.device = "OpenMP";
+  start.threads = 3;
+  start.data = "text a.txt: 100 tokens\ntext b.txt: 200 tokens\n";
+  const auto lines = start_lines(options, start, 0, 2, 5'250'000'000);
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_TRUE(has(lines[0], "sestina ") && has(lines[0], ", 2 ranks")) << lines[0];
+  EXPECT_EQ(lines[1], "model      llama, 1 layers, 12336 parameters, fp32");
+  EXPECT_EQ(lines[2], "optimizer  muon, peak lr 0.02, batch 8 x 8 tokens in micro-batches of 2");
+  EXPECT_EQ(lines[3], "layout     2 x 1 x 1 ranks (data x tensor x pipeline)");
+  EXPECT_EQ(lines[4], "device     OpenMP, 3 threads per rank");
+  EXPECT_EQ(lines[5], "memory     0.00 GB planned, 5.25 GB available");
+  EXPECT_EQ(lines[6], "data       text a.txt: 100 tokens");
+  EXPECT_EQ(lines[7], "data       text b.txt: 200 tokens");
+
+  // AdamW in fp32: weights, gradients, two moments and the checkpoint's copy of weights and moments, 4 bytes each.
+  const Options large = read("", {"model.vocab_size=256", "model.hidden_size=1024", "model.num_hidden_layers=20",
+                                  "model.num_attention_heads=16"});
+  const double gb = 28e-9 * static_cast<double>(parameter_count(large.model));
+  double planned = 0;
+  ASSERT_EQ(std::sscanf(start_lines(large, start, 0, 1, 0)[5].c_str(), "memory %lf GB planned", &planned), 1);
+  EXPECT_GE(planned, gb - 0.01);
+  EXPECT_LE(planned, gb + 0.5);  // activations of a few tokens
 }
 
 TEST(FrontDoor, InitWritesADeckThatIsValid) {

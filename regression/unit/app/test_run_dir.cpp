@@ -102,8 +102,8 @@ TEST_F(RunDirTest, NoticesThatTheFolderWasMovedAway) {
 }
 
 TEST_F(RunDirTest, RefusesWhatCannotBeWritten) {
-  EXPECT_NE(refusal("/proc/sestina").find("cannot be made"), std::string::npos);
-  EXPECT_NE(refusal("/dev/null/run").find("cannot be made"), std::string::npos);
+  EXPECT_NE(refusal("/proc/sestina").find("cannot be created"), std::string::npos);
+  EXPECT_NE(refusal("/dev/null/run").find("cannot be created"), std::string::npos);
   std::ofstream(path_).put('x');
   EXPECT_NE(refusal(path_).find("run directory"), std::string::npos);
   std::filesystem::remove(path_);

@@ -24,6 +24,22 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   }
 }
 
+TEST(StepReport, LogLinesFitInto100Columns) {
+  const auto text = [](const LogLine& line) {
+    fmt::memory_buffer buffer;
+    append_log_line(buffer, line);
+    return fmt::to_string(buffer);
+  };
+  EXPECT_EQ(text({300, 600, 5.19784, 0.5921, 2.96e-4, 0.4123, 4967, 85, {1, 92, 7}}),
+            "step    300/600  loss 5.1978  grad_norm 0.592  lr 2.96e-04  0.412 s  4967 tok/s  1+92+7%  ETA 1m25s");
+  const std::string large =
+      text({123456, 200000, 11.12345, 12.3456, 1e-3, 12.345, 123'456'789, 3600 * 99, {0, 90, 10}});
+  EXPECT_LE(large.size(), 100u) << large;
+  for (const char* part :
+       {"123456/200000 ", "loss 11.1235 ", "grad_norm 12.346 ", " 123M tok/s ", "0+90+10% ", "ETA 99h00m"})
+    EXPECT_NE(large.find(part), std::string::npos) << part << ": " << large;
+}
+
 TEST(StepReport, PhasesOfAStepAddUpToIt) {
   PhaseClock clock;
   clock.start();

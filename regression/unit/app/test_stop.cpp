@@ -170,7 +170,7 @@ TEST_F(StopTest, SecondInterruptLeavesAtOnce) {
         raise(SIGINT);
         _exit(2);
       },
-      testing::ExitedWithCode(130), "Ctrl-C again leaves at once");
+      testing::ExitedWithCode(130), "press Ctrl-C again to exit at once");
 }
 
 TEST_F(StopTest, SignalsThatCameBeforeCount) {

@@ -212,7 +212,7 @@ TEST(ModelDeck, SaysWhatIsWrong) {
   const auto says = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
-  EXPECT_TRUE(says(errors(""), "no model is chosen"));
+  EXPECT_TRUE(says(errors(""), "no model given"));
   EXPECT_TRUE(says(errors("preset = \"llama-61m\""), "llama-60m"));
   EXPECT_TRUE(says(errors("family = \"llama\""), "hidden_size"));
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nnum_key_value_heads = 3"), "do not divide"));
@@ -221,7 +221,7 @@ TEST(ModelDeck, SaysWhatIsWrong) {
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_sise = 3"), "hidden_sise"));
   EXPECT_TRUE(says(errors("from_hf = \"no/such/folder\""), "config.json"));
   const std::string golden = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
-  EXPECT_TRUE(says(errors("from_hf = \"" + golden + "\"\nvocab_size = 3"), "beside model.from_hf"));
+  EXPECT_TRUE(says(errors("from_hf = \"" + golden + "\"\nvocab_size = 3"), "conflicts with model.from_hf"));
 }
 
 }  // namespace

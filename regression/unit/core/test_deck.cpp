@@ -162,11 +162,11 @@ TEST(Deck, RequiredKeysAreLeftOutAfterASyntaxError) {
   Deck deck;
   deck.add_text("[run]\n", "a.toml", "");
   deck.require("run.steps", "why");
-  deck.error("model", "no model is chosen", "a preset");
+  deck.error("model", "no model given", "a preset");
   read_some(deck);
   const std::string error = error_of(std::move(deck));
   expect_contains(error, "a.toml: run.steps: required: why");
-  expect_contains(error, "a.toml: model: no model is chosen, allowed a preset");
+  expect_contains(error, "a.toml: model: no model given, allowed a preset");
   Deck broken;
   broken.add_text("[run\nsteps = 3\n", "a.toml", "");
   broken.require("run.steps", "why");

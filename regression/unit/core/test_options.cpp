@@ -115,7 +115,7 @@ TEST(Options, RefusesWhatThisVersionLacks) {
   expect_error("[parallel]\nstash = \"on\"\n", "parallel.stash: unknown key");
   expect_error("[optimizer]\nkind = \"lion\"\n",
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
-  expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: stands beside matrix optimizers only");
+  expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: applies to matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
   expect_error("[model.linear]\nform = \"lora\"\n",
                "model.linear.form: unknown value, got \"lora\", allowed \"dense\"");
@@ -159,7 +159,7 @@ TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");
   expect_error("[run]\nsteps = 5\n[schedule]\nwarmup_steps = 6\n",
-               "schedule.warmup_steps: beyond the end of the schedule");
+               "schedule.warmup_steps: beyond the last step of the schedule");
   expect_error("[run]\nsteps = 10\n[schedule]\nkind = \"wsd\"\nwarmup_steps = 6\ndecay_steps = 5\n",
                "schedule.decay_steps: warm-up and decay do not fit");
   expect_error("[data]\nsequence_length = 100000\n", "data.sequence_length: longer than model.max_position_embeddings");

@@ -128,13 +128,13 @@ TEST(Manifest, PiecesOfColumnsMustHoldEachElementOnce) {
   refused("hold 48 of 54", Pieces{{0, 6, 0, 4}, {0, 6, 5, 9}});
   refused("hold 45 of 54", Pieces{{0, 2, 0, 0}, {3, 6, 0, 0}});
   refused("hold 0 of 54", Pieces{});
-  refused("stand behind", Pieces{{0, 6, 4, 9}, {0, 6, 0, 4}});
+  refused("come after", Pieces{{0, 6, 4, 9}, {0, 6, 0, 4}});
   refused("outside", Pieces{{0, 6, 0, 4}, {0, 6, 4, 10}});
   refused("outside", Pieces{{0, 7, 0, 0}});
   refused("outside", Pieces{{0, 6, 0, 1}}, {6});
   refused("empty", Pieces{{0, 0, 0, 0}, {0, 6, 0, 0}});
-  refused("are none", Pieces{{0, 6, 4, 4}, {0, 6, 0, 0}});
-  refused("are none", Pieces{{0, 6, 5, 4}, {0, 6, 0, 0}});
+  refused("are empty", Pieces{{0, 6, 4, 4}, {0, 6, 0, 0}});
+  refused("are empty", Pieces{{0, 6, 5, 4}, {0, 6, 0, 0}});
   refused("col_begin", Pieces{{0, 6, -1, 4}, {0, 6, 4, 9}});
   refused("col_end", Pieces{{0, 6, 0, std::int64_t{1} << 60}});
   refused("outside", Pieces{{0, 6, 0, (std::int64_t{1} << 53) - 1}});

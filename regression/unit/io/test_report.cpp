@@ -68,6 +68,7 @@ TEST(ReportText, NumbersAndEscapes) {
   EXPECT_EQ(short_number(12), "12");
   EXPECT_EQ(short_number(1234), "1234");
   EXPECT_EQ(short_number(805'000), "805k");
+  EXPECT_EQ(short_number(5'261'568), "5.26M");
   EXPECT_EQ(short_number(12'300'000), "12.3M");
   EXPECT_EQ(short_number(0.003), "0.003");
   EXPECT_EQ(short_bytes(1.5 * (1 << 30)), "1.5 GiB");
@@ -189,16 +190,19 @@ TEST(ReportFacts, TableNamesWhatRunsAreAndWhereTheyDiffer) {
   a.deck = "[run]\nname = \"a\"\nseed = 1\n[optimizer]\nkind = \"adamw\"\nlr = 1e-3\n" + common;
   b.deck = "[run]\nname = \"b\"\nseed = 1\n[optimizer]\nkind = \"muon\"\nlr = 0.02\nns_steps = 5\n" + common;
   b.parameters = 805'000;
-  b.history.start = {{"commit", "abc"}, {"time", "noon"}};
+  b.history.start = {{"commit", "abc"}, {"time", "noon"}, {"started", "2026-01-01T03:00:00Z"}};
   const auto rows = deck_differences({a, b, c});  // c has no deck: it differs in nothing
   std::vector<std::string> keys;
   for (const FactRow& row : rows) keys.push_back(row.name);
   EXPECT_EQ(keys, (std::vector<std::string>{"optimizer.kind", "optimizer.lr", "optimizer.ns_steps"}));
   EXPECT_EQ(rows[1].values, (std::vector<std::string>{"0.001", "0.02", ""}));
   const std::string table = facts_table({a, b, c});
-  expect_in(table, {"parameters", "805k", "learning rate", "8 × 128 tokens", "2 (dp 2, tp 1, pp 1)", "commit", "abc",
-                    "noon", "deck keys that differ", "optimizer.<wbr>ns_<wbr>steps"});
+  expect_in(table,
+            {"parameters", "805k", "learning rate", "8 × 128 tokens", "2 (dp 2, tp 1, pp 1)", "commit", "abc", "noon",
+             "2026-<wbr>01-<wbr>01 03:00:00 UTC", "deck keys that differ", "optimizer.<wbr>ns_<wbr>steps"});
   EXPECT_EQ(table.find("seed"), std::string::npos);
+  EXPECT_NE(table.find("<tr class=\"differs\"><th scope=\"row\">optimizer"), std::string::npos);
+  EXPECT_EQ(table.find("<tr class=\"differs\"><th scope=\"row\">commit"), std::string::npos);  // only b knows its own
   EXPECT_EQ(facts_table({c}), "");
 }
 
@@ -234,7 +238,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(html.find("first </script>"), std::string::npos);
   EXPECT_EQ(count(html, "<script"), count(html, "</script>"));
   expect_in(html, {"first &lt;/script&gt;&lt;b&gt; &quot;run&quot;", "default-src 'none'",
-                   "name = &quot;&lt;x&gt; @{data} &quot;", "2 lines of metrics.jsonl", "made today"});
+                   "name = &quot;&lt;x&gt; @{data} &quot;", "2 lines of metrics.jsonl", "generated today"});
   const json data = data_of(html);
   EXPECT_EQ(data["reload"], 0);
   EXPECT_EQ(data["runs"][0]["name"], "first </script><b> \"run\"");

@@ -65,5 +65,24 @@ TEST(TextTokens, TextSourcesEndEachDocument) {
   });
 }
 
+// A stop must not wait until gigabytes of text are tokenised: before each file and every few megabytes of one there is
+// a poll, and what it throws ends the work.
+TEST(TextTokens, PollsWhileTextIsTokenised) {
+  struct Stopped {};
+  const test::TemporaryFolder folder;
+  std::string text;
+  while (text.size() < (std::size_t{40} << 20)) text += "Maren counted nine loaves.\nIlse lost two kettles.\n";
+  test::write_bytes(folder / "a.txt", text);
+  const Tokenizer tokenizer = trained("gpt2");
+  int polls = 0;
+  const DataSource source{DataSource::Format::text, folder / "a.txt", 1};
+  EXPECT_THROW(open_source(source, &tokenizer, tokenizer.vocab_size(), -1,
+                           [&] {
+                             if (++polls == 3) throw Stopped();
+                           }),
+               Stopped);
+  EXPECT_EQ(polls, 3);  // before the file, before its first and before its second 16 MB
+}
+
 }  // namespace
 }  // namespace sestina
