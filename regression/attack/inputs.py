@@ -185,7 +185,8 @@ def run_program(good, folder, number):
 
 
 def attack_program(good, options, scratch):
-    """A damaged checkpoint is refused with 65; what is taken gives the numbers of the good one."""
+    """A damaged checkpoint is refused with 65; what is taken gives the numbers of the good one. With a right digest around a
+    damaged manifest the deck in it may be refused, or change the numbers."""
     begin, wrong, taken, folder = time.monotonic(), 0, 0, scratch / "checkpoint"
     folder.mkdir()
     for number in (-2, -1, *range(options.count)):
@@ -200,7 +201,9 @@ def attack_program(good, options, scratch):
         if number < 0:
             good.outputs[number % 2] = losses
         taken += code == 0
-        if not (code == faults.BAD_DATA and output.count("sestina: error:") == 1 or code == 0 and losses and losses == good.outputs[number % 2]):
+        vouched = letter == b"s"  # its deck may be another one by now, or none
+        refused = code in ((faults.BAD_DATA, faults.INPUT_MISSING, faults.BAD_DECK) if vouched else (faults.BAD_DATA,))
+        if not (refused and output.count("sestina: error:") == 1 or code == 0 and losses and (vouched or losses == good.outputs[number % 2])):
             wrong += 1
             shutil.copytree(folder, options.keep / f"program-{number:06}", dirs_exist_ok=True)
             print(f"WRONG program {number}: {code} {losses}\n{output[-1500:]}", flush=True)

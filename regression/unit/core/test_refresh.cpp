@@ -140,6 +140,24 @@ TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
   EXPECT_EQ(lane.refresh_failures, 0);
 }
 
+// The iteration of the root takes a basis for good as soon as it makes the factor diagonal, whatever its columns'
+// length.
+TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
+  using Space = TypeParam;
+  constexpr std::size_t d = 4;
+  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::inverse_root_qr, d));
+  const Array twice = diagonal({2, 2, 2, 2});
+  const Field<float, Space> factor(diagonal({4, 3, 2, 1})), basis(twice), root(identity(d));
+  std::int64_t failures = 0;
+  RefreshJob<Space> job{.method = RefreshMethod::inverse_root_qr, .name = "factor", .factor = factor.read()};
+  job.basis = basis.matrix();
+  job.root = root.matrix();
+  EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+  expect_same(basis.get(), twice, "basis");
+  expect_same(root.get(), identity(d), "root");
+  EXPECT_EQ(failures, 1);
+}
+
 TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
   using Space = TypeParam;
   constexpr std::size_t d = 6;
