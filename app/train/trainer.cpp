@@ -265,7 +265,7 @@ void Trainer<Exec, T>::write_diagnostics() {
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::stop_wished() {
-  const TraceSpan span(trace_.get(), "wishes", -1, Trace::Kind::wait);
+  const TraceSpan span(trace_.get(), "stop flags", -1, Trace::Kind::wait);
   const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
   const Stop::Wish wish = stop_.poll(reserve);
   double wishes[RunMessages::wishes] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
