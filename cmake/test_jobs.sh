@@ -23,8 +23,9 @@ host_tests() {
   say "building Sestina and its tests"
   compile ci "$build" all || { build_failed "$build"; return 0; }
   say "host tests"
-  # The tests of the batch scripts train under limits of seconds and want the machine for minutes: ctest -L slurm, by hand.
   run_ctest "$build" --label-exclude slurm
+  say "batch scripts on a Slurm of the tests' own, alone on the machine"
+  run_ctest "$build" --label-regex slurm --parallel 1
 }
 
 # The unit tests and the kept fuzz inputs once more, with checks of every memory access and every undefined operation.
@@ -35,12 +36,13 @@ sanitizer_tests() {
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
-  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi
+  # Ranks acted on stacks of their own throw where the sanitizer does not follow.
+  run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi --exclude-regex 'RankScale\.'
   unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
-# The program runs on the null device (regression/null_device), which checks and counts what its host side does; the
-# tests of the kernels where there is a GPU.
+# The program runs on the null device (regression/null_device), which checks and counts what its host side does. Where
+# there is a GPU, the unit tests that are typed over the execution spaces, those of ranks, and the golden files run on it.
 cuda_tests() {
   if ! find_nvcc; then
     say "no nvcc: the CUDA build is skipped"
@@ -49,7 +51,7 @@ cuda_tests() {
   fi
   prepare cuda
   local gpu=""
-  ! nvidia-smi --list-gpus >/dev/null 2>&1 || gpu=unit_kernels
+  ! nvidia-smi --list-gpus >/dev/null 2>&1 || gpu="unit_kernels unit_core unit_io unit_step unit_mpi sestina-replay"
   say "building Sestina for CUDA"
   compile cuda "$build/cuda" sestina $gpu || { build_failed "$build/cuda"; return 0; }
   passed=$((passed + 1))
@@ -61,10 +63,11 @@ cuda_tests() {
     skipped=$((skipped + 1))
   fi
   if [ -n "$gpu" ]; then
-    say "kernel tests on the GPU"
-    run_ctest "$build/cuda" --label-regex kernels
+    say "unit tests and golden files on the GPU"
+    run_ctest "$build/cuda" --label-regex '^(kernels|core|io|step|mpi)$'
+    run_ctest "$build/cuda" --tests-regex '^replay'
   else
-    say "no GPU here: the kernels' tests are skipped"
+    say "no GPU here: its unit tests and golden files are skipped"
     skipped=$((skipped + 1))
   fi
 }

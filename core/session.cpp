@@ -14,7 +14,7 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
   std::vector<OwnedTensor<Exec, T>> owned;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& t = arena.layout().tensors[i];
-    if (t.hosted || t.owned_rows() == 0) continue;
+    if (t.homed || t.owned_rows() == 0) continue;
     OwnedTensor<Exec, T> tensor{t.whole, {}, arena.master(i), arena.owned_compute(i)};
     if (training) tensor.gradient = arena.owned_gradient(i);
     if (t.owned_rows() != t.whole.rows) {
@@ -87,10 +87,10 @@ Session<Exec, T>::Session(const Exec& exec, const ModelConfig& config, const Ses
 
 template <class Exec, class T>
 void Session<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
-                                      const std::vector<MatrixItem<Exec>>& hosted) {
+                                      const std::vector<MatrixItem<Exec>>& homed) {
   optimizer_ =
       std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
-                                           matrix_index(tensor_specs(whole), options), hosted, norm_->nonfinite());
+                                           matrix_index(tensor_specs(whole), options), homed, norm_->nonfinite());
   if (options.qk_clip <= 0) return;
   qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
   for (std::size_t layer = 0; layer < slot_.layers.size(); ++layer)

@@ -31,7 +31,7 @@ class Session {
   // A rank's part of it, to be trained; the group must outlive it. make_optimizer before the first update.
   Session(const Exec&, const ModelPart&, const SessionSetting&, const RankLayout&, GroupOps<Exec>*);
   void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
-                      const std::vector<MatrixItem<Exec>>& hosted = {});
+                      const std::vector<MatrixItem<Exec>>& homed = {});
 
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 

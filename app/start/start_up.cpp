@@ -5,7 +5,7 @@
 namespace sestina {
 namespace {
 
-struct StopWished {};
+struct StopRequested {};
 
 }  // namespace
 
@@ -14,7 +14,7 @@ StartUp::StartUp(Runtime& runtime, Stop& stop, std::function<bool()> resumable)
 
 Poll StartUp::poll() const {
   return [this] {
-    if (stop_.told_to_stop()) throw StopWished();
+    if (stop_.told_to_stop()) throw StopRequested();
   };
 }
 
@@ -31,7 +31,7 @@ void StartUp::phase(const char* name, const std::function<void()>& f) {
       poll()();
       f();
       poll()();
-    } catch (const StopWished&) {
+    } catch (const StopRequested&) {
       fail_stopped(name);
     }
   });

@@ -1,4 +1,4 @@
-// The start of a run, phase by phase on all ranks together: an error, or a wish to stop, at one rank ends all of them
+// The start of a run, phase by phase on all ranks together: an error, or a vote to stop, at one rank ends all of them
 // with one code and one message. No Kokkos.
 #pragma once
 #include <functional>

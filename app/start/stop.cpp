@@ -172,8 +172,8 @@ bool Stop::told_to_stop(double reserve) {
   return !reason_.empty();
 }
 
-Stop::Wish Stop::poll(double reserve) {
-  if (told_to_stop(reserve)) return Wish::stop;
+Stop::Vote Stop::poll(double reserve) {
+  if (told_to_stop(reserve)) return Vote::stop;
   const double now = boot_seconds();
   const bool save_asked = save_signal != 0;
   save_signal = 0;
@@ -184,8 +184,8 @@ Stop::Wish Stop::poll(double reserve) {
     if (take(stop_file_)) reason_ = "STOP file";
     save_file = take(checkpoint_file_);
   }
-  if (!reason_.empty()) return Wish::stop;
-  return save_asked || save_file ? Wish::save : Wish::go_on;
+  if (!reason_.empty()) return Vote::stop;
+  return save_asked || save_file ? Vote::save : Vote::go_on;
 }
 
 std::string Stop::reason() const { return reason_; }

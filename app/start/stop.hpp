@@ -34,9 +34,9 @@ class Stop {
   Stop& operator=(const Stop&) = delete;
   // What to do now. reserve: seconds to keep for a save and a step. Once stop, always stop; save is told once.
   // Error(io_error) when a STOP or CHECKPOINT file cannot be removed.
-  enum class Wish { go_on, save, stop };
-  bool told_to_stop(double reserve = 0);  // by a signal or the wall time; a wish to save stays for poll()
-  Wish poll(double reserve);
+  enum class Vote { go_on, save, stop };
+  bool told_to_stop(double reserve = 0);  // by a signal or the wall time; a vote to save stays for poll()
+  Vote poll(double reserve);
   std::string reason() const;   // "signal TERM", "wall time", "STOP file"
   double seconds_left() const;  // infinity when there is no limit
 

@@ -106,13 +106,13 @@ ExitCode Trainer<Exec, T>::run() {
     spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
   }
-  while (step_ < options_.run.steps && !stop_wished()) {
+  while (step_ < options_.run.steps && !stop_voted()) {
     const std::int64_t before = step_;
     if (!step()) continue;
     const bool updated = step_ > before;  // false: the update was skipped, and this step has been seen to already
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     if (due(options_.metrics.eval_every)) evaluate();
-    if (save_wished_ || due(options_.checkpoint.every)) save();
+    if (save_voted_ || due(options_.checkpoint.every)) save();
     drain_events();
     if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
       fail_on_all(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
@@ -149,7 +149,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
-  if (several() && stop_wished()) return false;
+  if (several() && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   if (!finite(loss_, norm)) return true;  // decided before the update: weights and moments are untouched
   const double factor = schedule_.factor(step_ + 1);
@@ -208,7 +208,7 @@ bool Trainer<Exec, T>::accumulate() {
     model_.session().load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
     model_.forward_backward(scale, micro);
     clock_.end(Phase::forward_backward);
-    if (!several() && micro + 1 < micros && stop_wished()) return false;
+    if (!several() && micro + 1 < micros && stop_voted()) return false;
   }
   return true;
 }
@@ -264,16 +264,16 @@ void Trainer<Exec, T>::write_diagnostics() {
 }
 
 template <class Exec, class T>
-bool Trainer<Exec, T>::stop_wished() {
-  const TraceSpan span(trace_.get(), "stop flags", -1, Trace::Kind::wait);
+bool Trainer<Exec, T>::stop_voted() {
+  const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
   const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
-  const Stop::Wish wish = stop_.poll(reserve);
-  double wishes[RunMessages::wishes] = {wish == Stop::Wish::stop ? 1.0 : 0.0, wish == Stop::Wish::save ? 1.0 : 0.0,
-                                        checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
-  runtime_.world().all_reduce(wishes, RunMessages::wishes, Reduction::max);  // a wish at one rank is enough
-  if (wishes[1] > 0) save_wished_ = true;
-  if (wishes[0] > 0) stopped_ = true;
-  saves_fail_ = wishes[2] > 0;
+  const Stop::Vote vote = stop_.poll(reserve);
+  double votes[RunMessages::votes] = {vote == Stop::Vote::stop ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0,
+                                      checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
+  runtime_.world().all_reduce(votes, RunMessages::votes, Reduction::max);  // a vote at one rank is enough
+  if (votes[1] > 0) save_voted_ = true;
+  if (votes[0] > 0) stopped_ = true;
+  saves_fail_ = votes[2] > 0;
   return stopped_;
 }
 
@@ -289,7 +289,7 @@ void Trainer<Exec, T>::evaluate() {
       model_.grid().dp_group->all_reduce(losses.data(), losses.size(), Reduction::sum);
     };
   const auto result = evaluate_loss(
-      model_.session(), *validation_, options_.metrics.eval_batches, [this] { return stop_wished(); }, share);
+      model_.session(), *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); }, share);
   if (!result) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;
   metrics_.validation(step_, tokens_, result->loss, result->bits_per_byte, seconds);
@@ -333,7 +333,7 @@ void Trainer<Exec, T>::save() {
   checkpoints_.save();
   write_loads();
   saved_step_ = step_;
-  save_wished_ = false;
+  save_voted_ = false;
 }
 
 template <class Exec, class T>

@@ -43,7 +43,7 @@ class Trainer {
           Metrics&);
   // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
   ExitCode run();
-  // One update; false when a stop was wished meanwhile and the open accumulation was dropped.
+  // One update; false when a rank voted to stop meanwhile and the open accumulation was dropped.
   bool step();
 
  private:
@@ -55,7 +55,7 @@ class Trainer {
   void require_run_dir();  // that it is still there, before a save
   void wait_for_saves();   // of all ranks, until the one under way has ended
   void drain_events();
-  bool stop_wished();  // on all ranks together
+  bool stop_voted();  // on all ranks together
   void load();
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
@@ -88,7 +88,7 @@ class Trainer {
   double loss_ = 0, longest_step_ = 0;
   double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
   std::int64_t updates_ = 0;
-  bool save_wished_ = false, stopped_ = false, saves_fail_ = false;
+  bool save_voted_ = false, stopped_ = false, saves_fail_ = false;
 };
 
 }  // namespace sestina

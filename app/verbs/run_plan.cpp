@@ -37,8 +37,8 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const auto tp = static_cast<std::size_t>(run.plan.tp);
         const bool owns = stage.owner[i] == every_rank || static_cast<std::size_t>(stage.owner[i]) == rank / tp;
-        const bool hosts = stage.host[i] == every_rank || static_cast<std::size_t>(stage.host[i]) == rank % tp;
-        if (owns && hosts) seconds[rank] += cost;
+        const bool homes = stage.home[i] == every_rank || static_cast<std::size_t>(stage.home[i]) == rank % tp;
+        if (owns && homes) seconds[rank] += cost;
       }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -64,6 +64,28 @@ void estimate(RunPlan& run) {
   if (machine.disk_bandwidth) run.checkpoint_s = static_cast<double>(checkpoint) / (*machine.disk_bandwidth * 1e9);
 }
 
+// A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.
+std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
+  constexpr double giga = 1e9;
+  const MachineOptions& machine = run.options.machine;
+  const auto bytes = [](double gigabytes) { return static_cast<std::size_t>(gigabytes * giga); };
+  std::size_t on_device = 0, copy = 0;
+  for (const RankMemory& memory : run.memory) {
+    on_device = std::max(on_device, memory.size.total());
+    copy = std::max(copy, memory.checkpoint);
+  }
+  std::vector<RunPlan::Memory> compared;
+  if (machine.memory) compared.push_back({"a device", on_device, bytes(*machine.memory)});
+  if (machine.host_memory) {
+    const auto ranks = static_cast<std::size_t>(std::max(1, run.options.parallel.node_size));
+    compared.push_back({"a node", ranks * (machine.memory ? copy : run.needed_bytes), bytes(*machine.host_memory)});
+  }
+  if (compared.empty() && run.plan.ranks() == 1)
+    if (const std::uint64_t available = available_memory_bytes(); available > 0)
+      compared.push_back({"this machine", run.needed_bytes, available});
+  return compared;
+}
+
 }  // namespace
 
 RunPlan make_run_plan(const Options& options) {
@@ -72,7 +94,7 @@ RunPlan make_run_plan(const Options& options) {
   run.plan = make_plan(options);
   run.memory = rank_memory(run.plan, options);
   for (const RankMemory& memory : run.memory) run.needed_bytes = std::max(run.needed_bytes, memory.total());
-  run.available_bytes = available_memory_bytes();
+  run.compared = compare_memory(run);
   run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   run.flops_per_step = run.flops_per_token * run.tokens_per_step;

@@ -13,9 +13,15 @@ namespace sestina {
 struct RunPlan {
   Options options;
   Plan plan;
-  std::vector<RankMemory> memory;     // by rank, stage by stage
-  std::size_t needed_bytes = 0;       // of the fullest rank
-  std::uint64_t available_bytes = 0;  // of this machine; 0 = not known
+  std::vector<RankMemory> memory;  // by rank, stage by stage
+  std::size_t needed_bytes = 0;    // of the fullest rank
+  // What memory is compared with: the machine of the deck, or this one for a run of one rank. Empty: not known.
+  struct Memory {
+    std::string name;  // "a device", "a node", "this machine"
+    std::size_t needed = 0, available = 0;
+    bool fits() const { return needed <= available; }
+  };
+  std::vector<Memory> compared;
   double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s;  // empty: the machine is not known
   double planning_s = 0;

@@ -1,10 +1,12 @@
 // `sestina plan --json`: one object.
 #include <fmt/core.h>
+#include <algorithm>
 
 #include <nlohmann/json.hpp>
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -85,11 +87,15 @@ Json ownership_json(const RunPlan& run) {
       scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
   }
   for (const Collective& c : plan.collectives)
-    collectives.push_back(
-        {{"operation", c.operation}, {"group", c.group}, {"what", c.what}, {"count", c.count}, {"bytes", c.bytes}});
+    collectives.push_back({{"operation", c.operation},
+                           {"group", c.group},
+                           {"what", c.what},
+                           {"count", c.count},
+                           {"bytes", c.bytes},
+                           {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
   Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
   if (plan.tp > 1) {
-    out["hosts"] = ranks_by_name(plan, &StagePlan::host);
+    out["hosts"] = ranks_by_name(plan, &StagePlan::home);
     out["micro_groups"] = micro_groups_json(plan);
   }
   out["buckets"] = buckets;
@@ -100,14 +106,14 @@ Json ownership_json(const RunPlan& run) {
 
 Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
-  const bool known = run.available_bytes != 0;
+  const auto& compared = run.compared;
   Json out = {
       {"model", model_json(run.options)},
       {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
       {"ranks", ranks_json(run)},
       {"ratios",
        {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
-        {"hosts", {{"cost", plan.host_cost.ratio}, {"bound", plan.host_cost.bound}}}}}};
+        {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
   out.update(ownership_json(run));
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},
@@ -115,8 +121,11 @@ Json to_json(const RunPlan& run) {
               {"steps", run.options.run.steps},
               {"memory",
                {{"needed_bytes", run.needed_bytes},
-                {"available_bytes", known ? Json(run.available_bytes) : Json(nullptr)},
-                {"fits", known ? Json(run.needed_bytes <= run.available_bytes) : Json(nullptr)}}},
+                {"available_bytes", compared.empty() ? Json(nullptr) : Json(compared.front().available)},
+                {"compared_with", compared.empty() ? Json(nullptr) : Json(compared.front().name)},
+                {"fits", compared.empty() ? Json(nullptr)
+                                          : Json(std::all_of(compared.begin(), compared.end(),
+                                                             [](const auto& memory) { return memory.fits(); }))}}},
               {"estimate",
                {{"step_s", json_of(run.step_s())},
                 {"forward_backward_s", json_of(run.forward_backward_s)},
@@ -141,10 +150,10 @@ void print_json(const RunPlan& run) { fmt::print("{}\n", to_json(run).dump(2)); 
 void print_json(const PaperReading& reading) {
   const Json out = {{"dp", rows_json(reading.dp)},
                     {"dp_bound", reading.dp_bound},
-                    {"hosts_of_rank_0", rows_json(reading.hosts)},
-                    {"hosts_of_any_rank", {{"least", reading.hosts_least}, {"most", reading.hosts_most}}},
-                    {"all_hosts", rows_json(reading.all_hosts)},
-                    {"all_hosts_bound", reading.all_hosts_bound}};
+                    {"hosts_of_rank_0", rows_json(reading.homes)},
+                    {"hosts_of_any_rank", {{"least", reading.homes_least}, {"most", reading.homes_most}}},
+                    {"all_homes", rows_json(reading.all_homes)},
+                    {"all_homes_bound", reading.all_homes_bound}};
   fmt::print("{}\n", out.dump(2));
 }
 

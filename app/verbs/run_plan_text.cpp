@@ -6,6 +6,7 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -119,17 +120,22 @@ void print_balance(const RunPlan& run) {
   fmt::print("load of {} matrices, max / mean\n", matrices);
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
-  if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.host_cost);
+  if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.home_cost);
   print_loads(run);
   fmt::print("\n");
 }
 
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
-  fmt::print("{:38}{:>8}{:>14}{:>16}\n", "collectives of a step", "calls", "buffers", "sent by a rank");
-  for (const Collective& c : run.plan.collectives)
-    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}\n", c.group, c.operation, c.what, c.count,
-               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"));
+  const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
+  fmt::print("{:38}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
+             run.options.parallel.node_size > 0 ? column("between nodes") : "");
+  for (const Collective& c : run.plan.collectives) {
+    const auto between = between_nodes_bytes(c, run.options);
+    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
+               with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),
+               between ? column(with_unit(*between, "B")) : "");
+  }
   fmt::print("\n");
 }
 
@@ -147,11 +153,13 @@ void print_memory(const RunPlan& run) {
   for (const auto& kind : kinds)
     fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
                bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
-  const std::string have = run.available_bytes == 0 ? "" : with_unit(static_cast<double>(run.available_bytes), "B");
-  fmt::print("  {:16}{:>12}  {}\n\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"),
-             have.empty()                              ? ""
-             : run.needed_bytes <= run.available_bytes ? "fits: this machine has " + have + " left"
-                                                       : "DOES NOT FIT: this machine has " + have + " left");
+  fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
+  for (const RunPlan::Memory& memory : run.compared)
+    fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
+               with_unit(static_cast<double>(memory.needed), "B"),
+               with_unit(static_cast<double>(memory.available), "B"));
+  if (run.compared.empty()) fmt::print("  {:16}{:>12}  (set machine.memory, machine.host_memory)\n", "fits", "unknown");
+  fmt::print("\n");
 }
 
 void print_time(const RunPlan& run) {
@@ -192,11 +200,11 @@ void print_text(const PaperReading& reading) {
   fmt::print("data-parallel ranks; lower bound {:.2f}\n", reading.dp_bound);
   print_rows(reading.dp);
   fmt::print("home ranks of data-parallel rank 0\n");
-  print_rows(reading.hosts);
+  print_rows(reading.homes);
   fmt::print("  micro-groups over the home ranks of other data-parallel ranks: FLOPs {:.2f} to {:.2f}\n",
-             reading.hosts_least, reading.hosts_most);
-  fmt::print("home ranks of all data-parallel ranks; lower bound {:.2f}\n", reading.all_hosts_bound);
-  print_rows(reading.all_hosts);
+             reading.homes_least, reading.homes_most);
+  fmt::print("home ranks of all data-parallel ranks; lower bound {:.2f}\n", reading.all_homes_bound);
+  print_rows(reading.all_homes);
 }
 
 }  // namespace sestina

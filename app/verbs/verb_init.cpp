@@ -121,7 +121,7 @@ lr = 1e-3
 warmup_steps = 100
 
 [optimizer]
-kind = "adamw"             # or "muon", "soap", ...: see inputs/tiny_*.toml
+kind = "adamw"             # or a matrix optimizer: see inputs/tiny_*.toml
 weight_decay = 0.1
 
 [checkpoint]

@@ -64,6 +64,13 @@ const MatrixKind* find_matrix_kind(std::string_view name) {
   return nullptr;
 }
 
+std::vector<std::string> shardable_kinds() {
+  std::vector<std::string> names;
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.shardable) names.push_back(kind.name);
+  return names;
+}
+
 MatrixOptions default_options(const MatrixKind& kind) {
   MatrixOptions options;
   options.kind = kind.name;

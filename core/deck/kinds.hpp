@@ -68,15 +68,28 @@ struct FieldSize {
   std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
 };
 
+// FLOPs of what one update executes, and of a refresh of its preconditioners.
+struct UpdateWork {
+  double update = 0, refresh = 0;
+};
+
+// A row of the table: all that the rest of the program knows of an optimizer.
 struct MatrixKind {
   std::string name;                // as in the deck
   std::vector<KindKey> keys;       // besides lr and weight_decay, which all have
   double weight_decay = 0.1;       // default
   std::int64_t refresh_every = 0;  // default of [optimizer.refresh] every; 0: there is nothing to refresh
   std::vector<FieldSize> (*state)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
+  // FLOPs of an update as parallel.cost = "flops" states them (parallel/plan/plan_cost.hpp); null: rows * cols.
+  double (*stated_flops)(double rows, double cols) = nullptr;
+  // Products and decompositions that are executed; null: none, all of it is passes over memory.
+  UpdateWork (*work)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
+  // A matrix cut by tensor parallelism can be updated where its shards are (parallel.tp_update = "distributed").
+  bool shardable = false;
 };
 
 const std::vector<MatrixKind>& matrix_kinds();
+std::vector<std::string> shardable_kinds();
 const MatrixKind* find_matrix_kind(std::string_view name);  // null: no such optimizer
 // Adds a row (core/optimizer/kinds/register_kind.hpp). Throws Error(internal) for a name that is taken or is none a
 // deck can hold, and for a kind without state function.

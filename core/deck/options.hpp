@@ -30,8 +30,9 @@ struct RunOptions {
   static RunOptions read(Deck&);
 };
 
-struct MachineOptions {  // for plan's estimate and MFU; null = not known
+struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
+  std::optional<double> memory, host_memory;                                               // GB of a device, of a node
   static MachineOptions read(Deck&);
 };
 

@@ -65,10 +65,11 @@ void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   TrainOptions& train = options.train;
   if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned but not trained yet", "1");
-  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 &&
-      options.optimizer.kind != "muon")
+  const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
+  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
     deck.error("parallel.tp_update",
-               fmt::format("distributed is implemented for muon, not for {}", options.optimizer.kind),
+               fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
+                           options.optimizer.kind),
                "home, duplicated, blockwise");
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");

@@ -79,7 +79,7 @@ class Arena {
   void round_weights(const Exec& exec) const {
     if constexpr (!shared)
       for (std::size_t i = 0; i < size(); ++i)
-        if (!specs_[i].is_vector() && !at(i).hosted) convert<Exec, A, T>(exec, master(i), owned_compute(i));
+        if (!specs_[i].is_vector() && !at(i).homed) convert<Exec, A, T>(exec, master(i), owned_compute(i));
   }
 
   std::size_t weight_bytes() const { return compute_.size() * sizeof(T); }
@@ -88,9 +88,7 @@ class Arena {
 
  private:
   static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
-  static std::size_t master_elements(const TensorHolding& tensor) {
-    return tensor.hosted ? 0 : tensor.owned_elements();
-  }
+  static std::size_t master_elements(const TensorHolding& tensor) { return tensor.homed ? 0 : tensor.owned_elements(); }
   // Values in Acc<T> that the model reads are there for the whole shard, owned or not.
   static bool kept_whole(const TensorHolding& tensor) { return shared || tensor.local.is_vector(); }
   const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }

@@ -1,7 +1,6 @@
 #include "core/layout/model_part.hpp"
 
 #include <algorithm>
-#include <string_view>
 
 namespace sestina {
 
@@ -24,18 +23,16 @@ ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequenc
 
 bool gradient_is_partial(const TensorSpec& spec, const ModelConfig& whole, int tp, bool sequence_parallel) {
   if (tp == 1) return false;
-  const auto has = [&](std::string_view part) { return spec.name.find(part) != std::string::npos; };
-  const bool shared_heads = whole.num_key_value_heads < tp;
-  // Each rank attends with queries of its own to a key and value head that several ranks hold.
-  if (has("k_proj") || has("v_proj")) return shared_heads;
-  if (has("q_norm") || has("k_norm")) {
-    // qwen3: one weight for all heads, of which a rank has some. olmo2: weights of the own columns.
-    return whole.family == Family::qwen3 || (has("k_norm") && shared_heads);
+  switch (spec.gradient_of) {
+    case GradientOf::own:
+      return false;
+    case GradientOf::shared_heads:
+      return whole.num_key_value_heads < tp;
+    case GradientOf::heads:
+      return true;
+    case GradientOf::stream_rows:
+      return sequence_parallel;
   }
-  // Norms of the residual stream see the rank's own rows; without sequence parallelism all rows.
-  if (has("layernorm") || has("model.norm.")) return sequence_parallel;
-  // The rest is whole: matrices, tables and biases cut by rank belong to one rank alone; biases of o_proj and down_proj
-  // and learned positions are held by all, which sum over the gathered rows.
   return false;
 }
 

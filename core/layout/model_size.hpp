@@ -23,8 +23,8 @@ inline constexpr std::size_t logit_bytes_limit = std::size_t{64} << 20;  // of o
 struct LayerSizes {
   std::size_t x = 0;          // (n, D) block input; always kept
   std::size_t h = 0;          // (n, D) normalised input (pre-norm)
-  std::size_t qkv = 0;        // (N, Q + 2K) product; turned in place where there are no q, k norms
-  std::size_t qk = 0;         // (N, Q + K) normalised and turned, where there are q, k norms
+  std::size_t qkv = 0;        // (N, Q + 2K) product; rotated in place where there are no q, k norms
+  std::size_t qk = 0;         // (N, Q + K) normalised and rotated, where there are q, k norms
   std::size_t attended = 0;   // (N, Q)
   std::size_t projected = 0;  // (n, D) output of o_proj ahead of its norm (post-norm)
   std::size_t x2 = 0;         // (n, D) stream between attention and MLP

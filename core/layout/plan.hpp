@@ -20,10 +20,10 @@ struct BucketLayout {
   int block = 0;                     // lowest TensorSpec::block inside: the last one to finish in backward
 };
 
-// Matrices of one data-parallel rank that travel to their hosts in one all-to-all and back in another.
+// Matrices of one data-parallel rank that travel to their homes in one all-to-all and back in another.
 struct MicroGroup {
   std::vector<int> specs;
-  std::int64_t bytes = 0;  // whole gradients at the fullest host
+  std::int64_t bytes = 0;  // whole gradients at the fullest home
 };
 
 // Whose matrix it is.
@@ -36,13 +36,13 @@ struct StagePlan {
   std::vector<TensorSpec> specs;
   std::vector<std::int64_t> cost;            // by spec: of the whole matrix, in the units of parallel.cost; 0: scalar
   std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
-  std::vector<int> host;                     // by spec: tensor-parallel rank of the owner's, or as above
+  std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's, or as above
   std::vector<BucketLayout> buckets;         // matrices, in backward order; of tensor-parallel rank 0
   std::vector<BucketLayout> scalar_buckets;  // the rest, likewise
   std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
   std::vector<std::int64_t> rank_cost;                // (dp * tp): what a rank computes
   std::vector<std::int64_t> rank_elements;            // (dp * tp): of the matrices whose state it keeps
-  std::int64_t dp_bound = 0, host_bound = 0;          // no assignment has a smaller largest load
+  std::int64_t dp_bound = 0, home_bound = 0;          // no assignment has a smaller largest load
   bool is_matrix(int spec) const { return owner[static_cast<std::size_t>(spec)] != scalar_tensor; }
 };
 
@@ -64,7 +64,7 @@ struct Collective {
 struct Plan {
   int dp = 1, tp = 1, pp = 1;
   std::vector<StagePlan> stages;
-  LoadRatio dp_cost, dp_elements, host_cost;  // dp_elements' bound is not computed: 1
+  LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
   std::vector<Collective> collectives;
   int ranks() const { return dp * tp * pp; }
 };

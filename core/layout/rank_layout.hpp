@@ -14,10 +14,10 @@ struct TensorHolding {
   TensorSpec local;  // the shard that is computed with here: all of it without tensor parallelism
   std::int64_t row_begin = 0, col_begin = 0;    // of the shard in the tensor
   std::int64_t owned_begin = 0, owned_end = 0;  // rows of the shard whose complete gradient this rank has, and, but for
-                                                // hosted ones, whose master weights and state it keeps
-  bool dealt =
-      false;  // rows are dealt out to data-parallel ranks (cuts: multiples of chunk_rows), else it has one owner
-  bool hosted = false;   // a tensor-parallel rank of the owner's updates it whole (parallel/step/matrix_homes.hpp)
+                                                // homed ones, whose master weights and state it keeps
+  bool row_sharded =
+      false;  // rows are sharded over data-parallel ranks (cuts: multiples of chunk_rows), else it has one owner
+  bool homed = false;    // a tensor-parallel rank of the owner's updates it whole (parallel/step/matrix_homes.hpp)
   bool sharded = false;  // a matrix that is updated where its shards are, by the whole tensor-parallel group
                          // (core/optimizer/methods/sharded_muon.hpp)
   bool saved = true;     // false: another rank has the same values, which counts them and writes them to checkpoints

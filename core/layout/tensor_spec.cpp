@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace sestina {
 namespace {
 
@@ -13,19 +15,22 @@ class Writer {
     layer_ = layer;
     block_ = block;
   }
-  void matrix(std::string name, std::int64_t rows, std::int64_t cols, bool follows = false, Role role = Role::matrix) {
+  // What is written next; the caller says more of it.
+  TensorSpec& matrix(std::string name, std::int64_t rows, std::int64_t cols, TensorCut cut, bool follows = false,
+                     Role role = Role::matrix) {
     specs_.push_back({std::move(name), rows, cols, role, layer_, block_, follows});
+    specs_.back().cut = cut;
+    return specs_.back();
   }
-  void heads(std::string name, std::int64_t rows, std::int64_t cols, std::int64_t heads, bool follows) {
-    matrix(std::move(name), rows, cols, follows);
-    specs_.back().heads = static_cast<int>(heads);
+  TensorSpec& vector(std::string name, std::int64_t rows, Initial initial, TensorCut cut = TensorCut::none,
+                     bool follows = false) {
+    TensorSpec& spec = matrix(std::move(name), rows, 1, cut, follows, Role::vector);
+    spec.initial = initial;
+    return spec;
   }
-  void vector(std::string name, std::int64_t rows, bool follows = false) {
-    specs_.push_back({std::move(name), rows, 1, Role::vector, layer_, block_, follows});
-  }
-  void norm(const std::string& name, std::int64_t width, bool bias) {
-    vector(name + ".weight", width);
-    if (bias) vector(name + ".bias", width);
+  void norm(const std::string& name, std::int64_t width, bool bias) {  // of the residual stream
+    vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
+    if (bias) vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
   }
 
  private:
@@ -33,35 +38,62 @@ class Writer {
   int layer_ = -1, block_ = 0;
 };
 
-void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
-  const std::int64_t d = c.hidden_size, q = c.query_width(), kv = c.key_value_width();
-  out.heads(at + "q_proj.weight", q, d, c.num_attention_heads, false);
-  out.heads(at + "k_proj.weight", kv, d, c.num_key_value_heads, true);
-  out.heads(at + "v_proj.weight", kv, d, c.num_key_value_heads, true);
-  if (c.attention_bias) {
-    out.vector(at + "q_proj.bias", q);
-    out.vector(at + "k_proj.bias", kv, true);
-    out.vector(at + "v_proj.bias", kv, true);
-  }
+// A projection that q, k and v each have: its weight or its bias.
+struct HeadProjection {
+  const char* name;
+  std::int64_t rows, heads;
+  TensorCut cut;
+  GradientOf gradient_of;
+  Projection projection;
+  bool follows;  // q, k, v lie side by side
+};
+
+std::array<HeadProjection, 3> head_projections(const ModelConfig& c) {
+  const std::int64_t q = c.query_width(), kv = c.key_value_width();
+  constexpr auto shared = GradientOf::shared_heads;
+  return {{{"q_proj", q, c.num_attention_heads, TensorCut::rows, GradientOf::own, Projection::query, false},
+           {"k_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::key, true},
+           {"v_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::none, true}}};
+}
+
+void query_norm_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (c.family == Family::qwen3) {  // one weight for all heads
-    out.vector(at + "q_norm.weight", c.head_dim);
-    out.vector(at + "k_norm.weight", c.head_dim);
-  } else if (c.family == Family::olmo2) {  // over the whole projection
-    out.vector(at + "q_norm.weight", q);
-    out.vector(at + "k_norm.weight", kv);
+    for (const char* name : {"q_norm.weight", "k_norm.weight"})
+      out.vector(at + name, c.head_dim, Initial::ones).gradient_of = GradientOf::heads;
+  } else if (c.family == Family::olmo2) {  // over the whole projection: the weights lie with the heads
+    out.vector(at + "q_norm.weight", c.query_width(), Initial::ones, TensorCut::rows);
+    out.vector(at + "k_norm.weight", c.key_value_width(), Initial::ones, TensorCut::key_value).gradient_of =
+        GradientOf::shared_heads;
   }
-  out.matrix(at + "o_proj.weight", d, q);
-  if (c.attention_bias) out.vector(at + "o_proj.bias", d);
+}
+
+void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
+  for (const HeadProjection& of : head_projections(c)) {
+    TensorSpec& spec = out.matrix(at + of.name + ".weight", of.rows, c.hidden_size, of.cut, of.follows);
+    spec.heads = static_cast<int>(of.heads);
+    spec.gradient_of = of.gradient_of;
+    spec.projection = of.projection;
+  }
+  if (c.attention_bias)
+    for (const HeadProjection& of : head_projections(c)) {
+      TensorSpec& spec = out.vector(at + of.name + ".bias", of.rows, Initial::zeros, of.cut, of.follows);
+      spec.gradient_of = of.gradient_of;
+      spec.projection = of.projection;
+    }
+  query_norm_specs(out, c, at);
+  out.matrix(at + "o_proj.weight", c.hidden_size, c.query_width(), TensorCut::cols);
+  // All ranks hold this bias, and sum over the gathered rows.
+  if (c.attention_bias) out.vector(at + "o_proj.bias", c.hidden_size, Initial::zeros);
 }
 
 void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   const std::int64_t d = c.hidden_size, f = c.intermediate_size;
   const bool bias = c.family == Family::gpt && c.attention_bias;
-  if (c.gated()) out.matrix(at + "gate_proj.weight", f, d);
-  out.matrix(at + "up_proj.weight", f, d, c.gated());
-  if (bias) out.vector(at + "up_proj.bias", f);
-  out.matrix(at + "down_proj.weight", d, f);
-  if (bias) out.vector(at + "down_proj.bias", d);
+  if (c.gated()) out.matrix(at + "gate_proj.weight", f, d, TensorCut::rows);
+  out.matrix(at + "up_proj.weight", f, d, TensorCut::rows, c.gated());
+  if (bias) out.vector(at + "up_proj.bias", f, Initial::zeros, TensorCut::rows);
+  out.matrix(at + "down_proj.weight", d, f, TensorCut::cols);
+  if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros);
 }
 
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {
@@ -99,10 +131,11 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   const bool first = range.begin == 0, last = range.end == layers;
   if (first || (last && c.tie_word_embeddings)) {  // a last stage with a tied head holds its own copy of the table
     out.place(-1, 0);
-    out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, false, Role::embedding);
+    out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::embedding);
   }
   if (first && c.position == ModelConfig::Position::learned)
-    out.matrix("model.embed_positions.weight", c.max_position_embeddings, c.hidden_size, false, Role::embedding);
+    out.matrix("model.embed_positions.weight", c.max_position_embeddings, c.hidden_size, TensorCut::none, false,
+               Role::embedding);
   for (int layer = range.begin; layer < range.end; ++layer) {
     out.place(layer, 1 + layer);
     const std::size_t before = specs.size();
@@ -115,7 +148,8 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   if (last) {
     out.place(-1, 1 + layers);
     out.norm("model.norm", c.hidden_size, c.family == Family::gpt);
-    if (!c.tie_word_embeddings) out.matrix("lm_head.weight", c.vocab_size, c.hidden_size, false, Role::head);
+    if (!c.tie_word_embeddings)
+      out.matrix("lm_head.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::head);
   }
   return specs;
 }

@@ -1,4 +1,6 @@
-// TensorSpec: the unit of optimization, ownership and checkpointing. Names and shapes are HF's and global. No Kokkos.
+// TensorSpec: the unit of optimization, ownership and checkpointing, and the truth about a tensor. Whoever writes a
+// model's specs says here what others need to know, so that nobody asks a name what it means. Names and shapes are HF's
+// and global. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,6 +12,26 @@ namespace sestina {
 
 enum class Role { matrix, embedding, head, vector };  // a tied embedding is an embedding
 
+// How tensor parallelism cuts a tensor.
+enum class TensorCut : std::uint8_t {
+  none,       // whole on each rank
+  rows,       // even parts of the rows: column-parallel products, tables of the vocabulary
+  key_value,  // rows by key and value heads; where these are fewer than ranks, consecutive ranks hold the same head
+  cols        // even parts of the columns: row-parallel products
+};
+
+// Of what each tensor-parallel rank sums a gradient. Unless it is `own`, the sum over the ranks that hold the same
+// elements is the gradient; otherwise a rank's gradient is whole, and the same bits on all ranks that hold it.
+enum class GradientOf : std::uint8_t {
+  own,           // all that there is
+  shared_heads,  // the rank's queries, where several ranks hold the same key and value head
+  heads,         // the rank's heads: one weight for all of them
+  stream_rows    // the rank's rows of the residual stream, under sequence parallelism
+};
+
+enum class Initial : std::uint8_t { normal, ones, zeros };
+enum class Projection : std::uint8_t { none, query, key };  // what makes attention scores
+
 struct TensorSpec {
   std::string name;       // "model.layers.0.self_attn.q_proj.weight"
   std::int64_t rows = 0;  // out; length of a vector
@@ -19,6 +41,10 @@ struct TensorSpec {
   int block = 0;         // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
   bool follows = false;  // lies right behind its predecessor: one product serves both (fusion by adjacency)
   int heads = 0;         // heads that its rows are made of (q, k, v); 0: none
+  TensorCut cut = TensorCut::none;
+  GradientOf gradient_of = GradientOf::own;
+  Initial initial = Initial::normal;
+  Projection projection = Projection::none;
   bool is_vector() const { return role == Role::vector; }
   std::int64_t elements() const { return rows * cols; }
 };
@@ -49,7 +75,7 @@ ArenaLayout matrix_arena_layout(
     const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
 
 // Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows
-// of a tensor are dealt out to ranks they are cut between chunks. So no cut changes a sum.
+// of a tensor are sharded over ranks they are cut between chunks. So no cut changes a sum.
 inline constexpr std::int64_t chunk_elements = 4096;
 inline std::int64_t chunk_rows(const TensorSpec& spec) {
   return spec.cols < chunk_elements ? chunk_elements / spec.cols : 1;

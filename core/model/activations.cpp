@@ -63,7 +63,7 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
                                 slot_bytes(part, range, micro_batch, sequence, width, recompute));
   Cutter<Exec> cut(storage_.data(), storage_.size());
   const LayerSizes sizes = layer_sizes(part, micro_batch, sequence);
-  const std::pair<std::int64_t, std::int64_t> turned(0, c.query_width() + c.key_value_width());
+  const std::pair<std::int64_t, std::int64_t> rotated(0, c.query_width() + c.key_value_width());
   LayerActivations<Exec, T> layer;
   for (int l = range.begin; l < range.end; ++l) {
     if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, sizes, n, own);
@@ -72,7 +72,7 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
     LayerActivations<Exec, T>& last = layers.back();
     if (sizes.h == 0) last.h = last.x;
     if (sizes.h2 == 0) last.h2 = last.x2;
-    if (sizes.qk == 0) last.qk = Kokkos::subview(last.qkv, Kokkos::ALL, turned);
+    if (sizes.qk == 0) last.qk = Kokkos::subview(last.qkv, Kokkos::ALL, rotated);
   }
   output = cut.template matrix<T>(sizes.x, own);
   gradient = cut.template matrix<T>(sizes.x, own);

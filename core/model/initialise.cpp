@@ -85,8 +85,8 @@ template <class Exec, class A>
 void initialise_rows(const Exec& exec, const TensorHolding& tensor, std::int64_t begin, std::int64_t end, double range,
                      std::uint64_t seed, Vector<A, Exec> out) {
   const TensorSpec& whole = tensor.whole;
-  if (whole.is_vector()) {
-    Kokkos::deep_copy(exec, out, whole.name.ends_with("bias") ? 0 : 1);
+  if (whole.initial != Initial::normal) {
+    Kokkos::deep_copy(exec, out, whole.initial == Initial::ones ? 1 : 0);
     exec.fence("initialise");
     return;
   }

@@ -31,7 +31,7 @@ struct GroupOps {
   virtual void max(const Exec&, Vector<float, Exec>) {}
   virtual void max(const Exec&, Vector<double, Exec>) {}
 
-  // Rows of a matrix (N, D) without padding are dealt out by first_row_of(N, size(), rank). gather: whole (N, D) from
+  // Rows of a matrix (N, D) without padding are sharded by first_row_of(N, size(), rank). gather: whole (N, D) from
   // every rank's rows `part`. scatter_sum: `part` = the own rows of the sum over ranks of `whole`, which is used up.
   virtual void gather(const Exec&, Matrix<const float, Exec> /*part*/, Matrix<float, Exec> /*whole*/) { no_group(); }
   virtual void gather(const Exec&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }

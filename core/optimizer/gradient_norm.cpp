@@ -20,12 +20,12 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
       part.chunk = rows * static_cast<std::size_t>(tensor.local.cols);
       part.chunks = chunks(tensor.owned_rows());
       part.partial = partials_;
-      part.slot = slots + (tensor.dealt ? chunks(tensor.owned_begin) : 0);
-      part.dealt = tensor.dealt;
+      part.slot = slots + (tensor.row_sharded ? chunks(tensor.owned_begin) : 0);
+      part.row_sharded = tensor.row_sharded;
       partials_ += part.chunks;
       parts_.push_back(part);
     }
-    slots += tensor.dealt ? chunks(tensor.local.rows) : 1;
+    slots += tensor.row_sharded ? chunks(tensor.local.rows) : 1;
   }
   first_slot_.push_back(slots);
   squares_.resize(slots + 1);  // the flag is behind them
@@ -41,7 +41,7 @@ std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
   std::fill(squares_.begin(), squares_.end(), 0.0);
   for (const Part& part : parts_)
     for (std::size_t c = 0; c < part.chunks; ++c)
-      squares_[part.slot + (part.dealt ? c : 0)] += values_[part.partial + c];
+      squares_[part.slot + (part.row_sharded ? c : 0)] += values_[part.partial + c];
   squares_.back() = values_[values_.size() - 1];
   return squares_;
 }

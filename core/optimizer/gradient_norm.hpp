@@ -18,7 +18,7 @@ class GradientNorm {
   double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // as of the last `squares`
 
   // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
-  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is dealt out;
+  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is sharded;
   // last the flag. Fences. The memory is reused by the next call.
   std::vector<double>& squares(const Exec&);
   // Of each shard, from complete `squares`: one number for each tensor, zero where another rank of the tensor-parallel
@@ -37,7 +37,7 @@ class GradientNorm {
     std::size_t chunk = 0, chunks = 0;  // elements of one; how many
     std::size_t partial = 0;            // place in values_
     std::size_t slot = 0;               // first place in squares_
-    bool dealt = false;
+    bool row_sharded = false;
   };
   std::vector<Part> parts_;
   std::vector<std::size_t> first_slot_;  // by tensor, and one behind the last

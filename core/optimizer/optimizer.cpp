@@ -56,10 +56,10 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
 template <class Exec, class T>
 Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                               const OptimizerOptions& options, bool deterministic, const MatrixIndex& index,
-                              const std::vector<MatrixItem<Exec>>& hosted, double* nonfinite)
+                              const std::vector<MatrixItem<Exec>>& homed, double* nonfinite)
     : scalar_(exec, scalar_tensors(tensors, options), options, nonfinite) {
   std::vector<MatrixItem<Exec>> items = owned_items(tensors, options, index);
-  items.insert(items.end(), hosted.begin(), hosted.end());
+  items.insert(items.end(), homed.begin(), homed.end());
   if (items.empty()) return;
   MatrixSetSetting setting;
   setting.options = *options.matrix;

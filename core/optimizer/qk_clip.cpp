@@ -27,16 +27,19 @@ QkClip<Exec, T>::QkClip(const Exec& exec, const ModelConfig& config, const Optim
       groups_(static_cast<int>(config.num_key_value_heads)),
       scores_("sestina::largest_scores", static_cast<std::size_t>(config.num_hidden_layers),
               static_cast<std::size_t>(heads_)),
-      host_(Kokkos::create_mirror_view(scores_)),
       largest_(scores_.size()) {
+  if constexpr (is_host<Exec>)
+    host_ = scores_;
+  else
+    host_ = decltype(host_)("sestina::largest_scores_host", scores_.extent(0), scores_.extent(1));
   for (const auto& tensor : tensors) add(tensor);
   start_step(exec);
 }
 
 template <class Exec, class T>
 void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor) {
-  const bool q = tensor.spec.name.find(".q_proj.") != std::string::npos;
-  if (!q && tensor.spec.name.find(".k_proj.") == std::string::npos) return;
+  if (tensor.spec.projection == Projection::none) return;
+  const bool q = tensor.spec.projection == Projection::query;
   const std::int64_t rows = tensor.spec.rows / groups_;  // heads of a group lie together
   SESTINA_REQUIRE(tensor.spec.rows % groups_ == 0, "{}: {} rows in {} groups", tensor.spec.name, tensor.spec.rows,
                   groups_);

@@ -6,6 +6,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/optimizer/kinds/owned_tensor.hpp"
+#include "kernels/blas/host_values.hpp"
 
 namespace sestina {
 
@@ -36,7 +37,7 @@ class QkClip {
   int heads_, groups_;
   std::vector<Head> scaled_;
   Kokkos::View<Acc<T>**, Kokkos::LayoutRight, typename Exec::memory_space> scores_;  // (layers, H)
-  typename decltype(scores_)::HostMirror host_;
+  Kokkos::View<Acc<T>**, Kokkos::LayoutRight, HostSide<Exec>> host_;  // on the host the same memory
   std::vector<double> largest_;  // (layers, H), of all ranks
 };
 

@@ -164,8 +164,11 @@ void point_latest(const std::string& folder, const std::string& name) {
 
 void delete_checkpoint(const std::string& path) {
   std::error_code error;
-  fs::remove(fs::path(path) / "manifest.json", error);
-  if (!error) fs::remove_all(path, error);
+  const std::string dying = path + ".tmp-" + std::to_string(::getpid());
+  fs::remove_all(dying, error);  // what an earlier call could not delete
+  fs::rename(path, dying, error);
+  if (error == std::errc::no_such_file_or_directory) return;
+  if (!error) fs::remove_all(dying, error);
   if (error) fail(ExitCode::io_error, "{}: cannot be deleted: {}", path, error.message());
 }
 

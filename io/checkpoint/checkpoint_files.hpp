@@ -30,7 +30,8 @@ std::int64_t step_of_folder(const std::string& name);  // -1: no checkpoint fold
 void publish_folder(const std::string& temporary, const std::string& final_path);
 // Points <folder>/latest at `name` by rename.
 void point_latest(const std::string& folder, const std::string& name);
-void delete_checkpoint(const std::string& path);  // the manifest first
+// Under a temporary name first: what a kill leaves goes with remove_leftovers. Nothing to do where there is none.
+void delete_checkpoint(const std::string& path);
 // Removes what dead processes left in `folder`: "<prefix>*.tmp-<pid>".
 void remove_leftovers(const std::string& folder, const std::string& prefix);
 

@@ -93,11 +93,12 @@ std::vector<FileTensor> gpt2_files(const ModelConfig& config, const std::vector<
     for (const std::string& part : tensor.parts)
       values.insert(values.end(), ours.at(part).data, ours.at(part).data + spec.elements());
     if (tensor.transposed) {
-      std::vector<float> turned(values.size());
+      std::vector<float> transposed(values.size());
       for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t col = 0; col < spec.cols; ++col)
-          turned[static_cast<std::size_t>(col * rows + row)] = values[static_cast<std::size_t>(row * spec.cols + col)];
-      values.swap(turned);
+          transposed[static_cast<std::size_t>(col * rows + row)] =
+              values[static_cast<std::size_t>(row * spec.cols + col)];
+      values.swap(transposed);
       shape = {spec.cols, rows};
     }
     files.push_back({tensor.name, shape, nullptr, values.size(), std::move(values)});

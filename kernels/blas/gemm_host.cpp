@@ -105,21 +105,21 @@ void scale(Matrix<TC, Exec> c, double beta) {
       c(row, col) = beta == 0 ? TC{} : TC(beta * static_cast<double>(c(row, col)));
 }
 
-// Copies the elements of a piece that lie below the diagonal to above it, in blocks: read and written by rows, turned
-// in the first-level cache.
+// Copies the elements of a piece that lie below the diagonal to above it, in blocks: read and written by rows,
+// transposed in the first-level cache.
 template <class TC>
 void mirror(TC* c, std::int64_t leading, const Piece& piece) {
   constexpr std::int64_t block = 32;
-  TC turned[block][block];
+  TC transposed[block][block];
   const std::int64_t row_end = piece.row + piece.rows, col_end = piece.col + piece.cols;
   for (std::int64_t row = piece.row; row < row_end; row += block)
     for (std::int64_t col = piece.col; col < std::min(col_end, row + block); col += block) {
       const std::int64_t rows = std::min(block, row_end - row), cols = std::min(block, col_end - col);
       for (std::int64_t i = 0; i < rows; ++i)
-        for (std::int64_t j = 0; j < cols; ++j) turned[j][i] = c[(row + i) * leading + col + j];
+        for (std::int64_t j = 0; j < cols; ++j) transposed[j][i] = c[(row + i) * leading + col + j];
       for (std::int64_t j = 0; j < cols; ++j)
         for (std::int64_t i = std::max<std::int64_t>(0, col + j - row); i < rows; ++i)
-          c[(col + j) * leading + row + i] = turned[j][i];
+          c[(col + j) * leading + row + i] = transposed[j][i];
     }
 }
 
@@ -198,7 +198,7 @@ struct Gemm<Exec>::State {
     lanes[0].run(p, x);
   }
 
-  // run(), timed where that is wished for.
+  // run(), timed where that is asked for.
   template <class Run>
   void timed(double flops, Run&& run) {
     count.flops += flops;

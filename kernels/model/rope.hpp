@@ -1,4 +1,4 @@
-// Rotary position embedding in the rotate-half form of HF: the pair (i, i + h/2) of each head is turned by the angle
+// Rotary position embedding in the rotate-half form of HF: the pair (i, i + h/2) of each head is rotated by the angle
 // position * frequency_i. Row r of x is position r mod T.
 #pragma once
 #include "kernels/blas/exec.hpp"

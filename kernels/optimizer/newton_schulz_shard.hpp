@@ -1,4 +1,4 @@
-// Newton-Schulz iteration (newton_schulz.hpp) of a matrix whose rows, or columns, are dealt out to several ranks.
+// Newton-Schulz iteration (newton_schulz.hpp) of a matrix whose rows, or columns, are sharded over several ranks.
 // Shards stay where they lie: the Gram matrix whose sum runs over the cut side, X^T X where rows are cut and X X^T
 // where columns are, is the sum of the shards' own, and with it every rank takes the step of its shard (the
 // "distributed" mode of NVIDIA's tensor-parallel Muon). Ranks exchange the norm and, for each step, one such matrix.

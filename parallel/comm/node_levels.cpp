@@ -6,17 +6,6 @@
 namespace sestina {
 namespace {
 
-bool continues_the_tree(const NodeLevels& levels) {
-  const std::size_t ranks = levels.nodes[0].size();
-  if ((ranks & (ranks - 1)) != 0) return false;
-  for (std::size_t n = 0; n < levels.nodes.size(); ++n) {
-    const std::vector<int>& node = levels.nodes[n];
-    if (node.back() - node.front() + 1 != static_cast<int>(node.size()) || node.size() > ranks) return false;
-    if (node.size() != ranks && n + 1 != levels.nodes.size()) return false;
-  }
-  return true;
-}
-
 // One after the other, the second as soon as someone looks after the first is complete.
 class TwoExchanges final : public Exchange {
  public:
@@ -55,6 +44,17 @@ NodeLevels::NodeLevels(std::vector<int> by_rank) : node_of(std::move(by_rank)) {
     place_of.push_back(static_cast<int>(nodes[node].size()));
     nodes[node].push_back(static_cast<int>(rank));
   }
+}
+
+bool continues_the_tree(const NodeLevels& levels) {
+  const std::size_t ranks = levels.nodes[0].size();
+  if ((ranks & (ranks - 1)) != 0) return false;
+  for (std::size_t n = 0; n < levels.nodes.size(); ++n) {
+    const std::vector<int>& node = levels.nodes[n];
+    if (node.back() - node.front() + 1 != static_cast<int>(node.size()) || node.size() > ranks) return false;
+    if (node.size() != ranks && n + 1 != levels.nodes.size()) return false;
+  }
+  return true;
 }
 
 NodeLevels bulk_levels(const Communicator& group) {

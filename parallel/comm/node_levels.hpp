@@ -26,9 +26,12 @@ struct NodeLevels {
   const std::vector<int>& mates(int rank) const { return nodes[static_cast<std::size_t>(node(rank))]; }
 };
 
-// How bulk data of the group travels: its own levels where sums over nodes of sums inside them are the sums of
-// kernels/blas/tree_sum.hpp over all ranks, to the bit (neighbouring ranks, a power of two of them on every node but
-// the last, which may have fewer); else, and for a group without levels, one node of all ranks.
+// Whether sums over nodes of sums inside them are the sums of kernels/blas/tree_sum.hpp over all ranks, to the bit:
+// neighbouring ranks, a power of two of them on every node but the last, which may have fewer.
+bool continues_the_tree(const NodeLevels&);
+
+// How bulk data of the group travels: its own levels where these continue the tree; else, and for a group without
+// levels, one node of all ranks.
 NodeLevels bulk_levels(const Communicator&);
 
 // An exchange in which every rank sends what it owns to all others: owned[rank] are the blocks on this rank that hold

@@ -1,6 +1,5 @@
 #include "parallel/comm/runtime.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -11,29 +10,6 @@ namespace sestina {
 namespace {
 
 constexpr const char* slurm_tasks = "SLURM_STEP_NUM_TASKS";
-
-// An outcome as text that travels: "" for success, else code and message.
-std::string outcome_of(const std::function<void()>& f) {
-  const auto text = [](ExitCode code, const char* message) {
-    return fmt::format("{} {}", static_cast<int>(code), message);
-  };
-  try {
-    f();
-    return "";
-  } catch (const Error& error) {
-    return text(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return text(ExitCode::internal, "out of memory");
-  } catch (const std::exception& error) {
-    return text(ExitCode::internal, error.what());
-  }
-}
-
-[[noreturn]] void throw_outcome(const std::string& outcome, const std::string& whose) {
-  int code = 0;
-  const auto end = std::from_chars(outcome.data(), outcome.data() + outcome.size(), code).ptr;
-  throw AgreedError(static_cast<ExitCode>(code), whose + std::string(end + 1));
-}
 
 // This process's number as its launcher counts; MPI may count otherwise.
 int launched_rank() {
@@ -117,35 +93,12 @@ void Runtime::set_timeout(double seconds) {
   wait_limit().phase = nullptr;
 }
 
-void Runtime::together(const std::function<void()>& f) {
-  if (size() == 1) return f();
-  const std::string mine = outcome_of(f);
-  call_roll("agreement");
-  const std::vector<std::string> outcomes = world_->all_gather(mine);
-  const bool alike = std::all_of(outcomes.begin(), outcomes.end(), [&](const auto& o) { return o == outcomes[0]; });
-  for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (!outcomes[r].empty()) throw_outcome(outcomes[r], alike ? "" : fmt::format("rank {}: ", r));
-}
+void Runtime::together(const std::function<void()>& f) { agree(*world_, f); }
 
 void Runtime::end(int code) {
   if (size() == 1) return;
   end_code_ = code;
-  call_roll("end of the run");
-}
-
-// Every other rank sends the first one a byte, and gets one back.
-void Runtime::call_roll(const char* name) {
-  std::vector<char> words(static_cast<std::size_t>(size()));
-  std::vector<Message> peers;
-  for (int peer = is_first() ? 1 : 0; peer < (is_first() ? size() : 1); ++peer)
-    peers.push_back({peer, {block_of(&words[static_cast<std::size_t>(peer)], 1)}});
-  const std::vector<Message> none;
-  for (const bool to_first : {true, false}) {
-    const bool sends = to_first != is_first();
-    const auto exchange = world_->make_exchange(name, sends ? peers : none, sends ? none : peers);
-    exchange->start();
-    exchange->finish();
-  }
+  call_roll(*world_, "end of the run");
 }
 
 void Runtime::abort(ExitCode code) {

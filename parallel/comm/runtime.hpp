@@ -1,13 +1,13 @@
 // The processes of a run: one by itself, or the ranks that a launcher (mpirun, srun) started. One process without a
 // launcher never starts MPI. No Kokkos.
 #pragma once
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "parallel/comm/agreement.hpp"
 #include "parallel/comm/communicator.hpp"
 
 namespace sestina {
@@ -39,9 +39,7 @@ class Runtime {
   void begin_phase(const char* name);  // of the start-up; waits that find no end name it
   void set_timeout(double seconds);    // the start-up is over; waits name their own purpose from now on
 
-  // f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, and names that
-  // rank unless all failed alike. For phases in which a rank may fail by itself while others would wait for it. The
-  // first rank calls the roll: a rank that does not come is named.
+  // As agree() of agreement.hpp, with all ranks.
   void together(const std::function<void()>& f);
 
   // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
@@ -51,23 +49,9 @@ class Runtime {
   void abort(ExitCode);
 
  private:
-  void call_roll(const char* name);
-
   std::unique_ptr<Communicator> world_;
   int node_ranks_ = 1, end_code_ = static_cast<int>(ExitCode::internal);
 };
-
-// An Error that all ranks have agreed on: the first one reports it, all exit with its code.
-class AgreedError : public Error {
- public:
-  using Error::Error;
-};
-
-// Fails on all ranks, for what all of them have found out alike: one report, one code.
-template <class... Args>
-[[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
-  throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
-}
 
 // The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
 namespace ranks {

@@ -288,13 +288,13 @@ class StartGuard {
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
     constexpr std::chrono::milliseconds interval(50);
-    constexpr double patience = 5;  // seconds from a wish to stop: usually the ranks meet meanwhile, and agree on it
-    double waited = 0, wished = 0;
+    constexpr double patience = 5;  // seconds from a vote to stop: usually the ranks meet meanwhile, and agree on it
+    double waited = 0, since_vote = 0;
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, interval, [this] { return started_; })) {
       waited += std::chrono::duration<double>(interval).count();
       const int code = give_up ? give_up() : 0;
-      if (code != 0 && (wished += std::chrono::duration<double>(interval).count()) > patience) _exit(code);
+      if (code != 0 && (since_vote += std::chrono::duration<double>(interval).count()) > patience) _exit(code);
       if (waited < timeout + wait_limit().later) continue;
       std::fprintf(stderr, "sestina: error: %s\n", lost_text(wait_limit(), "", "the other ranks").c_str());
       _exit(static_cast<int>(ExitCode::unavailable));

@@ -162,16 +162,16 @@ void improve(const ItemClasses& items, Packing& packing) {
   }
 }
 
-std::optional<Packing> round_patterns(const ItemClasses& items, const PatternProgramme& programme, int bins,
+std::optional<Packing> round_patterns(const ItemClasses& items, const PatternProgram& program, int bins,
                                       std::int64_t capacity) {
   constexpr int levels = 4;  // whole patterns given back, of each, to leave more freedom to the rest
   constexpr double rounding = 1e-6;
   for (int back = 0; back < levels; ++back) {
     Packing packing;
     Pattern left = items.count;
-    for (std::size_t p = 0; p < programme.patterns.size(); ++p)
-      for (int n = static_cast<int>(programme.used[p] + rounding) - back; n > 0; --n) {
-        const Pattern& pattern = programme.patterns[p];
+    for (std::size_t p = 0; p < program.patterns.size(); ++p)
+      for (int n = static_cast<int>(program.used[p] + rounding) - back; n > 0; --n) {
+        const Pattern& pattern = program.patterns[p];
         const Pattern after = difference(left, pattern);
         if (static_cast<int>(packing.size()) == bins ||
             std::any_of(after.begin(), after.end(), [](int count) { return count < 0; }))

@@ -24,17 +24,17 @@ Packing pack_longest_first(const ItemClasses&, int bins);
 // full.
 void improve(const ItemClasses&, Packing&);
 
-// How many bins of capacity T the items take, relaxed to parts of patterns (the configuration linear programme, by
+// How many bins of capacity T the items take, relaxed to parts of patterns (the configuration linear program, by
 // column generation).
-struct PatternProgramme {
+struct PatternProgram {
   double bound = 0;  // proven: no packing uses fewer bins
   std::vector<Pattern> patterns;
   std::vector<double> used;  // of each pattern; sums to the optimum, or less than `enough`
 };
-PatternProgramme solve_patterns(const ItemClasses&, std::int64_t capacity, double enough);
+PatternProgram solve_patterns(const ItemClasses&, std::int64_t capacity, double enough);
 
-// A packing into `bins` bins of this capacity, rounded from the programme; empty when none was found.
-std::optional<Packing> round_patterns(const ItemClasses&, const PatternProgramme&, int bins, std::int64_t capacity);
+// A packing into `bins` bins of this capacity, rounded from the program; empty when none was found.
+std::optional<Packing> round_patterns(const ItemClasses&, const PatternProgram&, int bins, std::int64_t capacity);
 
 // The smallest load above `load` that any bin can have.
 std::int64_t next_load(const ItemClasses&, std::int64_t load);

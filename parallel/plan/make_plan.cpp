@@ -50,7 +50,7 @@ Buckets numbers_of_specs(const Draft& draft) {
   return buckets;
 }
 
-// Hosts of all data-parallel ranks filled together; then tp of them make a rank.
+// Homes of all data-parallel ranks filled together; then tp of them make a rank.
 void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const Assignment best = assign_optimal(draft.cost, dp * tp);
@@ -60,10 +60,10 @@ void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options
     const TensorSpec& spec = stage.specs[at(draft.specs[i])];
     bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
   }
-  const std::vector<int> rank = group_hosts(bytes, dp, tp);
+  const std::vector<int> rank = group_homes(bytes, dp, tp);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
     stage.owner[at(draft.specs[i])] = rank[at(best.bin[i])] / tp;
-    stage.host[at(draft.specs[i])] = rank[at(best.bin[i])] % tp;
+    stage.home[at(draft.specs[i])] = rank[at(best.bin[i])] % tp;
   }
 }
 
@@ -83,8 +83,8 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) 
   return assign_optimal(draft.cost, parallel.dp).bin;
 }
 
-// Hosts inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
-void assign_hosts(StagePlan& stage, const Draft& draft, const ParallelOptions& parallel) {
+// Homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
+void assign_homes(StagePlan& stage, const Draft& draft, const ParallelOptions& parallel) {
   for (int owner = every_rank; owner < parallel.dp; ++owner) {
     std::vector<int> specs;
     std::vector<std::int64_t> cost;
@@ -95,7 +95,7 @@ void assign_hosts(StagePlan& stage, const Draft& draft, const ParallelOptions& p
       }
     const Assignment longest_first = assign_longest_first(cost, parallel.tp);
     for (std::size_t i = 0; i < specs.size(); ++i)
-      stage.host[at(specs[i])] =
+      stage.home[at(specs[i])] =
           parallel.partition == Partition::start_index ? static_cast<int>(i % at(parallel.tp)) : longest_first.bin[i];
   }
 }
@@ -106,9 +106,9 @@ void for_ranks(const StagePlan& stage, int dp, int tp, Visit visit) {
   const auto range = [](int one, int all) { return one == every_rank ? LayerRange{0, all} : LayerRange{one, one + 1}; };
   for (std::size_t spec = 0; spec < stage.specs.size(); ++spec) {
     if (stage.owner[spec] == scalar_tensor) continue;
-    const auto owners = range(stage.owner[spec], dp), hosts = range(stage.host[spec], tp);
+    const auto owners = range(stage.owner[spec], dp), homes = range(stage.home[spec], tp);
     for (int owner = owners.begin; owner < owners.end; ++owner)
-      for (int host = hosts.begin; host < hosts.end; ++host) visit(at(owner * tp + host), spec);
+      for (int home = homes.begin; home < homes.end; ++home) visit(at(owner * tp + home), spec);
   }
 }
 
@@ -133,18 +133,18 @@ void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const Opt
 }
 
 void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
-  std::vector<std::vector<HostedMatrix>> owned(at(parallel.dp));
-  const std::vector<int> order = backward_order(stage.specs, [&](std::size_t i) { return stage.host[i] >= 0; });
+  std::vector<std::vector<HomedMatrix>> owned(at(parallel.dp));
+  const std::vector<int> order = backward_order(stage.specs, [&](std::size_t i) { return stage.home[i] >= 0; });
   for (int rank = 0; rank < parallel.dp; ++rank)
     for (const int spec : order)
       if (stage.owner[at(spec)] == rank || stage.owner[at(spec)] == every_rank)
         owned[at(rank)].push_back(
-            {spec, stage.host[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32});
+            {spec, stage.home[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32});
   for (auto& matrices : owned)
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }
 
-// Owners and hosts of the stage's matrices, and what follows for the ranks.
+// Owners and homes of the stage's matrices, and what follows for the ranks.
 void assign(StagePlan& stage, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
@@ -156,12 +156,12 @@ void assign(StagePlan& stage, const Options& options) {
   } else {
     const std::vector<int> owner = owners_by(matrices, parallel);
     for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
-    if (home) assign_hosts(stage, matrices, parallel);
+    if (home) assign_homes(stage, matrices, parallel);
   }
   if (home) add_micro_groups(stage, parallel);
   const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
-  stage.host_bound =
+  stage.home_bound =
       home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
   add_loads(stage, local, options);
 }
@@ -183,8 +183,8 @@ double mean_of(const std::vector<std::int64_t>& load) {
 }
 
 void add_ratios(Plan& plan, const ParallelOptions& parallel) {
-  std::vector<std::int64_t> cost, elements, hosts;
-  std::int64_t dp_bound = 0, host_bound = 0;
+  std::vector<std::int64_t> cost, elements, homes;
+  std::int64_t dp_bound = 0, home_bound = 0;
   for (const StagePlan& stage : plan.stages) {
     std::vector<std::int64_t> rank_cost(at(plan.dp), 0), rank_elements(at(plan.dp), 0);
     for (std::size_t i = 0; i < stage.specs.size(); ++i)
@@ -195,15 +195,15 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
         }
     cost.insert(cost.end(), rank_cost.begin(), rank_cost.end());
     elements.insert(elements.end(), rank_elements.begin(), rank_elements.end());
-    hosts.insert(hosts.end(), stage.rank_cost.begin(), stage.rank_cost.end());
+    homes.insert(homes.end(), stage.rank_cost.begin(), stage.rank_cost.end());
     dp_bound = std::max(dp_bound, stage.dp_bound);
-    host_bound = std::max(host_bound, stage.host_bound);
+    home_bound = std::max(home_bound, stage.home_bound);
   }
   const auto bound = [](std::int64_t load, double mean) { return mean > 0 ? static_cast<double>(load) / mean : 1; };
   plan.dp_cost = {ratio_of(cost), bound(dp_bound, mean_of(cost))};
   plan.dp_elements = {ratio_of(elements), 1};
   const bool home = plan.tp > 1 && parallel.tp_update == TpUpdate::home;
-  plan.host_cost = home ? LoadRatio{ratio_of(hosts), bound(host_bound, mean_of(hosts))} : plan.dp_cost;
+  plan.home_cost = home ? LoadRatio{ratio_of(homes), bound(home_bound, mean_of(homes))} : plan.dp_cost;
 }
 
 }  // namespace
@@ -231,7 +231,7 @@ StagePlan plan_stage(const Options& options, LayerRange layers) {
     const bool matrix = is_matrix_optimized(spec, options.optimizer);
     stage.cost.push_back(matrix ? tensor_cost(spec, options.optimizer, options.parallel.cost, options.machine) : 0);
     stage.owner.push_back(matrix ? every_rank : scalar_tensor);
-    stage.host.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
+    stage.home.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
   }
   assign(stage, options);
   lay_out_buckets(stage, options, 0);

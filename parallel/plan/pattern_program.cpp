@@ -1,4 +1,4 @@
-// The configuration linear programme of bin packing (Gilmore and Gomory): minimise the number of bins, each filled by a
+// The configuration linear program of bin packing (Gilmore and Gomory): minimise the number of bins, each filled by a
 // pattern, so that all items are used. Columns are made when their reduced cost asks for them: the most valuable
 // pattern at the current prices, a knapsack.
 #include <algorithm>
@@ -126,12 +126,12 @@ class Simplex {
 
 }  // namespace
 
-PatternProgramme solve_patterns(const ItemClasses& items, std::int64_t capacity, double enough) {
+PatternProgram solve_patterns(const ItemClasses& items, std::int64_t capacity, double enough) {
   constexpr int most_columns = 500;
   constexpr double optimal = 1e-9;
   Simplex simplex(items, capacity);
   Knapsack knapsack(items, capacity);
-  PatternProgramme result;
+  PatternProgram result;
   for (int columns = 0; columns < most_columns; ++columns) {
     const Row price = simplex.prices();
     double upper = 0, value = 0, demand = 0;
@@ -140,7 +140,7 @@ PatternProgramme solve_patterns(const ItemClasses& items, std::int64_t capacity,
       value += price[j] * pattern[j];
       demand += price[j] * items.count[j];
     }
-    // Prices over the dearest pattern are feasible in the dual programme, whatever the rounding (Farley's bound).
+    // Prices over the dearest pattern are feasible in the dual program, whatever the rounding (Farley's bound).
     result.bound = std::max(result.bound, demand / std::max(upper, 1.0));
     if (value <= 1 + optimal || result.bound > enough || !simplex.enter(pattern)) break;
   }

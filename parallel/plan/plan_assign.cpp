@@ -56,14 +56,14 @@ void search(const ItemClasses& items, int bins, Packing& packing, std::int64_t& 
   for (int tries = 0; tries < most_tries && low < largest && largest - bound > bound / fine; ++tries) {
     const std::int64_t capacity = at_low ? low : low + (largest - low) / 2;
     const double enough = bins + rounding;
-    const PatternProgramme programme = solve_patterns(items, capacity, enough);
-    if (programme.bound > enough) {
+    const PatternProgram program = solve_patterns(items, capacity, enough);
+    if (program.bound > enough) {
       low = bound = next_load(items, capacity);
       at_low = tries % 4 == 0;
       continue;
     }
     at_low = false;
-    if (auto found = round_patterns(items, programme, bins, capacity)) {
+    if (auto found = round_patterns(items, program, bins, capacity)) {
       packing = std::move(*found);
       largest = largest_load(items, packing);
     } else {

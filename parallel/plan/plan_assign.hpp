@@ -19,8 +19,8 @@ std::int64_t load_bound(const std::vector<std::int64_t>& cost, int bins);
 Assignment assign_longest_first(const std::vector<std::int64_t>& cost, int bins);
 
 // The best there is, or very near it. Matrices of a transformer have few distinct costs, so a bin is a pattern (how
-// many of each cost), and whether patterns of load <= T cover all items is nearly a linear programme: it proves a
-// bound, and its solution rounds to an assignment. Items of one cost are dealt round the bins in the order given, so
+// many of each cost), and whether patterns of load <= T cover all items is nearly a linear program: it proves a
+// bound, and its solution rounds to an assignment. Items of one cost go round the bins in the order given, so
 // that neighbours, which share a gradient bucket, go to different bins.
 Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins);
 

@@ -81,7 +81,7 @@ void data_parallel(Tally& tally, const StagePlan& stage, const Options& options)
 }
 
 // Places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an owner, one for
-// each chunk of one that is dealt out.
+// each chunk of one that is sharded.
 std::int64_t square_places(const StagePlan& stage, const Options& options) {
   std::int64_t places = 0;
   for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
@@ -106,7 +106,7 @@ void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options)
   if (options.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
-  tally.add("all_reduce", "all", "stop flags", RunMessages::polls, RunMessages::polls * RunMessages::wishes * f64);
+  tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
   tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
 }
 
@@ -115,7 +115,7 @@ std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& opt
   return static_cast<std::int64_t>(read_muon_rule(*options.optimizer.matrix, rows, cols).steps.size());
 }
 
-// Whole matrices for their update: to the hosts and back, or all to all, or products summed.
+// Whole matrices for their update: to the homes and back, or all to all, or products summed.
 void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options& options) {
   if (options.parallel.tp == 1) return;
   std::int64_t groups = 0, gradient_bytes = 0, update_bytes = 0;

@@ -10,16 +10,13 @@
 
 namespace sestina {
 
-// FLOPs of one update of a matrix, a model that does not follow what is executed: stated ratios can be checked by
-// anyone. With M the longer and m the shorter side, refreshes every 10 updates:
-//   muon, normuon, adamuon      five iterations of three products: 5 (4 M m^2 + 2 m^3)
-//   soap, kl-soap, basis-rotation   by side of length a, the other b: 8 a^2 b + (22/3) a^3 / 10
-//   shampoo, kl-shampoo             by side: 4 a^2 b + 11 a^3 / 10
-// A side above 10,000 has no factor. Others work element by element: their cost is the number of elements.
+// FLOPs of one update of a matrix as its kind states them (core/optimizer/kinds/work.hpp), whatever is executed. Kinds
+// that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 
-// Seconds of one update from what is executed (symmetric products at half cost) at the machine's peak and bandwidth.
-double update_seconds(std::string_view kind, std::int64_t rows, std::int64_t cols, const MachineOptions&);
+// Seconds of one update from what is executed with these options: products at the machine's peak, refreshes by their
+// period, passes over memory at its bandwidth.
+double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
 
 // Cost of one tensor, all its heads where it is updated by heads: elements, FLOPs (rounded by matrix), or nanoseconds.
 std::int64_t tensor_cost(const TensorSpec&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-// Exchanges one host of the heaviest group against one of another while that makes the heaviest lighter.
+// Exchanges one home of the heaviest group against one of another while that makes the heaviest lighter.
 void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<int>>& group,
               std::vector<std::int64_t>& load) {
   constexpr std::size_t most_work = 100'000'000;  // pairs looked at: with very many ranks there is little to gain
@@ -41,7 +41,7 @@ void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<in
 
 }  // namespace
 
-std::vector<int> group_hosts(const std::vector<std::int64_t>& bytes, int dp, int tp) {
+std::vector<int> group_homes(const std::vector<std::int64_t>& bytes, int dp, int tp) {
   std::vector<int> order(bytes.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bytes[at(a)] > bytes[at(b)]; });
@@ -50,11 +50,11 @@ std::vector<int> group_hosts(const std::vector<std::int64_t>& bytes, int dp, int
   using Slot = std::pair<std::int64_t, int>;  // load of a group with room, and its number
   std::priority_queue<Slot, std::vector<Slot>, std::greater<>> least;
   for (int g = 0; g < dp; ++g) least.emplace(0, g);
-  for (const int host : order) {
+  for (const int home : order) {
     const int g = least.top().second;
     least.pop();
-    group[at(g)].push_back(host);
-    load[at(g)] += bytes[at(host)];
+    group[at(g)].push_back(home);
+    load[at(g)] += bytes[at(home)];
     if (group[at(g)].size() < at(tp)) least.emplace(load[at(g)], g);
   }
   exchange(bytes, group, load);
@@ -64,32 +64,32 @@ std::vector<int> group_hosts(const std::vector<std::int64_t>& bytes, int dp, int
   return rank;
 }
 
-std::vector<MicroGroup> micro_groups(std::vector<HostedMatrix> matrices, int tp, std::int64_t most_bytes) {
+std::vector<MicroGroup> micro_groups(std::vector<HomedMatrix> matrices, int tp, std::int64_t most_bytes) {
   std::stable_sort(matrices.begin(), matrices.end(),
-                   [](const HostedMatrix& a, const HostedMatrix& b) { return a.cost > b.cost; });
+                   [](const HomedMatrix& a, const HomedMatrix& b) { return a.cost > b.cost; });
   struct Turn {
     std::int64_t start;
-    const HostedMatrix* matrix;
+    const HomedMatrix* matrix;
   };
   std::vector<Turn> turns;
   std::vector<std::int64_t> busy(at(tp), 0);
-  for (const HostedMatrix& matrix : matrices) {
-    turns.push_back({busy[at(matrix.host)], &matrix});
-    busy[at(matrix.host)] += matrix.cost;
+  for (const HomedMatrix& matrix : matrices) {
+    turns.push_back({busy[at(matrix.home)], &matrix});
+    busy[at(matrix.home)] += matrix.cost;
     most_bytes = std::max(most_bytes, matrix.bytes);
   }
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.start < b.start; });
   std::vector<MicroGroup> groups;
   std::vector<std::int64_t> held(at(tp), 0);
   for (const Turn& turn : turns) {
-    const HostedMatrix& matrix = *turn.matrix;
-    if (groups.empty() || held[at(matrix.host)] + matrix.bytes > most_bytes) {
+    const HomedMatrix& matrix = *turn.matrix;
+    if (groups.empty() || held[at(matrix.home)] + matrix.bytes > most_bytes) {
       groups.emplace_back();
       std::fill(held.begin(), held.end(), 0);
     }
-    held[at(matrix.host)] += matrix.bytes;
+    held[at(matrix.home)] += matrix.bytes;
     groups.back().specs.push_back(matrix.spec);
-    groups.back().bytes = std::max(groups.back().bytes, held[at(matrix.host)]);
+    groups.back().bytes = std::max(groups.back().bytes, held[at(matrix.home)]);
   }
   return groups;
 }

@@ -17,7 +17,7 @@ bool shares_state(const ParallelOptions& parallel) {
   return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
 }
 
-// Matrices whose master weights (dp) and state (dp and host) a rank keeps.
+// Matrices whose master weights (dp) and state (dp and home) a rank keeps.
 void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const std::vector<TensorSpec>& local,
                   const Options& options, const StorageWidth& width) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
@@ -33,7 +33,7 @@ void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const 
       RankMemory& memory = ranks[at(rank)];
       if (!width.shared()) memory.size.master += master;
       memory.checkpoint += master;
-      if (stage.host[i] != every_rank && stage.host[i] != rank % tp) continue;
+      if (stage.home[i] != every_rank && stage.home[i] != rank % tp) continue;
       memory.size.optimizer += state;
       memory.checkpoint += state;
       memory.size.parameters += kept.elements();

@@ -85,21 +85,21 @@ double over_mean(std::int64_t bound, const Numbers& value, int bins) {
   return sum > 0 ? static_cast<double>(bound) * bins / sum : 1;
 }
 
-void add_hosts(PaperReading& reading, const Fused& fused, const std::vector<int>& owner, int dp, int tp) {
-  std::vector<int> host_of(owner.size());
+void add_homes(PaperReading& reading, const Fused& fused, const std::vector<int>& owner, int dp, int tp) {
+  std::vector<int> home_of(owner.size());
   for (int rank = 0; rank < dp; ++rank) {
     const std::vector<std::size_t> mine = owned_by(fused, owner, rank);
     const Fused part = part_of(fused, mine);
-    const std::vector<int> host = assign_longest_first(part.elements, tp).bin;
-    for (std::size_t i = 0; i < mine.size(); ++i) host_of[mine[i]] = rank * tp + host[i];
-    const ReadingRow greedy = row("micro-groups", part, host, tp);
-    if (rank == 0) reading.hosts = {row("cost order", part, equal_counts(host.size(), tp), tp), greedy};
-    reading.hosts_least = rank == 0 ? greedy.flops : std::min(reading.hosts_least, greedy.flops);
-    reading.hosts_most = std::max(reading.hosts_most, greedy.flops);
+    const std::vector<int> home = assign_longest_first(part.elements, tp).bin;
+    for (std::size_t i = 0; i < mine.size(); ++i) home_of[mine[i]] = rank * tp + home[i];
+    const ReadingRow greedy = row("micro-groups", part, home, tp);
+    if (rank == 0) reading.homes = {row("cost order", part, equal_counts(home.size(), tp), tp), greedy};
+    reading.homes_least = rank == 0 ? greedy.flops : std::min(reading.homes_least, greedy.flops);
+    reading.homes_most = std::max(reading.homes_most, greedy.flops);
   }
   const Assignment best = assign_optimal(fused.flops, dp * tp);
-  reading.all_hosts = {row("micro-groups", fused, host_of, dp * tp), row("optimal", fused, best.bin, dp * tp)};
-  reading.all_hosts_bound = over_mean(best.bound, fused.flops, dp * tp);
+  reading.all_homes = {row("micro-groups", fused, home_of, dp * tp), row("optimal", fused, best.bin, dp * tp)};
+  reading.all_homes_bound = over_mean(best.bound, fused.flops, dp * tp);
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ PaperReading canzona_reading(const ModelConfig& model, int dp, int tp) {
   reading.dp = {row("start-index", fused, start_index_owners(fused.items, buckets, dp), dp),
                 row("balanced", fused, balanced, dp), row("optimal", fused, best.bin, dp)};
   reading.dp_bound = over_mean(best.bound, fused.flops, dp);
-  add_hosts(reading, fused, balanced, dp, tp);
+  add_homes(reading, fused, balanced, dp, tp);
   return reading;
 }
 

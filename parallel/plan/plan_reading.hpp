@@ -1,8 +1,8 @@
 // Canzona's printed load ratios (Qwen3-32B, dp 32, tp 8, Muon: 3.24 -> 1.43 and 2.46 -> 1.11 over data-parallel ranks,
-// 3.24 -> 2.46 and 1.16 over hosts) under the one reading in which they come out, and the best plan beside them. The
+// 3.24 -> 2.46 and 1.16 over homes) under the one reading in which they come out, and the best plan beside them. The
 // reading: tensors fused as Megatron fuses them (o, qkv, fc1, fc2 in module order, reversed), a buffer of matrices
 // alone, buckets of 400 M elements, cuts driven by elements, FLOPs 20 max min^2 of the tensor-parallel shard; what is
-// said of hosts is true of data-parallel rank 0. No Kokkos.
+// said of homes is true of data-parallel rank 0. No Kokkos.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,10 +19,10 @@ struct ReadingRow {
 struct PaperReading {
   std::vector<ReadingRow> dp;              // start-index, balanced, optimal
   double dp_bound = 1;                     // of flops
-  std::vector<ReadingRow> hosts;           // of data-parallel rank 0 of balanced: cost order, micro-groups
-  std::vector<ReadingRow> all_hosts;       // over all ranks: micro-groups, optimal
-  double hosts_least = 1, hosts_most = 1;  // flops of micro-groups, over data-parallel ranks
-  double all_hosts_bound = 1;              // of flops
+  std::vector<ReadingRow> homes;           // of data-parallel rank 0 of balanced: cost order, micro-groups
+  std::vector<ReadingRow> all_homes;       // over all ranks: micro-groups, optimal
+  double homes_least = 1, homes_most = 1;  // flops of micro-groups, over data-parallel ranks
+  double all_homes_bound = 1;              // of flops
 };
 
 PaperReading canzona_reading(const ModelConfig&, int dp, int tp);

@@ -10,7 +10,7 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-bool is_hosted(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
+bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
   using TpUpdate = ParallelOptions::TpUpdate;
   return parallel.tp > 1 && stage.is_matrix(spec) &&
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
@@ -61,8 +61,8 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);
     tensor.owned_begin = rows.begin;
     tensor.owned_end = rows.end;
-    tensor.dealt = !stage.is_matrix(spec) && options.parallel.dp > 1;
-    tensor.hosted = is_hosted(stage, spec, options.parallel);
+    tensor.row_sharded = !stage.is_matrix(spec) && options.parallel.dp > 1;
+    tensor.homed = is_homed(stage, spec, options.parallel);
     const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
     tensor.sharded = is_sharded(tensor.whole, options);
     tensor.counted = shard_holders(tensor.whole, options.model, tp, tp_rank).first == tp_rank;
@@ -79,7 +79,7 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
 bool is_sharded(const TensorSpec& spec, const Options& options) {
   const int tp = options.parallel.tp;
   if (tp == 1 || options.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
-  return is_matrix_optimized(spec, options.optimizer) && options.optimizer.matrix->kind == "muon" &&
+  return is_matrix_optimized(spec, options.optimizer) && find_matrix_kind(options.optimizer.matrix->kind)->shardable &&
          matrix_parts(spec, options.optimizer).size() == 1 &&
          local_spec(spec, options.model, tp, 0).elements() != spec.elements();
 }

@@ -1,6 +1,4 @@
-// What a tensor-parallel rank holds of a tensor: column-parallel products are cut by rows (q, k, v, gate, up and their
-// biases), row-parallel ones by columns (o, down), tables of the vocabulary by rows; the rest is whole on each rank.
-// No Kokkos.
+// What a tensor-parallel rank holds of a tensor, from what the tensor's spec says of its cut (TensorCut). No Kokkos.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,7 +12,6 @@ struct TensorShard {
   std::int64_t begin = 0, end = 0;  // of the cut side; none: all rows
 };
 
-// Key and value heads fewer than ranks: consecutive ranks hold the same head.
 TensorShard tensor_shard(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
 
 // The local tensor: name and role of the whole one, sides of the shard.

@@ -58,8 +58,8 @@ DistributedSession<Exec, T>::DistributedSession(const Exec& exec, const Options&
   session_ = std::make_unique<Session<Exec, T>>(
       exec, part, setting, shard_layout(stage_, buckets, options, dp_rank, tp_rank), tensor_group_.get());
   const Arena<Exec, T>& arena = session_->arena();
-  hosts_ = std::make_unique<MatrixHosts<Exec, T>>(exec, *grid_.tp_group, stage_, options, arena, dp_rank);
-  session_->make_optimizer(options.model, options.optimizer, hosts_->items());
+  homes_ = std::make_unique<MatrixHomes<Exec, T>>(exec, *grid_.tp_group, stage_, options, arena, dp_rank);
+  session_->make_optimizer(options.model, options.optimizer, homes_->items());
   if (std::any_of(session_->tensors().begin(), session_->tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ =
         std::make_unique<ShardedMuon<Exec, T>>(exec, session_->tensors(), options.optimizer, setting.deterministic,
@@ -89,7 +89,7 @@ void DistributedSession<Exec, T>::trace_groups() {
 template <class Exec, class T>
 void DistributedSession<Exec, T>::initialise(std::uint64_t seed) {
   session_->initialise(seed);
-  if (hosts_) hosts_->initialise(whole_.initializer_range, seed);
+  if (homes_) homes_->initialise(whole_.initializer_range, seed);
 }
 
 template <class Exec, class T>
@@ -154,9 +154,9 @@ void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double g
   }
   {
     const TraceSpan span(trace_, "matrices");
-    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - hosts_->items().size());
+    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - homes_->items().size());
   }
-  hosts_->update(optimizer, t, factor, gradient_scale, trace_);
+  homes_->update(optimizer, t, factor, gradient_scale, trace_);
   if (sharded_) {
     const TraceSpan span(trace_, "sharded matrices");
     sharded_->step(exec_, factor, gradient_scale);
@@ -183,8 +183,8 @@ double DistributedSession<Exec, T>::take_gather_seconds() {
 template <class Exec, class T>
 std::vector<StateField> DistributedSession<Exec, T>::model_fields() const {
   std::vector<StateField> fields = session_->model_fields();
-  if (hosts_)
-    for (StateField& field : hosts_->master_fields()) fields.push_back(std::move(field));
+  if (homes_)
+    for (StateField& field : homes_->master_fields()) fields.push_back(std::move(field));
   return fields;
 }
 
@@ -208,7 +208,7 @@ void DistributedSession<Exec, T>::weights_changed() {
   session_->weights_changed();
   exec_.fence("weights");
   if (!gather_) return;
-  hosts_->publish();
+  homes_->publish();
   gather_->start();
   gather_->finish();
 }
@@ -216,7 +216,7 @@ void DistributedSession<Exec, T>::weights_changed() {
 template <class Exec, class T>
 typename DistributedSession<Exec, T>::Exchanges DistributedSession<Exec, T>::exchanges_per_step() const {
   if (!gather_) return {};
-  return {reduce_->exchanges_per_step(), gather_->exchanges_per_step(), hosts_->exchanges_per_step()};
+  return {reduce_->exchanges_per_step(), gather_->exchanges_per_step(), homes_->exchanges_per_step()};
 }
 
 #define SESTINA_DISTRIBUTED_SESSION(Exec, T) template class DistributedSession<Exec, T>;

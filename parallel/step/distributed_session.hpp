@@ -55,7 +55,7 @@ class DistributedSession {
   double take_gather_seconds();  // that forward passes waited for weights, since the last call
   // That backward passes spent on sums of gradients, and updates on matrices that travel to their home and back.
   double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
-  double take_home_seconds() { return hosts_ ? hosts_->take_wait_seconds() : 0; }
+  double take_home_seconds() { return homes_ ? homes_->take_wait_seconds() : 0; }
 
   // Master weights ("/model/...") and optimizer state that this rank keeps.
   std::vector<StateField> model_fields() const;
@@ -65,7 +65,7 @@ class DistributedSession {
 
   // Exchanges that a step starts on this rank, by what they carry.
   struct Exchanges {
-    std::int64_t gradients = 0, weights = 0, hosts = 0;
+    std::int64_t gradients = 0, weights = 0, homes = 0;
   };
   Exchanges exchanges_per_step() const;
   // Sums over the tensor-parallel group that an update takes: one norm and the Gram matrices of each sharded matrix.
@@ -105,7 +105,7 @@ class DistributedSession {
   std::unique_ptr<TensorGroup<Exec>> tensor_group_, replicas_;  // ranks with the same key and value heads
   std::unique_ptr<Communicator> replica_group_;
   std::unique_ptr<Session<Exec, T>> session_;
-  std::unique_ptr<MatrixHosts<Exec, T>> hosts_;
+  std::unique_ptr<MatrixHomes<Exec, T>> homes_;
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   std::unique_ptr<GradientReduce<Exec>> reduce_;
   std::unique_ptr<WeightGather<Exec, T>> gather_;

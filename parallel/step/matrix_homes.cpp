@@ -38,9 +38,9 @@ std::vector<std::vector<int>> groups_of(const StagePlan& stage, const ParallelOp
 }  // namespace
 
 template <class Exec, class T>
-MatrixHosts<Exec, T>::MatrixHosts(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
+MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
                                   const Options& options, const Arena<Exec, T>& arena, int dp_rank)
-    : exec_(exec), group_(tp_group), host_(stage.host) {
+    : exec_(exec), group_(tp_group), home_(stage.home) {
   using TpUpdate = ParallelOptions::TpUpdate;
   const TpUpdate update = options.parallel.tp_update;
   if (options.parallel.tp == 1 || (update != TpUpdate::home && update != TpUpdate::duplicated)) return;
@@ -49,14 +49,14 @@ MatrixHosts<Exec, T>::MatrixHosts(const Exec& exec, Communicator& tp_group, cons
     group.specs = std::move(specs);
     groups_.push_back(std::move(group));
   }
-  host_matrices(stage, options, dp_rank);
+  home_matrices(stage, options, dp_rank);
   const MatrixIndex index = matrix_index(tensor_specs(options.model), options.optimizer);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     place(group, slots_[g % 2]);
     group.first_item = items_.size();
-    for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
-      const Hosted& matrix = hosted_[h];
+    for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
+      const Homed& matrix = homed_[h];
       Matrix<bf16, Exec> rounded;
       if constexpr (!shared) rounded = matrix.weight;
       add_matrix_items<Exec>(
@@ -69,30 +69,30 @@ MatrixHosts<Exec, T>::MatrixHosts(const Exec& exec, Communicator& tp_group, cons
 }
 
 template <class Exec, class T>
-bool MatrixHosts<Exec, T>::is_home(int spec, int tp_rank) const {
-  return host_[at(spec)] == tp_rank || host_[at(spec)] == every_rank;
+bool MatrixHomes<Exec, T>::is_home(int spec, int tp_rank) const {
+  return home_[at(spec)] == tp_rank || home_[at(spec)] == every_rank;
 }
 
 // Master weights, and slots large enough for the largest group that uses them.
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::host_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
+void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
   std::size_t largest[2] = {0, 0};
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    group.first_hosted = hosted_.size();
+    group.first_homed = homed_.size();
     std::size_t elements = 0;
     for (const int spec : group.specs) {
       if (!is_home(spec, group_.rank())) continue;
-      Hosted matrix;
+      Homed matrix;
       matrix.spec = stage.specs[at(spec)];
       matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
                      (options.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
       matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),
                                               static_cast<std::size_t>(matrix.spec.cols));
       elements += aligned_elements(matrix.master.size());
-      hosted_.push_back(matrix);
+      homed_.push_back(matrix);
     }
-    group.end_hosted = hosted_.size();
+    group.end_homed = homed_.size();
     largest[g % 2] = std::max(largest[g % 2], elements);
   }
   for (int s = 0; s < 2; ++s) {
@@ -102,10 +102,10 @@ void MatrixHosts<Exec, T>::host_matrices(const StagePlan& stage, const Options& 
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::place(Group& group, Slot& slot) {
+void MatrixHomes<Exec, T>::place(Group& group, Slot& slot) {
   std::size_t begin = 0;
-  for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
-    Hosted& matrix = hosted_[h];
+  for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
+    Homed& matrix = homed_[h];
     const std::size_t m = matrix.master.extent(0), n = matrix.master.extent(1);
     matrix.gradient = {slot.gradients.data() + begin, m, n};
     if constexpr (shared)
@@ -118,13 +118,13 @@ void MatrixHosts<Exec, T>::place(Group& group, Slot& slot) {
 
 // One message from every holder of shards to every home, and one back; matrices in the order of the group.
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const ModelConfig& model,
+void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const ModelConfig& model,
                                           const Arena<Exec, T>& arena) {
   const int tp = group_.size(), me = group_.rank();
   std::vector<Message> gradients_out, gradients_in, weights_out, weights_in;
   for (int peer = 0; peer < tp; ++peer) {
     Message to_home{peer, {}}, from_holder{peer, {}}, to_holder{peer, {}}, from_home{peer, {}};
-    std::size_t hosted = group.first_hosted;
+    std::size_t homed = group.first_homed;
     for (const int number : group.specs) {
       const TensorSpec& spec = stage.specs[at(number)];
       const TensorShard own = tensor_shard(spec, model, tp, me), others = tensor_shard(spec, model, tp, peer);
@@ -133,11 +133,11 @@ void MatrixHosts<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
       // takes its own shard of its own result.
       if (is_home(number, peer) && shard_holders(spec, model, tp, me).first == me)
         to_home.blocks.push_back(block_of(arena.gradient(at(number)).data(), elements * sizeof(float)));
-      const bool everywhere = host_[at(number)] == every_rank;
+      const bool everywhere = home_[at(number)] == every_rank;
       if (is_home(number, peer) && (!everywhere || peer == me))
         from_home.blocks.push_back(block_of(arena.matrix(at(number)), elements * sizeof(T)));
       if (!is_home(number, me)) continue;
-      const Hosted& matrix = hosted_[hosted++];
+      const Homed& matrix = homed_[homed++];
       if (shard_holders(spec, model, tp, peer).first == peer)
         from_holder.blocks.push_back(shard_block(matrix.gradient.data(), spec, others, sizeof(float)));
       if (!everywhere) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, others, sizeof(T)));
@@ -153,9 +153,9 @@ void MatrixHosts<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
 }
 
 template <class Exec, class T>
-std::vector<StateField> MatrixHosts<Exec, T>::master_fields() const {
+std::vector<StateField> MatrixHomes<Exec, T>::master_fields() const {
   std::vector<StateField> fields;
-  for (const Hosted& matrix : hosted_) {
+  for (const Homed& matrix : homed_) {
     OwnedTensor<Exec, T> whole;
     whole.spec = matrix.spec;
     whole.saved = matrix.saved;
@@ -165,8 +165,8 @@ std::vector<StateField> MatrixHosts<Exec, T>::master_fields() const {
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::initialise(double range, std::uint64_t seed) {
-  for (const Hosted& matrix : hosted_) {
+void MatrixHomes<Exec, T>::initialise(double range, std::uint64_t seed) {
+  for (const Homed& matrix : homed_) {
     TensorHolding whole;
     whole.whole = whole.local = matrix.spec;
     initialise_rows<Exec, float>(exec_, whole, 0, matrix.spec.rows, range, seed,
@@ -175,11 +175,11 @@ void MatrixHosts<Exec, T>::initialise(double range, std::uint64_t seed) {
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
+void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
                                   Trace* trace) {
   if (groups_.empty()) return;
   const std::size_t base = optimizer.matrix_count() - items_.size();
-  exec_.fence("hosts");
+  exec_.fence("homes");
   groups_[0].gradients->start();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -188,7 +188,7 @@ void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
     {
       const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
       optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
-      exec_.fence("hosts");
+      exec_.fence("homes");
     }
     group.weights->start();
     if (g > 0) wait(*groups_[g - 1].weights);
@@ -197,28 +197,28 @@ void MatrixHosts<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::wait(Exchange& exchange) {
+void MatrixHomes<Exec, T>::wait(Exchange& exchange) {
   const auto begin = std::chrono::steady_clock::now();
   exchange.finish();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 template <class Exec, class T>
-void MatrixHosts<Exec, T>::publish() {
+void MatrixHomes<Exec, T>::publish() {
   for (Group& group : groups_) {
     if constexpr (!shared)
-      for (std::size_t h = group.first_hosted; h < group.end_hosted; ++h) {
-        const Hosted& matrix = hosted_[h];
+      for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
+        const Homed& matrix = homed_[h];
         convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
                                 Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
       }
-    exec_.fence("hosts");
+    exec_.fence("homes");
     group.weights->start();
     group.weights->finish();
   }
 }
 
-#define SESTINA_MATRIX_HOSTS(Exec, T) template class MatrixHosts<Exec, T>;
+#define SESTINA_MATRIX_HOSTS(Exec, T) template class MatrixHomes<Exec, T>;
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_MATRIX_HOSTS)
 
 }  // namespace sestina

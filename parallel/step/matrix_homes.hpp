@@ -17,18 +17,18 @@
 namespace sestina {
 
 template <class Exec, class T>
-class MatrixHosts {
+class MatrixHomes {
  public:
-  // Of data-parallel rank dp_rank; the arena's shards are sent from and received into. Nothing is hosted without tensor
+  // Of data-parallel rank dp_rank; the arena's shards are sent from and received into. Nothing is homed without tensor
   // parallelism.
-  MatrixHosts(const Exec&, Communicator& tp_group, const StagePlan&, const Options&, const Arena<Exec, T>&,
+  MatrixHomes(const Exec&, Communicator& tp_group, const StagePlan&, const Options&, const Arena<Exec, T>&,
               int dp_rank);
 
   const std::vector<MatrixItem<Exec>>& items() const { return items_; }  // updated here, group by group
   std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
   void initialise(double range, std::uint64_t seed);
 
-  // The update of all hosted matrices; `optimizer` holds items() behind its other matrices.
+  // The update of all homed matrices; `optimizer` holds items() behind its other matrices.
   void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
               Trace* trace = nullptr);
   // Master weights were written: sends their shards to all ranks.
@@ -38,7 +38,7 @@ class MatrixHosts {
   std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
 
  private:
-  struct Hosted {  // a matrix whose home this is
+  struct Homed {  // a matrix whose home this is
     TensorSpec spec;
     bool saved = true;
     Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
@@ -47,8 +47,8 @@ class MatrixHosts {
   };
   struct Group {
     std::vector<int> specs;
-    std::size_t first_hosted = 0, end_hosted = 0;  // in hosted_
-    std::size_t first_item = 0, end_item = 0;      // in items_
+    std::size_t first_homed = 0, end_homed = 0;  // in homed_
+    std::size_t first_item = 0, end_item = 0;    // in items_
     std::unique_ptr<Exchange> gradients, weights;
   };
   // Gradients and weights of two groups that follow one another are in memory at a time.
@@ -59,15 +59,15 @@ class MatrixHosts {
   static constexpr bool shared = std::is_same_v<T, float>;
 
   bool is_home(int spec, int tp_rank) const;
-  void host_matrices(const StagePlan&, const Options&, int dp_rank);
+  void home_matrices(const StagePlan&, const Options&, int dp_rank);
   void place(Group&, Slot&);
   void wait(Exchange&);
   void make_exchanges(Group&, const StagePlan&, const ModelConfig&, const Arena<Exec, T>&);
 
   Exec exec_;
   Communicator& group_;
-  std::vector<int> host_;  // by spec, as in the plan
-  std::vector<Hosted> hosted_;
+  std::vector<int> home_;  // by spec, as in the plan
+  std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
   Slot slots_[2];

@@ -44,6 +44,22 @@ class Plans(Case):
         self.assertEqual(max(rank["bytes"]["total"] for rank in answer["ranks"]), answer["memory"]["needed_bytes"])
         self.assertEqual(answer["model"]["parameters"], 32762123264)
 
+    def test_memory_of_the_target(self):
+        """A plan of many ranks is compared with the machine that the deck describes, never with this one."""
+        deck = str(ROOT / "inputs" / "plan_qwen3_32b.toml")
+        memory = lambda *words: json.loads(self.call("plan", "--json", "-i", deck, *words))["memory"]
+        self.assertIsNone(memory()["fits"])
+        need = memory()["needed_bytes"] * 1e-9
+        self.assertTrue(memory(f"machine.memory={need}")["fits"])
+        self.assertFalse(memory(f"machine.memory={need / 2}")["fits"])
+        self.assertFalse(memory(f"machine.memory={need}", "machine.host_memory=0.01")["fits"])
+        node = ("parallel.node_size=8", f"machine.host_memory={8.01 * need}")
+        self.assertTrue(memory(*node)["fits"])
+        self.assertFalse(memory(*node, "parallel.node_size=16")["fits"])
+        self.assertIn("DOES NOT FIT a device", self.call("plan", "-i", deck, "machine.memory=1"))
+        one = json.loads(self.call("plan", "--json", "-i", str(ROOT / "inputs" / "tiny_llama.toml")))
+        self.assertEqual(one["memory"]["compared_with"], "this machine")
+
     def planned_in(self, layers, *words):
         """Processor seconds of the best of three."""
         best = float("inf")

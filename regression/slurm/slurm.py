@@ -1,9 +1,14 @@
 """A Slurm of the test's own: munged, slurmctld and one slurmd per node, on this machine, with their own key, ports of
-127.0.0.1 and a temporary folder. Nothing of it is a service of the machine, and nothing of it outlives the test."""
+127.0.0.1 and a temporary folder. Nothing of it is a service of the machine, and nothing of it outlives the test.
+
+Its limits are far longer than what they limit takes on an idle machine: on a loaded one a batch script may start after
+Slurm's usual 10 s, and then Slurm takes the job for lost and revokes it while it runs."""
 
 import getpass
 import os
 import pathlib
+import random
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +20,9 @@ import time
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
 SKIPPED = 77  # what CTest takes for a skipped test
+ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")  # states of a job that will not start again
+# Lines of the daemons' logs that every start has.
+USUAL = ("state file", "backup state", "reservation state", "spmix_appdir", ": No such file or directory (2)", "hardware:")
 
 CONFIGURATION = """ClusterName=sestina
 SlurmctldHost={host}(127.0.0.1)
@@ -42,15 +50,19 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=10
-KillWait=10
+SlurmdTimeout={node_timeout}
+KillWait={kill_wait}
+MessageTimeout=60
+BatchStartTimeout=300
+OverTimeLimit=10
+MinJobAge=3600
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,bf_interval=1
 NodeName=DEFAULT CPUs={cpus} RealMemory=100000 Gres=gpu:2
 {nodes}
-PartitionName=work Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE OverSubscribe=NO GraceTime=30
+PartitionName=work Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE OverSubscribe=NO GraceTime={kill_wait}
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE OverSubscribe=NO
 """
 
@@ -88,19 +100,25 @@ def minimal():
 
 
 def free_ports(count):
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that were free a moment ago, below those that the system gives to outgoing connections: a node that comes
+    back finds its port as it left it."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = []
+    for port in random.sample(range(max(1024, first - 12000), first), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError(f"no {count} free ports below {first}")
 
 
 def started(folder, node=None):
-    """Processes of this cluster, or of one of its nodes: known by their environment (jobs, daemons) or, job steps, which
-    write over theirs, by the log that they have open. Steps come first."""
+    """Processes of this cluster, or of one of its nodes: those that mind job steps, then all others. Known by their
+    environment (jobs, daemons) or, those of steps, which write over theirs, by the log that they have open."""
     mark, steps, others = os.fsencode(folder) + b"/slurm.conf", [], []
     own = b"" if node is None else f"SLURMD_NODENAME={node}".encode()
     log = f"{folder}/slurmd." + ("" if node is None else f"{node}.log")
@@ -117,7 +135,7 @@ def started(folder, node=None):
                     others.append(int(entry.name))
         except OSError:
             pass
-    return steps + others
+    return steps, others
 
 
 def kill_all(numbers):
@@ -131,17 +149,17 @@ def kill_all(numbers):
 def sweep(folder):
     """Kills whatever this cluster has started."""
     for _ in range(50):
-        found = started(folder)
-        if not found:
+        steps, others = started(folder)
+        if not steps + others:
             return
-        kill_all(found)
+        kill_all(steps + others)
         time.sleep(0.05)
 
 
 class Slurm:
-    """nodes: how many slurmd; more than one where this build of Slurm takes `slurmd -N` (else one, see `nodes`)."""
+    """nodes: how many slurmd. node_timeout: seconds until a silent node counts as lost; kill_wait: from TERM to KILL."""
 
-    def __init__(self, nodes=2, cpus=2, task_plugin="task/none"):
+    def __init__(self, nodes=2, cpus=2, task_plugin="task/none", node_timeout=120, kill_wait=60):
         self.folder = tempfile.mkdtemp(prefix="sestina-slurm-")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SRUN"))}
         self.environment |= {"SLURM_CONF": f"{self.folder}/slurm.conf", "PATH": SEARCH}
@@ -150,18 +168,19 @@ class Slurm:
         self.names = [f"n{i + 1}" for i in range(nodes)]
         self.daemons = {}
         try:
-            self.configure(cpus, task_plugin)
+            self.configure(cpus=cpus, task_plugin=task_plugin, node_timeout=node_timeout, kill_wait=kill_wait)
             self.start_daemons()
-        except BaseException:
+        except BaseException as error:
+            error.add_note(self.logs())
             self.stop()
             raise
 
-    def configure(self, cpus, task_plugin):
+    def configure(self, **settings):
         ports = free_ports(len(self.names) + 1)
         host = socket.gethostname().split(".")[0]
         nodes = "\n".join(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}" for name, port in zip(self.names, ports[1:]))
-        text = CONFIGURATION.format(host=host, control_port=ports[0], user=getpass.getuser(), folder=self.folder, cpus=cpus, nodes=nodes,
-                                    task_plugin=task_plugin)
+        text = CONFIGURATION.format(host=host, control_port=ports[0], user=getpass.getuser(), folder=self.folder, nodes=nodes,
+                                    **settings)
         pathlib.Path(self.folder, "slurm.conf").write_text(text)
         for name in ("state", *(f"{kind}.{node}" for kind in ("spool", "tmp") for node in self.names)):
             os.makedirs(f"{self.folder}/{name}")
@@ -196,16 +215,26 @@ class Slurm:
         """Its slurmd and everything that it runs, as when the machine loses power."""
         self.daemons[name].kill()
         self.daemons[name].wait()
-        kill_all(started(self.folder, name))
+        steps, others = started(self.folder, name)
+        kill_all(steps + others)
 
     def limit(self, seconds):
         """The time limit of jobs that start from now on, in seconds; None: that of their submission."""
         pathlib.Path(self.folder, "limit").write_text("" if seconds is None else str(seconds))
 
+    def at_rest(self):
+        """Nothing of a job runs or ends on any node, and the controller has no message under way."""
+        states = self.states()
+        counts = re.findall(r"^Agent.*?:\s*(\d+)", self.run("sdiag", check=False), re.MULTILINE)
+        return (set(states) == set(self.names) and not any("comp" in state for state in states.values())
+                and not started(self.folder)[0] and len(counts) >= 2 and not any(map(int, counts)))
+
     def release(self, number):
-        """Starts a requeued job now: Slurm lets it wait for two minutes. Its node must have forgotten the start before."""
-        self.wait_for(lambda: not {"comp", "comp*"} & set(self.states().values()), "the nodes to be free")
-        time.sleep(2)  # credentials are told apart by whole seconds
+        """Starts a requeued job now. Slurm lets it wait for two minutes, so that no message about its last start can reach
+        the next one; this waits until there is none. A node tells starts of a job apart by whole seconds."""
+        self.wait_for(self.at_rest, "nodes and controller to be at rest")
+        second = int(time.time())
+        self.wait_for(lambda: int(time.time()) > second + 1, "another second")
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def empty(self):
@@ -219,21 +248,28 @@ class Slurm:
         output = self.run("sinfo", "-h", "-N", "-p", "work", "-o", "%N %t", check=False)
         return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
 
-    def logs(self):
+    def log_sizes(self):
+        return {path: path.stat().st_size for path in sorted(pathlib.Path(self.folder).glob("*.log"))}
+
+    def logs(self, since=None, lines=25):
+        """The last lines of every daemon's log, written since it had these sizes. Where there is none, what it printed."""
         found = []
-        for path in sorted(pathlib.Path(self.folder).glob("*.log")) + sorted(pathlib.Path(self.folder).glob("*.out")):
-            found.append(f"--- {path.name}\n" + path.read_text(errors="replace")[-2500:])
+        for path in sorted(self.log_sizes()) or sorted(pathlib.Path(self.folder).glob("*.out")):
+            written = path.read_bytes()[(since or {}).get(path, 0):].decode(errors="replace").splitlines()
+            written = [line for line in written if not any(word in line for word in USUAL)]
+            found.append(f"--- {path.name}, the last of {len(written)} lines\n" + "\n".join(written[-lines:]))
         return "\n".join(found)
 
-    def wait_for(self, condition, what, seconds=30):
+    def wait_for(self, condition, what, seconds=180):
+        """what: text, or a function that returns it when the time is over."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                raise TimeoutError(f"waited {seconds} s for {what}\n{self.logs()}")
+                raise TimeoutError(f"waited {seconds} s for {what() if callable(what) else what}")
             time.sleep(0.05)
 
     def run(self, *command, check=True, **options):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=self.environment, **options)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=self.environment, timeout=120, **options)
         if check and done.returncode != 0:
             raise RuntimeError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -251,15 +287,20 @@ class Slurm:
         found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in output.splitlines() if line]
         return found[0] if len(found) == 1 and "ArrayTaskId" not in found[0] else {job.get("ArrayTaskId"): job for job in found}
 
-    def wait_state(self, number, *states, seconds=60):
+    def wait_state(self, number, *states):
         """Until the job is in one of these states (JobState of scontrol); returns what it says of the job."""
-        self.wait_for(lambda: self.job(number).get("JobState") in states, f"job {number} to be {states}, is {self.job(number)}", seconds)
-        return self.job(number)
+        job = {}
 
-    def wait_end(self, number, seconds=90):
+        def is_there():
+            nonlocal job
+            job = self.job(number)
+            return job.get("JobState") in states
+        self.wait_for(is_there, lambda: f"job {number} to be {' or '.join(states)}, is {job}")
+        return job
+
+    def wait_end(self, number):
         """Until the job has ended for good; its exit code."""
-        job = self.wait_state(number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", seconds=seconds)
-        return int(job["ExitCode"].split(":")[0])
+        return int(self.wait_state(number, *ENDS)["ExitCode"].split(":")[0])
 
     def stop(self):
         self.keeper.stdin.close()

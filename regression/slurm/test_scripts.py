@@ -26,7 +26,7 @@ class Scripts(SlurmCase):
         def ended():
             elements = self.cluster.job(job)
             return len(elements) == 4 and all(e["JobState"] in ("COMPLETED", "FAILED") for e in elements.values())
-        self.cluster.wait_for(ended, "the array", 120)
+        self.cluster.wait_for(ended, "the array")
         codes = {i: e["ExitCode"] for i, e in self.cluster.job(job).items()}
         self.assertEqual(codes, {"1": "0:0", "2": f"{fault.BAD_DECK}:0", "3": "0:0", "4": f"{fault.INPUT_MISSING}:0"})
         self.assertIn("runs.txt has no line 4", self.output(4))
@@ -59,6 +59,14 @@ class Scripts(SlurmCase):
                 self.assertIn(text, output)
                 self.assertIn(f"failed (exit code {code}, see the message above): not requeued", output)
 
+    def test_threads_of_a_task(self):
+        """Without a word of deck or user a rank takes as many threads as Slurm gave its task cores: three, of a node that
+        says it has four."""
+        threads = self.cluster.environment.pop("OMP_NUM_THREADS", None)
+        self.addCleanup(lambda: threads and self.cluster.environment.update(OMP_NUM_THREADS=threads))
+        job = self.submit_train("run", "run.threads=0", "run.steps=2", options=("--cpus-per-task=3",))
+        self.assertRegex(self.wait_end(job, fault.DONE), r"computes\s+on OpenMP, 3 threads")
+
     def test_tasks_without_pmix(self):
         """Tasks of an srun that gives them no way to find each other: 69, and each would say so."""
         done = subprocess.run(["srun", "--mpi=none", "--ntasks=2", "--nodes=1", self.sestina, *map(str, self.train_arguments("run"))],
@@ -79,7 +87,7 @@ class Scripts(SlurmCase):
 @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core: no two ranks can have cores of their own")
 class Binding(SlurmCase):
     """Ranks get cores of their own; two on one core are found out."""
-    cpus, task_plugin = 2, "task/affinity"
+    settings = {"cpus": 2, "task_plugin": "task/affinity"}
 
     def run_bound(self, run, binding):
         self.cluster.environment.pop("OMP_NUM_THREADS", None)

@@ -1,5 +1,6 @@
 """Rules on the text of code and scripts: no leftover marks, no #ifdef outside the vendor twins, #pragma once in headers,
-no tabs in code, no trailing blanks."""
+no tabs in code, no trailing blanks; no code asks a tensor's name what it means (TensorSpec says it), and no code outside
+the table of optimizers knows one of them by name."""
 import re
 
 import tree
@@ -8,6 +9,19 @@ MARK = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
 MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp"}  # where types depend on the backend of this build
+
+KINDS = {match.group(1) for path in tree.sources(["core/optimizer/kinds"])
+         for match in re.finditer(r'\.name = "([a-z-]+)"|kl_kind\("', tree.text(path)) if match.group(1)} | {"kl-shampoo", "kl-soap"}
+KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')
+NAME_TEST = re.compile(r"\b(spec|whole|local|tensor)\.name\.(find|rfind|contains|starts_with|ends_with)\(")
+KNOWS_TENSORS = re.compile("^(kernels|core|parallel|app)/")  # io/hf translates between the names of others and ours
+
+
+def structure_problems(path, number, line):
+    if KNOWS_TENSORS.match(str(path)) and NAME_TEST.search(line):
+        yield f"{path}:{number}: what a tensor is stands in its TensorSpec, not in its name: {line.strip()}"
+    if path.parts[0] in tree.ROOMS and not path.is_relative_to("core/optimizer/kinds") and KIND_NAME.search(line):
+        yield f"{path}:{number}: optimizers are rows of a table (core/deck/kinds.hpp), not names: {line.strip()}"
 
 
 def check(path):
@@ -23,6 +37,8 @@ def check(path):
             yield f"{path}:{number}: blanks at the end"
         if code and CONDITION.match(line) and not TWIN.search(name) and name not in MAY_ASK:
             yield f"{path}:{number}: conditional compilation belongs in vendor twins: {line.strip()}"
+        if code:
+            yield from structure_problems(path, number, line)
         if code and "\t" in line:
             yield f"{path}:{number}: tab"
 

@@ -1,6 +1,7 @@
 // APOLLO (arXiv 2412.05270): the gradient, its channels scaled as Adam on a random projection of it would scale them.
 // Mini: scale_type = "tensor", rank = 1, scale = 128.
 #include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 
@@ -29,6 +30,9 @@ MatrixKind apollo_kind() {
     std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
     fields.push_back({"update_norm", DType::f32, 1, 1});
     return fields;
+  };
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // it projects, but not back
+    return UpdateWork{.update = projection_work(low_rank_of(options, rows, cols), rows, cols) / 2};
   };
   return kind;
 }

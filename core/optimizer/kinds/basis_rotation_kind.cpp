@@ -1,12 +1,17 @@
 // Adam in a rotated basis against stale gradients (arXiv 2602.03515): the corrected rules by default, those of the
 // published code as dialect "release".
 #include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 namespace {
 
+Sides rotated_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  return options.word("geometry") == "bilateral" ? Sides{} : shorter_side(rows, cols);
+}
+
 std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const Sides sides = options.word("geometry") == "bilateral" ? Sides{} : shorter_side(rows, cols);
+  const Sides sides = rotated_sides(options, rows, cols);
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
   if (options.word("source") == "2nd") add_squares(fields, "factor", sides, rows, cols);
   add_squares(fields, "basis", sides, rows, cols);
@@ -32,6 +37,10 @@ MatrixKind basis_rotation_kind() {
       word_key("dialect", {"corrected", "release"}),
   };
   kind.state = basis_rotation_fields;
+  kind.stated_flops = stated_rotation;
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
+    return side_work(rotated_sides(options, rows, cols), rows, cols, options.word("source") == "2nd" ? 7 : 6, qr_step);
+  };
   return kind;
 }
 

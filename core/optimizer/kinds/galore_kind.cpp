@@ -1,5 +1,6 @@
 // GaLore (arXiv 2403.03507): Adam on the gradient projected on its leading singular vectors.
 #include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 
@@ -21,6 +22,11 @@ MatrixKind galore_kind() {
   };
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
+  };
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // refresh: Gram, eigenvectors
+    const LowRank low = low_rank_of(options, rows, cols);
+    const UpdateWork gram = side_work({!low.right, low.right}, rows, cols, 1, all_eigenvectors);
+    return UpdateWork{projection_work(low, rows, cols), gram.update + gram.refresh};
   };
   return kind;
 }

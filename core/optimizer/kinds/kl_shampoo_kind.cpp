@@ -1,6 +1,7 @@
 // KL-Shampoo and KL-SOAP (arXiv 2509.03378), as their authors define them.
 #include "core/optimizer/kinds/kl_keys.hpp"
 #include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 namespace {
@@ -39,6 +40,16 @@ MatrixKind kl_kind(std::string name) {
   return kind;
 }
 
-MatrixKind kl_shampoo_kind() { return kl_kind("kl-shampoo"); }
+UpdateWork kl_work(std::int64_t rows, std::int64_t cols, double per_product) {
+  return side_work({}, rows, cols, per_product, qr_step);
+}
+
+MatrixKind kl_shampoo_kind() {
+  MatrixKind kind = kl_kind("kl-shampoo");
+  kind.stated_flops = stated_roots;
+  // By side: whitening 4 a^2 b and a factor a^2 b for the estimate, 4 a^2 b for the direction.
+  kind.work = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) { return kl_work(rows, cols, 9); };
+  return kind;
+}
 
 }  // namespace sestina

@@ -51,7 +51,8 @@ struct RefreshChecks {
   Stopwatch<Space> watch;
 };
 
-// What the matrices that are updated one after another share. Workspace: as large as the largest of their wishes.
+// What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
+// for.
 template <class Space>
 struct Lane {
   Space exec;

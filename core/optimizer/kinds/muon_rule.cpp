@@ -39,6 +39,12 @@ std::vector<KindKey> muon_keys_with_second_moment() {
   return keys;
 }
 
+UpdateWork newton_schulz_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const auto m = static_cast<double>(std::min(rows, cols)), M = static_cast<double>(std::max(rows, cols));
+  const auto steps = newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps")).size();
+  return {.update = static_cast<double>(steps) * (3 * M * m * m + m * m * m)};
+}
+
 MuonRule read_muon_rule(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   MuonRule rule;
   const double mu = options.number("momentum");

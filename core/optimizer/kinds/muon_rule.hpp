@@ -20,6 +20,8 @@ struct MuonRule {
 
 std::vector<KindKey> muon_keys();
 std::vector<KindKey> muon_keys_with_second_moment();  // of NorMuon and AdaMuon
+// Of the iterations that the options ask for; the first of their three products and the second are symmetric.
+UpdateWork newton_schulz_work(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 MuonRule read_muon_rule(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

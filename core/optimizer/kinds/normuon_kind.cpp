@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/optimizer/kinds/muon_rule.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 
@@ -13,6 +14,8 @@ MatrixKind normuon_kind() {
     return std::vector<FieldSize>{{"momentum", DType::f32, rows, cols},
                                   {"second_moment", DType::f32, std::max(rows, cols)}};
   };
+  kind.stated_flops = stated_products;
+  kind.work = newton_schulz_work;
   return kind;
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/optimizer/kinds/shampoo_layout.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 namespace {
@@ -42,6 +43,21 @@ std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t 
   return fields;
 }
 
+// By side of each block: a factor of a^2 b, the root applied 2 a^2 b.
+UpdateWork shampoo_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const std::string& root = options.word("root");
+  const double refresh = root == "qr" ? qr_step : root == "eigh" ? all_eigenvectors : newton_root;
+  const ShampooLayout layout = shampoo_layout(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+  UpdateWork sum;
+  for (const ShampooBlock& block : layout.blocks) {
+    const UpdateWork work = side_work({true, !layout.is_vector}, static_cast<std::int64_t>(block.rows),
+                                      static_cast<std::int64_t>(block.cols), 3, refresh);
+    sum.update += work.update;
+    sum.refresh += work.refresh;
+  }
+  return sum;
+}
+
 }  // namespace
 
 ShampooLayout shampoo_layout(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
@@ -76,7 +92,9 @@ MatrixKind shampoo_kind() {
                integer_key("qr_iterations", 1, {.min = 1}), word_key("perturb", {"before", "after"}),
                word_key("decay_order", {"before", "after"}), flag_key("merge_dims", false), flag_key("packed", false)},
       .refresh_every = 10,
-      .state = shampoo_state};
+      .state = shampoo_state,
+      .stated_flops = stated_roots,
+      .work = shampoo_work};
 }
 
 }  // namespace sestina

@@ -1,5 +1,6 @@
 // SOAP (Vyas et al., arXiv 2409.11321): the dialect of its authors by default, every known difference as a switch.
 #include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
 namespace {
@@ -49,6 +50,12 @@ MatrixKind soap_kind() {
       flag_key("normalize", false),
   };
   kind.state = soap_fields;
+  kind.stated_flops = stated_rotation;
+  kind.work = [](const MatrixOptions& options, std::int64_t rows,
+                 std::int64_t cols) {  // factor a^2 b, rotations 6 a^2 b
+    const double refresh = options.word("basis_refresh") == "eigh" ? all_eigenvectors : qr_step;
+    return side_work(soap_sides(options, rows, cols), rows, cols, 7, refresh);
+  };
   return kind;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/optimizer/kinds/shampoo_layout.hpp"
+#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/refresh/refresh.hpp"
 #include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/reduce.hpp"
@@ -153,10 +154,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
       : rule_(options),
         layout_(shampoo_layout(options, shape.rows, shape.cols)),
         index_(shape.index),
-        state_(exec,
-               find_matrix_kind("shampoo")->state(options, static_cast<std::int64_t>(shape.rows),
-                                                  static_cast<std::int64_t>(shape.cols)),
-               shape.path) {
+        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path) {
     if (rule_.root == RefreshMethod::inverse_root_newton &&
         newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);

@@ -14,8 +14,8 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
   std::size_t elements = 0;
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
-    SESTINA_REQUIRE(options.matrix && options.matrix->kind == "muon", "{} is updated by {}", tensor.spec.name,
-                    options.kind);
+    const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
+    SESTINA_REQUIRE(kind != nullptr && kind->shardable, "{} is updated by {}", tensor.spec.name, options.kind);
     Shard shard;
     shard.tensor = tensor;
     shard.rule = read_muon_rule(*options.matrix, static_cast<std::size_t>(tensor.spec.rows),

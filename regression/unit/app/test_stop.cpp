@@ -20,7 +20,7 @@
 namespace sestina {
 namespace {
 
-using Wish = Stop::Wish;
+using Vote = Stop::Vote;
 
 class StopTest : public testing::Test {
  protected:
@@ -35,13 +35,13 @@ class StopTest : public testing::Test {
 };
 
 // Polls for longer than the interval between looks at the files.
-Wish poll_files(Stop& stop) {
-  Wish wish = Wish::go_on;
-  for (int i = 0; i < 40 && wish == Wish::go_on; ++i) {
-    wish = stop.poll(0);
+Vote poll_files(Stop& stop) {
+  Vote vote = Vote::go_on;
+  for (int i = 0; i < 40 && vote == Vote::go_on; ++i) {
+    vote = stop.poll(0);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return wish;
+  return vote;
 }
 
 // Bytes of its stack that a function has written when the stack is `stack`, filled with a mark before.
@@ -69,14 +69,14 @@ TEST_F(StopTest, HandlersLeaveTheStackPointerAlone) {
   pthread_sigmask(SIG_BLOCK, &term, &before);
   const std::size_t unhandled = stack_use(stack, [] { raise(SIGTERM); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_EQ(stop.poll(0), Wish::stop);
+  EXPECT_EQ(stop.poll(0), Vote::stop);
   const std::size_t handled = stack_use(stack, [] { raise(SIGTERM); });
   EXPECT_LE(handled, unhandled + 256);  // the saved registers alone are more than 2,000 bytes with AVX-512
 }
 
 TEST_F(StopTest, NothingHappens) {
   Stop stop(run_, dir_);
-  EXPECT_EQ(stop.poll(1e9), Wish::go_on);
+  EXPECT_EQ(stop.poll(1e9), Vote::go_on);
   EXPECT_TRUE(std::isinf(stop.seconds_left()));
 }
 
@@ -87,9 +87,9 @@ TEST_F(StopTest, StopSignalsStayStopped) {
                                      {SIGINT, "signal INT"}}) {
     Stop stop(run_, dir_);
     raise(signal);
-    EXPECT_EQ(stop.poll(0), Wish::stop);
+    EXPECT_EQ(stop.poll(0), Vote::stop);
     EXPECT_EQ(stop.reason(), name);
-    EXPECT_EQ(stop.poll(0), Wish::stop);
+    EXPECT_EQ(stop.poll(0), Vote::stop);
   }
 }
 
@@ -97,25 +97,25 @@ TEST_F(StopTest, SignalsAreChosenByTheDeck) {
   run_.stop_signals = {"ALRM"};
   Stop stop(run_, dir_);
   raise(SIGALRM);
-  EXPECT_EQ(stop.poll(0), Wish::stop);
+  EXPECT_EQ(stop.poll(0), Vote::stop);
   EXPECT_EQ(stop.reason(), "signal ALRM");
 }
 
 TEST_F(StopTest, HangUpSavesOnceAndGoesOn) {
   Stop stop(run_, dir_);
   raise(SIGHUP);
-  EXPECT_EQ(stop.poll(0), Wish::save);
-  EXPECT_EQ(stop.poll(0), Wish::go_on);
+  EXPECT_EQ(stop.poll(0), Vote::save);
+  EXPECT_EQ(stop.poll(0), Vote::go_on);
 }
 
 TEST_F(StopTest, FilesAreTakenAway) {
   Stop stop(run_, dir_);
   std::ofstream(dir_ + "/CHECKPOINT").put('\n');
-  EXPECT_EQ(poll_files(stop), Wish::save);
+  EXPECT_EQ(poll_files(stop), Vote::save);
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/CHECKPOINT"));
-  EXPECT_EQ(stop.poll(0), Wish::go_on);
+  EXPECT_EQ(stop.poll(0), Vote::go_on);
   std::ofstream(dir_ + "/STOP").put('\n');
-  EXPECT_EQ(poll_files(stop), Wish::stop);
+  EXPECT_EQ(poll_files(stop), Vote::stop);
   EXPECT_EQ(stop.reason(), "STOP file");
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/STOP"));
 }
@@ -136,8 +136,8 @@ TEST_F(StopTest, WallTimeKeepsTheReserve) {
   Stop stop(run_, dir_);
   EXPECT_GT(stop.seconds_left(), 0);
   EXPECT_LE(stop.seconds_left(), 1000);
-  EXPECT_EQ(stop.poll(10), Wish::go_on);
-  EXPECT_EQ(stop.poll(1000), Wish::stop);
+  EXPECT_EQ(stop.poll(10), Vote::go_on);
+  EXPECT_EQ(stop.poll(1000), Vote::stop);
   EXPECT_EQ(stop.reason(), "wall time");
 }
 
@@ -145,7 +145,7 @@ TEST_F(StopTest, WallTimeCountsFromTheStartOfTheProcess) {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   run_.walltime = 0.25;  // over before the object exists
   Stop stop(run_, dir_);
-  EXPECT_EQ(stop.poll(0), Wish::stop);
+  EXPECT_EQ(stop.poll(0), Vote::stop);
 }
 
 TEST_F(StopTest, BatchSystemsEndIsUsedWithoutAWallTime) {
@@ -153,8 +153,8 @@ TEST_F(StopTest, BatchSystemsEndIsUsedWithoutAWallTime) {
   {
     Stop stop(run_, dir_);
     EXPECT_NEAR(stop.seconds_left(), 100, 2);
-    EXPECT_EQ(stop.poll(90), Wish::go_on);
-    EXPECT_EQ(stop.poll(101), Wish::stop);
+    EXPECT_EQ(stop.poll(90), Vote::go_on);
+    EXPECT_EQ(stop.poll(101), Vote::stop);
   }
   setenv("SLURM_JOB_END_TIME", "soon", 1);
   EXPECT_TRUE(std::isinf(Stop(run_, dir_).seconds_left()));
@@ -166,7 +166,7 @@ TEST_F(StopTest, SecondInterruptLeavesAtOnce) {
       {
         Stop stop(run_, dir_);
         raise(SIGINT);
-        if (stop.poll(0) != Wish::stop) _exit(1);
+        if (stop.poll(0) != Vote::stop) _exit(1);
         raise(SIGINT);
         _exit(2);
       },
@@ -182,7 +182,7 @@ TEST_F(StopTest, SignalsThatCameBeforeCount) {
     EXPECT_TRUE(stop.told_to_stop());
     EXPECT_EQ(stop.reason(), "signal TERM");
     stop.settle(run_, dir_, true);
-    EXPECT_EQ(stop.poll(0), Wish::stop);
+    EXPECT_EQ(stop.poll(0), Vote::stop);
   }
   raise(SIGTERM);  // too late: it neither ends the process nor stops what comes after
   catch_signals();
@@ -196,7 +196,7 @@ TEST_F(StopTest, AWishToSaveOutlivesTheStart) {
   Stop stop(0);
   EXPECT_FALSE(stop.told_to_stop());
   stop.settle(run_, dir_, true);
-  EXPECT_EQ(stop.poll(0), Wish::save);
+  EXPECT_EQ(stop.poll(0), Vote::save);
 }
 
 TEST_F(StopTest, WhatTheDeckDoesNotCatchTakesItsUsualEffect) {

@@ -1,4 +1,4 @@
-// One matrix and its optimizer on one thread, and small matrices of doubles as the plain references of its rule.
+// One matrix and its optimizer on a space, and small matrices of doubles as the plain references of its rule.
 #pragma once
 #include <cmath>
 #include <string>
@@ -8,6 +8,7 @@
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "kernels/base/random.hpp"
 #include "regression/unit/linear_algebra.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {
 
@@ -27,58 +28,51 @@ inline Array signed_like(Array basis, const Array& like) {
   return basis;
 }
 
-struct MatrixRig {
-  using Settings = std::vector<std::pair<std::string, double>>;
-  using Words = std::vector<std::pair<std::string, std::string>>;
+inline Array gradient_at(std::size_t rows, std::size_t cols, unsigned t) {
+  return rounded<float>(random_array(rows, cols, 1000 + t, 0.2));
+}
+// -2, -1, 0, 1 or 2: products are exact.
+inline Array integers_at(std::size_t rows, std::size_t cols, unsigned t) {
+  Array g = gradient_at(rows, cols, t);
+  for (double& x : g.values) x = std::clamp(std::round(x), -2.0, 2.0);
+  return g;
+}
 
+using Settings = std::vector<std::pair<std::string, double>>;
+using Words = std::vector<std::pair<std::string, std::string>>;
+
+template <class Space>
+struct MatrixRig {
   MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const Settings& numbers = {},
             const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0)
       : options(made(kind, numbers, words, every)),
-        optimizer(make_matrix_optimizer<Serial>(Serial(), options, {"/optimizer/" + name, rows, cols, 0})),
-        lane{
-            Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes() - less_bytes), {}, 0,
-            0},
+        optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
+        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes() - less_bytes), {}, 0,
+             0},
         weight(random_array(rows, cols, 77)),
         master("w", rows, cols),
         gradient("g", rows, cols) {
     weight = rounded<float>(weight);
-    put(weight, master);
+    set_values(master, weight);
   }
 
   // One update with this gradient; the weight after it.
   Array step(const Array& g, double lr = 0.0625, double weight_decay = 0, double gradient_scale = 1) {
-    put(g, gradient);
+    set_values(gradient, g);
     const std::size_t m = master.extent(0), n = master.extent(1);
     optimizer->step(lane, {++calls, lr, weight_decay, gradient_scale},
                     {"w", {gradient.data(), m, n}, {master.data(), m, n}, {}});
-    Array w(m, n);
-    for (std::size_t i = 0; i < m * n; ++i) w.values[i] = static_cast<double>(master.data()[i]);
-    return w;
+    return values_of(master);
   }
-  Array field(const std::string& name) {
-    const Matrix<float, Serial> x = optimizer->state().matrix(name);
-    Array a(x.extent(0), x.extent(1));
-    for (std::size_t i = 0; i < x.size(); ++i) a.values[i] = static_cast<double>(x.data()[i]);
-    return a;
-  }
-  static Array gradient_at(std::size_t rows, std::size_t cols, unsigned t) {
-    return rounded<float>(random_array(rows, cols, 1000 + t, 0.2));
-  }
-  // -2, -1, 0, 1 or 2: products are exact.
-  static Array integers_at(std::size_t rows, std::size_t cols, unsigned t) {
-    Array g = gradient_at(rows, cols, t);
-    for (double& x : g.values) x = std::clamp(std::round(x), -2.0, 2.0);
-    return g;
-  }
+  Array field(const std::string& name) { return values_of(optimizer->state().matrix(name)); }
 
   MatrixOptions options;
-  std::unique_ptr<MatrixOptimizer<Serial>> optimizer;
-  Lane<Serial> lane;
+  std::unique_ptr<MatrixOptimizer<Space>> optimizer;
+  Lane<Space> lane;
   Array weight;  // at the start
   std::int64_t calls = 0;
 
  private:
-  using View = Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace>;
   static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every) {
     MatrixOptions options = default_options(*find_matrix_kind(kind));
     for (const auto& [key, value] : numbers) options.numbers.at(key) = value;
@@ -86,11 +80,8 @@ struct MatrixRig {
     options.refresh_every = every;
     return options;
   }
-  static void put(const Array& from, const View& to) {
-    for (std::size_t i = 0; i < from.values.size(); ++i) to.data()[i] = static_cast<float>(from.values[i]);
-  }
 
-  View master, gradient;
+  Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space> master, gradient;
 };
 
 }  // namespace sestina::reference

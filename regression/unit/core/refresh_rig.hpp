@@ -1,6 +1,7 @@
 // What tests of refreshes share.
 #pragma once
 #include "../linear_algebra.hpp"
+#include "../spaces.hpp"
 #include "core/optimizer/refresh/refresh.hpp"
 
 namespace sestina::reference {

@@ -3,6 +3,7 @@
 
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/methods/adamw.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
@@ -43,32 +44,43 @@ TEST(Rates, VectorsDoNotDecayAndLaterGroupsWin) {
   EXPECT_EQ(rates_of(matrix("other", 4, 4), options).lr, options.adamw.lr);
 }
 
+template <class Space>
+class AdamWOf : public testing::Test {};
+TYPED_TEST_SUITE(AdamWOf, reference::RunSpaces, reference::SpaceNames);
+
 // Three tensors side by side, the middle one with another rate: each must move as if it were alone.
-TEST(AdamW, NeighboursAreUpdatedAsIfAlone) {
+TYPED_TEST(AdamWOf, NeighboursAreUpdatedAsIfAlone) {
+  using Space = TypeParam;
+  using View = Kokkos::View<float*, typename Space::memory_space>;
   const std::vector<TensorSpec> specs = {matrix("a", 3, 5), matrix("b", 2, 5), matrix("c", 4, 4)};
   OptimizerOptions options;
   options.adamw = {0.1, 0.9, 0.95, 1e-8, 0.2};
   options.group = {{"b", 3.0, 0.0}};
   constexpr std::size_t total = 15 + 10 + 16;
-  const Kokkos::View<float*, Kokkos::HostSpace> gradient("g", total), together("w", total), alone("w", total);
+  const View gradient("g", total), together("w", total), alone("w", total);
+  reference::Array gradients(1, total), weights(1, total);
   for (std::size_t i = 0; i < total; ++i) {
-    gradient(i) = 0.01f * static_cast<float>(i % 7) - 0.02f;
-    together(i) = alone(i) = 0.1f * static_cast<float>(i % 5);
+    gradients(0, i) = 0.01f * static_cast<float>(i % 7) - 0.02f;
+    weights(0, i) = 0.1f * static_cast<float>(i % 5);
   }
-  const auto owned = [&](const Kokkos::View<float*, Kokkos::HostSpace>& weight, std::size_t t, std::size_t offset) {
+  reference::set_values(gradient, gradients);
+  reference::set_values(together, weights);
+  reference::set_values(alone, weights);
+  const auto owned = [&](const View& weight, std::size_t t, std::size_t offset) {
     const auto n = static_cast<std::size_t>(specs[t].elements());
-    return OwnedTensor<Host, float>{specs[t], {gradient.data() + offset, n}, {weight.data() + offset, n}, {}};
+    return OwnedTensor<Space, float>{specs[t], {gradient.data() + offset, n}, {weight.data() + offset, n}, {}};
   };
-  AdamW<Host, float> merged(Host{}, {owned(together, 0, 0), owned(together, 1, 15), owned(together, 2, 25)}, options);
-  for (int t = 1; t <= 3; ++t) merged.step(Host{}, t, 0.5, 0.7);
+  AdamW<Space, float> merged(Space{}, {owned(together, 0, 0), owned(together, 1, 15), owned(together, 2, 25)}, options);
+  for (int t = 1; t <= 3; ++t) merged.step(Space{}, t, 0.5, 0.7);
   std::size_t offset = 0;
   for (std::size_t t = 0; t < specs.size(); ++t) {
-    AdamW<Host, float> single(Host{}, {owned(alone, t, offset)}, options);
-    for (int step = 1; step <= 3; ++step) single.step(Host{}, step, 0.5, 0.7);
+    AdamW<Space, float> single(Space{}, {owned(alone, t, offset)}, options);
+    for (int step = 1; step <= 3; ++step) single.step(Space{}, step, 0.5, 0.7);
     offset += static_cast<std::size_t>(specs[t].elements());
   }
-  Host().fence();
-  for (std::size_t i = 0; i < total; ++i) EXPECT_EQ(together(i), alone(i)) << i;
+  const reference::Array moved = reference::values_of(together);
+  reference::expect_same(moved, reference::values_of(alone), "weights");
+  EXPECT_NE(moved.values, weights.values);
   ASSERT_EQ(merged.state().size(), 6u);
   EXPECT_EQ(merged.state()[2].path, "/optimizer/b/momentum");
 }

@@ -57,14 +57,21 @@ struct PlainKlSoap {
   }
 };
 
-TEST(KlSoap, FollowsItsRule) {
+template <class Space>
+class KlSoap : public testing::Test {};
+TYPED_TEST_SUITE(KlSoap, LaneSpaces, SpaceNames);
+template <class Space>
+class KlShampoo : public testing::Test {};
+TYPED_TEST_SUITE(KlShampoo, LaneSpaces, SpaceNames);
+
+TYPED_TEST(KlSoap, FollowsItsRule) {
   const std::size_t rows = 9, cols = 6;
-  MatrixRig rig("kl-soap", rows, cols, {}, {}, 3);
-  const Array first = MatrixRig::gradient_at(rows, cols, 0);
+  MatrixRig<TypeParam> rig("kl-soap", rows, cols, {}, {}, 3);
+  const Array first = gradient_at(rows, cols, 0);
   expect_same(rig.step(first), rig.weight, "weight after the first call");
   PlainKlSoap plain(rig.weight, first, rig.field("basis_left"), rig.field("basis_right"));
   for (unsigned t = 1; t <= 10; ++t) {
-    const Array g = MatrixRig::gradient_at(rows, cols, t);
+    const Array g = gradient_at(rows, cols, t);
     plain.step(g, 0.0625);
     // fp32 products of length 9, and divisions by roots that are small at first.
     expect_close(rig.step(g), plain.w, 5e-5, "weight");
@@ -82,12 +89,12 @@ TEST(KlSoap, FollowsItsRule) {
 }
 
 // Eigenvalues that stay 1 and factors that stay 0: the bases cancel, momentum is left.
-TEST(KlShampoo, WithoutPreconditionerIsMomentum) {
-  MatrixRig rig("kl-shampoo", 12, 8, {{"factor_beta", 1}, {"initial_eigenvalue", 1}, {"eps", 0}});
+TYPED_TEST(KlShampoo, WithoutPreconditionerIsMomentum) {
+  MatrixRig<TypeParam> rig("kl-shampoo", 12, 8, {{"factor_beta", 1}, {"initial_eigenvalue", 1}, {"eps", 0}});
   Array w = rig.weight, m(12, 8);
-  rig.step(MatrixRig::gradient_at(12, 8, 0));
+  rig.step(gradient_at(12, 8, 0));
   for (unsigned t = 1; t < 10; ++t) {
-    const Array g = MatrixRig::gradient_at(12, 8, t);
+    const Array g = gradient_at(12, 8, t);
     m = blend(0.9, m, 0.1, g);
     w = blend(1, w, -0.0625, m);
     expect_close(rig.step(g), w, 1e-5, "weight");
@@ -96,9 +103,9 @@ TEST(KlShampoo, WithoutPreconditionerIsMomentum) {
 
 // A larger gradient gives larger eigenvalues until direction and gradient have scales of their own: two sides of
 // exponent 1/2 make L R the mean square of the gradient.
-TEST(KlShampoo, EigenvaluesReachTheScaleOfTheGradient) {
+TYPED_TEST(KlShampoo, EigenvaluesReachTheScaleOfTheGradient) {
   for (const double size : {0.5, 8.0}) {
-    MatrixRig rig("kl-shampoo", 1, 1, {{"factor_beta", 0.8}}, {}, 5);
+    MatrixRig<TypeParam> rig("kl-shampoo", 1, 1, {{"factor_beta", 0.8}}, {}, 5);
     for (int t = 0; t < 200; ++t) rig.step(Array(1, 1, size), 0);
     EXPECT_NEAR(rig.field("eigenvalue_left").values[0] * rig.field("eigenvalue_right").values[0], size * size,
                 1e-3 * size * size);
@@ -106,11 +113,11 @@ TEST(KlShampoo, EigenvaluesReachTheScaleOfTheGradient) {
 }
 
 // Sorted columns take their eigenvalues along.
-TEST(KlShampoo, SortingMovesEigenvaluesWithTheirColumns) {
+TYPED_TEST(KlShampoo, SortingMovesEigenvaluesWithTheirColumns) {
   for (const char* kind : {"kl-shampoo", "kl-soap"}) {
-    MatrixRig sorted(kind, 8, 6, {{"sort", 1}}, {}, 4), plain(kind, 8, 6, {}, {}, 4);
+    MatrixRig<TypeParam> sorted(kind, 8, 6, {{"sort", 1}}, {}, 4), plain(kind, 8, 6, {}, {}, 4);
     for (unsigned t = 0; t <= 4; ++t) {  // up to and with the first refresh
-      const Array g = MatrixRig::gradient_at(8, 6, t);
+      const Array g = gradient_at(8, 6, t);
       expect_same(sorted.step(g), plain.step(g), kind);
     }
     std::vector<double> a = sorted.field("eigenvalue_left").values, b = plain.field("eigenvalue_left").values;

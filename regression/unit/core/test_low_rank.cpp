@@ -4,11 +4,18 @@
 namespace sestina::reference {
 namespace {
 
+template <class Space>
+class GaLore : public testing::Test {};
+TYPED_TEST_SUITE(GaLore, LaneSpaces, SpaceNames);
+template <class Space>
+class Apollo : public testing::Test {};
+TYPED_TEST_SUITE(Apollo, LaneSpaces, SpaceNames);
+
 // The projector of full rank is orthogonal. While it stays, the first update is G with all singular values alike.
-TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
+TYPED_TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
   for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{9, 5}, {5, 9}}) {
-    MatrixRig rig("galore", rows, cols, {{"rank", 5}, {"scale", 1}}, {}, 100);
-    const Array g = MatrixRig::gradient_at(rows, cols, 1);
+    MatrixRig<TypeParam> rig("galore", rows, cols, {{"rank", 5}, {"scale", 1}}, {}, 100);
+    const Array g = gradient_at(rows, cols, 1);
     rig.step(g);
     const Array p = rig.field("projector"), wide = rows > cols ? p : transposed(p);
     const Array gram = product(wide, transposed(wide));
@@ -24,20 +31,20 @@ TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
   }
 }
 
-TEST(GaLore, MovesWithinItsSubspace) {
-  MatrixRig rig("galore", 12, 8, {{"rank", 2}}, {}, 100);
+TYPED_TEST(GaLore, MovesWithinItsSubspace) {
+  MatrixRig<TypeParam> rig("galore", 12, 8, {{"rank", 2}}, {}, 100);
   for (unsigned t = 0; t < 5; ++t) {
-    const Array w = rig.step(MatrixRig::gradient_at(12, 8, t));
+    const Array w = rig.step(gradient_at(12, 8, t));
     const Array move = blend(1, w, -1, rig.weight), p = rig.field("projector");
     const Array kept = product(product(move, transposed(p)), p);  // of its rows
     expect_close(kept, move, 1e-3, "movement");                   // a difference of weights of size 1
   }
 }
 
-TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
+TYPED_TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
   const auto projector = [](const std::string& name, double seed, unsigned updates) {
-    MatrixRig rig("apollo", 64, 64, {{"rank", 32}, {"seed", seed}}, {}, 2, name);
-    for (unsigned t = 0; t < updates; ++t) rig.step(MatrixRig::gradient_at(64, 64, t));
+    MatrixRig<TypeParam> rig("apollo", 64, 64, {{"rank", 32}, {"seed", seed}}, {}, 2, name);
+    for (unsigned t = 0; t < updates; ++t) rig.step(gradient_at(64, 64, t));
     return rig.field("projector");
   };
   const Array first = projector("a", 1, 1);
@@ -49,20 +56,20 @@ TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
   EXPECT_NEAR(inner(first, first) / 2048, 1.0 / 32, 0.1 / 32);  // N(0, 1/r), 2048 entries
 }
 
-TEST(Apollo, GivenProjectorsStay) {
-  MatrixRig rig("apollo", 8, 6, {{"rank", 2}}, {{"projector", "given"}}, 2);
+TYPED_TEST(Apollo, GivenProjectorsStay) {
+  MatrixRig<TypeParam> rig("apollo", 8, 6, {{"rank", 2}}, {{"projector", "given"}}, 2);
   Kokkos::deep_copy(rig.optimizer->state().matrix("projector"), 0.5f);
-  for (unsigned t = 0; t < 5; ++t) rig.step(MatrixRig::gradient_at(8, 6, t));
+  for (unsigned t = 0; t < 5; ++t) rig.step(gradient_at(8, 6, t));
   expect_same(rig.field("projector"), Array(2, 6, 0.5), "projector");
 }
 
 // Each update is a row of the gradient times a factor; its norm grows by a hundredth at most.
-TEST(Apollo, ScalesRowsAndLimitsGrowth) {
-  MatrixRig rig("apollo", 12, 8, {{"rank", 4}}, {}, 100);
+TYPED_TEST(Apollo, ScalesRowsAndLimitsGrowth) {
+  MatrixRig<TypeParam> rig("apollo", 12, 8, {{"rank", 4}}, {}, 100);
   Array before = rig.weight;
   double last = 0;
   for (unsigned t = 1; t <= 8; ++t) {
-    const Array g = blend(double(t * t), MatrixRig::gradient_at(12, 8, t), 0, Array(12, 8));
+    const Array g = blend(double(t * t), gradient_at(12, 8, t), 0, Array(12, 8));
     const Array after = rig.step(g, 0.5), move = blend(1, after, -1, before);
     for (std::size_t i = 0; i < 12; ++i) {
       double dot = 0, gg = 0, mm = 0;

@@ -11,6 +11,7 @@
 #include "kernels/base/random.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 #include "kernels/optimizer/newton_schulz_plain.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
@@ -26,25 +27,35 @@ constexpr Bounds published[] = {{"simple", 5, .682, 1.134},        {"quintic", 5
                                 {"cans", 5, .884, 1.120},          {"deepseekv4", 10, 1.0000, 1.0005},
                                 {"cubic5", 5, .774, 1.300},        {"qwen_express", 8, 1.0000, 1.0000}};
 
+using namespace reference;
+
+template <class Space>
+class NewtonSchulzSets : public testing::Test {};
+TYPED_TEST_SUITE(NewtonSchulzSets, LaneSpaces, SpaceNames);
+
 // diag(x, sqrt(1 - x^2)) has norm 1, so its singular values are what they are after normalisation.
-TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
-  const Serial exec;
-  Gemm<Serial> gemm(exec);
-  Workspace<Serial> workspace(orthogonalize_workspace_bytes<Serial>(2, 3));
+TYPED_TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
+  using Space = TypeParam;
+  const Space exec;
+  Gemm<Space> gemm(exec);
+  Workspace<Space> workspace(orthogonalize_workspace_bytes<Space>(2, 3));
+  const Field<float, Space> given(2, 3), result(2, 3);
   for (const Bounds& want : published) {
     const auto steps = newton_schulz_steps(want.set, want.steps);
     double least = 2, most = 0;
     for (double x = 0.01; x <= std::sqrt(0.5); x *= 1.005) {
-      const float in[6] = {float(x), 0, 0, 0, float(std::sqrt(1 - x * x)), 0};
-      float out[6] = {};
-      orthogonalize<Serial>(exec, gemm, workspace, {steps, 1e-15}, false, Matrix<const float, Serial>(in, 2, 3),
-                            Matrix<float, Serial>(out, 2, 3));
-      for (const float value : {out[0], out[4]}) {
-        least = std::min<double>(least, value);
-        most = std::max<double>(most, value);
+      Array in(2, 3);
+      in(0, 0) = x;
+      in(1, 1) = std::sqrt(1 - x * x);
+      set_values(given.matrix(), in);
+      orthogonalize<Space>(exec, gemm, workspace, {steps, 1e-15}, false, given.read(), result.matrix());
+      const Array out = result.get();
+      for (const double value : {out(0, 0), out(1, 1)}) {
+        least = std::min(least, value);
+        most = std::max(most, value);
       }
-      EXPECT_EQ(out[1], 0);
-      EXPECT_EQ(out[5], 0);
+      EXPECT_EQ(out(0, 1), 0);
+      EXPECT_EQ(out(1, 2), 0);
     }
     // Half a unit of the bounds' last digit, and rounding in float; the scan misses the extremes by little.
     EXPECT_GE(least, want.least - 0.001) << want.set << " " << want.steps;
@@ -54,7 +65,7 @@ TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
   }
 }
 
-TEST(NewtonSchulzSets, MoreAndFewerStepsThanEntries) {
+TEST(NewtonSchulzSteps, MoreAndFewerStepsThanEntries) {
   for (const std::string& name : newton_schulz_set_names()) {
     const auto usual = newton_schulz_steps(name, 0);
     EXPECT_EQ(usual.size(), name == "deepseekv4" ? 10 : name == "polar_express" || name == "qwen_express" ? 8 : 5);
@@ -130,37 +141,54 @@ struct Reference {
 
 MatrixOptions options_of(const char* kind) { return default_options(*find_matrix_kind(kind)); }
 
-// Steps of an optimizer on Serial, with gradients from the counter-based generator.
+// Steps of an optimizer on a space, with gradients from the counter-based generator. `gradient` and `weight` are what
+// the host sees of them.
+template <class Space>
 struct Rig {
   Rig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
-      : optimizer(make_matrix_optimizer<Serial>(Serial(), options, {"/optimizer/w", m, n, 0})),
-        lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes()), {}, 0, 0},
+      : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", m, n, 0})),
+        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes()), {}, 0, 0},
         m(m),
         n(n),
         gradient(m * n),
         weight(m * n),
-        rounded(with_rounded ? m * n : 0) {
+        with_rounded(with_rounded),
+        gradient_there(m, n),
+        weight_there(m, n),
+        rounded_there(m, n) {
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(normal(1, i));
   }
   void step(std::int64_t t, double lr = 0.1, double weight_decay = 0.1, double clip = 1) {
     for (std::size_t i = 0; i < gradient.size(); ++i)
       gradient[i] = static_cast<float>(normal(static_cast<std::uint64_t>(t) + 7, i));
-    OwnedMatrix<Serial> matrix{"w", {gradient.data(), m, n}, {weight.data(), m, n}, {}};
-    if (!rounded.empty()) matrix.weight = {rounded.data(), m, n};
+    set_values(gradient_there.matrix(), array(gradient));
+    set_values(weight_there.matrix(), array(weight));
+    OwnedMatrix<Space> matrix{"w", gradient_there.read(), weight_there.matrix(), {}};
+    if (with_rounded) matrix.weight = rounded_there.matrix();
     optimizer->step(lane, {t, lr, weight_decay, clip}, matrix);
+    const Array moved = weight_there.get();
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(moved.values[i]);
+  }
+  Array array(const std::vector<float>& values) const {
+    Array a(m, n);
+    a.values.assign(values.begin(), values.end());
+    return a;
   }
 
-  std::unique_ptr<MatrixOptimizer<Serial>> optimizer;
-  Lane<Serial> lane;
+  std::unique_ptr<MatrixOptimizer<Space>> optimizer;
+  Lane<Space> lane;
   std::size_t m, n;
   std::vector<float> gradient, weight;
-  std::vector<bf16> rounded;
+  bool with_rounded;
+  Field<float, Space> gradient_there, weight_there;
+  Field<bf16, Space> rounded_there;
 };
 
 // Five steps of 5 iterations in float, each of which may amplify what came before by its largest slope (about 3.4 where
 // a singular value is small); measured errors are 30 times smaller.
+template <class Space>
 void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
-  Rig rig(options, m, n);
+  Rig<Space> rig(options, m, n);
   Reference reference{options, m, n, {rig.weight.begin(), rig.weight.end()}};
   const double tolerance = 300 * double(m + n) * std::numeric_limits<float>::epsilon();
   for (std::int64_t t = 1; t <= 5; ++t) {
@@ -179,49 +207,53 @@ void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
 constexpr std::pair<std::size_t, std::size_t> shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
                                                           {1, 16}, {16, 1}, {70, 40}, {40, 300}};
 
-TEST(Muon, FollowsItsRuleInEveryWording) {
+template <class Space>
+class Muon : public testing::Test {};
+TYPED_TEST_SUITE(Muon, LaneSpaces, SpaceNames);
+
+TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
   for (const KindKey& key : find_matrix_kind("muon")->keys)
     for (const std::string& word : key.choices) {
       if (key.name == "ns_precision" || word == "deepseekv4") continue;  // 10 steps of simple are not accurate
       MatrixOptions options = options_of("muon");
       options.words[key.name] = word;
       SCOPED_TRACE(key.name + " = " + word);
-      expect_rule(options, 12, 8);
-      expect_rule(options, 8, 12);
+      expect_rule<TypeParam>(options, 12, 8);
+      expect_rule<TypeParam>(options, 8, 12);
     }
   for (const auto& [m, n] : shapes) {
     MatrixOptions options = options_of("muon");
     options.numbers["nesterov"] = m % 2;
     options.numbers["extra_scale"] = 0.5;
-    expect_rule(options, m, n);
+    expect_rule<TypeParam>(options, m, n);
   }
 }
 
-TEST(NorMuon, FollowsItsRule) {
+TYPED_TEST(Muon, NorMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
     for (const auto& [m, n] : shapes) {
       MatrixOptions options = options_of("normuon");
       options.numbers["keep_norm"] = keep_norm;
-      expect_rule(options, m, n);
+      expect_rule<TypeParam>(options, m, n);
       options.numbers["eps"] = 0.02;  // larger than some means
-      expect_rule(options, m, n);
+      expect_rule<TypeParam>(options, m, n);
     }
 }
 
-TEST(AdaMuon, FollowsItsRule) {
+TYPED_TEST(Muon, AdaMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
     for (const auto& [m, n] : shapes) {
       MatrixOptions options = options_of("adamuon");
       options.numbers["keep_norm"] = keep_norm;
       options.numbers["eps"] = 0.01;  // else the first steps are signs, also of what is only rounding
-      expect_rule(options, m, n);
+      expect_rule<TypeParam>(options, m, n);
     }
 }
 
 // With keep_norm the movement is as long as that of Muon, whatever the second moment.
-TEST(MuonRelatives, KeepTheLengthOfTheStep) {
+TYPED_TEST(Muon, RelativesKeepTheLengthOfTheStep) {
   const auto length = [](const char* kind) {
-    Rig rig(options_of(kind), 24, 40);
+    Rig<TypeParam> rig(options_of(kind), 24, 40);
     const std::vector<float> before = rig.weight;
     for (std::int64_t t = 1; t <= 3; ++t) {
       rig.weight = before;
@@ -237,11 +269,11 @@ TEST(MuonRelatives, KeepTheLengthOfTheStep) {
 }
 
 // "auto": bf16 where the model computes with a rounded copy; "fp32" is the same with and without one.
-TEST(Muon, PrecisionFollowsTheWeights) {
+TYPED_TEST(Muon, PrecisionFollowsTheWeights) {
   const auto run = [](const char* precision, bool with_rounded) {
     MatrixOptions options = options_of("muon");
     options.words["ns_precision"] = precision;
-    Rig rig(options, 12, 8, with_rounded);
+    Rig<TypeParam> rig(options, 12, 8, with_rounded);
     for (std::int64_t t = 1; t <= 3; ++t) rig.step(t);
     return rig.weight;
   };

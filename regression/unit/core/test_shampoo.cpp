@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "../linear_algebra.hpp"
+#include "../spaces.hpp"
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/shampoo_layout.hpp"
 
@@ -60,8 +61,7 @@ Array with_singular_values(std::size_t m, std::size_t n, const std::vector<doubl
 
 template <class Space>
 class ShampooRule : public testing::Test {};
-using Spaces = testing::Types<Serial, Host>;
-TYPED_TEST_SUITE(ShampooRule, Spaces);
+TYPED_TEST_SUITE(ShampooRule, LaneSpaces, SpaceNames);
 
 // At t = 1 the corrected factors are G G^T and G^T G: (G G^T)^(-1/4) G (G^T G)^(-1/4) = U V^T.
 TYPED_TEST(ShampooRule, FirstStepWithoutGraftIsThePolarFactor) {
@@ -217,17 +217,17 @@ TEST(Shampoo, NewtonNeedsAnIntegerRoot) {
   }
 }
 
-TEST(Shampoo, KeepsItsRootsWhenAFactorIsNotFinite) {
+TYPED_TEST(ShampooRule, KeepsItsRootsWhenAFactorIsNotFinite) {
   MatrixOptions options = shampoo_options();
   options.words["graft"] = "none";
-  Rig<Serial> rig(options, Array(4, 3));
+  Rig<TypeParam> rig(options, Array(4, 3));
   rig.step(1, random_array(4, 3, 1));
   const auto root = rig.optimizer->state().matrix("inverse_root_left");
-  const std::vector<float> before(root.data(), root.data() + root.size());
+  const Array before = values_of(root);
   Array bad = random_array(4, 3, 2);
   bad(1, 1) = std::numeric_limits<double>::infinity();
   rig.step(2, bad);
-  EXPECT_EQ(std::vector<float>(root.data(), root.data() + root.size()), before);
+  expect_same(values_of(root), before, "root");
   EXPECT_EQ((&rig.optimizer->state().counter("failures"))[0], 1);
   EXPECT_EQ((&rig.optimizer->state().counter("failures"))[1], 1);
   EXPECT_EQ(rig.lane.refresh_failures, 2);

@@ -4,9 +4,6 @@
 namespace sestina::reference {
 namespace {
 
-using Settings = MatrixRig::Settings;
-using Words = MatrixRig::Words;
-
 // fp32 against double over a dozen updates of order 1.
 constexpr double tolerance = 2e-5;
 
@@ -28,13 +25,26 @@ struct PlainAdam {
   }
 };
 
-TEST(Soap, WithoutSidesIsAdam) {
+template <class Space>
+class Soap : public testing::Test {};
+TYPED_TEST_SUITE(Soap, LaneSpaces, SpaceNames);
+template <class Space>
+class BasisRotation : public testing::Test {};
+TYPED_TEST_SUITE(BasisRotation, LaneSpaces, SpaceNames);
+template <class Space>
+class RotatedStart : public testing::Test {};
+TYPED_TEST_SUITE(RotatedStart, LaneSpaces, SpaceNames);
+template <class Space>
+class RotatedWorkspace : public testing::Test {};
+TYPED_TEST_SUITE(RotatedWorkspace, LaneSpaces, SpaceNames);
+
+TYPED_TEST(Soap, WithoutSidesIsAdam) {
   for (const bool skip : {true, false}) {
-    MatrixRig soap("soap", 7, 5, {{"max_dim", 4}}, {{"first_step", skip ? "skip" : "use"}});
+    MatrixRig<TypeParam> soap("soap", 7, 5, {{"max_dim", 4}}, {{"first_step", skip ? "skip" : "use"}});
     EXPECT_FALSE(soap.optimizer->state().has("basis_left"));
     PlainAdam adam(soap.weight);
     for (unsigned t = 0; t < 12; ++t) {
-      const Array g = MatrixRig::gradient_at(7, 5, t), w = soap.step(g, 0.0625, 0.125);
+      const Array g = gradient_at(7, 5, t), w = soap.step(g, 0.0625, 0.125);
       if (t > 0 || !skip) adam.step(g, 0.0625, 0.125);
       expect_close(w, adam.w, tolerance, "weight");
     }
@@ -42,22 +52,22 @@ TEST(Soap, WithoutSidesIsAdam) {
 }
 
 // A basis of 1 x 1 is +1 or -1: SOAP of a row with its long side left alone is Adam.
-TEST(Soap, OfOneRowIsAdam) {
-  MatrixRig soap("soap", 1, 16, {{"max_dim", 8}}, {{"first_step", "use"}});
+TYPED_TEST(Soap, OfOneRowIsAdam) {
+  MatrixRig<TypeParam> soap("soap", 1, 16, {{"max_dim", 8}}, {{"first_step", "use"}});
   PlainAdam adam(soap.weight);
   for (unsigned t = 0; t < 12; ++t) {
-    const Array g = MatrixRig::gradient_at(1, 16, t), w = soap.step(g);
+    const Array g = gradient_at(1, 16, t), w = soap.step(g);
     adam.step(g, 0.0625, 0);
     expect_close(w, adam.w, tolerance, "weight");
   }
 }
 
-TEST(Soap, FactorsOfIntegerGradientsAreExact) {
+TYPED_TEST(Soap, FactorsOfIntegerGradientsAreExact) {
   for (const char* order : {"after", "before"}) {
-    MatrixRig soap("soap", 9, 6, {{"factor_beta", 0.5}}, {{"factor_update", order}}, 100);
+    MatrixRig<TypeParam> soap("soap", 9, 6, {{"factor_beta", 0.5}}, {{"factor_update", order}}, 100);
     Array left(9, 9), right(6, 6);
     for (unsigned t = 0; t < 10; ++t) {  // halves of integers below 2^6: 24 bits hold them
-      const Array g = MatrixRig::integers_at(9, 6, t);
+      const Array g = integers_at(9, 6, t);
       soap.step(g);
       left = blend(0.5, left, 0.5, product(g, transposed(g)));
       right = blend(0.5, right, 0.5, product(transposed(g), g));
@@ -67,10 +77,10 @@ TEST(Soap, FactorsOfIntegerGradientsAreExact) {
   }
 }
 
-TEST(Soap, CorrectedFactorsAreMeans) {
+TYPED_TEST(Soap, CorrectedFactorsAreMeans) {
   for (const char* first : {"skip", "use"}) {
-    MatrixRig soap("soap", 6, 4, {{"factor_bias_correction", 1}}, {{"first_step", first}}, 100);
-    const Array g = MatrixRig::integers_at(6, 4, 1);
+    MatrixRig<TypeParam> soap("soap", 6, 4, {{"factor_bias_correction", 1}}, {{"first_step", first}}, 100);
+    const Array g = integers_at(6, 4, 1);
     for (int t = 0; t < 5; ++t) {
       soap.step(g);
       expect_close(soap.field("factor_right"), product(transposed(g), g), 1e-6, "right factor");
@@ -80,24 +90,24 @@ TEST(Soap, CorrectedFactorsAreMeans) {
 
 // Keeping the rotated momentum beside the other one saves products and changes nothing but roundings: over refreshes,
 // with one side or both, and started from a state without it.
-TEST(Soap, RotatedMomentumIsTheSame) {
+TYPED_TEST(Soap, RotatedMomentumIsTheSame) {
   for (const double max_dim : {10.0, 100.0}) {
-    MatrixRig plain("soap", 12, 8, {{"max_dim", max_dim}}),
+    MatrixRig<TypeParam> plain("soap", 12, 8, {{"max_dim", max_dim}}),
         kept("soap", 12, 8, {{"max_dim", max_dim}}, {{"momentum_basis", "rotated"}});
     for (unsigned t = 0; t < 12; ++t) {
       if (t == 5) kept.optimizer->state().counter("momentum_in_basis") = 0;
-      const Array g = MatrixRig::gradient_at(12, 8, t);
+      const Array g = gradient_at(12, 8, t);
       expect_close(kept.step(g), plain.step(g), tolerance, "weight");
     }
     expect_same(kept.field("momentum"), plain.field("momentum"), "momentum");
   }
 }
 
-TEST(Soap, NormalizedUpdateHasRmsOne) {
-  MatrixRig soap("soap", 12, 8, {{"normalize", 1}, {"bias_correction", 0}});
+TYPED_TEST(Soap, NormalizedUpdateHasRmsOne) {
+  MatrixRig<TypeParam> soap("soap", 12, 8, {{"normalize", 1}, {"bias_correction", 0}});
   Array before = soap.weight;
   for (unsigned t = 0; t < 6; ++t) {
-    const Array after = soap.step(MatrixRig::gradient_at(12, 8, t), 0.25);
+    const Array after = soap.step(gradient_at(12, 8, t), 0.25);
     const Array move = blend(1, after, -1, before);
     const double rms = std::sqrt(inner(move, move) / 96);
     EXPECT_NEAR(rms, t == 0 ? 0 : 0.25, 1e-6);
@@ -107,18 +117,19 @@ TEST(Soap, NormalizedUpdateHasRmsOne) {
 
 // Sorting and permuting undo one another: with a second moment that follows its columns, what matters is the set of
 // columns. Left where it was, it divides other directions.
-TEST(Soap, PermutingMatters) {
-  MatrixRig follows("soap", 8, 8, {{"permute_second_moment", 1}}), stays("soap", 8, 8, {{"permute_second_moment", 0}});
+TYPED_TEST(Soap, PermutingMatters) {
+  MatrixRig<TypeParam> follows("soap", 8, 8, {{"permute_second_moment", 1}}),
+      stays("soap", 8, 8, {{"permute_second_moment", 0}});
   double apart = 0;
   for (unsigned t = 0; t < 9; ++t) {
-    const Array g = MatrixRig::gradient_at(8, 8, t);
+    const Array g = gradient_at(8, 8, t);
     const Array move = blend(1, follows.step(g), -1, stays.step(g));
     apart = std::sqrt(inner(move, move));
   }
   EXPECT_GT(apart, 0.01);
 }
 
-TEST(Soap, EveryBasisStaysOrthogonal) {
+TYPED_TEST(Soap, EveryBasisStaysOrthogonal) {
   for (const auto& [kind, words] :
        std::vector<std::pair<std::string, Words>>{{"soap", {}},
                                                   {"soap", {{"basis_refresh", "eigh"}}},
@@ -128,8 +139,8 @@ TEST(Soap, EveryBasisStaysOrthogonal) {
                                                   {"kl-shampoo", {}},
                                                   {"kl-soap", {}}})
     for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{33, 7}, {7, 33}, {12, 12}}) {
-      MatrixRig rig(kind, rows, cols, {}, words, 2);
-      for (unsigned t = 0; t < 9; ++t) rig.step(MatrixRig::gradient_at(rows, cols, t));
+      MatrixRig<TypeParam> rig(kind, rows, cols, {}, words, 2);
+      for (unsigned t = 0; t < 9; ++t) rig.step(gradient_at(rows, cols, t));
       for (const char* name : {"basis_left", "basis_right"}) {
         if (!rig.optimizer->state().has(name)) continue;
         const Array q = rig.field(name), gram = product(transposed(q), q);
@@ -141,21 +152,21 @@ TEST(Soap, EveryBasisStaysOrthogonal) {
 }
 
 // A given basis of the identity and no refresh: Adam itself, for every source, side and dialect.
-TEST(BasisRotation, InTheStandardBasisIsAdam) {
+TYPED_TEST(BasisRotation, InTheStandardBasisIsAdam) {
   for (const char* source : {"1st", "2nd"})
     for (const char* geometry : {"unilateral", "bilateral"}) {
-      MatrixRig rig("basis-rotation", 6, 9, {}, {{"source", source}, {"geometry", geometry}}, 100);
+      MatrixRig<TypeParam> rig("basis-rotation", 6, 9, {}, {{"source", source}, {"geometry", geometry}}, 100);
       for (const char* name : {"basis_left", "basis_right"}) {
         if (!rig.optimizer->state().has(name)) continue;
-        const Matrix<float, Serial> q = rig.optimizer->state().matrix(name);
-        for (std::size_t i = 0; i < q.extent(0); ++i) q(i, i) = 1;
+        const auto q = rig.optimizer->state().matrix(name);
+        set_values(q, identity(q.extent(0)));
       }
       rig.optimizer->state().counter("started") = 1;
       PlainAdam adam(rig.weight);
       adam.beta1 = 0.9;
       adam.beta2 = 0.999;
       for (unsigned t = 0; t < 12; ++t) {
-        const Array g = MatrixRig::gradient_at(6, 9, t), w = rig.step(g);
+        const Array g = gradient_at(6, 9, t), w = rig.step(g);
         adam.step(g, 0.0625, 0);
         expect_close(w, adam.w, tolerance, "weight");
       }
@@ -163,13 +174,13 @@ TEST(BasisRotation, InTheStandardBasisIsAdam) {
 }
 
 // Zeros ahead of the first gradient change nothing, not even a counter.
-TEST(RotatedStart, WaitsForAGradient) {
+TYPED_TEST(RotatedStart, WaitsForAGradient) {
   for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "galore", "apollo"}) {
-    MatrixRig waits(kind, 8, 6), starts(kind, 8, 6);
+    MatrixRig<TypeParam> waits(kind, 8, 6), starts(kind, 8, 6);
     for (int t = 0; t < 2; ++t) expect_same(waits.step(Array(8, 6)), waits.weight, kind);
     EXPECT_EQ(waits.optimizer->state().counter("started"), 0) << kind;
     for (unsigned t = 0; t < 5; ++t) {
-      const Array g = MatrixRig::gradient_at(8, 6, t);
+      const Array g = gradient_at(8, 6, t);
       expect_same(waits.step(g), starts.step(g), kind);
     }
     EXPECT_EQ(waits.optimizer->state().counter("updates"), starts.optimizer->state().counter("updates")) << kind;
@@ -178,11 +189,11 @@ TEST(RotatedStart, WaitsForAGradient) {
 
 // What is asked for is used: with one cache line less the update does not run. (GaLore's first bases are sized for both
 // sides and made for one.)
-TEST(RotatedWorkspace, IsAsLargeAsItMustBe) {
+TYPED_TEST(RotatedWorkspace, IsAsLargeAsItMustBe) {
   for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "apollo"}) {
-    MatrixRig enough(kind, 31, 12), less(kind, 31, 12, {}, {}, 3, "w", Workspace<Serial>::alignment);
-    const auto run = [](MatrixRig& rig) {
-      for (unsigned t = 0; t < 6; ++t) rig.step(MatrixRig::gradient_at(31, 12, t));
+    MatrixRig<TypeParam> enough(kind, 31, 12), less(kind, 31, 12, {}, {}, 3, "w", Workspace<TypeParam>::alignment);
+    const auto run = [](auto& rig) {
+      for (unsigned t = 0; t < 6; ++t) rig.step(gradient_at(31, 12, t));
     };
     EXPECT_NO_THROW(run(enough)) << kind;
     EXPECT_THROW(run(less), Error) << kind;

@@ -1,5 +1,6 @@
 // Checkpoints: round trip, order of writing, keep-k, and refusal of everything damaged.
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -360,6 +361,24 @@ TEST_F(Checkpoint, LeftoversOfDeadProcessesGo) {
   save({2});
   EXPECT_FALSE(fs::exists(dead));
   EXPECT_TRUE(fs::exists(alive));
+}
+
+// A kill in the middle of a delete must leave no half of a checkpoint under its name.
+TEST_F(Checkpoint, LeavesItsNameBeforeItsFirstFileIsDeleted) {
+  save({1, 2});
+  const int watch = ::inotify_init1(IN_NONBLOCK);
+  ::inotify_add_watch(watch, (dir / "checkpoints").c_str(), IN_MOVED_FROM);
+  ::inotify_add_watch(watch, at(1).c_str(), IN_DELETE);
+  delete_checkpoint(at(1).string());
+  alignas(inotify_event) char events[4096];
+  ASSERT_GT(::read(watch, events, sizeof events), 0);
+  const auto* first = reinterpret_cast<const inotify_event*>(events);
+  EXPECT_TRUE(first->mask & IN_MOVED_FROM) << first->name;
+  EXPECT_STREQ(first->name, step_folder(1).c_str());
+  ::close(watch);
+  EXPECT_EQ(list_checkpoints(dir.string()).size(), 1u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "checkpoints"), {}), 2);  // step 2 and the link
+  delete_checkpoint(at(1).string());                                             // gone already
 }
 
 TEST_F(Checkpoint, StagedSaveIsTheSame) {

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include "../linear_algebra.hpp"
+#include "../spaces.hpp"
 #include "kernels/optimizer/columns.hpp"
 
 namespace sestina {
@@ -13,8 +14,7 @@ using namespace reference;
 
 template <class Case>
 class Decomposition : public testing::Test {};
-using Cases = testing::Types<Case<Serial, float>, Case<Serial, double>, Case<Host, float>, Case<Host, double>>;
-TYPED_TEST_SUITE(Decomposition, Cases);
+TYPED_TEST_SUITE(Decomposition, LaneCases);
 
 void expect_orthonormal(const Array& q, double eps) {
   EXPECT_LE(largest_difference(product(transposed(q), q), identity(q.cols)), 20 * double(q.rows) * eps);

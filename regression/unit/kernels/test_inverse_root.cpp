@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "../linear_algebra.hpp"
+#include "../spaces.hpp"
 #include "kernels/optimizer/packed_symmetric.hpp"
 
 namespace sestina {
@@ -12,8 +13,7 @@ using namespace reference;
 
 template <class Case>
 class InverseRoot : public testing::Test {};
-using Cases = testing::Types<Case<Serial, float>, Case<Serial, double>, Case<Host, float>, Case<Host, double>>;
-TYPED_TEST_SUITE(InverseRoot, Cases);
+TYPED_TEST_SUITE(InverseRoot, LaneCases);
 
 // What the functions need, on one space.
 template <class Exec, class T>

@@ -9,7 +9,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/muon_update.hpp"
 #include "kernels/optimizer/newton_schulz_plain.hpp"
-#include "regression/unit/reference.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
@@ -37,9 +37,7 @@ class NewtonSchulzTest : public testing::Test {
     return orthogonalized<Exec>(x, ns, in_bf16);
   }
 };
-using Spaces = std::conditional_t<std::is_same_v<Host, Device>, testing::Types<Serial, Host>,
-                                  testing::Types<Serial, Host, Device>>;
-TYPED_TEST_SUITE(NewtonSchulzTest, Spaces);
+TYPED_TEST_SUITE(NewtonSchulzTest, reference::LaneSpaces, reference::SpaceNames);
 
 Array plain(Array x, const NewtonSchulz& ns) {
   newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/optimizer/newton_schulz_plain.hpp"
-#include "regression/unit/reference.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
@@ -141,8 +141,7 @@ Array plain(Array x, const NewtonSchulz& ns) {
 
 template <class Exec>
 class NewtonSchulzShard : public testing::Test {};
-using Spaces = std::conditional_t<std::is_same_v<Host, Device>, testing::Types<Host>, testing::Types<Host, Device>>;
-TYPED_TEST_SUITE(NewtonSchulzShard, Spaces);
+TYPED_TEST_SUITE(NewtonSchulzShard, reference::RunSpaces, reference::SpaceNames);
 
 struct Case {
   std::size_t rows, cols;

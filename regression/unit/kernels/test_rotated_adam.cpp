@@ -10,7 +10,7 @@
 #include "kernels/optimizer/channel_scale.hpp"
 #include "kernels/optimizer/line_squares.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
-#include "regression/unit/reference.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {
 namespace {
@@ -25,9 +25,7 @@ constexpr Shape shapes[] = {{1, 1}, {1, 33}, {70, 1}, {13, 17}, {67, 515}, {0, 5
 
 template <class Exec>
 class RotatedAdam : public testing::Test {};
-using Spaces = std::conditional_t<std::is_same_v<Host, Device>, testing::Types<Serial, Host>,
-                                  testing::Types<Serial, Host, Device>>;
-TYPED_TEST_SUITE(RotatedAdam, Spaces);
+TYPED_TEST_SUITE(RotatedAdam, LaneSpaces, SpaceNames);
 
 // A matrix of floats as these kernels see it: all of it as one vector.
 template <class Exec>

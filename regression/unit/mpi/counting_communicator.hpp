@@ -20,9 +20,9 @@ using CountedKinds = std::map<std::string, CountedKind>;
 
 class CountingCommunicator final : public Communicator {
  public:
-  // hosts: whole gradients go to one home each, not to everybody. `counts` must outlive it.
-  CountingCommunicator(Communicator& group, std::string name, bool hosts, CountedKinds& counts)
-      : group_(group), name_(std::move(name)), hosts_(hosts), counts_(counts) {}
+  // homes: whole gradients go to one home each, not to everybody. `counts` must outlive it.
+  CountingCommunicator(Communicator& group, std::string name, bool homes, CountedKinds& counts)
+      : group_(group), name_(std::move(name)), homes_(homes), counts_(counts) {}
   int size() const override { return group_.size(); }
   int rank() const override { return group_.rank(); }
   void barrier() override { group_.barrier(); }
@@ -49,8 +49,8 @@ class CountingCommunicator final : public Communicator {
     if (what == "gradients") kind = {"reduce_scatter", what, scattered, to_others};
     if (what == "summed gradients") kind = {"all_gather", "gradients", gathered, to_others};
     if (what == "weights") kind = {"all_gather", what, gathered, to_others};
-    if (what == "whole gradients" && hosts_) kind.what = what;
-    if (what == "whole gradients" && !hosts_) kind = {"all_gather", what, gathered, to_others};
+    if (what == "whole gradients" && homes_) kind.what = what;
+    if (what == "whole gradients" && !homes_) kind = {"all_gather", what, gathered, to_others};
     return std::make_unique<Counted>(group_.make_exchange(name, std::move(sends), std::move(receives)), *this, kind);
   }
 
@@ -77,7 +77,7 @@ class CountingCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     const std::string part = name_ != "all" ? name_ : splits_++ == 0 ? "dp" : "tp";
     parts_.push_back(group_.split(color, key));
-    return std::make_unique<CountingCommunicator>(*parts_.back(), part, hosts_, counts_);
+    return std::make_unique<CountingCommunicator>(*parts_.back(), part, homes_, counts_);
   }
   std::unique_ptr<Communicator> split_by_node() override { return group_.split_by_node(); }
 
@@ -112,7 +112,7 @@ class CountingCommunicator final : public Communicator {
 
   Communicator& group_;
   std::string name_;
-  bool hosts_;
+  bool homes_;
   CountedKinds& counts_;
   std::vector<std::unique_ptr<Communicator>> parts_;
   std::size_t sent_ = 0, received_ = 0;

@@ -46,7 +46,7 @@ std::string key_of(const Collective& c) {
 CountedKinds planned(const Options& options) {
   CountedKinds kinds;
   for (const Collective& c : make_plan(options).collectives) {
-    if (c.what == "stop flags" || c.what == "times") continue;  // the trainer's own
+    if (c.what == "votes" || c.what == "times") continue;  // the trainer's own
     CountedKind& kind = kinds[key_of(c)];
     kind.count += c.count;
     kind.bytes += c.bytes;
@@ -54,7 +54,7 @@ CountedKinds planned(const Options& options) {
   return kinds;
 }
 
-// One number of each rank: summed over the tensor-parallel groups where wished, then the largest of all ranks.
+// One number of each rank: summed over the tensor-parallel groups where asked for, then the largest of all ranks.
 double busiest(const ProcessGrid& grid, double value, bool add) {
   if (add) grid.tp_group->all_reduce(&value, 1, Reduction::sum);
   world().all_reduce(&value, 1, Reduction::max);
@@ -102,6 +102,8 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   }
   for (const auto& [name, kind] : plan) EXPECT_EQ(sent.count(name), 1u) << what << ": " << name << " was not sent";
 }
+
+// Ranks: Collectives 2 4 6
 
 TEST(Collectives, OfEveryFamilyAreThoseOfThePlan) {
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt})

@@ -9,6 +9,8 @@
 namespace sestina {
 namespace {
 
+// Ranks: Communicator 1 2 6
+
 TEST(Communicator, ReducesOverAllRanks) {
   const int n = world().size(), me = world().rank();
   double values[3] = {1.0 + me, -1.0 * me, 2.0};

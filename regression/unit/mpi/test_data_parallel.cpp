@@ -19,6 +19,8 @@ void expect_same(const Trained& one, const Trained& several, const std::string& 
   ASSERT_EQ(one.weights, several.weights) << what;
 }
 
+// Ranks: DataParallel 2 4
+
 // Ranks 1, 2 and 4 divide the four micro-batches into aligned parts.
 TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
   for (const std::string& kind : every_kind()) {
@@ -66,6 +68,8 @@ TEST(DataParallel, EveryPartitionGivesTheSameNumbers) {
     expect_same<float>(optimal, train_together<float>(other, 6), std::to_string(static_cast<int>(partition)));
   }
 }
+
+// Ranks: DataParallelUneven 3 5
 
 // Twelve micro-batches: four each on three ranks, which are aligned parts of the tree again; on five, two or three
 // each, which are not.

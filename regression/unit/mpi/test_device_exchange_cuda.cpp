@@ -44,6 +44,8 @@ class DeviceExchange : public testing::TestWithParam<Maker> {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+// Ranks: DeviceExchange 1 2 4
+
 // Rank a sends to b, itself among them, a * (b + 1) values that lie in every second place (so rank 0 sends nothing),
 // and one more that lies alone; in one piece they arrive. Rounds, because staging memory is used again.
 TEST_P(DeviceExchange, CarriesUnevenStridedBlocksAgainAndAgain) {

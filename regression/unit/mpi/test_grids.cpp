@@ -9,6 +9,8 @@ namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
 
+// Ranks: Grids 2 4 6
+
 // In the tensor-parallel group too, wherever the matrix is updated.
 TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
   for (const int tp : tensor_sizes())

@@ -16,6 +16,8 @@ void step(DistributedSession<Host, bf16>& run, const std::vector<std::int32_t>& 
   run.update(t, 1.0, clip_scale(sums.norm, 1.0));
 }
 
+// Ranks: RankAllocation 4
+
 TEST(RankAllocation, AStepAllocatesNothing) {
   for (const char* kind : {"muon", "soap", "adamw"})
     for (const int tp : {1, 2}) {

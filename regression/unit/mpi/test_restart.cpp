@@ -100,6 +100,8 @@ void pass_through(const std::string& kind, Grid grid, const std::string& from, c
   world().barrier();
 }
 
+// Ranks: Restart 4
+
 TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = kind_names();

@@ -57,6 +57,8 @@ double update_difference(const Trained& a, const Trained& b, const Trained& star
   return std::sqrt(difference / moved);
 }
 
+// Ranks: ShardedMuon 2 4
+
 // The gradients are the same bits. An update is seen as a difference of weights, which are some 25 times as large as it
 // and rounded: 25 eps at least. Newton-Schulz adds about as much; four times their sum is allowed.
 TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {

@@ -54,6 +54,8 @@ void check_group(std::size_t rows, std::size_t width) {
   for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(float(mine[i]), float(expected[i])) << i;
 }
 
+// Ranks: TensorGroup 2 3 6
+
 TEST(TensorGroup, SumsGathersAndScattersInTreeOrder) {
   for (const std::size_t rows : {1u, 5u, 12u, 700u}) {  // fewer rows than ranks; more elements than one round takes
     check_group<float>(rows, 9);

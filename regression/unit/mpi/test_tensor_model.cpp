@@ -176,6 +176,8 @@ void expect_same_model(const ModelConfig& config, const Case& c) {
 
 constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
 
+// Ranks: TensorModel 2 4
+
 TEST(TensorModel, IsTheWholeModelInDouble) {
   for (const Family family : families)
     for (const bool tied : {false, true})

@@ -64,6 +64,8 @@ std::vector<int> tensor_sizes() { return world().size() % 4 == 0 ? std::vector<i
 
 constexpr int steps = 3;
 
+// Ranks: TraceOrder 2 4
+
 TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
   for (const int tp : tensor_sizes()) {
     const Recorded run(traced_case(tp), steps);
@@ -129,6 +131,8 @@ TEST(TraceOrder, MicroGroupsOverlap) {
     }
   }
 }
+
+// Ranks: TraceFile 2 4
 
 TEST(TraceFile, IsWhatAViewerReads) {
   const Recorded run(traced_case(world().size() % 4 == 0 ? 2 : 1), steps);

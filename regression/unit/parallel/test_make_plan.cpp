@@ -75,11 +75,11 @@ TEST(MakePlan, EveryStrategyIsLegal) {
         for (std::size_t i = 0; i < stage.specs.size(); ++i) {
           EXPECT_EQ(stage.owner[i] == scalar_tensor, stage.specs[i].role != Role::matrix);
           if (stage.owner[i] == scalar_tensor) continue;
-          EXPECT_GE(stage.host[i], 0);
-          EXPECT_LT(stage.host[i], tp);
+          EXPECT_GE(stage.home[i], 0);
+          EXPECT_LT(stage.home[i], tp);
         }
       EXPECT_GE(plan.dp_cost.ratio, plan.dp_cost.bound - 1e-12);
-      EXPECT_GE(plan.host_cost.ratio, plan.host_cost.bound - 1e-12);
+      EXPECT_GE(plan.home_cost.ratio, plan.home_cost.bound - 1e-12);
     }
 }
 
@@ -97,7 +97,7 @@ TEST(MakePlan, OneRankOwnsAll) {
   expect_legal(plan);
   EXPECT_EQ(plan.dp_cost.ratio, 1);
   EXPECT_EQ(plan.dp_cost.bound, 1);
-  EXPECT_EQ(plan.host_cost.ratio, 1);
+  EXPECT_EQ(plan.home_cost.ratio, 1);
   EXPECT_TRUE(plan.collectives.empty());
 }
 
@@ -106,7 +106,7 @@ TEST(MakePlan, WithoutMatricesAllIsCutAtRows) {
   expect_legal(plan);
   EXPECT_TRUE(plan.stages[0].buckets.empty());
   EXPECT_EQ(plan.dp_cost.ratio, 1);
-  EXPECT_EQ(plan.host_cost.ratio, 1);
+  EXPECT_EQ(plan.home_cost.ratio, 1);
   std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
   for (const BucketLayout& bucket : plan.stages[0].scalar_buckets)
     for (std::size_t r = 0; r < 5; ++r) {
@@ -124,12 +124,12 @@ TEST(MakePlan, OptimalReachesItsBoundAndBeatsTheOthers) {
         for (const int tp : {1, 8}) {
           Options options = plan_options(preset(model), kind, dp, tp);
           const Plan best = make_plan(options);
-          const LoadRatio& bound_by = tp == 1 ? best.dp_cost : best.host_cost;
+          const LoadRatio& bound_by = tp == 1 ? best.dp_cost : best.home_cost;
           EXPECT_LE(bound_by.gap(), 1e-3) << model << " " << kind << " " << dp << " x " << tp;
           for (const Partition other : {Partition::balanced, Partition::layerwise, Partition::start_index}) {
             options.parallel.partition = other;
             const Plan plan = make_plan(options);
-            const LoadRatio& load = tp == 1 ? plan.dp_cost : plan.host_cost;
+            const LoadRatio& load = tp == 1 ? plan.dp_cost : plan.home_cost;
             EXPECT_LE(bound_by.ratio, load.ratio * (1 + 1e-6)) << model << " " << kind << " " << dp << " x " << tp;
             EXPECT_NEAR(load.bound, bound_by.bound, 1e-12) << "the bound hangs on the strategy";
           }
@@ -260,7 +260,7 @@ TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   expect_legal(plan);
   ASSERT_EQ(plan.ranks(), 256);
-  EXPECT_LE(plan.host_cost.gap(), 1e-3);
+  EXPECT_LE(plan.home_cost.gap(), 1e-3);
   EXPECT_LE(plan.dp_cost.ratio, 1.1);
   for (const RankMemory& memory : rank_memory(plan, options)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
 }
@@ -283,14 +283,14 @@ TEST(PaperReading, ReproducesThePrintedFigures) {
   EXPECT_NEAR(reading.dp[1].elements, 1.11, 0.005);
   EXPECT_NEAR(reading.dp[2].flops, 1, 1e-12);  // two layers on each rank
   EXPECT_NEAR(reading.dp[2].elements, 1, 1e-12);
-  ASSERT_EQ(reading.hosts.size(), 2u);
-  EXPECT_NEAR(reading.hosts[0].flops, 3.24, 0.005);
-  EXPECT_NEAR(reading.hosts[1].flops, 2.46, 0.01);  // 2.4546: one fc2, the 1.05 TFLOP of the paper, alone on its host
-  EXPECT_NEAR(reading.hosts[1].elements, 1.16, 0.005);
-  EXPECT_NEAR(reading.hosts_least, 1.00, 0.005);
-  EXPECT_NEAR(reading.hosts_most, 5.46, 0.005);
-  EXPECT_LE(reading.all_hosts[1].flops, reading.all_hosts[0].flops);
-  EXPECT_NEAR(reading.all_hosts[1].flops, reading.all_hosts_bound, 1e-3 * reading.all_hosts_bound);
+  ASSERT_EQ(reading.homes.size(), 2u);
+  EXPECT_NEAR(reading.homes[0].flops, 3.24, 0.005);
+  EXPECT_NEAR(reading.homes[1].flops, 2.46, 0.01);  // 2.4546: one fc2, the 1.05 TFLOP of the paper, alone on its home
+  EXPECT_NEAR(reading.homes[1].elements, 1.16, 0.005);
+  EXPECT_NEAR(reading.homes_least, 1.00, 0.005);
+  EXPECT_NEAR(reading.homes_most, 5.46, 0.005);
+  EXPECT_LE(reading.all_homes[1].flops, reading.all_homes[0].flops);
+  EXPECT_NEAR(reading.all_homes[1].flops, reading.all_homes_bound, 1e-3 * reading.all_homes_bound);
 }
 
 }  // namespace

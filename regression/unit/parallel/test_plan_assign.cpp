@@ -91,11 +91,11 @@ TEST(PlanAssign, IsDealtRound) {
 TEST(LoadPatterns, ProgrammeBoundsTheBins) {
   // Two 6s never share a bin of 10, a 4 fits beside each: 6 bins, and 8 items of 4 more take 4 bins of two.
   const ItemClasses items{{6, 4}, {6, 14}};
-  const PatternProgramme programme = solve_patterns(items, 10, 1e9);
-  EXPECT_NEAR(programme.bound, 10, 1e-9);
-  ASSERT_TRUE(round_patterns(items, programme, 10, 10));
-  EXPECT_FALSE(round_patterns(items, programme, 9, 10));
-  EXPECT_EQ(largest_load(items, *round_patterns(items, programme, 10, 10)), 10);
+  const PatternProgram program = solve_patterns(items, 10, 1e9);
+  EXPECT_NEAR(program.bound, 10, 1e-9);
+  ASSERT_TRUE(round_patterns(items, program, 10, 10));
+  EXPECT_FALSE(round_patterns(items, program, 9, 10));
+  EXPECT_EQ(largest_load(items, *round_patterns(items, program, 10, 10)), 10);
 }
 
 TEST(LoadPatterns, NextLoadIsTheNextSumOfItems) {

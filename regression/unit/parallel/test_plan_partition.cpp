@@ -35,6 +35,37 @@ TEST(PlanCost, FollowsTheStatedFormulas) {
   EXPECT_EQ(tensor_cost(heads, optimizer, ParallelOptions::Cost::elements, {}), 32);
 }
 
+// What is executed: the deck's own iterations, refresh period and largest dim count.
+TEST(PlanCost, SecondsFollowTheOptionsOfTheDeck) {
+  const MachineOptions machine{.peak_tflops = 1e-3, .memory_bandwidth = 1e12};  // products alone count
+  const auto seconds = [&](const char* name, auto change) {
+    MatrixOptions options = default_options(*find_matrix_kind(name));
+    change(options);
+    return update_seconds(options, 96, 64, machine);
+  };
+  const auto as_is = [](MatrixOptions&) {};
+  const auto steps = [](double n) { return [n](MatrixOptions& options) { options.numbers["ns_steps"] = n; }; };
+  EXPECT_NEAR(seconds("muon", steps(10)) / seconds("muon", steps(5)), 2, 1e-6);
+  for (const char* name : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"})
+    EXPECT_GT(seconds(name, [](MatrixOptions& options) { options.refresh_every = 1; }), 1.2 * seconds(name, as_is))
+        << name;
+  EXPECT_LT(seconds("soap", [](MatrixOptions& options) { options.numbers["max_dim"] = 80; }), seconds("soap", as_is));
+  EXPECT_LT(seconds("shampoo", [](MatrixOptions& options) { options.numbers["max_dim"] = 32; }),
+            seconds("shampoo", as_is));
+  EXPECT_GT(seconds("apollo", [](MatrixOptions& options) { options.numbers["rank"] = 64; }), seconds("apollo", as_is));
+}
+
+// Rows of the table are full: plans and checks ask them, and nobody else.
+TEST(PlanCost, EveryKindSaysWhatItExecutes) {
+  for (const MatrixKind& kind : matrix_kinds()) {
+    ASSERT_NE(kind.work, nullptr) << kind.name;
+    EXPECT_GT(kind.work(default_options(kind), 48, 32).update, 0) << kind.name;
+    EXPECT_EQ(kind.work(default_options(kind), 48, 32).refresh > 0, kind.refresh_every > 0 && kind.name != "apollo")
+        << kind.name;
+  }
+  EXPECT_EQ(shardable_kinds(), std::vector<std::string>{"muon"});
+}
+
 TEST(PlanPartition, BucketsCloseWhenFullOrAtBlocks) {
   std::vector<PartitionItem> items = items_of({4, 4, 4, 4, 4});
   EXPECT_EQ(fill_buckets(items, 8, false), (Buckets{{0, 1}, {2, 3}, {4}}));
@@ -114,17 +145,17 @@ TEST(PlanLayout, ChunksOfRowsAreCutEvenlyAndNeverInside) {
   }
 }
 
-TEST(PlanHosts, GroupsOfHostsHaveEvenBytes) {
-  const auto rank = group_hosts({8, 1, 7, 2, 6, 3}, 3, 2);
+TEST(PlanHomes, GroupsOfHomesHaveEvenBytes) {
+  const auto rank = group_homes({8, 1, 7, 2, 6, 3}, 3, 2);
   std::vector<std::int64_t> load(3, 0);
   const std::vector<std::int64_t> bytes = {8, 1, 7, 2, 6, 3};
-  for (std::size_t host = 0; host < 6; ++host) load.at(static_cast<std::size_t>(rank[host] / 2)) += bytes[host];
+  for (std::size_t home = 0; home < 6; ++home) load.at(static_cast<std::size_t>(rank[home] / 2)) += bytes[home];
   EXPECT_EQ(load, (std::vector<std::int64_t>{9, 9, 9}));
   EXPECT_EQ(std::set<int>(rank.begin(), rank.end()).size(), 6u);
 }
 
-TEST(PlanHosts, MicroGroupsHoldToTheirBytes) {
-  const std::vector<HostedMatrix> matrices = {{0, 0, 10, 4}, {1, 1, 10, 4}, {2, 0, 5, 2}, {3, 1, 5, 2}, {4, 0, 1, 2}};
+TEST(PlanHomes, MicroGroupsHoldToTheirBytes) {
+  const std::vector<HomedMatrix> matrices = {{0, 0, 10, 4}, {1, 1, 10, 4}, {2, 0, 5, 2}, {3, 1, 5, 2}, {4, 0, 1, 2}};
   const auto all = micro_groups(matrices, 2, 1000);
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].bytes, 8);

@@ -1,0 +1,66 @@
+#include "parallel/plan/plan_nodes.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "parallel/comm/node_levels.hpp"
+
+namespace sestina {
+namespace {
+
+// Nodes of a group whose neighbours lie side by side, so many ranks on each.
+NodeLevels levels_of(int size, int members) {
+  std::vector<int> node_of;
+  for (int rank = 0; rank < size; ++rank) node_of.push_back(rank / members);
+  return NodeLevels(std::move(node_of));
+}
+
+// How often a byte that one rank collects from all, or sends to all, goes to another node, in the mean over the ranks.
+double crossings(const NodeLevels& levels, bool two_levels) {
+  const auto nodes = static_cast<double>(levels.nodes.size());
+  if (two_levels && continues_the_tree(levels)) return nodes - 1;
+  double others = 0;
+  for (const auto& node : levels.nodes) {
+    const auto mates = static_cast<double>(node.size());
+    others += mates * (static_cast<double>(levels.node_of.size()) - mates);
+  }
+  return others / static_cast<double>(levels.node_of.size());
+}
+
+// Of a sum (twice) or a gather (once) along a ring of so many: a part of the buffer on each link between two nodes.
+double ring(const Collective& collective, double nodes, double members) {
+  const double turns = collective.operation == "all_reduce" ? 2 : 1;
+  return nodes < 2 ? 0 : turns * nodes * (members - 1) / members * static_cast<double>(collective.bytes);
+}
+
+bool is_bulk(const Collective& collective) { return collective.what == "gradients" || collective.what == "weights"; }
+
+double of_data_parallel(const Collective& collective, const ParallelOptions& parallel) {
+  // As make_grid lays a group out: on each node so many of its ranks.
+  const NodeLevels levels = levels_of(parallel.dp, std::max(1, parallel.node_size / parallel.tp));
+  const auto nodes = static_cast<double>(levels.nodes.size());
+  if (is_bulk(collective)) return crossings(levels, true) * static_cast<double>(collective.bytes);
+  return ring(collective, nodes, nodes);
+}
+
+// Exchanged directly, each pair of ranks for itself.
+double of_tensor_parallel(const Collective& collective, const ParallelOptions& parallel) {
+  const NodeLevels levels = levels_of(parallel.tp, parallel.node_size);
+  const double direct = crossings(levels, false) * static_cast<double>(collective.bytes);
+  if (collective.operation == "all_to_all") return direct / parallel.tp;
+  return collective.operation == "all_reduce" ? 2 * direct : direct;
+}
+
+}  // namespace
+
+std::optional<double> between_nodes_bytes(const Collective& collective, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.node_size == 0 || collective.operation == "send") return std::nullopt;
+  const int ranks = parallel.ranks();
+  if (collective.group == "dp") return parallel.tp * parallel.pp * of_data_parallel(collective, parallel);
+  if (collective.group == "tp") return parallel.dp * parallel.pp * of_tensor_parallel(collective, parallel);
+  const auto nodes = static_cast<double>(levels_of(ranks, parallel.node_size).nodes.size());
+  return ring(collective, nodes, ranks);
+}
+
+}  // namespace sestina

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Two builds of the program over a list of decks: whether they give the same bits, and how their step times and peaks of memory
+compare. For changes that must change no number.
+
+  compare_builds.py OLD/bin/sestina NEW/bin/sestina [--decks inputs/tiny_*.toml] [--steps 12] [--ranks 1] [--pairs 3]
+
+Prints one row per deck: same or DIFFERENT bits (train losses and grad norms of every step, and all tensors of the final
+checkpoint), the median step time of the new program over that of the old one in runs made in pairs, and the ratio of their
+memory peaks. Ends with 1 when bits differ."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LAUNCH = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def run(program, deck, folder, arguments):
+    text = f'data.source=[{{format = "text", path = "{ROOT}/regression/data/harbour.txt"}}]'
+    command = [str(program), "train", "-i", str(deck), "-d", str(folder), f"run.steps={arguments.steps}", "metrics.every=1",
+               "metrics.eval_every=0", "checkpoint.every=0", "schedule.warmup_steps=4", text, *arguments.overrides]
+    if arguments.ranks > 1:
+        command = ["mpiexec", *LAUNCH, "-n", str(arguments.ranks), *command]
+    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_PROC_BIND": "false"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "train"]
+
+
+def tensors(folder):
+    """What the manifest of the newest checkpoint says of each piece of each tensor."""
+    manifest = json.loads((folder / "checkpoints/latest/manifest.json").read_text())
+    return {(tensor["path"], piece.get("row_begin", 0)): piece["xxh3_64"] for tensor in manifest["tensors"] for piece in tensor["pieces"]}
+
+
+def compare(deck, arguments):
+    same, times, peaks = True, ([], []), ([], [])
+    for _ in range(arguments.pairs):
+        with tempfile.TemporaryDirectory() as work:
+            folders = [pathlib.Path(work) / name for name in ("old", "new")]
+            lines = [run(program, deck, folder, arguments) for program, folder in zip((arguments.old, arguments.new), folders)]
+            numbers = [[(line["step"], line["loss"], line["grad_norm"]) for line in side] for side in lines]
+            same = same and numbers[0] == numbers[1] and tensors(folders[0]) == tensors(folders[1])
+            for side, (seconds, bytes_) in enumerate(zip(times, peaks)):
+                seconds.append(statistics.median(line["step_s"] for line in lines[side][1:]))
+                bytes_.append(max(line["memory_peak_bytes"] for line in lines[side]))
+    ratio = statistics.median(new / old for old, new in zip(*times))
+    peak = statistics.median(new / old for old, new in zip(*peaks))
+    print(f"{deck.stem:24} {'same bits' if same else 'DIFFERENT':10} step time x {ratio:.3f}   memory peak x {peak:.3f}", flush=True)
+    return same
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=pathlib.Path)
+    parser.add_argument("new", type=pathlib.Path)
+    parser.add_argument("--decks", type=pathlib.Path, nargs="*", default=sorted((ROOT / "inputs").glob("tiny_*.toml")))
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--overrides", nargs="*", default=[], metavar="section.key=value")
+    arguments = parser.parse_args()
+    decks = [deck for deck in arguments.decks if (deck.stem == "tiny_ranks") == (arguments.ranks > 1) or len(arguments.decks) < 3]
+    sys.exit(0 if all([compare(deck, arguments) for deck in decks]) else 1)
+
+
+if __name__ == "__main__":
+    main()
