@@ -19,7 +19,7 @@ first_run() {
   done
   "$sestina" report "$runs/adamw" "$runs/muon" -o "$runs/report.html"
   for kind in adamw muon; do
-    say "validation loss with $kind: $(last_validation "$runs/$kind")"
+    say "validation loss with $kind: $(LC_ALL=C printf %.4f "$(last_validation "$runs/$kind")")"
   done
   better=$(better_run "$runs/adamw" "$runs/muon")
   say "the better one is ${better##*/}; what its model writes after \"The kernel\":"

@@ -1,4 +1,5 @@
 // `sestina init`: a commented deck for a model, a data path and this machine.
+#include <errno.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -142,10 +143,10 @@ eval_every = 100
   if (data.text && arguments.data.empty()) fmt::print("put your text at {}, or change data.source in it\n", data.path);
   fmt::print("next:\n");
   if (data.text)
-    fmt::print("  sestina data train-tokenizer {} --vocab-size {} -o {}\n",
+    fmt::print("  {} data train-tokenizer {} --vocab-size {} -o {}\n", program_invocation_name,
                arguments.data.empty() ? (folder / data.path).string() : arguments.data, options.model.vocab_size,
                (path.parent_path() / tokenizer).string());
-  fmt::print("  sestina train -i {}\n", path.string());
+  fmt::print("  {} train -i {}\n", program_invocation_name, path.string());  // as the user called it
   return static_cast<int>(ExitCode::done);
 }
 

@@ -172,7 +172,7 @@ std::string record_tables(const Runs& runs) {
   std::string out;
   for (const ReportRun& run : runs) {
     if (run.history.bad_lines > 0)
-      out += fmt::format("<p class=\"hint\">{}: {} of metrics.jsonl could not be read and skipped.</p>\n",
+      out += fmt::format("<p class=\"hint\">{}: {} of metrics.jsonl skipped: not readable.</p>\n",
                          escape_html(run.label),
                          run.history.bad_lines == 1 ? "1 line" : fmt::format("{} lines", run.history.bad_lines));
     event_table(out, run);

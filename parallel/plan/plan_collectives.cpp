@@ -106,7 +106,7 @@ void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options)
   if (options.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
-  tally.add("all_reduce", "all", "wishes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
+  tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
   tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
 }
 

@@ -28,8 +28,8 @@ class Agreement(Case):
                     "run.abort_timeout=9", 'optimizer.group=[{match="*", lr_multiplier=0.5}]'):
             with self.subTest(key):
                 name = key.split("=")[0]
-                output = self.differ("run", BAD_DECK, (), (key,), named=("rank 1 was not started as rank 0 was",))
-                self.assertRegex(output, rf"in:\n  {name}[.0-9a-z_]*: .* on rank 1, .* on rank 0")  # given before derived
+                output = self.differ("run", BAD_DECK, (), (key,), named=("rank 1 was started differently from rank 0",))
+                self.assertRegex(output, rf"on:\n  {name}[.0-9a-z_]*: .* on rank 1, .* on rank 0")  # given before derived
         self.assertFalse((self.work / "run").exists())
 
     def test_26_one_rank_of_three(self):

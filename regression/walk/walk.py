@@ -37,7 +37,7 @@ def prepare(work):
     corpus = work / "corpus.jsonl"
     texts = write_corpus(corpus)
     out = run("init", "mine", "--data", corpus, "-o", work / "mine.toml")
-    assert f"sestina train -i {work}/mine.toml" in out, out
+    assert f"{PROGRAM} train -i {work}/mine.toml" in out, out  # the program as it was called: it need not be on the PATH
     run("data", "train-tokenizer", corpus, "--vocab-size", 512, "-o", work / "mine.tokenizer.json")
     run("train", "-i", work / "mine.toml", "-n", f"data.tokenizer={work}/mine.tokenizer.json")
     out = run("data", "tokenize", corpus, "--tokenizer", work / "mine.tokenizer.json", "-o", work / "tokens")

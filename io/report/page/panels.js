@@ -53,7 +53,7 @@ class StepTimePanel {
   bar(run, { whole, parts }, most) {
     const pieces = parts.map((seconds, p) => {
       const share = seconds / whole, text = `${stepParts[p][1]} ${shown(seconds, "seconds")} (${Math.round(100 * share)} %)`;
-      const piece = element(`span.p${p}`, { title: text, "data-text": text }, share * whole / most > 0.07 ? `${Math.round(100 * share)} %` : "");
+      const piece = element(`span.p${p}`, { title: text, "data-text": text }, share * whole / most > (this.bars.classList.contains("many") ? 0.11 : 0.07) ? `${Math.round(100 * share)} %` : "");
       piece.style.flexGrow = seconds / most;
       piece.style.flexBasis = "0";
       return piece;
@@ -89,7 +89,7 @@ function loadsCard(page, run) {
   }
   svg.append(drawing("text", { class: "end", x: width - 8, y: height - 2 }, "rank"));
   const ratio = values => (values ? Math.max(...values).toFixed(3) : "–");
-  const text = `Bars: optimizer time of each rank at step ${step}; outlines: planned load; both relative to their mean. Largest: measured ${ratio(measured)}, planned ${ratio(plan)}`;
+  const text = `Bars: optimizer time of each rank up to step ${step}; outlines: planned load; both relative to their mean. Largest: measured ${ratio(measured)}, planned ${ratio(plan)}`;
   svg.setAttribute("aria-label", text);
   return element("div.card", { "data-card": `loads-${run}` },
     element("div.card-head", {}, element("h3", {}, `Loads by rank${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),

@@ -1,4 +1,6 @@
 // What a user meets first: help, the bar, which tokenizer counts, what a resume changes unasked, the deck of init.
+#include <errno.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -10,8 +12,8 @@
 #include "app/train/progress.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
-#include "core/layout/tensor_sums.hpp"
 #include "core/deck/deck.hpp"
+#include "core/layout/tensor_sums.hpp"
 
 namespace sestina {
 namespace {
@@ -181,7 +183,8 @@ TEST(FrontDoor, InitWritesADeckThatIsValid) {
   arguments.output = folder / "mine.toml";
   testing::internal::CaptureStdout();
   EXPECT_EQ(run_init(arguments), 0);
-  EXPECT_TRUE(has(testing::internal::GetCapturedStdout(), "sestina train -i " + arguments.output));
+  EXPECT_TRUE(has(testing::internal::GetCapturedStdout(),
+                  fmt::format("{} train -i {}", program_invocation_name, arguments.output)));  // as it was called
   Deck deck;
   deck.add_file(arguments.output);
   const Options options = options_of(deck);

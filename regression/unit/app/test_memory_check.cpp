@@ -27,15 +27,15 @@ TEST(MemoryCheck, HostHoldsTheRunAndTheCheckpointCopy) {
   EXPECT_EQ(refusal(gigabytes(1), 1000000000, 5000000000, 0), "");
   EXPECT_EQ(refusal(gigabytes(1), 1000000000, 0, 0), "") << "nothing known about the machine";
   const std::string said = refusal(gigabytes(1), 1000000000, 4999999999, 0);
-  EXPECT_NE(said.find("needs 5.00 GB of memory, this machine has 5.00 GB left"), std::string::npos) << said;
+  EXPECT_NE(said.find("needs 5.00 GB of memory, this machine has 5.00 GB available"), std::string::npos) << said;
 }
 
 TEST(MemoryCheck, DeviceHoldsTheRunAndTheHostTheCheckpointCopy) {
   EXPECT_EQ(refusal(gigabytes(1), 1000000000, 1000000000, 4000000000), "");
   const std::string device = refusal(gigabytes(1), 1000000000, 1000000000, 3000000000);
-  EXPECT_NE(device.find("needs 4.00 GB of memory, the device has 3.00 GB left"), std::string::npos) << device;
+  EXPECT_NE(device.find("needs 4.00 GB of memory, the device has 3.00 GB available"), std::string::npos) << device;
   const std::string host = refusal(gigabytes(1), 1000000000, 500000000, 4000000000);
-  EXPECT_NE(host.find("needs 1.00 GB of memory, this machine has 0.50 GB left"), std::string::npos) << host;
+  EXPECT_NE(host.find("needs 1.00 GB of memory, this machine has 0.50 GB available"), std::string::npos) << host;
 }
 
 }  // namespace

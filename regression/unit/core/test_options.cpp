@@ -143,7 +143,7 @@ TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
     FAIL() << "two ranks were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_deck);
-    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this runs on one rank"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("a.toml:4:6: parallel.dp: this verb runs on one rank"), std::string::npos);
   }
 }
 
@@ -161,7 +161,7 @@ TEST(Options, RulesBetweenKeys) {
   expect_error("[run]\nsteps = 5\n[schedule]\nwarmup_steps = 6\n",
                "schedule.warmup_steps: beyond the last step of the schedule");
   expect_error("[run]\nsteps = 10\n[schedule]\nkind = \"wsd\"\nwarmup_steps = 6\ndecay_steps = 5\n",
-               "schedule.decay_steps: warm-up and decay do not fit");
+               "schedule.decay_steps: warm-up and decay are longer");
   expect_error("[data]\nsequence_length = 100000\n", "data.sequence_length: longer than model.max_position_embeddings");
   expect_error("[run]\nstop_signals = [\"KILL\"]\n", "run.stop_signals: unknown signal \"KILL\"");
   expect_error("[run]\nname = \"a/b\"\n", "run.name: not the name of a folder");

@@ -257,7 +257,7 @@ TEST_F(CheckpointRanks, StateThatMakesNoWholeIsNotSaved) {
   tensors[0].of_rank[1] = {0, 13, 2, 4};  // column 2 twice
   EXPECT_NE(save(1).error.find("/model/columns: rows [0, 13), columns [2, 4) overlap"), std::string::npos);
   tensors[0].of_rank[1] = {0, 0, 0, 1};  // column 3 nowhere
-  EXPECT_NE(save(2).error.find("/model/columns: pieces hold 117 of 130"), std::string::npos);
+  EXPECT_NE(save(2).error.find("/model/columns: pieces cover 117 of 130"), std::string::npos);
   EXPECT_TRUE(list_checkpoints(dir).empty());
   EXPECT_TRUE(names_in_checkpoints().empty());
 }

@@ -125,9 +125,9 @@ TEST(Manifest, PiecesOfColumnsMustHoldEachElementOnce) {
   refused("overlap", Pieces{{0, 6, 0, 0}, {0, 6, 0, 0}});
   refused("overlap", Pieces{{0, 4, 0, 9}, {3, 6, 2, 3}});
   refused("overlap", Pieces{{0, 4, 3, 4}, {3, 6, 0, 9}});
-  refused("hold 48 of 54", Pieces{{0, 6, 0, 4}, {0, 6, 5, 9}});
-  refused("hold 45 of 54", Pieces{{0, 2, 0, 0}, {3, 6, 0, 0}});
-  refused("hold 0 of 54", Pieces{});
+  refused("cover 48 of 54", Pieces{{0, 6, 0, 4}, {0, 6, 5, 9}});
+  refused("cover 45 of 54", Pieces{{0, 2, 0, 0}, {3, 6, 0, 0}});
+  refused("cover 0 of 54", Pieces{});
   refused("come after", Pieces{{0, 6, 4, 9}, {0, 6, 0, 4}});
   refused("outside", Pieces{{0, 6, 0, 4}, {0, 6, 4, 10}});
   refused("outside", Pieces{{0, 7, 0, 0}});

@@ -305,8 +305,8 @@ TEST(TokenFile, RefusesDamagedNpyFiles) {  // fault 17
   refused(numpy("'<u2'", "(4,)", six), "needs 8");
   refused(numpy("'<u2'", "(99999999999999999999,)", six), "shape");
   refused(numpy("'<u2'", "(9999999999999999999,)", six), "shape");
-  refused("\x93NUMPY\x01", "cut");
-  refused(numpy("'<u2'", "(3,)", six).substr(0, 30), "cut");
+  refused("\x93NUMPY\x01", "truncated");
+  refused(numpy("'<u2'", "(3,)", six).substr(0, 30), "truncated");
 }
 
 TEST(TokenFile, ReadsTextAsBytes) {

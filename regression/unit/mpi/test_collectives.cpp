@@ -46,7 +46,7 @@ std::string key_of(const Collective& c) {
 CountedKinds planned(const Options& options) {
   CountedKinds kinds;
   for (const Collective& c : make_plan(options).collectives) {
-    if (c.what == "wishes" || c.what == "times") continue;  // the trainer's own
+    if (c.what == "votes" || c.what == "times") continue;  // the trainer's own
     CountedKind& kind = kinds[key_of(c)];
     kind.count += c.count;
     kind.bytes += c.bytes;
