@@ -24,7 +24,7 @@ int launched_rank() {
 // All ranks that wait for a lost one would speak at once: the first rank does, else the second. In seconds, long enough
 // for the launcher to end the rest.
 double patience_of(int rank) {
-  constexpr double second = 3, others = 6;
+  constexpr double second = 6, others = 9;
   return rank == 0 ? 0 : rank == 1 ? second : others;
 }
 

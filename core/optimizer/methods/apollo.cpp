@@ -93,7 +93,7 @@ class Apollo : public MatrixOptimizer<Space> {
     const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / refresh_every_);
     ++lane.published;
-    lane.exec.fence("random projector");
+    lane.exec.fence("projector");
     normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
     if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);
   }

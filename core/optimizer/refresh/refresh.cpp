@@ -263,7 +263,7 @@ Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t&
   if (is_queued<Space>(job.method)) {
     result = run_queued(lane, job);
   } else {
-    if constexpr (!is_host<Space>) lane.exec.fence("before a refresh");  // whose time is not that of work before it
+    if constexpr (!is_host<Space>) lane.exec.fence("refresh");  // whose time is not that of work before it
     lane.checks.watch.start();
     result = run(lane, job);
     lane.checks.watch.stop();
