@@ -65,7 +65,7 @@ class Scripts(SlurmCase):
         threads = self.cluster.environment.pop("OMP_NUM_THREADS", None)
         self.addCleanup(lambda: threads and self.cluster.environment.update(OMP_NUM_THREADS=threads))
         job = self.submit_train("run", "run.threads=0", "run.steps=2", options=("--cpus-per-task=3",))
-        self.assertRegex(self.wait_end(job, fault.DONE), r"computes\s+on OpenMP, 3 threads")
+        self.assertRegex(self.wait_end(job, fault.DONE), r"device\s+OpenMP, 3 threads")
 
     def test_tasks_without_pmix(self):
         """Tasks of an srun that gives them no way to find each other: 69, and each would say so."""
