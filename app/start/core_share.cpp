@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <vector>
+#include "app/start/run_dir.hpp"
 
 namespace sestina {
 namespace {
@@ -33,11 +34,6 @@ bool overlap(const Holding& a, const Holding& b) {
   cpu_set_t both;
   CPU_AND(&both, &a.cores, &b.cores);
   return CPU_COUNT(&both) > 0;
-}
-
-std::string node_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 }  // namespace
@@ -67,7 +63,7 @@ void warn_of_shared_cores(Runtime& runtime, int threads) {
   runtime.world().all_reduce(&any, 1, Reduction::max);
   if (any == 0) return;
   const std::string mine = crowded ? fmt::format("{} ranks with {} threads in all share {} cores of node {}", ranks,
-                                                 wanted, CPU_COUNT(&cores), node_name())
+                                                 wanted, CPU_COUNT(&cores), host_name())
                                    : "";
   for (const std::string& text : runtime.world().all_gather(mine)) {
     if (text.empty()) continue;

@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "core/deck/options.hpp"
-#include "io/store/quiet_threads.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

@@ -16,12 +16,6 @@
 namespace sestina {
 namespace {
 
-// What the kernel saves of this processor's registers, and room for a handler.
-std::size_t handler_stack_bytes() {
-  constexpr long handler = 1 << 16;
-  return static_cast<std::size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L) + handler);
-}
-
 // All that a handler may touch. One process has one set of handlers, so these are one per process too.
 volatile std::sig_atomic_t came[NSIG] = {};  // by number of the signal
 volatile std::sig_atomic_t save_signal = 0;
@@ -57,10 +51,12 @@ std::string name_of(int signal) {
 // pointer, and the kernel would write a signal's frame over what lies below it. Of the calling thread, which is the
 // only one that takes signals; never freed, since a handler may run until the process ends.
 void give_own_stack() {
-  static char* const memory = static_cast<char*>(std::malloc(handler_stack_bytes()));
+  constexpr long handler = 1 << 16;  // beside what the kernel saves of this processor's registers
+  static const auto bytes = static_cast<std::size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L) + handler);
+  static void* const memory = std::malloc(bytes);
   stack_t stack = {};
   stack.ss_sp = memory;
-  stack.ss_size = handler_stack_bytes();
+  stack.ss_size = bytes;
   if (memory != nullptr) sigaltstack(&stack, nullptr);
 }
 
@@ -191,12 +187,5 @@ Stop::Vote Stop::poll(double reserve) {
 std::string Stop::reason() const { return reason_; }
 
 double Stop::seconds_left() const { return deadline_ - boot_seconds(); }
-
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, fault);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 }  // namespace sestina

@@ -47,7 +47,5 @@ class Stop {
   double deadline_ = 0, next_look_ = 0;  // seconds since boot
   bool looks_for_files_ = false;
 };
-// Blocks all signals in the calling thread: helper threads call it first.
-void block_signals();
 
 }  // namespace sestina

@@ -24,6 +24,7 @@ double adamw_bytes(std::int64_t parameters, const Options& options) {
 std::optional<double> optimizer_seconds(const RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   if (!machine.memory_bandwidth) return std::nullopt;
+  ByShape<std::int64_t> nanoseconds = tensor_costs(run.options.optimizer, ParallelOptions::Cost::seconds, machine);
   double slowest = 0;
   std::size_t first = 0;
   for (const StagePlan& stage : run.plan.stages) {
@@ -32,8 +33,7 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {
       if (stage.owner[i] == scalar_tensor) continue;
       if (!machine.peak_tflops) return std::nullopt;
-      const double cost = 1e-9 * static_cast<double>(tensor_cost(stage.specs[i], run.options.optimizer,
-                                                                 ParallelOptions::Cost::seconds, machine));
+      const double cost = 1e-9 * static_cast<double>(nanoseconds.of(stage.specs[i]));
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const auto tp = static_cast<std::size_t>(run.plan.tp);
         const bool owns = stage.owner[i] == every_rank || static_cast<std::size_t>(stage.owner[i]) == rank / tp;
@@ -49,6 +49,17 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
   return slowest;
 }
 
+// Of the rank that needs most of it.
+template <class Bytes>
+std::size_t largest(const RunPlan& run, Bytes bytes) {
+  std::size_t most = 0;
+  for (const RankMemory& memory : run.memory) most = std::max(most, bytes(memory));
+  return most;
+}
+std::size_t largest_copy(const RunPlan& run) {
+  return largest(run, [](const RankMemory& memory) { return memory.checkpoint; });
+}
+
 void estimate(RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   const double ranks = run.plan.ranks();
@@ -59,9 +70,8 @@ void estimate(RunPlan& run) {
     for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
-  std::size_t checkpoint = 0;
-  for (const RankMemory& memory : run.memory) checkpoint = std::max(checkpoint, memory.checkpoint);
-  if (machine.disk_bandwidth) run.checkpoint_s = static_cast<double>(checkpoint) / (*machine.disk_bandwidth * 1e9);
+  if (machine.disk_bandwidth)
+    run.checkpoint_s = static_cast<double>(largest_copy(run)) / (*machine.disk_bandwidth * 1e9);
 }
 
 // A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.
@@ -69,16 +79,13 @@ std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
   constexpr double giga = 1e9;
   const MachineOptions& machine = run.options.machine;
   const auto bytes = [](double gigabytes) { return static_cast<std::size_t>(gigabytes * giga); };
-  std::size_t on_device = 0, copy = 0;
-  for (const RankMemory& memory : run.memory) {
-    on_device = std::max(on_device, memory.size.total());
-    copy = std::max(copy, memory.checkpoint);
-  }
+  const std::size_t on_device = largest(run, [](const RankMemory& memory) { return memory.size.total(); });
   std::vector<RunPlan::Memory> compared;
   if (machine.memory) compared.push_back({"a device", on_device, bytes(*machine.memory)});
   if (machine.host_memory) {
     const auto ranks = static_cast<std::size_t>(std::max(1, run.options.parallel.node_size));
-    compared.push_back({"a node", ranks * (machine.memory ? copy : run.needed_bytes), bytes(*machine.host_memory)});
+    compared.push_back(
+        {"a node", ranks * (machine.memory ? largest_copy(run) : run.needed_bytes), bytes(*machine.host_memory)});
   }
   if (compared.empty() && run.plan.ranks() == 1)
     if (const std::uint64_t available = available_memory_bytes(); available > 0)
@@ -93,7 +100,7 @@ RunPlan make_run_plan(const Options& options) {
   run.options = options;
   run.plan = make_plan(options);
   run.memory = rank_memory(run.plan, options);
-  for (const RankMemory& memory : run.memory) run.needed_bytes = std::max(run.needed_bytes, memory.total());
+  run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);
   run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
   run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;

@@ -11,11 +11,11 @@
 #include "app/train/progress.hpp"
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
-#include "io/store/quiet_threads.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/text_files.hpp"
 #include "io/tokens/token_file.hpp"
 #include "io/tokens/token_file_forms.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

@@ -12,8 +12,8 @@
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_retention.hpp"
 #include "io/checkpoint/checkpoint_save.hpp"
-#include "io/store/quiet_threads.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

@@ -5,11 +5,11 @@
 #include <unordered_map>
 
 #include "io/store/mapped_file.hpp"
-#include "io/store/quiet_threads.hpp"
 #include "io/tokenizer/bpe_bytes.hpp"
 #include "io/tokenizer/bpe_cache.hpp"
 #include "io/tokenizer/tokenizer_json.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "io/store/quiet_threads.hpp"
 #include "io/tokenizer/bpe_bytes.hpp"
 #include "io/tokenizer/bpe_train.hpp"
 #include "io/tokenizer/pretokenize.hpp"
@@ -14,6 +13,7 @@
 #include "io/tokenizer/tokenizer_added.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

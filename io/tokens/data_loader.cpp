@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "io/store/quiet_threads.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 

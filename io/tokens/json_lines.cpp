@@ -4,9 +4,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "io/store/quiet_threads.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

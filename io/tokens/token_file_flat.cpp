@@ -5,8 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "io/store/quiet_threads.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {

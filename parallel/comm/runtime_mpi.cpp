@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/quiet_threads.hpp"
 #include "parallel/comm/copy_blocks.hpp"
 #include "parallel/comm/poll.hpp"
 #include "parallel/comm/roll_call_mpi.hpp"
@@ -270,7 +271,7 @@ volatile std::sig_atomic_t leave_code = 0;  // of a process that hangs in MPI_Fi
 class StartGuard {
  public:
   StartGuard(double timeout, const std::function<int()>& give_up)
-      : thread_([this, timeout, give_up] { watch(timeout, give_up); }) {}
+      : thread_(quiet_thread([this, timeout, give_up] { watch(timeout, give_up); })) {}
   ~StartGuard() {
     {
       const std::lock_guard lock(mutex_);
@@ -284,9 +285,6 @@ class StartGuard {
 
  private:
   void watch(double timeout, const std::function<int()>& give_up) {
-    sigset_t all;  // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
     constexpr std::chrono::milliseconds interval(50);
     constexpr double patience = 5;  // seconds from a vote to stop: usually the ranks meet meanwhile, and agree on it
     double waited = 0, since_vote = 0;

@@ -55,7 +55,7 @@ void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const Assignment best = assign_optimal(draft.cost, dp * tp);
   std::vector<std::int64_t> bytes(at(dp * tp), 0);  // master weights and state
-  StateBytes state(options.optimizer);
+  ByShape<std::size_t> state = state_bytes(options.optimizer);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
     const TensorSpec& spec = stage.specs[at(draft.specs[i])];
     bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
@@ -121,11 +121,10 @@ void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const Opt
   const bool shards =
       tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
   std::vector<std::int64_t> cost = stage.cost;
+  ByShape<std::int64_t> cost_of_shard = tensor_costs(options.optimizer, parallel.cost, options.machine);
   for (std::size_t i = 0; shards && i < cost.size(); ++i)
     if (stage.owner[i] != scalar_tensor)
-      cost[i] = parallel.tp_update == TpUpdate::distributed
-                    ? (cost[i] + tp - 1) / tp
-                    : tensor_cost(local[i], options.optimizer, parallel.cost, options.machine);
+      cost[i] = parallel.tp_update == TpUpdate::distributed ? (cost[i] + tp - 1) / tp : cost_of_shard.of(local[i]);
   for_ranks(stage, dp, tp, [&](std::size_t rank, std::size_t spec) {
     stage.rank_cost[rank] += cost[spec];
     stage.rank_elements[rank] += (shards ? local : stage.specs)[spec].elements();
@@ -227,9 +226,10 @@ StagePlan plan_stage(const Options& options, LayerRange layers) {
   StagePlan stage;
   stage.layers = layers;
   stage.specs = tensor_specs(options.model, layers);
+  ByShape<std::int64_t> cost = tensor_costs(options.optimizer, options.parallel.cost, options.machine);
   for (const TensorSpec& spec : stage.specs) {
     const bool matrix = is_matrix_optimized(spec, options.optimizer);
-    stage.cost.push_back(matrix ? tensor_cost(spec, options.optimizer, options.parallel.cost, options.machine) : 0);
+    stage.cost.push_back(matrix ? cost.of(spec) : 0);
     stage.owner.push_back(matrix ? every_rank : scalar_tensor);
     stage.home.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
   }

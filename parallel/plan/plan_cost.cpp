@@ -35,10 +35,15 @@ std::int64_t tensor_cost(const TensorSpec& spec, const OptimizerOptions& optimiz
   return sum;
 }
 
-std::size_t StateBytes::of(const TensorSpec& spec) {
-  const auto [place, is_new] = known_.try_emplace({spec.rows, spec.cols, spec.heads}, std::size_t{0});
-  if (is_new) place->second = optimizer_state_bytes({spec}, optimizer_, sizeof(float));
-  return place->second;
+ByShape<std::int64_t> tensor_costs(const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
+                                   const MachineOptions& machine) {
+  return ByShape<std::int64_t>(
+      [&optimizer, cost, &machine](const TensorSpec& spec) { return tensor_cost(spec, optimizer, cost, machine); });
+}
+
+ByShape<std::size_t> state_bytes(const OptimizerOptions& optimizer) {
+  return ByShape<std::size_t>(
+      [&optimizer](const TensorSpec& spec) { return optimizer_state_bytes({spec}, optimizer, sizeof(float)); });
 }
 
 void require_machine(ParallelOptions::Cost cost, const MachineOptions& machine) {

@@ -1,9 +1,11 @@
 // What updating a matrix costs, for the balance of loads. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
@@ -21,17 +23,26 @@ double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols
 // Cost of one tensor, all its heads where it is updated by heads: elements, FLOPs (rounded by matrix), or nanoseconds.
 std::int64_t tensor_cost(const TensorSpec&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
-// Bytes of optimizer state of matrices. A model has few shapes, and some kinds list their state block by block: each
-// shape is asked for once.
-class StateBytes {
+// A number of matrices that follows from their shape. A model has few shapes and very many matrices, and some kinds go
+// through theirs block by block: each shape is asked for once.
+template <class Number>
+class ByShape {
  public:
-  explicit StateBytes(const OptimizerOptions& optimizer) : optimizer_(optimizer) {}
-  std::size_t of(const TensorSpec&);
+  explicit ByShape(std::function<Number(const TensorSpec&)> number) : number_(std::move(number)) {}
+  Number of(const TensorSpec& spec) {
+    const auto [place, is_new] = known_.try_emplace({spec.rows, spec.cols, spec.heads}, Number{});
+    if (is_new) place->second = number_(spec);
+    return place->second;
+  }
 
  private:
-  const OptimizerOptions& optimizer_;
-  std::map<std::tuple<std::int64_t, std::int64_t, int>, std::size_t> known_;  // rows, columns, heads
+  std::function<Number(const TensorSpec&)> number_;
+  std::map<std::tuple<std::int64_t, std::int64_t, int>, Number> known_;  // rows, columns, heads
 };
+
+// Of tensor_cost, and bytes of optimizer state. What is given must outlive them.
+ByShape<std::int64_t> tensor_costs(const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
+ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 
 // Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);

@@ -22,11 +22,11 @@ void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const 
                   const Options& options, const StorageWidth& width) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const bool shared = shares_state(options.parallel);
-  StateBytes state_bytes(options.optimizer);
+  ByShape<std::size_t> bytes_of_state = state_bytes(options.optimizer);
   for (std::size_t i = 0; i < stage.specs.size(); ++i) {
     if (stage.owner[i] == scalar_tensor) continue;
     const TensorSpec& kept = shared ? local[i] : stage.specs[i];
-    const std::size_t state = state_bytes.of(kept);
+    const std::size_t state = bytes_of_state.of(kept);
     const std::size_t master = static_cast<std::size_t>(local[i].elements()) * width.accumulate;
     for (int rank = 0; rank < dp * tp; ++rank) {
       if (stage.owner[i] != every_rank && stage.owner[i] != rank / tp) continue;

@@ -18,6 +18,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "regression"))
+from run_case import tensor_digests  # noqa: E402
+
 LAUNCH = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -35,10 +38,8 @@ def run(program, deck, folder, arguments):
     return [line for line in lines if line["kind"] == "train"]
 
 
-def tensors(folder):
-    """What the manifest of the newest checkpoint says of each piece of each tensor."""
-    manifest = json.loads((folder / "checkpoints/latest/manifest.json").read_text())
-    return {(tensor["path"], piece.get("row_begin", 0)): piece["xxh3_64"] for tensor in manifest["tensors"] for piece in tensor["pieces"]}
+def newest_tensors(folder):
+    return tensor_digests(folder / "checkpoints/latest")
 
 
 def compare(deck, arguments):
@@ -48,7 +49,7 @@ def compare(deck, arguments):
             folders = [pathlib.Path(work) / name for name in ("old", "new")]
             lines = [run(program, deck, folder, arguments) for program, folder in zip((arguments.old, arguments.new), folders)]
             numbers = [[(line["step"], line["loss"], line["grad_norm"]) for line in side] for side in lines]
-            same = same and numbers[0] == numbers[1] and tensors(folders[0]) == tensors(folders[1])
+            same = same and numbers[0] == numbers[1] and newest_tensors(folders[0]) == newest_tensors(folders[1])
             for side, (seconds, bytes_) in enumerate(zip(times, peaks)):
                 seconds.append(statistics.median(line["step_s"] for line in lines[side][1:]))
                 bytes_.append(max(line["memory_peak_bytes"] for line in lines[side]))

@@ -10,8 +10,7 @@ CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
 MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp"}  # where types depend on the backend of this build
 
-KINDS = {match.group(1) for path in tree.sources(["core/optimizer/kinds"])
-         for match in re.finditer(r'\.name = "([a-z-]+)"|kl_kind\("', tree.text(path)) if match.group(1)} | {"kl-shampoo", "kl-soap"}
+KINDS = {name.replace("_", "-") for name in re.findall(r"K\((\w+)\) *\\?$", tree.text("core/deck/kinds.hpp"), re.MULTILINE)}
 KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')
 NAME_TEST = re.compile(r"\b(spec|whole|local|tensor)\.name\.(find|rfind|contains|starts_with|ends_with)\(")
 KNOWS_TENSORS = re.compile("^(kernels|core|parallel|app)/")  # io/hf translates between the names of others and ours

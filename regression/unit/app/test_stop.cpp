@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/start/stop.hpp"
+#include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {
@@ -222,8 +223,7 @@ TEST_F(StopTest, WhatTheDeckDoesNotCatchTakesItsUsualEffect) {
 TEST_F(StopTest, HelperThreadsLeaveSignalsToTheMainThread) {
   Stop stop(run_, dir_);
   bool blocked = false;
-  std::thread([&] {
-    block_signals();
+  quiet_thread([&] {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     blocked = sigismember(&mask, SIGTERM) && sigismember(&mask, SIGINT) && !sigismember(&mask, SIGSEGV);

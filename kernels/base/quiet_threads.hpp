@@ -15,13 +15,14 @@
 
 namespace sestina {
 
-// All signals are blocked in the calling thread while one of these lives, and in every thread that is started
-// meanwhile for good, because a thread inherits the mask.
+// All signals but those of a fault of the thread itself are blocked in the calling thread while one of these lives, and
+// in every thread that is started meanwhile for good, because a thread inherits the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
