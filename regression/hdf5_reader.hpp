@@ -20,6 +20,7 @@ class Hdf5Reader {
   Hdf5Reader(const Hdf5Reader&) = delete;
   Hdf5Reader& operator=(const Hdf5Reader&) = delete;
 
+  const std::string& path() const { return path_; }
   std::vector<double> numbers(const std::string& name) const { return read<double>(name, H5T_NATIVE_DOUBLE); }
   std::vector<std::int32_t> integers(const std::string& name) const {
     return read<std::int32_t>(name, H5T_NATIVE_INT32);

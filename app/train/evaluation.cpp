@@ -17,33 +17,36 @@ MeanError mean_error(const std::vector<double>& values) {
 }
 
 template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Session<Exec, T>& session, const SampleSet& set, int batches,
-                                        const std::function<bool()>& stop, const EvaluationShare& share) {
-  const auto B = static_cast<std::size_t>(session.setting().micro_batch),
-             length = static_cast<std::size_t>(session.setting().sequence);
+std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const SampleSet& set, int batches,
+                                        const std::function<bool()>& stop) {
+  const ProcessGrid& grid = executor.grid();
+  const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
+             length = static_cast<std::size_t>(executor.setting().sequence);
+  const bool all_here = grid.dp == 1 && executor.pipeline().size() == 1;
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
   std::vector<double> losses((wanted + B - 1) / B, 0.0), window_losses;
-  std::vector<Acc<T>> token_losses(share.parts == 1 ? B * length : 0);
+  std::vector<Acc<T>> token_losses(all_here ? B * length : 0);
   for (std::size_t i = 0; i < losses.size(); ++i) {
     if (stop()) return std::nullopt;
-    if (i % static_cast<std::size_t>(share.parts) != static_cast<std::size_t>(share.part)) continue;
+    if (i % static_cast<std::size_t>(grid.dp) != static_cast<std::size_t>(grid.dp_rank)) continue;
     const std::uint64_t sample = i * B;
     const std::size_t rows = std::min<std::uint64_t>(B, wanted - sample);
     for (std::size_t b = 0; b < rows; ++b) set.read(sample + b, &tokens[b * (length + 1)], &first_key[b * length]);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
-    session.load(tokens.data(), session.setting().mask_documents ? first_key.data() : nullptr);
-    losses[i] = session.loss();
-    if (share.parts != 1) continue;
-    session.token_losses(token_losses.data());
+    losses[i] = executor.loss({tokens.data(), executor.setting().mask_documents ? first_key.data() : nullptr});
+    if (!all_here) continue;
+    executor.token_losses(token_losses.data());
     for (std::size_t b = 0; b < rows; ++b) {
       const auto begin = token_losses.begin() + static_cast<std::ptrdiff_t>(b * length);
       window_losses.push_back(std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(length), 0.0) /
                               static_cast<double>(length));
     }
   }
-  if (share.sum) share.sum(losses);
+  // Every place is filled by one rank: the sums are exact.
+  grid.dp_group->all_reduce(losses.data(), losses.size(), Reduction::sum);
+  executor.pipeline().all_reduce(losses.data(), losses.size(), Reduction::sum);
   Evaluation result;
   result.tokens = wanted * length;
   result.window_losses = std::move(window_losses);
@@ -52,9 +55,9 @@ std::optional<Evaluation> evaluate_loss(Session<Exec, T>& session, const SampleS
   return result;
 }
 
-#define SESTINA_EVALUATE(Exec, T)                                                                     \
-  template std::optional<Evaluation> evaluate_loss<Exec, T>(Session<Exec, T>&, const SampleSet&, int, \
-                                                            const std::function<bool()>&, const EvaluationShare&);
+#define SESTINA_EVALUATE(Exec, T)                                                                      \
+  template std::optional<Evaluation> evaluate_loss<Exec, T>(Executor<Exec, T>&, const SampleSet&, int, \
+                                                            const std::function<bool()>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)
 
 }  // namespace sestina

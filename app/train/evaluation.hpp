@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/session.hpp"
 #include "io/tokens/data_loader.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 
@@ -22,17 +22,11 @@ struct MeanError {
 };
 MeanError mean_error(const std::vector<double>&);
 
-// Ranks share the micro-batches: this one computes numbers i with i mod parts = part, and `sum` adds the losses of all,
-// in which the places of other ranks are zero.
-struct EvaluationShare {
-  int part = 0, parts = 1;
-  std::function<void(std::vector<double>&)> sum;  // empty: one rank
-};
-
+// Data-parallel ranks share the micro-batches: rank r computes numbers i with i mod dp = r, and all have the sum.
 // Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
 // so; it is asked ahead of every micro-batch, whoever computes it.
 template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Session<Exec, T>&, const SampleSet&, int batches,
-                                        const std::function<bool()>& stop, const EvaluationShare& = {});
+std::optional<Evaluation> evaluate_loss(Executor<Exec, T>&, const SampleSet&, int batches,
+                                        const std::function<bool()>& stop);
 
 }  // namespace sestina

@@ -41,8 +41,8 @@ Options options_of(const Source& source, DeckArguments layers) {
   return options;
 }
 
-template <class Exec, class T>
-void restore(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields,
+template <class Exec>
+void restore(const Exec& exec, const CheckpointReader& reader, const std::vector<StateField>& fields,
              bool reset_missing, ExitCode nonfinite) {
   std::vector<std::byte> host;
   std::size_t missing = 0;
@@ -60,14 +60,14 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     host.resize(field.bytes());
     reader.read(field, host.data());
     require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of step {}", reader.run().step));
-    session.copy_from_host(field, host.data());
+    copy_from_host(exec, field, host.data());
   }
   if (missing > 0)
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
 }
 
-template <class Exec, class T>
-void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
+template <class Exec>
+void restore_hf_weights(const Exec& exec, const std::vector<StateField>& fields, const ModelConfig& whole,
                         const std::string& folder) {
   const SafeTensors file = open_hf_weights(folder, whole);
   std::map<std::string, TensorSpec> specs;
@@ -83,27 +83,27 @@ void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>
       const float* from = host.data() + row * spec.cols + first;
       slab.insert(slab.end(), from, from + field.row_elements());
     }
-    session.copy_from_host(field, slab.data());
+    copy_from_host(exec, field, slab.data());
   }
 }
 
 template <class Exec, class T>
-void restore_weights(Session<Exec, T>& session, const Source& source) {
+void restore_weights(Executor<Exec, T>& executor, const Source& source) {
   if (!source.hf.empty()) {
-    restore_hf_weights(session, session.model_fields(), session.config(), source.hf);
+    restore_hf_weights(executor.exec(), executor.model_fields(), executor.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore(session, reader, session.model_fields(), false, ExitCode::diverged);
+    restore(executor.exec(), reader, executor.model_fields(), false, ExitCode::diverged);
   }
-  session.weights_changed();
+  executor.weights_changed();
 }
 
-#define SESTINA_RESTORE(Exec, T)                                                                                   \
-  template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool, \
-                                 ExitCode);                                                                        \
-  template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                        \
-  template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
-                                            const std::string&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE)
+#define SESTINA_RESTORE(Exec)                                                                                        \
+  template void restore<Exec>(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool, ExitCode); \
+  template void restore_hf_weights<Exec>(const Exec&, const std::vector<StateField>&, const ModelConfig&,            \
+                                         const std::string&);
+SESTINA_INSTANTIATE_SPACES(SESTINA_RESTORE)
+#define SESTINA_RESTORE_WEIGHTS(Exec, T) template void restore_weights<Exec, T>(Executor<Exec, T>&, const Source&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE_WEIGHTS)
 
 }  // namespace sestina

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "app/command/verbs.hpp"
-#include "core/session.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/hf/hf_model.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 
@@ -18,19 +18,19 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
 // The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says.
 Options options_of(const Source&, DeckArguments);
 
-// Reads fields of the session (or of what is built around it). A field that the checkpoint lacks is an Error(bad_data),
+// Reads fields. A field that the checkpoint lacks is an Error(bad_data),
 // or with reset_missing stays as it is, with one line in the log for all of them; a value that is not finite is an
 // Error(nonfinite). weights_changed() is the caller's.
-template <class Exec, class T>
-void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
+template <class Exec>
+void restore(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
              ExitCode nonfinite = ExitCode::bad_data);
 
 // A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
-void restore_weights(Session<Exec, T>&, const Source&);
+void restore_weights(Executor<Exec, T>&, const Source&);
 // Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model. Likewise.
-template <class Exec, class T>
-void restore_hf_weights(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
+template <class Exec>
+void restore_hf_weights(const Exec&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);
 
 }  // namespace sestina

@@ -47,6 +47,7 @@ WriterGroup writer_group(const Options& options, Runtime& runtime) {
   group.timeout = options.run.abort_timeout;
   group.dp = options.parallel.dp;
   group.tp = options.parallel.tp;
+  group.pp = runtime.size() / (group.dp * group.tp);
   return group;
 }
 
@@ -73,26 +74,27 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       metrics_(metrics),
       exec_(exec),
       trace_(options_, setup.run_dir, runtime.world()),
-      model_(exec, options_, runtime.world(), trace_.get()),
+      executor_(exec, options_, runtime.world(), trace_.get()),
       schedule_(options_.schedule),
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
       rank_steps_(static_cast<std::size_t>(runtime.size())) {
-  model_.initialise(options_.run.seed);
-  model_.session().optimizer().dump_failures(
-      [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
+  executor_.initialise(options_.run.seed);
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
+    executor_.stage(i).optimizer().dump_failures(
+        [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
   runtime_.together([this] {  // files are read: one rank may fail
     if (!setup_.checkpoint.empty())
       load();
     else if (!options_.model.from_hf.empty())
-      restore_hf_weights(model_.session(), model_.model_fields(), options_.model, options_.model.from_hf);
+      restore_hf_weights(exec_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
-  model_.weights_changed();
+  executor_.weights_changed();
   if (options_.metrics.tensors_every > 0)
-    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, model_.session().tensors());
-  const BatchShare& share = model_.share();
+    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
+  const BatchShare& share = executor_.share();
   const auto B = static_cast<std::uint64_t>(share.micro_batch);
   loader_ =
       std::make_unique<DataLoader>(training_, share.micro_batch, options_.data.sequence_length,
@@ -122,7 +124,7 @@ ExitCode Trainer<Exec, T>::run() {
   if (saved_step_ != step_) save();
   wait_for_saves();
   drain_events();
-  model_.finish_gather();
+  executor_.finish_gather();
   double unsaved = saved_step_ == step_ && checkpoints_.failures_in_a_row() == 0 ? 0 : 1;
   runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
   const bool saved = unsaved == 0;
@@ -140,48 +142,69 @@ ExitCode Trainer<Exec, T>::run() {
 template <class Exec, class T>
 bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   trace_.before_step();
-  model_.take_gather_seconds();  // an evaluation may have waited for weights, or the last update was skipped
-  model_.take_reduce_seconds();
+  executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
-  if (!accumulate()) return false;
-  const auto [loss, norm, weights_finite] = model_.complete();  // gradients are with their owners
-  if (!weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
-  loss_ = loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
-  // A device is waited for in there: on one rank, for its forward and backward passes.
-  clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
-  if (several() && stop_voted()) return false;
-  sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
-  if (!finite(loss_, norm)) return true;  // decided before the update: weights and moments are untouched
-  const double factor = schedule_.factor(step_ + 1);
-  const bool diagnose = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
-  if (diagnose) diagnostics_->before_update(exec_);
-  model_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
+  const StepEnd end = executor_.step(step_ + 1, *this);
+  if (end == StepEnd::dropped || stopped_) return false;
+  if (end == StepEnd::refused) return true;
+  if (options_.parallel.is_async()) accept(executor_.sums());
   clock_.end(Phase::optimizer);
   note_refresh_failures();
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
-  if (diagnose) write_diagnostics();
-  report(norm, factor);
+  if (diagnose_) write_diagnostics();
+  report(executor_.sums().norm);
   return true;
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::report(double norm, double factor) {
-  Optimizer<Exec, T>& optimizer = model_.session().optimizer();
-  clock_.move(Phase::optimizer, Phase::refresh, optimizer.take_refresh_seconds());
-  clock_.move(Phase::optimizer, Phase::gather, model_.take_home_seconds());
-  clock_.move(Phase::forward_backward, Phase::gather, model_.take_gather_seconds());
-  clock_.move(Phase::forward_backward, Phase::reduce, model_.take_reduce_seconds());
+BatchView Trainer<Exec, T>::next_batch() {
+  clock_.end(Phase::forward_backward);
+  loader_->next(batch_);
+  clock_.end(Phase::data);
+  return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
+}
+
+// Decided before the update of a synchronous step: what is refused leaves weights and moments untouched.
+template <class Exec, class T>
+bool Trainer<Exec, T>::accept(const StepSums& sums) {
+  if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
+  loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
+  // A device is waited for in there: on one rank, for its forward and backward passes.
+  clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
+  if (several() && stop_voted() && !options_.parallel.is_async()) return false;
+  sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
+  return finite(loss_, sums.norm);
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::before_update() {
+  diagnose_ = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
+  if (diagnose_) diagnostics_->before_update(exec_);
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::report(double norm) {
+  double age = 0, refresh = 0;
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
+    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
+    refresh += optimizer.take_refresh_seconds();
+    age = std::max(age, static_cast<double>(optimizer.preconditioner_age()));
+  }
+  const auto seconds = executor_.take_seconds();
+  clock_.move(Phase::optimizer, Phase::refresh, refresh);
+  clock_.move(Phase::optimizer, Phase::gather, seconds.homes);
+  clock_.move(Phase::forward_backward, Phase::gather, seconds.gather);
+  clock_.move(Phase::forward_backward, Phase::reduce, seconds.reduce);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
   static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
-  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()),
-                      static_cast<double>(optimizer.preconditioner_age())};
+  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()), age};
   runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
   const RankStep all = of_all_ranks(rank_steps_);
   longest_step_ = std::max(longest_step_, all.seconds.back());
-  report_.step(step_, tokens_, loss_, norm, factor * options_.optimizer.lr, skipped_, all);
+  report_.step(step_, tokens_, loss_, norm, schedule_.factor(step_) * options_.optimizer.lr, skipped_, all);
 }
 
 template <class Exec, class T>
@@ -190,27 +213,9 @@ void Trainer<Exec, T>::write_loads() {
   const double mine = update_seconds_ / static_cast<double>(updates_);
   std::vector<double> seconds(static_cast<std::size_t>(runtime_.size()));
   runtime_.world().all_gather(&mine, sizeof mine, seconds.data());
-  metrics_.loads(step_, seconds, model_.plan().rank_cost);
+  metrics_.loads(step_, seconds, executor_.rank_costs());
   update_seconds_ = 0;
   updates_ = 0;
-}
-
-template <class Exec, class T>
-bool Trainer<Exec, T>::accumulate() {
-  const double scale = 1.0 / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
-  const int micros = model_.share().count;
-  for (int micro = 0; micro < micros; ++micro) {
-    {
-      const TraceSpan span(trace_.get(), "data");
-      loader_->next(batch_);
-    }
-    clock_.end(Phase::data);
-    model_.session().load(batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr);
-    model_.forward_backward(scale, micro);
-    clock_.end(Phase::forward_backward);
-    if (!several() && micro + 1 < micros && stop_voted()) return false;
-  }
-  return true;
 }
 
 template <class Exec, class T>
@@ -244,7 +249,9 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
 
 template <class Exec, class T>
 void Trainer<Exec, T>::note_refresh_failures() {
-  const std::int64_t failures = model_.session().optimizer().refresh_failures();
+  std::int64_t failures = 0;
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
+    failures += executor_.stage(i).optimizer().refresh_failures();
   if (failures == refresh_failures_) return;
   const std::string what = fmt::format("{} preconditioners keep their last valid result", failures - refresh_failures_);
   spdlog::warn("step {}: {}", step_ + 1, what);
@@ -256,10 +263,10 @@ template <class Exec, class T>
 void Trainer<Exec, T>::write_diagnostics() {
   std::vector<typename TensorDiagnostics<Exec, T>::Values> values;
   diagnostics_->after_update(exec_, values);
+  const std::vector<OwnedTensor<Exec, T>> tensors = executor_.tensors();
   std::vector<Metrics::TensorLine> lines;
   for (std::size_t i = 0; i < values.size(); ++i)
-    lines.push_back(
-        {model_.session().tensors()[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
+    lines.push_back({tensors[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
   metrics_.tensors(step_, lines);
 }
 
@@ -283,13 +290,8 @@ void Trainer<Exec, T>::evaluate() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "evaluation");
   const double start = now_seconds();
-  EvaluationShare share{model_.grid().dp_rank, model_.grid().dp, {}};
-  if (share.parts > 1)
-    share.sum = [this](std::vector<double>& losses) {
-      model_.grid().dp_group->all_reduce(losses.data(), losses.size(), Reduction::sum);
-    };
-  const auto result = evaluate_loss(
-      model_.session(), *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); }, share);
+  const auto result =
+      evaluate_loss(executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); });
   if (!result) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;
   metrics_.validation(step_, tokens_, result->loss, result->bits_per_byte, seconds);
@@ -311,8 +313,24 @@ RunState Trainer<Exec, T>::run_state() const {
   state.tokenizer_digest = setup_.tokenizer_digest;
   state.instruction_set = instruction_set();
   state.loss = loss_;
-  state.extra = nlohmann::json{{"skipped", skipped_}}.dump();
+  nlohmann::json extra{{"skipped", skipped_}};
+  if (options_.parallel.is_async()) {
+    const PipelineState pipeline = executor_.pipeline_state();
+    extra["pipeline"] = {{"ahead", pipeline.ahead},
+                         {"micros", pipeline.micros},
+                         {"stash", pipeline.stash},
+                         {"origin", pipeline.origin},
+                         {"started", pipeline.started}};
+  }
+  state.extra = extra.dump();
   return state;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Trainer<Exec, T>::all_fields() const {
+  std::vector<StateField> fields = executor_.fields();
+  for (StateField& field : executor_.in_flight_fields(false)) fields.push_back(std::move(field));
+  return fields;
 }
 
 template <class Exec, class T>
@@ -324,8 +342,8 @@ void Trainer<Exec, T>::save() {
   drain_events();
   require_run_dir();
   take_snapshot(
-      model_.fields(), run_state(),
-      [this](const StateField& field, void* host) { model_.session().copy_to_host(field, host); }, slot);
+      all_fields(), run_state(), [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); },
+      slot);
   std::string problem;
   for (const std::string& found : runtime_.world().all_gather(slot.problem))
     if (problem.empty()) problem = found;
@@ -379,7 +397,7 @@ void Trainer<Exec, T>::load() {
                                                                 : Verify::all,
                                 setup_.poll);
   if (setup_.weights_only) {
-    restore(model_.session(), reader, model_.model_fields(), false);
+    restore(exec_, reader, executor_.model_fields(), false);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
     if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
@@ -390,8 +408,8 @@ void Trainer<Exec, T>::load() {
       run.tokenizer_digest != setup_.tokenizer_digest)
     fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
          run.tokenizer_digest, setup_.tokenizer_digest);
-  restore(model_.session(), reader, model_.model_fields(), false);
-  restore(model_.session(), reader, model_.optimizer_fields(), options_.optimizer.reset_missing);
+  restore(exec_, reader, executor_.model_fields(), false);
+  restore(exec_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
   step_ = run.step;
   sample_ = run.sample;
   tokens_ = run.tokens;
@@ -399,12 +417,30 @@ void Trainer<Exec, T>::load() {
     saved_step_ = newest_step_ = run.step;
     checkpoints_.resumed_from(setup_.checkpoint);
   }
-  if (!run.extra.empty()) skipped_ = nlohmann::json::parse(run.extra).value("skipped", std::int64_t{0});
+  const nlohmann::json extra = run.extra.empty() ? nlohmann::json::object() : nlohmann::json::parse(run.extra);
+  skipped_ = extra.value("skipped", std::int64_t{0});
+  load_in_flight(reader, extra);
   if (run.instruction_set != instruction_set())
     spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
                  run.instruction_set, instruction_set());
   spdlog::info("resumed from {} at step {}", setup_.checkpoint, step_);
   metrics_.rewind(step_, step_);
+}
+
+// What an asynchronous pipeline had in flight, where it is this pipeline.
+template <class Exec, class T>
+void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
+  executor_.start_at(step_);
+  const bool was = extra.contains("pipeline");
+  if (options_.parallel.is_async() && was) {
+    const nlohmann::json& stored = extra["pipeline"];
+    const PipelineState state{stored.at("ahead"), stored.at("micros"), stored.at("stash"), stored.at("origin"),
+                              stored.at("started")};
+    if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
+  }
+  if (was || options_.parallel.is_async())
+    spdlog::info("the pipeline starts empty at step {}{}", step_,
+                 was ? ": what was in flight in the checkpoint belongs to another one" : "");
 }
 
 #define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;

@@ -1,7 +1,7 @@
-// The training run of one rank: owns all, and shows the step. What a rank computes with lies in core/session.hpp, what
-// the ranks do together in parallel/step/distributed_session.hpp.
+// The training run of one rank: owns all, and drives the steps, which the executor takes (parallel/step/executor.hpp).
 #pragma once
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "app/start/run_dir.hpp"
@@ -14,7 +14,7 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "parallel/step/distributed_session.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 
@@ -36,7 +36,7 @@ struct TrainSetup {
 };
 
 template <class Exec, class T>
-class Trainer {
+class Trainer final : StepDriver {
  public:
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
   Trainer(const Exec&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
@@ -47,8 +47,14 @@ class Trainer {
   bool step();
 
  private:
-  bool accumulate();                      // forward and backward of this rank's share of a global batch
-  bool finite(double loss, double norm);  // applies run.on_nonfinite
+  // What the executor asks in a step.
+  BatchView next_batch() override;
+  double factor(std::int64_t update) override { return schedule_.factor(update); }
+  bool interrupted() override { return !several() && stop_voted(); }
+  void passes_done() override { clock_.end(Phase::forward_backward); }
+  bool accept(const StepSums&) override;
+  void before_update() override;
+  bool finite(double loss, double norm);                     // applies run.on_nonfinite
   [[noreturn]] void fail_diverged(const std::string& what);  // on all ranks
   void evaluate();
   void save();
@@ -57,9 +63,11 @@ class Trainer {
   void drain_events();
   bool stop_voted();  // on all ranks together
   void load();
+  void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
+  std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  void report(double norm, double factor);
+  void report(double norm);
   void write_loads();  // of the updates since the last call; collective
   RunState run_state() const;
   bool several() const { return runtime_.size() > 1; }
@@ -71,7 +79,7 @@ class Trainer {
   Metrics& metrics_;
   Exec exec_;
   RunTrace trace_;
-  DistributedSession<Exec, T> model_;
+  Executor<Exec, T> executor_;
   Schedule schedule_;
   std::unique_ptr<DataLoader> loader_;
   const SampleSet& training_;
@@ -88,7 +96,7 @@ class Trainer {
   double loss_ = 0, longest_step_ = 0;
   double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
   std::int64_t updates_ = 0;
-  bool save_voted_ = false, stopped_ = false, saves_fail_ = false;
+  bool save_voted_ = false, stopped_ = false, saves_fail_ = false, diagnose_ = false;
 };
 
 }  // namespace sestina

@@ -92,9 +92,9 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
 }
 
 template <class Exec, class T>
-std::vector<double> score_choices(Session<Exec, T>& session, const std::vector<ChoiceTokens>& choices) {
-  const auto B = static_cast<std::size_t>(session.setting().micro_batch),
-             length = static_cast<std::size_t>(session.setting().sequence);
+std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector<ChoiceTokens>& choices) {
+  const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
+             length = static_cast<std::size_t>(executor.setting().sequence);
   std::vector<std::int32_t> window(B * (length + 1));
   std::vector<Acc<T>> losses(B * length);
   std::vector<double> scores;
@@ -104,9 +104,8 @@ std::vector<double> score_choices(Session<Exec, T>& session, const std::vector<C
     for (std::size_t b = 0; b < rows; ++b)
       std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
                 window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
-    session.load(window.data(), nullptr);
-    session.loss();
-    session.token_losses(losses.data());
+    executor.loss({window.data(), nullptr});
+    executor.token_losses(losses.data());
     for (std::size_t b = 0; b < rows; ++b) {
       const ChoiceTokens& choice = choices[first + b];
       double score = 0;
@@ -132,7 +131,7 @@ ChoiceResult choice_result(const std::vector<Question>& questions, const std::ve
 }
 
 #define SESTINA_CHOICES(Exec, T) \
-  template std::vector<double> score_choices<Exec, T>(Session<Exec, T>&, const std::vector<ChoiceTokens>&);
+  template std::vector<double> score_choices<Exec, T>(Executor<Exec, T>&, const std::vector<ChoiceTokens>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHOICES)
 
 }  // namespace sestina

@@ -32,9 +32,9 @@ struct ChoiceTokens {
 std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>&, const std::string& path, const Codec&,
                                         std::int64_t end_of_document, const ModelConfig&);
 
-// Log-likelihood of each choice in nats. The session's windows have room for the longest (ids.size() - 1).
+// Log-likelihood of each choice in nats. The executor's windows have room for the longest (ids.size() - 1).
 template <class Exec, class T>
-std::vector<double> score_choices(Session<Exec, T>&, const std::vector<ChoiceTokens>&);
+std::vector<double> score_choices(Executor<Exec, T>&, const std::vector<ChoiceTokens>&);
 
 // Share of the questions whose answer has the largest log-likelihood, and the largest per byte of the choice; of equal
 // ones the first counts.

@@ -11,9 +11,9 @@
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "core/layout/tensor_sums.hpp"
-#include "core/session.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/blas/machine_peak.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 namespace {
@@ -45,48 +45,70 @@ struct StepBench {
   double step_s = 0, forward_backward_s = 0, optimizer_s = 0, matmul_s = 0, matmul_tflops = 0;
 };
 
-// Steps with fixed hyper-parameters; the products are timed in one more pass, because timing them costs fences.
+// Feeds the executor, and times what it does.
+class BenchDriver final : public StepDriver {
+ public:
+  BenchDriver(const Options& options, const PassSetting& setting)
+      : data_(options),
+        rows_(static_cast<std::size_t>(setting.micro_batch)),
+        length_(static_cast<std::size_t>(setting.sequence)),
+        masked_(setting.mask_documents),
+        tokens_(rows_ * (length_ + 1)),
+        first_key_(rows_ * length_) {}
+
+  BatchView next_batch() override {
+    clock.end(Phase::forward_backward);
+    for (std::size_t b = 0; b < rows_; ++b)
+      data_.read(sample_++, &tokens_[b * (length_ + 1)], &first_key_[b * length_]);
+    clock.end(Phase::data);
+    return {tokens_.data(), masked_ ? first_key_.data() : nullptr};
+  }
+  double factor(std::int64_t) override { return 1; }
+  bool accept(const StepSums&) override {  // a device is waited for in the sums: for its passes
+    clock.end(Phase::forward_backward);
+    return true;
+  }
+
+  PhaseClock clock;
+
+ private:
+  BenchData data_;
+  std::size_t rows_, length_;
+  bool masked_;
+  std::uint64_t sample_ = 0;
+  std::vector<std::int32_t> tokens_, first_key_;
+};
+
+// Steps with fixed hyper-parameters; the products are timed in a few more steps, because timing them costs fences.
 template <class Exec, class T>
 StepBench time_steps(const Exec& exec, const Options& options, const BenchArguments& arguments) {
-  const SessionSetting setting = session_setting(options);
-  Session<Exec, T> session(exec, options.model, setting, &options.optimizer);
-  session.initialise(options.run.seed);
-  const BenchData data(options);
-  const auto B = static_cast<std::size_t>(setting.micro_batch), length = static_cast<std::size_t>(setting.sequence);
-  const int accumulation = options.train.global_batch / setting.micro_batch;
-  const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * static_cast<double>(length));
-  std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
-  std::uint64_t sample = 0;
-  PhaseClock clock;
-  const auto step = [&](int t) {
+  const auto alone = make_lone_communicator();
+  Executor<Exec, T> executor(exec, options, *alone);
+  executor.initialise(options.run.seed);
+  executor.weights_changed();
+  BenchDriver driver(options, executor.setting());
+  PhaseClock& clock = driver.clock;
+  int t = 0;
+  const auto step = [&] {
     clock.start();
-    for (int micro = 0; micro < accumulation; ++micro) {
-      for (std::size_t b = 0; b < B; ++b) data.read(sample++, &tokens[b * (length + 1)], &first_key[b * length]);
-      clock.end(Phase::data);
-      session.load(tokens.data(), setting.mask_documents ? first_key.data() : nullptr);
-      session.forward_backward(scale, micro);
-      clock.end(Phase::forward_backward);
-    }
-    const double norm = session.gradient_norm();
-    session.update(t, 1.0, clip_scale(norm, options.train.clip_norm));
-    exec.fence();
+    executor.step(++t, driver);
     clock.end(Phase::optimizer);
   };
 
-  int t = 0;
-  for (int i = 0; i < arguments.warmup; ++i) step(++t);
+  for (int i = 0; i < arguments.warmup; ++i) step();
   std::vector<double> total, passes, updates, products, flops;
   for (int i = 0; i < arguments.steps; ++i) {
-    step(++t);
+    step();
     total.push_back(clock.total());
     passes.push_back(clock[Phase::forward_backward]);
     updates.push_back(clock[Phase::optimizer]);
   }
-  session.model().gemm().time_products(true);
+  Gemm<Exec>& gemm = executor.stage().model().gemm();
+  gemm.time_products(true);
   for (int i = 0; i < std::max(1, std::min(5, arguments.steps)); ++i) {
-    session.model().gemm().take_count();
-    step(++t);
-    const auto count = session.model().gemm().take_count();
+    gemm.take_count();
+    step();
+    const auto count = gemm.take_count();
     products.push_back(count.seconds);
     flops.push_back(count.flops);
   }

@@ -20,16 +20,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// use(session) of a session for forward passes with the weights of the source.
+// use(executor) of an executor for forward passes with the weights of the source.
 template <class Use>
 auto with_model(const EvalArguments& arguments, const Source& source, const Options& options,
-                const SessionSetting& setting, const Use& use) {
+                const PassSetting& setting, const Use& use) {
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    Session<Exec, typename decltype(tag)::type> session(exec, options.model, setting, nullptr);
-    restore_weights(session, source);
-    return use(session);
+    const auto alone = make_lone_communicator();
+    Executor<Exec, typename decltype(tag)::type> executor(exec, options, setting, *alone);
+    restore_weights(executor, source);
+    return use(executor);
   });
 }
 
@@ -43,8 +44,8 @@ int eval_loss(const EvalArguments& arguments, const Source& source, const Option
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
   const bool held_out = has_validation(options.data);
   const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
-  const Evaluation result = with_model(arguments, source, options, session_setting(options), [&](auto& session) {
-    return *evaluate_loss(session, set, options.metrics.eval_batches, [] { return false; });
+  const Evaluation result = with_model(arguments, source, options, pass_setting(options), [&](auto& executor) {
+    return *evaluate_loss(executor, set, options.metrics.eval_batches, [] { return false; });
   });
   if (!std::isfinite(result.loss)) fail(ExitCode::diverged, "{}: its weights are finite, the loss is not", what);
   const double perplexity = std::exp(result.loss), error = mean_error(result.window_losses).error;
@@ -77,13 +78,13 @@ int eval_choices(const EvalArguments& arguments, const Source& source, const Opt
   const auto choices = choice_tokens(questions, arguments.choices, codec, end, options.model);
   std::size_t longest = 1;
   for (const ChoiceTokens& choice : choices) longest = std::max(longest, choice.ids.size() - 1);
-  SessionSetting setting = session_setting(options);
+  PassSetting setting = pass_setting(options);
   setting.sequence = static_cast<int>(longest);
   setting.micro_batch = static_cast<int>(std::clamp<std::size_t>(tokens_at_once / longest, 1, choices.size()));
   setting.mask_documents = false;
-  const ChoiceResult result = choice_result(
-      questions,
-      with_model(arguments, source, options, setting, [&](auto& session) { return score_choices(session, choices); }));
+  const ChoiceResult result =
+      choice_result(questions, with_model(arguments, source, options, setting,
+                                          [&](auto& executor) { return score_choices(executor, choices); }));
   if (arguments.json) {
     fmt::print("{}\n", Json{{"model", what},
                             {"choices", arguments.choices},

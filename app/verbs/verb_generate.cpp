@@ -173,10 +173,11 @@ int run_generate(const GenerateArguments& arguments) {
   const GenerationTimes times = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
     using T = typename decltype(tag)::type;
-    Session<Exec, T> session(exec, options.model, SessionSetting{}, nullptr);  // holds the weights
-    restore_weights(session, source);
+    const auto alone = make_lone_communicator();
+    Executor<Exec, T> executor(exec, options, PassSetting{}, *alone);  // holds the weights
+    restore_weights(executor, source);
     const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
-    Decoder<Exec, T> decoder(exec, options.model, session.weights(),
+    Decoder<Exec, T> decoder(exec, options.model, executor.stage().weights(),
                              {side_by_side, capacity, options.run.deterministic});
     return generate<Exec, T>(decoder, generation, output.sequences,
                              [&](std::size_t i, std::int32_t token) { return output.add(i, token); });

@@ -75,27 +75,41 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
   spdlog::set_default_logger(logger);
 }
 
-// parallel.dp where neither deck nor command line says it (a resumed deck does not count): all ranks that are left.
+// parallel.dp where neither deck nor command line says it (a resumed deck does not count): all ranks that are left; one
+// where there are pipeline stages, on which the ranks are laid.
 void take_all_ranks(DeckArguments& arguments, const std::string& stored, const std::string& stored_where, int ranks) {
   if (!arguments.deck.empty() || !arguments.overrides.empty())
     if (layered_deck(arguments).has("parallel.dp")) return;
   Deck deck = layered_deck(arguments, stored, stored_where);
-  const std::int64_t others = deck.integer("parallel.tp", 1) * deck.integer("parallel.pp", 1);
-  if (others > 0 && ranks % others == 0) arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / others));
+  const std::int64_t tp = deck.integer("parallel.tp", 1), pp = deck.integer("parallel.pp", 1);
+  if (pp > 1)
+    arguments.overrides.push_back("parallel.dp=1");
+  else if (tp > 0 && ranks % tp == 0)
+    arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / tp));
 }
 
+// dp x tp x P ranks, where the P pipeline ranks divide the stages evenly.
 void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
-  if (parallel.ranks() == ranks) return;
-  const int others = parallel.tp * parallel.pp;
-  if (ranks % others != 0) {
-    deck.error("parallel.tp", fmt::format("tp x pp = {} does not divide the {} ranks that were started", others, ranks),
-               fmt::format("mpirun -n with a multiple of {}", others));
+  const int in_stage = parallel.dp * parallel.tp;
+  const std::string started = ranks == 1 ? "one was started" : fmt::format("{} were started", ranks);
+  if (parallel.pp > 1) {
+    if (ranks % in_stage == 0 && parallel.pp % (ranks / in_stage) == 0) return;
+    deck.error("parallel.pp",
+               fmt::format("{} stages do not lie evenly on the ranks: dp {} x tp {} x P ranks, {}", parallel.pp,
+                           parallel.dp, parallel.tp, started),
+               fmt::format("mpirun -n {} x P, where P divides {}", in_stage, parallel.pp));
     return;
   }
-  deck.error("parallel.dp",
-             fmt::format("the deck is for {} x {} x {} = {} ranks (dp, tp, pp), {} started", parallel.dp, parallel.tp,
-                         parallel.pp, parallel.ranks(), ranks == 1 ? "one was" : fmt::format("{} were", ranks)),
-             fmt::format("start it with mpirun -n {}, or omit parallel.dp", parallel.ranks()));
+  if (in_stage == ranks) return;
+  if (ranks % parallel.tp != 0) {
+    deck.error("parallel.tp", fmt::format("does not divide the {} ranks that were started", ranks),
+               fmt::format("mpirun -n with a multiple of {}", parallel.tp));
+    return;
+  }
+  deck.error(
+      "parallel.dp",
+      fmt::format("the deck is for {} x {} = {} ranks (dp, tp), {}", parallel.dp, parallel.tp, in_stage, started),
+      fmt::format("start it with mpirun -n {}, or omit parallel.dp", in_stage));
 }
 
 // Everything behind the settled setup: data, Kokkos, the run itself.

@@ -75,6 +75,14 @@ constexpr std::string_view changeable[] = {
     "metrics.*",
 };
 
+// But not these, which are the delays of an asynchronous pipeline, nor, where there is one, what they follow from.
+constexpr std::string_view fixed[] = {"parallel.delay_scale", "parallel.stash"};
+constexpr std::string_view fixed_when_asynchronous[] = {"train.micro_batch", "parallel.dp", "parallel.schedule"};
+
+bool is_asynchronous(const Deck& deck) {
+  return deck.resolved("parallel.schedule") == "\"async-1f1b\"" && deck.resolved("parallel.pp") != "1";
+}
+
 // Likewise, what each rank may have for itself; what lies behind the paths is compared instead.
 constexpr std::string_view local_to_rank[] = {
     "run.dir",
@@ -132,10 +140,13 @@ std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& no
   std::set<std::string> seen(keys.begin(), keys.end());
   for (const auto& key : now.resolved_keys())
     if (seen.insert(key).second) keys.push_back(key);
+  const bool asynchronous = is_asynchronous(stored) || is_asynchronous(now);
   std::vector<DeckDifference> differences;
   for (const auto& key : keys) {
     const std::string before = stored.resolved(key), after = now.resolved(key);
-    if (before != after && !matches_any(key, changeable)) differences.push_back({key, before, after});
+    const bool free = matches_any(key, changeable) && !matches_any(key, fixed) &&
+                      !(asynchronous && matches_any(key, fixed_when_asynchronous));
+    if (before != after && !free) differences.push_back({key, before, after});
   }
   return differences;
 }

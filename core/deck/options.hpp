@@ -114,6 +114,14 @@ struct ParallelOptions {
   int node_size = 0;                                       // ranks of a node; 0: as the machine says
   enum class TpUpdate { home, duplicated, distributed, blockwise } tp_update = TpUpdate::home;
   bool sequence_parallel = true;  // tensor-parallel ranks split the rows of the residual stream
+  // Pipelines: pp stages on any number of pipeline ranks that divides it (parallel/plan/pipeline_schedule.hpp).
+  enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, async_1f1b } schedule = Schedule::one_f_one_b;
+  enum class Placement { block, round_robin } placement = Placement::block;
+  enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
+  enum class ClipScope { global, stage } clip_scope = ClipScope::global;
+  int delay_scale = 1;           // asynchronous: forwards ahead of a stage, times the stages behind it
+  std::int64_t drain_every = 0;  // updates, 0 = never
+  bool is_async() const { return pp > 1 && schedule == Schedule::async_1f1b; }
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
   static ParallelOptions read(Deck&, const ModelConfig&);
 };

@@ -17,6 +17,28 @@ Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& word
   return static_cast<Enum>(std::find(words.begin(), words.end(), got) - words.begin());
 }
 
+// Stages, their schedule, and what an asynchronous one needs beside.
+void read_pipeline(Deck& deck, ParallelOptions& parallel) {
+  using Parallel = ParallelOptions;
+  parallel.schedule =
+      word<Parallel::Schedule>(deck, "parallel.schedule", {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"});
+  const bool interleaved = parallel.schedule == Parallel::Schedule::interleaved;
+  const bool asynchronous = parallel.schedule == Parallel::Schedule::async_1f1b;
+  const bool place_given = deck.has("parallel.placement"), clip_given = deck.has("parallel.clip_scope");
+  parallel.placement = static_cast<Parallel::Placement>(
+      deck.choice("parallel.placement", interleaved ? "round-robin" : "block", {"block", "round-robin"}) != "block");
+  if (interleaved && place_given && parallel.placement == Parallel::Placement::block)
+    deck.error("parallel.placement", "conflicts with parallel.schedule = \"interleaved\"", "round-robin");
+  parallel.stash = word<Parallel::Stash>(deck, "parallel.stash", {"on", "recompute", "saved"});
+  parallel.delay_scale = static_cast<int>(deck.integer("parallel.delay_scale", 1, {.min = 0, .max = 4096}));
+  parallel.drain_every = deck.integer("parallel.drain_every", 0, not_negative);
+  parallel.clip_scope = static_cast<Parallel::ClipScope>(
+      deck.choice("parallel.clip_scope", asynchronous ? "stage" : "global", {"global", "stage"}) != "global");
+  if (asynchronous && clip_given && parallel.clip_scope == Parallel::ClipScope::global)
+    deck.error("parallel.clip_scope",
+               "conflicts with parallel.schedule = \"async-1f1b\": no stage waits for all others", "stage");
+}
+
 }  // namespace
 
 ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
@@ -33,6 +55,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  read_pipeline(deck, parallel);
   constexpr std::int64_t most_ranks = 1 << 20;
   if (parallel.ranks() > most_ranks)
     deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
@@ -61,10 +84,30 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   return found;
 }
 
+namespace {
+
+// What pipelines conflict with.
+void require_pipeline(Deck& deck, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.pp == 1) return;
+  if (options.model.tie_word_embeddings)
+    deck.error("model.tie_word_embeddings", "conflicts with parallel.pp > 1: first and last stage would share a matrix",
+               "false, or parallel.pp = 1");
+  if (parallel.schedule == ParallelOptions::Schedule::zb_h1 && options.train.recompute)
+    deck.error("train.recompute", "conflicts with parallel.schedule = \"zb-h1\"", "false");
+  if (!parallel.is_async()) return;
+  if (options.optimizer.qk_clip > 0)
+    deck.error("optimizer.qk_clip", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
+  if (parallel.stash == ParallelOptions::Stash::saved && options.train.recompute)
+    deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
+}
+
+}  // namespace
+
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   TrainOptions& train = options.train;
-  if (parallel.pp > 1) deck.error("parallel.pp", "pipelines can be planned but not trained yet", "1");
+  require_pipeline(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
     deck.error("parallel.tp_update",

@@ -84,6 +84,31 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
   SESTINA_REQUIRE(cut.used() == storage_.size(), "{} of {} bytes of the slot are cut", cut.used(), storage_.size());
 }
 
+template <class Exec, class T>
+void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch, int sequence) {
+  const ModelConfig& c = part.config;
+  const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
+  const std::int64_t widths[4] = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size,
+                                  c.hidden_size};
+  std::size_t bytes = 0;
+  for (const std::int64_t width : widths)
+    bytes += (n * static_cast<std::size_t>(width) * sizeof(T) + slot_alignment - 1) / slot_alignment * slot_alignment;
+  kept_storage_ = decltype(kept_storage_)(Kokkos::view_alloc("sestina::kept_gradients", Kokkos::WithoutInitializing),
+                                          bytes * layers.size());
+  Cutter<Exec> cut(kept_storage_.data(), kept_storage_.size());
+  const auto matrix = [&](std::int64_t width) {
+    return cut.template matrix<T>(n * static_cast<std::size_t>(width), n);
+  };
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    BlockGradients<Exec, T> block;
+    block.projected = matrix(widths[0]);
+    block.qkv = matrix(widths[1]);
+    block.inner = matrix(widths[2]);
+    block.down = matrix(widths[3]);
+    kept.push_back(block);
+  }
+}
+
 #define SESTINA_ACTIVATIONS(Exec, T) template class Activations<Exec, T>;
 SESTINA_INSTANTIATE(SESTINA_ACTIVATIONS)
 

@@ -24,6 +24,12 @@ struct LayerActivations {
   NormStatistics<Exec, T> attention_norm, mlp_norm;
 };
 
+// What the weight part of a block's backward pass takes from the input part, where the two are called apart.
+template <class Exec, class T>
+struct BlockGradients {
+  Matrix<T, Exec> projected, qkv, inner, down;  // (N, D), (N, Q + 2K), (N, F), (N, D)
+};
+
 template <class Exec, class T>
 class Activations {
  public:
@@ -37,10 +43,22 @@ class Activations {
   Matrix<T, Exec> gradient;         // (n, D) of output before, of the stage's input after a backward pass
   Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
 
+  // The stage's input lies elsewhere: (n, D).
+  void bind_input(const Matrix<T, Exec>& x) {
+    const bool shared = layers[0].h.data() == layers[0].x.data();  // where h is not kept on its own
+    layers[0].x = x;
+    if (shared) layers[0].h = x;
+  }
+
+  // Room for backward passes in two parts.
+  void split_backward(const ModelPart&, int micro_batch, int sequence);
+  std::vector<BlockGradients<Exec, T>> kept;  // by layer; empty without it
+
   std::size_t bytes() const { return storage_.size(); }
+  std::byte* data() const { return storage_.data(); }  // (bytes), all that lies in the slot itself
 
  private:
-  Kokkos::View<std::byte*, typename Exec::memory_space> storage_;
+  Kokkos::View<std::byte*, typename Exec::memory_space> storage_, kept_storage_;
 };
 
 }  // namespace sestina

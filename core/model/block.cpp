@@ -3,6 +3,7 @@
 #include "core/model/attention_layer.hpp"
 #include "core/model/mlp_layer.hpp"
 #include "core/model/norm_layer.hpp"
+#include "kernels/blas/reduce.hpp"
 
 namespace sestina {
 namespace {
@@ -64,6 +65,37 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
   attention_backward_weight<Exec, T>(context, a, d, accumulate, g);
 }
 
+template <class Exec, class T>
+void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                          LayerActivations<Exec, T>& a, Vector<const std::int32_t, Exec> first_key,
+                          Matrix<T, Exec> gradient, bool accumulate, const typename Gradients<Exec, T>::Layer& g,
+                          const BlockGradients<Exec, T>& kept) {
+  const ModelConfig& c = context.config();
+  const auto keep = [&](const Matrix<T, Exec>& from, const Matrix<T, Exec>& to) {
+    convert<Exec, T, T>(context.exec, {from.data(), from.size()}, {to.data(), to.size()});
+  };
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> between = take_own_rows<T>(context);  // gradient of x2
+  const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
+  {
+    auto inner_frame = context.workspace.frame();
+    MlpGradients<Exec, T> d{unnormed, kept.inner};
+    mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
+    keep(d.down, kept.down);
+  }
+  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv};
+  attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
+  keep(d.projected, kept.projected);
+}
+
+template <class Exec, class T>
+void block_backward_weight(Context<Exec>& context, const LayerActivations<Exec, T>& a,
+                           const BlockGradients<Exec, T>& kept, bool accumulate,
+                           const typename Gradients<Exec, T>::Layer& g) {
+  mlp_backward_weight<Exec, T>(context, a, {kept.down, kept.inner}, accumulate, g);
+  attention_backward_weight<Exec, T>(context, a, {kept.projected, {}, kept.qkv}, accumulate, g);
+}
+
 #define SESTINA_BLOCK(Exec, T)                                                                                         \
   template void block_forward<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                        \
                                        LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>,                   \
@@ -72,7 +104,14 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
                                          LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>);                \
   template void block_backward<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                       \
                                         LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>, Matrix<T, Exec>, \
-                                        bool, const typename Gradients<Exec, T>::Layer&);
+                                        bool, const typename Gradients<Exec, T>::Layer&);                              \
+  template void block_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                 \
+                                              LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>,            \
+                                              Matrix<T, Exec>, bool, const typename Gradients<Exec, T>::Layer&,        \
+                                              const BlockGradients<Exec, T>&);                                         \
+  template void block_backward_weight<Exec, T>(Context<Exec>&, const LayerActivations<Exec, T>&,                       \
+                                               const BlockGradients<Exec, T>&, bool,                                   \
+                                               const typename Gradients<Exec, T>::Layer&);
 SESTINA_INSTANTIATE(SESTINA_BLOCK)
 
 }  // namespace sestina

@@ -23,4 +23,14 @@ void block_backward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, Lay
                     Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,
                     const typename Gradients<Exec, T>::Layer&);
 
+// The same in two calls with other work between them: the gradient of the input (and those of norms), then those of
+// the products' weights.
+template <class Exec, class T>
+void block_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,
+                          Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,
+                          const typename Gradients<Exec, T>::Layer&, const BlockGradients<Exec, T>& kept);
+template <class Exec, class T>
+void block_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const BlockGradients<Exec, T>& kept,
+                           bool accumulate, const typename Gradients<Exec, T>::Layer&);
+
 }  // namespace sestina

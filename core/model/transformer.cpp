@@ -116,13 +116,21 @@ template <class Exec, class T>
 void Transformer<Exec, T>::loss_and_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                              Vector<const std::int32_t, Exec> targets, double gradient_scale,
                                              bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  head_backward(w, slot, targets, gradient_scale, accumulate, g, hooks);
+  backward(w, slot, accumulate, g, hooks);
+}
+
+// Losses, and the gradient of the stream behind the last layer in slot.gradient.
+template <class Exec, class T>
+void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
+                                         Vector<const std::int32_t, Exec> targets, double gradient_scale,
+                                         bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
   hooks.before_backward(last_block());
   head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale), accumulate,
                               slot.token_loss, slot.gradient, g.head);
   norm_backward<Exec, T>(context_, w.norm, slot.gradient, slot.output, slot.norm, {}, slot.gradient, accumulate,
                          g.norm);
   hooks.after_backward(last_block());
-  backward(w, slot, accumulate, g, hooks);
 }
 
 template <class Exec, class T>
@@ -138,6 +146,30 @@ void Transformer<Exec, T>::backward(const Weights<Exec, T>& w, Activations<Exec,
   }
   if (!first_stage()) return;
   hooks.before_backward(0);
+  embedding_backward(slot, accumulate, g);
+  hooks.after_backward(0);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::backward_input(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
+                                          Vector<const std::int32_t, Exec> targets, double gradient_scale,
+                                          bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  if (last_stage()) head_backward(w, slot, targets, gradient_scale, accumulate, g, hooks);
+  for (std::size_t i = slot.layers.size(); i-- > 0;) {
+    hooks.before_backward(1 + range_.begin + static_cast<int>(i));
+    block_backward_input<Exec, T>(context_, w.layers[i], slot.layers[i], slot.first_key, slot.gradient, accumulate,
+                                  g.layers[i], slot.kept[i]);
+  }
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::backward_weight(Activations<Exec, T>& slot, bool accumulate, const Gradients<Exec, T>& g,
+                                           BlockHooks& hooks) {
+  for (std::size_t i = slot.layers.size(); i-- > 0;) {
+    block_backward_weight<Exec, T>(context_, slot.layers[i], slot.kept[i], accumulate, g.layers[i]);
+    hooks.after_backward(1 + range_.begin + static_cast<int>(i));
+  }
+  if (!first_stage()) return;
   embedding_backward(slot, accumulate, g);
   hooks.after_backward(0);
 }

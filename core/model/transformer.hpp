@@ -53,6 +53,12 @@ class Transformer {
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                 BlockHooks&);
 
+  // Either of them in two calls with other work between them, in a slot made for it (Activations::split_backward);
+  // targets are the last stage's. after_backward is called for a block when its weights have their gradients.
+  void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
+                      double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
+  void backward_weight(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
+
   // Sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);
   void loss_sum(const Activations<Exec, T>&, Vector<double, Exec> result);  // (1); a device is not waited for
@@ -68,6 +74,8 @@ class Transformer {
   bool first_stage() const { return range_.begin == 0; }
   bool last_stage() const { return range_.end == static_cast<int>(config().num_hidden_layers); }
   int last_block() const { return 1 + static_cast<int>(config().num_hidden_layers); }
+  void head_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
+                     double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
   void embedding_forward(const Weights<Exec, T>&, Activations<Exec, T>&);
   void embedding_backward(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&);
 

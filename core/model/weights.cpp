@@ -95,10 +95,17 @@ class Builder {
 
 template <class Exec, class T>
 Weights<Exec, T> weights_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
-  const auto matrix = [&](std::size_t i) -> const T* { return arena.matrix(i); };
-  const auto vector = [&](std::size_t i) -> const Acc<T>* { return arena.vector(i); };
-  return Builder<Exec, const T, const Acc<T>, decltype(matrix), decltype(vector)>(config, arena.specs(), matrix, vector,
-                                                                                  false)
+  return weights_at<Exec, T>(
+      config, range, arena.specs(), [&](std::size_t i) { return arena.matrix(i); },
+      [&](std::size_t i) { return arena.vector(i); });
+}
+
+template <class Exec, class T>
+Weights<Exec, T> weights_at(const ModelConfig& config, LayerRange range, const std::vector<TensorSpec>& specs,
+                            const std::function<const T*(std::size_t)>& matrix,
+                            const std::function<const Acc<T>*(std::size_t)>& vector) {
+  return Builder<Exec, const T, const Acc<T>, const std::function<const T*(std::size_t)>&,
+                 const std::function<const Acc<T>*(std::size_t)>&>(config, specs, matrix, vector, false)
       .build(range);
 }
 
@@ -110,8 +117,11 @@ Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, con
       .build(range);
 }
 
-#define SESTINA_WEIGHTS(Exec, T)                                                                        \
-  template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&); \
+#define SESTINA_WEIGHTS(Exec, T)                                                                                \
+  template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&);         \
+  template Weights<Exec, T> weights_at<Exec, T>(const ModelConfig&, LayerRange, const std::vector<TensorSpec>&, \
+                                                const std::function<const T*(std::size_t)>&,                    \
+                                                const std::function<const Acc<T>*(std::size_t)>&);              \
   template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool);
 SESTINA_INSTANTIATE(SESTINA_WEIGHTS)
 

@@ -2,6 +2,7 @@
 // gate, up as one matrix each (they lie side by side). Weights and gradients have the same form.
 #pragma once
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "core/layout/arena.hpp"
@@ -46,6 +47,11 @@ using Gradients = ModelViews<Exec, Acc<T>, Acc<T>>;
 // Views into an arena made from tensor_specs(config, range).
 template <class Exec, class T>
 Weights<Exec, T> weights_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&);
+// The same from other memory: the first elements of tensor i of the specs.
+template <class Exec, class T>
+Weights<Exec, T> weights_at(const ModelConfig&, LayerRange, const std::vector<TensorSpec>&,
+                            const std::function<const T*(std::size_t)>& matrix,
+                            const std::function<const Acc<T>*(std::size_t)>& vector);
 // apart: a part for each tensor even where they lie side by side, so that what is computed does not depend on who owns
 // what (deterministic runs).
 template <class Exec, class T>

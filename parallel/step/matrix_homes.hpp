@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/optimizer/optimizer.hpp"
-#include "core/session.hpp"
+#include "core/stage.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/plan/shard_layout.hpp"

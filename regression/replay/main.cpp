@@ -11,6 +11,9 @@ using namespace sestina;
 
 template <class Exec>
 replay::Outcome run(const Exec& exec, const Hdf5Reader& file) {
+  if (file.text("/", "kind") == "pipeline") {
+    if constexpr (!std::is_same_v<Exec, Serial>) return replay::replay_pipeline(exec, file);
+  }
   if (file.text("/", "kind") == "orthogonalize") return replay::replay_orthogonalize(exec, file);
   if (file.text("/", "optimizer") == "adamw") {
     if constexpr (!std::is_same_v<Exec, Serial>) return replay::replay_adamw(exec, file);
@@ -30,11 +33,11 @@ bool replay_on(const Exec& exec, const char* path, const Hdf5Reader& file) {
 bool replay_file(const char* path) {
   const Hdf5Reader file(path);
   const std::string format = file.text("/", "format"), kind = file.text("/", "kind");
-  if (format != "sestina-golden" || (kind != "optimizer" && kind != "orthogonalize"))
-    fail(ExitCode::bad_data, "no rule for {} {}, only for optimizer and orthogonalize", format, kind);
+  if (format != "sestina-golden" || (kind != "optimizer" && kind != "orthogonalize" && kind != "pipeline"))
+    fail(ExitCode::bad_data, "no rule for {} {}, only for optimizer, orthogonalize and pipeline", format, kind);
   bool ok = replay_on(Host{}, path, file);
-  if (kind != "optimizer" || file.text("/", "optimizer") != "adamw")
-    ok = replay_on(Serial{}, path, file) && ok;  // AdamW runs on Host alone
+  if (kind != "pipeline" && (kind != "optimizer" || file.text("/", "optimizer") != "adamw"))
+    ok = replay_on(Serial{}, path, file) && ok;  // AdamW and whole models run on Host alone
   if constexpr (!std::is_same_v<Host, Device>) ok = replay_on(Device{}, path, file) && ok;
   return ok;
 }

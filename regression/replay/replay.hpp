@@ -29,4 +29,8 @@ Outcome replay_orthogonalize(const Space&, const Hdf5Reader&);
 template <class Exec>
 Outcome replay_adamw(const Exec&, const Hdf5Reader&);
 
+// Replays a file of kind = "pipeline" on one space.
+template <class Exec>
+Outcome replay_pipeline(const Exec&, const Hdf5Reader&);
+
 }  // namespace sestina::replay

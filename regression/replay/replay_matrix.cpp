@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "regression/replay/kind_options.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace sestina::replay {
@@ -17,7 +18,9 @@ std::string word_of(const Hdf5Reader& file, const std::string& key) {
   return word;
 }
 
-MatrixOptions options_of(const Hdf5Reader& file, const MatrixKind& kind) {
+}  // namespace
+
+MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
   MatrixOptions options = default_options(kind);
   for (const KindKey& key : kind.keys) {
     if (!file.has("hyper", key.name)) continue;
@@ -36,6 +39,8 @@ MatrixOptions options_of(const Hdf5Reader& file, const MatrixKind& kind) {
   return options;
 }
 
+namespace {
+
 std::string last_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // The files and their tensors as one run sees them.
@@ -45,7 +50,7 @@ class Run {
   Run(const Space& exec, const Hdf5Reader& file, const MatrixKind& kind)
       : file_(file),
         shape_(file.shape("gradient")),
-        options_(options_of(file, kind)),
+        options_(kind_options(file, kind)),
         optimizer_(make_matrix_optimizer<Space>(
             exec, options_,
             {"/optimizer/matrix", static_cast<std::size_t>(shape_.at(1)), static_cast<std::size_t>(shape_.at(2)), 0})),

@@ -51,16 +51,18 @@ TEST(Choices, ScoresAreSumsOfLogProbabilities) {
   EXPECT_EQ(choices[1].begin, 4u);
   EXPECT_EQ(choices[2].ids.size(), 13u);  // 12 positions and the last target: cut in front
   EXPECT_EQ(choices[2].begin, 9u);
-  Session<Host, float> session(Host{}, byte_model(), {3, 12}, nullptr), one(Host{}, byte_model(), {1, 12}, nullptr);
-  session.initialise(1);
-  one.initialise(1);
-  const std::vector<double> scores = score_choices(session, choices);
+  const auto alone = make_lone_communicator();
+  Options options;
+  options.model = byte_model();
+  Executor<Host, float> three(Host{}, options, {3, 12}, *alone), one(Host{}, options, {1, 12}, *alone);
+  three.stage().initialise(1);
+  one.stage().initialise(1);
+  const std::vector<double> scores = score_choices(three, choices);
   ASSERT_EQ(scores.size(), 4u);
   for (std::size_t c = 0; c < choices.size(); ++c) {
     std::vector<std::int32_t> window = choices[c].ids;
     window.resize(13, 0);
-    one.load(window.data(), nullptr);
-    one.forward();
+    one.loss({window.data(), nullptr});
     double expected = 0;
     for (std::size_t at = choices[c].begin; at < choices[c].ids.size(); ++at) {
       std::vector<float> logits(256);

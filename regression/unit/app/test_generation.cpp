@@ -9,8 +9,8 @@
 #include <numeric>
 #include <set>
 
-#include "core/session.hpp"
 #include "kernels/base/random.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 namespace {
@@ -105,6 +105,23 @@ ModelConfig tiny_model() {
   return c;
 }
 
+// Forward passes of that model on one rank.
+class Run {
+ public:
+  explicit Run(const PassSetting& setting) {
+    Options options;
+    options.model = tiny_model();
+    executor_ = std::make_unique<Executor<Host, float>>(Host{}, options, setting, *alone_);
+    executor_->stage().initialise(3);
+    executor_->weights_changed();
+  }
+  Executor<Host, float>* operator->() { return executor_.get(); }
+
+ private:
+  std::unique_ptr<Communicator> alone_ = make_lone_communicator();
+  std::unique_ptr<Executor<Host, float>> executor_;
+};
+
 struct Result {
   std::vector<Sequence> sequences;
   GenerationTimes times;
@@ -112,11 +129,10 @@ struct Result {
 
 Result run(const std::vector<Sequence>& prompts, const Generation& generation, int side_by_side,
            bool deterministic = false, const std::function<bool(std::size_t, std::int32_t)>& emit = nullptr) {
-  Session<Host, float> session(Host{}, tiny_model(), SessionSetting{}, nullptr);
-  session.initialise(3);
+  Run executor(PassSetting{});
   Result result{prompts, {}};
   Decoder<Host, float> decoder(
-      Host{}, tiny_model(), session.weights(),
+      Host{}, tiny_model(), executor->stage().weights(),
       {side_by_side, decoder_capacity(tiny_model(), prompts, generation.tokens), deterministic});
   result.times = generate<Host, float>(
       decoder, generation, result.sequences, emit ? emit : [](std::size_t, std::int32_t) { return true; });
@@ -125,15 +141,13 @@ Result run(const std::vector<Sequence>& prompts, const Generation& generation, i
 
 // As it was before there was a cache: the whole window for each token.
 std::vector<std::int32_t> plain_generate(std::vector<std::int32_t> ids, const Generation& g) {
-  Session<Host, float> session(Host{}, tiny_model(), {1, 40, false, true}, nullptr);
-  session.initialise(3);
+  Run executor({1, 40, false, true});
   std::vector<float> logits(50);
   for (int made = 0; made < g.tokens && ids.size() < 40; ++made) {
     std::vector<std::int32_t> window = ids;
     window.resize(41, 0);
-    session.load(window.data(), nullptr);
-    session.forward();
-    session.logits(static_cast<int>(ids.size()) - 1, logits.data());
+    executor->loss({window.data(), nullptr});
+    executor->logits(static_cast<int>(ids.size()) - 1, logits.data());
     ids.push_back(
         pick(logits, g.sampling, uniform(stream_of(g.seed, "generate"), static_cast<std::uint64_t>(made)), ids));
   }

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/session.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/core/stage_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -49,30 +49,29 @@ std::vector<std::int32_t> tokens_of(int n, int vocabulary, std::uint64_t seed) {
 // The plain way: a window of max_position_embeddings, all of it for each row of logits.
 template <class T>
 struct Plain {
-  Session<Device, T> session;
+  StageRig<Device, T> rig;
   Plain(const ModelConfig& c, bool deterministic)
-      : session(Device{}, c, {1, static_cast<int>(c.max_position_embeddings), false, deterministic}, nullptr) {
-    session.initialise(7);
-    for (const StateField& field : session.model_fields()) {  // norms and biases off their ones and zeros
+      : rig(c, {1, static_cast<int>(c.max_position_embeddings), false, deterministic}, nullptr) {
+    rig.stage.initialise(7);
+    for (const StateField& field : rig.stage.model_fields()) {  // norms and biases off their ones and zeros
       std::vector<float> values(field.bytes() / sizeof(float));
-      session.copy_to_host(field, values.data());
+      copy_to_host(rig.exec, field, values.data());
       for (std::size_t i = 0; i < values.size(); ++i)
         values[i] += static_cast<float>(0.1 * normal(stream_of(5, field.path), i));
-      session.copy_from_host(field, values.data());
+      copy_from_host(rig.exec, field, values.data());
     }
-    session.weights_changed();
+    rig.stage.weights_changed();
   }
   std::vector<float> logits(std::vector<std::int32_t> tokens) {
     const auto row = static_cast<int>(tokens.size()) - 1;
-    tokens.resize(static_cast<std::size_t>(session.setting().sequence) + 1, 0);
-    session.load(tokens.data(), nullptr);
-    session.forward();
-    std::vector<float> out(static_cast<std::size_t>(session.config().vocab_size));
-    session.logits(row, out.data());
-    return out;
+    tokens.resize(static_cast<std::size_t>(rig.setting.sequence) + 1, 0);
+    rig.load(tokens.data());
+    rig.forward();
+    return rig.logits(row);
   }
   Decoder<Device, T> decoder(int sequences, int capacity, bool deterministic) const {
-    return Decoder<Device, T>(Device{}, session.config(), session.weights(), {sequences, capacity, deterministic});
+    return Decoder<Device, T>(Device{}, rig.stage.model().config(), rig.stage.weights(),
+                              {sequences, capacity, deterministic});
   }
 };
 
@@ -202,8 +201,9 @@ TEST(Decoder, RefusesMoreThanItsCapacity) {
   decoder.prefill(0, tokens.data(), 4);
   const int sequence = 0;
   EXPECT_THROW(decoder.step(1, &sequence, tokens.data()), Error);
-  EXPECT_THROW((Decoder<Device, float>(Device{}, plain.session.config(), plain.session.weights(), {1, 301, false})),
-               Error);
+  EXPECT_THROW(
+      (Decoder<Device, float>(Device{}, plain.rig.stage.model().config(), plain.rig.stage.weights(), {1, 301, false})),
+      Error);
 }
 
 // Keys and values of all layers and places, in one allocation.

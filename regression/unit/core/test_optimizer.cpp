@@ -3,8 +3,8 @@
 
 #include <numeric>
 
-#include "core/session.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/core/stage_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -17,10 +17,10 @@ OptimizerOptions options_of(const std::string& kind) {
   return options;
 }
 
-std::vector<std::string> field_names(const Session<Host, float>& session, const std::string& tensor) {
+std::vector<std::string> field_names(const StageRig<Host, float>& rig, const std::string& tensor) {
   std::vector<std::string> names;
   const std::string path = "/optimizer/" + tensor + "/";
-  for (const StateField& field : session.optimizer_fields())
+  for (const StateField& field : rig.stage.optimizer().state())
     if (field.path.rfind(path, 0) == 0) names.push_back(field.path.substr(path.size()));
   return names;
 }
@@ -28,66 +28,61 @@ std::vector<std::string> field_names(const Session<Host, float>& session, const 
 TEST(Optimizer, TakesTheBytesThatThePlanSays) {
   for (const MatrixKind& kind : matrix_kinds()) {
     const OptimizerOptions options = options_of(kind.name);
-    Session<Host, float> session(Host(), small_model(Family::llama), {2, 8}, &options);
-    EXPECT_EQ(session.optimizer().state_bytes(),
+    StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+    EXPECT_EQ(rig.stage.optimizer().state_bytes(),
               optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
         << kind.name;
   }
 }
 
-// A training step reads its losses with the norm; they are those that forward_backward returns.
-TEST(Session, LossesNotedForTheNormAreThoseReturned) {
+// A training step reads its losses with the norm; they are those of the micro-batches one by one.
+TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
   const OptimizerOptions options = options_of("muon");
-  SessionSetting setting{2, 8, false, true};
+  PassSetting setting{2, 8, false, true};
   setting.micros = 2;
-  Session<Host, float> session(Host(), small_model(Family::llama), setting, &options);
-  session.initialise(1);
+  StageRig<Host, float> rig(small_model(Family::llama), setting, &options);
+  rig.stage.initialise(1);
   std::int32_t tokens[18];
-  double returned[2];
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int micro = 0; micro < 2; ++micro) {
-      std::iota(std::begin(tokens), std::end(tokens), 4 + micro);
-      session.load(tokens, nullptr);
-      if (pass == 0)
-        returned[micro] = session.forward_backward(1, micro);
-      else
-        session.accumulate(1, micro);
-    }
+  double alone[2];
+  for (int micro = 0; micro < 2; ++micro) {
+    std::iota(std::begin(tokens), std::end(tokens), 4 + micro);
+    rig.load(tokens);
+    rig.forward_backward(1, micro);
+    alone[micro] = rig.stage.model().loss_sum(rig.slot[0]);
   }
-  session.norm().squares(Host());
-  EXPECT_EQ(session.norm().noted(0), returned[0]);
-  EXPECT_EQ(session.norm().noted(1), returned[1]);
-  EXPECT_NE(returned[0], returned[1]);
+  rig.stage.norm().squares(Host());
+  EXPECT_EQ(rig.stage.norm().noted(0), alone[0]);
+  EXPECT_EQ(rig.stage.norm().noted(1), alone[1]);
+  EXPECT_NE(alone[0], alone[1]);
 }
 
 TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
   OptimizerOptions options = options_of("muon");
   options.group = {{"*.down_proj.*", {}, {}, "adamw"}, {"lm_head.weight", {}, {}, "muon"}};
-  Session<Host, float> session(Host(), small_model(Family::llama), {2, 8}, &options);
+  StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
   using Names = std::vector<std::string>;
   const Names adamw = {"momentum", "second_moment"}, muon = {"momentum"};
-  EXPECT_EQ(field_names(session, "model.layers.1.self_attn.q_proj.weight"), muon);
-  EXPECT_EQ(field_names(session, "model.layers.1.mlp.down_proj.weight"), adamw);
-  EXPECT_EQ(field_names(session, "model.embed_tokens.weight"), adamw);
-  EXPECT_EQ(field_names(session, "model.layers.0.input_layernorm.weight"), adamw);
-  EXPECT_EQ(field_names(session, "lm_head.weight"), muon);
+  EXPECT_EQ(field_names(rig, "model.layers.1.self_attn.q_proj.weight"), muon);
+  EXPECT_EQ(field_names(rig, "model.layers.1.mlp.down_proj.weight"), adamw);
+  EXPECT_EQ(field_names(rig, "model.embed_tokens.weight"), adamw);
+  EXPECT_EQ(field_names(rig, "model.layers.0.input_layernorm.weight"), adamw);
+  EXPECT_EQ(field_names(rig, "lm_head.weight"), muon);
 }
 
 // One head of q is orthogonalised as if it were a matrix on its own.
 TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   OptimizerOptions whole = options_of("muon"), heads = whole;
   heads.per_head = true;
-  Session<Host, float> session(Host(), small_model(Family::llama), {2, 8, false, true}, &heads);
-  EXPECT_EQ(field_names(session, "model.layers.0.self_attn.q_proj.weight/head_03"),
-            std::vector<std::string>{"momentum"});
-  EXPECT_TRUE(field_names(session, "model.layers.0.self_attn.o_proj.weight/head_00").empty());
-  session.initialise(1);
+  StageRig<Host, float> rig(small_model(Family::llama), {2, 8, false, true}, &heads);
+  EXPECT_EQ(field_names(rig, "model.layers.0.self_attn.q_proj.weight/head_03"), std::vector<std::string>{"momentum"});
+  EXPECT_TRUE(field_names(rig, "model.layers.0.self_attn.o_proj.weight/head_00").empty());
+  rig.stage.initialise(1);
   std::int32_t tokens[18];
   std::iota(std::begin(tokens), std::end(tokens), 4);
-  session.load(tokens, nullptr);
-  session.forward_backward(1, 0);
+  rig.load(tokens);
+  rig.forward_backward(1, 0);
 
-  const auto& q = session.tensors()[2];
+  const auto& q = rig.stage.tensors()[2];
   ASSERT_EQ(q.spec.name, "model.layers.0.self_attn.q_proj.weight");
   const std::size_t n = q.master.size() / 4;
   const Kokkos::View<float*, Kokkos::HostSpace> alone("w", n), gradient("g", n);
@@ -98,7 +93,7 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
   Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes())};
   optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 6, 20}, {alone.data(), 6, 20}, {}});
-  session.update(1, 1.0, 0.5);
+  rig.update(1, 1.0, 0.5);
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;
 }
 

@@ -112,13 +112,43 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
 }
 
 TEST(Options, RefusesWhatThisVersionLacks) {
-  expect_error("[parallel]\nstash = \"on\"\n", "parallel.stash: unknown key");
   expect_error("[optimizer]\nkind = \"lion\"\n",
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: applies to matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
   expect_error("[model.linear]\nform = \"lora\"\n",
                "model.linear.form: unknown value, got \"lora\", allowed \"dense\"");
+}
+
+TEST(Options, PipelinesSayWhatConflicts) {
+  const auto deck = [](const std::string& parallel, const std::string& rest = "") {
+    return "[parallel]\npp = 2\n" + parallel + rest;
+  };
+  expect_error(deck("placement = \"block\"\nschedule = \"interleaved\"\n"), "parallel.placement: conflicts with");
+  expect_error(deck("clip_scope = \"global\"\nschedule = \"async-1f1b\"\n"), "parallel.clip_scope: conflicts with");
+  expect_error("[parallel]\npp = 9\n[model]\npreset = \"llama-8m\"\n", "parallel.pp: more pipeline stages than layers");
+  EXPECT_EQ(read(deck("schedule = \"interleaved\"\n")).parallel.placement, ParallelOptions::Placement::round_robin);
+  EXPECT_EQ(read(deck("schedule = \"async-1f1b\"\n")).parallel.clip_scope, ParallelOptions::ClipScope::stage);
+  EXPECT_FALSE(read("[parallel]\nschedule = \"async-1f1b\"\n").parallel.is_async());
+}
+
+TEST(Options, AnAsynchronousPipelineKeepsItsDelaysOnAResume) {
+  const auto changed = [](const std::string& now) {
+    const auto deck = [](const std::string& text) {
+      Deck deck;
+      deck.add_text("[parallel]\npp = 2\nschedule = \"async-1f1b\"\n" + text, "deck", "");
+      Options::read(deck);
+      return deck;
+    };
+    std::vector<std::string> keys;
+    for (const DeckDifference& difference : forbidden_changes(deck(""), deck(now))) keys.push_back(difference.key);
+    return keys;
+  };
+  EXPECT_EQ(changed("delay_scale = 2\n"), std::vector<std::string>{"parallel.delay_scale"});
+  EXPECT_EQ(changed("stash = \"recompute\"\n"), std::vector<std::string>{"parallel.stash"});
+  EXPECT_EQ(changed("dp = 2\n"), std::vector<std::string>{"parallel.dp"});
+  EXPECT_EQ(changed("[train]\nmicro_batch = 2\n"), std::vector<std::string>{"train.micro_batch"});
+  EXPECT_TRUE(changed("tp = 2\nbucket_elements = 1000\n").empty());
 }
 
 TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "core/session.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/core/stage_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -15,10 +15,10 @@ ModelConfig sharp_llama() {
 template <class T>
 struct Rig {
   explicit Rig(double threshold, double lr = 0)
-      : session(Host(), sharp_llama(), SessionSetting{2, 8, false, true, false}, options(threshold, lr)) {
-    session.initialise(3);
+      : run(sharp_llama(), {2, 8, false, true, false}, options(threshold, lr)) {
+    run.stage.initialise(3);
     for (int i = 0; i < 18; ++i) tokens[i] = (7 * i + 3) % 23;
-    session.load(tokens, nullptr);
+    run.load(tokens);
   }
   const OptimizerOptions* options(double threshold, double lr) {
     optimizer.qk_clip = threshold;
@@ -28,25 +28,25 @@ struct Rig {
   }
   // The largest score per layer and head of a forward pass, over both sequences.
   double largest(int layer, int group) {
-    const Vector<Acc<T>, Host> scores = session.qk_clip()->scores(layer, 0, 4);
+    const Vector<Acc<T>, Host> scores = run.stage.qk_clip()->scores(layer, 0, 4);
     return static_cast<double>(std::max(scores(2 * group), scores(2 * group + 1)));
   }
   OptimizerOptions optimizer;
-  Session<Host, T> session;
+  StageRig<Host, T> run;
   std::int32_t tokens[18];
 };
 
 TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
   Rig<float> rig(1e30);
-  rig.session.forward_backward(1, 0);
+  rig.run.forward_backward(1, 0);
   const double before = rig.largest(0, 0), other = rig.largest(0, 1);
   ASSERT_GT(before, 1);
   const double threshold = 0.6 * std::max(before, other);
   Rig<float> clipped(threshold);
-  clipped.session.forward_backward(1, 0);
+  clipped.run.forward_backward(1, 0);
   EXPECT_EQ(clipped.largest(0, 0), before);
-  clipped.session.update(1, 1.0, 1.0);  // the rate is 0: only the clip acts
-  clipped.session.forward_backward(1, 0);
+  clipped.run.update(1, 1.0, 1.0);  // the rate is 0: only the clip acts
+  clipped.run.forward_backward(1, 0);
   // Layer 0 sees the same input: its scores are products of one scaled q and one scaled k, a few roundings each.
   for (const int group : {0, 1}) {
     const double was = group == 0 ? before : other;
@@ -57,24 +57,24 @@ TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
 TEST(QkClip, LeavesSmallScoresAlone) {
   Rig<bf16> rig(1e30), plain(0);
   for (Rig<bf16>* each : {&rig, &plain}) {
-    each->session.forward_backward(1, 0);
-    each->session.update(1, 1.0, 1.0);
+    each->run.forward_backward(1, 0);
+    each->run.update(1, 1.0, 1.0);
   }
-  for (std::size_t i = 0; i < plain.session.tensors().size(); ++i) {
-    const auto a = rig.session.tensors()[i].master, b = plain.session.tensors()[i].master;
+  for (std::size_t i = 0; i < plain.run.stage.tensors().size(); ++i) {
+    const auto a = rig.run.stage.tensors()[i].master, b = plain.run.stage.tensors()[i].master;
     for (std::size_t j = 0; j < a.size(); ++j) ASSERT_EQ(a(j), b(j));
   }
 }
 
 TEST(QkClip, TakesTheLargestOverMicroBatches) {
   Rig<float> rig(1e30);
-  rig.session.forward_backward(1, 0);
+  rig.run.forward_backward(1, 0);
   const double first = rig.largest(1, 0);
   for (auto& token : rig.tokens) token = (token + 11) % 23;
-  rig.session.load(rig.tokens, nullptr);
-  rig.session.forward_backward(1, 1);
+  rig.run.load(rig.tokens);
+  rig.run.forward_backward(1, 1);
   const double both = rig.largest(1, 0);
-  rig.session.forward_backward(1, 0);
+  rig.run.forward_backward(1, 0);
   EXPECT_EQ(both, std::max(first, rig.largest(1, 0)));
 }
 

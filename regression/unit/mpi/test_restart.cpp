@@ -50,7 +50,7 @@ TrainingCase restart_case(const std::string& kind, Grid grid) {
   return run;
 }
 
-void save(DistributedSession<Host, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
+void save(Executor<Host, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
   WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
   ranks.broadcast(group.token, 0);
   CheckpointWriter writer(folder, CheckpointOptions(), group);
@@ -63,9 +63,9 @@ void save(DistributedSession<Host, float>& run, Communicator& ranks, Grid grid, 
   ranks.barrier();
 }
 
-void load(DistributedSession<Host, float>& run, const std::string& folder) {
+void load(Executor<Host, float>& run, const std::string& folder) {
   const CheckpointReader reader(folder + "/checkpoints/step_00000005", Verify::opened);
-  restore(run.session(), reader, run.fields(), false);
+  restore(run.exec(), reader, run.fields(), false);
   run.weights_changed();
 }
 
@@ -92,7 +92,7 @@ void pass_through(const std::string& kind, Grid grid, const std::string& from, c
   const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
   if (takes_part) {
     const TrainingCase run = restart_case(kind, grid);
-    DistributedSession<Host, float> session(Host(), run.options, *ranks);
+    Executor<Host, float> session(Host(), run.options, *ranks);
     session.initialise(77);  // other weights than those that are read
     load(session, from);
     save(session, *ranks, grid, to);
@@ -111,7 +111,7 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
     const Grid four{4, 1};
     {
       const TrainingCase run = restart_case(kind, four);
-      DistributedSession<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), run.options, world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -144,7 +144,7 @@ TEST(Restart, CopiesAreWrittenOnce) {
     run.options.parallel.partition = partition;
     run.options.parallel.tp_update = update;
     {
-      DistributedSession<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), run.options, world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -163,7 +163,7 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   const Grid first{1, 4, true};
   {
     const TrainingCase run = restart_case("muon", first);
-    DistributedSession<Host, float> session(Host(), run.options, world());
+    Executor<Host, float> session(Host(), run.options, world());
     session.initialise(5);
     Trained ignored;
     train_steps(session, run.options, 0, 5, ignored);
@@ -189,7 +189,7 @@ TEST(Restart, TrainingGoesOnToTheSameBits) {
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
-      DistributedSession<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), run.options, world());
       session.initialise(5);
       train_steps(session, run.options, 0, 5, whole);
       save(session, world(), four, folder.run("run"));
@@ -201,7 +201,7 @@ TEST(Restart, TrainingGoesOnToTheSameBits) {
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;
       const TrainingCase part = restart_case(kind, grid);
-      DistributedSession<Host, float> session(Host(), part.options, *ranks);
+      Executor<Host, float> session(Host(), part.options, *ranks);
       load(session, folder.run("run"));
       Trained rest;
       train_steps(session, part.options, 5, 10, rest);

@@ -92,8 +92,8 @@ TEST(ShardedMuon, TenUpdatesInBf16) {
 }
 
 template <class T>
-void expect_one_value_each(DistributedSession<Host, T>& run, const std::string& what) {
-  const Arena<Host, T>& arena = run.session().arena();
+void expect_one_value_each(Executor<Host, T>& run, const std::string& what) {
+  const Arena<Host, T>& arena = run.stage().arena();
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     if (tensor.local.is_vector()) continue;
@@ -115,8 +115,8 @@ void expect_one_value_each(DistributedSession<Host, T>& run, const std::string& 
 TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
   for (const Grid& grid : grids()) {
     const TrainingCase run = distributed(grid.run);
-    DistributedSession<Host, float> single(Host(), run.options, world());
-    DistributedSession<Host, bf16> rounded(Host(), run.options, world());
+    Executor<Host, float> single(Host(), run.options, world());
+    Executor<Host, bf16> rounded(Host(), run.options, world());
     single.initialise(5);
     rounded.initialise(5);
     Trained unused;
@@ -176,7 +176,7 @@ TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
       std::map<std::string, std::vector<double>> states[2];
       for (const bool sharded : {false, true}) {
         const Options options = sharded ? distributed(run).options : run.options;
-        DistributedSession<Host, float> session(Host(), options, world());
+        Executor<Host, float> session(Host(), options, world());
         session.initialise(5);
         Trained unused;
         train_steps(session, options, 0, 1, unused);
@@ -211,14 +211,14 @@ TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
   for (const Grid& grid : grids()) {
     TrainingCase run = distributed(grid.run);
     run.options.optimizer.matrix->numbers["ns_steps"] = 3;
-    DistributedSession<Host, float> session(Host(), run.options, world());
+    Executor<Host, float> session(Host(), run.options, world());
     session.initialise(5);
     std::int64_t matrices = 0;
-    for (const auto& tensor : session.session().tensors()) matrices += tensor.sharded ? 1 : 0;
+    for (const auto& tensor : session.tensors()) matrices += tensor.sharded ? 1 : 0;
     Trained unused;
     train_steps(session, run.options, 0, 1, unused);
     session.take_group_count();
-    session.update(2, 1.0, 1.0);
+    session.run().update(2, 1.0, 1.0);
     session.finish_gather();
     const std::int64_t sums = session.take_group_count().reductions;
     EXPECT_EQ(sums, 4 * matrices) << name_of(grid);

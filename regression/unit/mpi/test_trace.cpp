@@ -56,7 +56,7 @@ struct Recorded {
   }
   const Options options;
   Trace trace{100000};
-  DistributedSession<Host, float> session;
+  Executor<Host, float> session;
   int micros;
 };
 
@@ -69,7 +69,7 @@ constexpr int steps = 3;
 TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
   for (const int tp : tensor_sizes()) {
     const Recorded run(traced_case(tp), steps);
-    std::vector<BucketLayout> buckets = gradient_buckets(run.session.plan()).buckets;
+    std::vector<BucketLayout> buckets = gradient_buckets(run.session.run().plan()).buckets;
     std::stable_sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) { return a.block > b.block; });
     ASSERT_GT(buckets.size(), 5u);
     for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -94,7 +94,7 @@ TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
 TEST(TraceOrder, WeightsTravelUntilTheirBlockNeedsThem) {
   for (const int tp : tensor_sizes()) {
     const Recorded run(traced_case(tp), steps);
-    const std::vector<BucketLayout> buckets = gradient_buckets(run.session.plan()).buckets;
+    const std::vector<BucketLayout> buckets = gradient_buckets(run.session.run().plan()).buckets;
     const Spans first = run.named("forward", 0);
     const Spans matrices = run.named(tp == 1 ? "matrices" : "matrices of group");
     for (std::size_t b = 0; b < buckets.size(); ++b) {

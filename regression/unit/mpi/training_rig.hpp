@@ -7,7 +7,7 @@
 
 #include "core/deck/kinds.hpp"
 #include "kernels/base/random.hpp"
-#include "parallel/step/distributed_session.hpp"
+#include "parallel/step/executor.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
@@ -60,9 +60,9 @@ inline std::vector<std::int32_t> sample_tokens(const Options& options, std::uint
 
 // The whole weights: those of shards put together over the tensor-parallel group.
 template <class T>
-std::vector<float> whole_weights(DistributedSession<Host, T>& run) {
+std::vector<float> whole_weights(Executor<Host, T>& run) {
   std::vector<float> all;
-  const Arena<Host, T>& arena = run.session().arena();
+  const Arena<Host, T>& arena = run.stage().arena();
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     std::vector<double> values(static_cast<std::size_t>(tensor.whole.elements()), -1e300);
@@ -79,34 +79,48 @@ std::vector<float> whole_weights(DistributedSession<Host, T>& run) {
   return all;
 }
 
-template <class T>
-void train_steps(DistributedSession<Host, T>& run, const Options& options, int begin, int end, Trained& result) {
-  const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
-  const BatchShare& share = run.share();
-  for (int t = begin + 1; t <= end; ++t) {
-    for (int micro = 0; micro < share.count; ++micro) {
-      std::vector<std::int32_t> tokens;
-      for (int b = 0; b < share.micro_batch; ++b) {
-        const std::vector<std::int32_t> window =
-            sample_tokens(options, static_cast<std::uint64_t>((t - 1) * options.train.global_batch +
-                                                              (share.first + micro) * share.micro_batch + b));
-        tokens.insert(tokens.end(), window.begin(), window.end());
-      }
-      run.session().load(tokens.data(), nullptr);
-      run.forward_backward(scale, micro);
+// Takes the steps of a test: windows of sample_tokens, the peak rates.
+class SampleDriver final : public StepDriver {
+ public:
+  // begin: updates that were taken before.
+  SampleDriver(const Options& options, const BatchShare& share, int begin)
+      : options_(options), share_(share), next_(static_cast<std::int64_t>(begin) * share.count) {}
+  BatchView next_batch() override {
+    const std::int64_t step = next_ / share_.count, micro = share_.first + next_ % share_.count;
+    ++next_;
+    tokens_.clear();
+    for (int b = 0; b < share_.micro_batch; ++b) {
+      const std::vector<std::int32_t> window = sample_tokens(
+          options_, static_cast<std::uint64_t>(step * options_.train.global_batch + micro * share_.micro_batch + b));
+      tokens_.insert(tokens_.end(), window.begin(), window.end());
     }
-    const auto sums = run.complete();
-    result.loss.push_back(sums.loss * scale);
-    result.norm.push_back(sums.norm);
-    result.weights_finite.push_back(sums.weights_finite);
-    run.update(t, 1.0, clip_scale(sums.norm, 1.0));
+    return {tokens_.data(), nullptr};
+  }
+  double factor(std::int64_t) override { return 1; }
+
+ private:
+  const Options& options_;
+  BatchShare share_;
+  std::int64_t next_;
+  std::vector<std::int32_t> tokens_;
+};
+
+template <class T>
+void train_steps(Executor<Host, T>& run, const Options& options, int begin, int end, Trained& result) {
+  const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
+  SampleDriver driver(options, run.share(), begin);
+  for (int t = begin + 1; t <= end; ++t) {
+    run.step(t, driver);
+    result.loss.push_back(run.sums().loss * scale);
+    result.norm.push_back(run.sums().norm);
+    result.weights_finite.push_back(run.sums().weights_finite);
   }
   run.finish_gather();
 }
 
 template <class T>
 Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
-  DistributedSession<Host, T> session(Host(), run.options, ranks);
+  Executor<Host, T> session(Host(), run.options, ranks);
   session.initialise(5);
   Trained result;
   train_steps(session, run.options, 0, steps, result);

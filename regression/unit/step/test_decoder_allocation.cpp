@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "app/verbs/generation.hpp"
-#include "core/session.hpp"
+#include "core/stage.hpp"
 #include "regression/unit/allocation_counter.hpp"
 
 namespace sestina {
@@ -19,9 +19,9 @@ void expect_no_allocation(bool deterministic) {
   c.head_dim = 8;
   c.vocab_size = 50;
   c.max_position_embeddings = 64;
-  Session<Host, T> session(Host{}, c, SessionSetting{}, nullptr);
-  session.initialise(1);
-  Decoder<Host, T> decoder(Host{}, c, session.weights(), {2, 64, deterministic});
+  Stage<Host, T> stage(Host{}, model_part(c, 1, 0), all_layers(c), {}, lone_layout(tensor_specs(c)), nullptr, false);
+  stage.initialise(1);
+  Decoder<Host, T> decoder(Host{}, c, stage.weights(), {2, 64, deterministic});
   Sampler sampler(c.vocab_size);
   const int both[] = {0, 1};
   std::vector<std::int32_t> tokens = {1, 2}, context = {1, 2, 3};

@@ -1,0 +1,161 @@
+#include "core/stage.hpp"
+
+#include <cstring>
+
+#include "core/model/initialise.hpp"
+
+namespace sestina {
+namespace {
+
+// What this rank owns of the arena's tensors.
+template <class Exec, class T>
+std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, bool training) {
+  std::vector<OwnedTensor<Exec, T>> owned;
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorHolding& t = arena.layout().tensors[i];
+    if (t.homed || t.owned_rows() == 0) continue;
+    OwnedTensor<Exec, T> tensor{t.whole, {}, arena.master(i), arena.owned_compute(i)};
+    if (training) tensor.gradient = arena.owned_gradient(i);
+    if (t.owned_rows() != t.whole.rows) {
+      tensor.row_begin = t.row_begin + t.owned_begin;
+      tensor.row_end = t.row_begin + t.owned_end;
+    }
+    if (t.local.cols != t.whole.cols) {
+      tensor.col_begin = t.col_begin;
+      tensor.col_end = t.col_begin + t.local.cols;
+      tensor.row_end = t.row_begin + t.owned_end;
+    }
+    tensor.sharded = t.sharded;
+    tensor.saved = t.saved;
+    tensor.counted = t.counted;
+    owned.push_back(tensor);
+  }
+  return owned;
+}
+
+}  // namespace
+
+PassSetting pass_setting(const Options& options) {
+  PassSetting setting;
+  setting.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
+  setting.sequence = options.data.sequence_length;
+  setting.recompute = options.train.recompute;
+  setting.deterministic = options.run.deterministic;
+  setting.mask_documents = options.data.mask_documents;
+  setting.micros = options.train.global_batch / setting.micro_batch;
+  return setting;
+}
+
+template <class Exec, class T>
+Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range, const PassSetting& setting,
+                      const RankLayout& layout, GroupOps<Exec>* group, bool training)
+    : exec_(exec),
+      model_(exec, part, range, setting.micro_batch, setting.sequence, setting.recompute, setting.deterministic, group),
+      arena_(layout, training),
+      weights_(weights_of<Exec, T>(part.config, range, arena_)),
+      tensors_(owned_tensors(arena_, training)),
+      setting_(setting) {
+  if (!training) return;
+  // Deterministic runs must not depend on which gradients lie side by side.
+  gradients_ = gradients_of<Exec, T>(part.config, range, arena_, setting.deterministic);
+  norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_, setting.micros);
+  if (setting.deterministic && setting.micros > 1)
+    tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
+                                    const std::vector<MatrixItem<Exec>>& homed) {
+  optimizer_ =
+      std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
+                                           matrix_index(tensor_specs(whole), options), homed, norm_->nonfinite());
+  if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::initialise(std::uint64_t seed) {
+  sestina::initialise<Exec, T>(exec_, arena_, model_.config(), seed);
+}
+
+template <class Exec, class T>
+Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
+  Activations<Exec, T> slot = model_.make_slot();
+  if (split) slot.split_backward(part(), setting_.micro_batch, setting_.sequence);
+  if (!qk_clip_) return slot;
+  const int heads = static_cast<int>(model_.config().num_attention_heads);
+  for (std::size_t i = 0; i < slot.layers.size(); ++i)
+    slot.layers[i].largest_score = qk_clip_->scores(range().begin + static_cast<int>(i), part().tp_rank * heads, heads);
+  return slot;
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::forward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
+                             Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
+                             BlockHooks& hooks) {
+  model_.forward(weights, slot, tokens, first_key, hooks);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::backward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
+                              Vector<const std::int32_t, Exec> targets, double gradient_scale, int micro,
+                              BlockHooks& hooks) {
+  if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_, hooks);
+  model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_, hooks);
+  model_.loss_sum(slot, norm_->note(micro));
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::backward_input(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
+                                    Vector<const std::int32_t, Exec> targets, double gradient_scale, int micro,
+                                    BlockHooks& hooks) {
+  model_.backward_input(weights, slot, targets, gradient_scale, adds(micro), gradients_, hooks);
+  if (is_last()) model_.loss_sum(slot, norm_->note(micro));
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::backward_weight(Activations<Exec, T>& slot, int micro, BlockHooks& hooks) {
+  model_.backward_weight(slot, adds(micro), gradients_, hooks);
+}
+
+template <class Exec, class T>
+std::vector<StateField> Stage<Exec, T>::model_fields() const {
+  std::vector<StateField> fields;
+  for (const auto& tensor : tensors_)
+    fields.push_back(field_of(tensor, "/model/" + tensor.spec.name, tensor.master.data()));
+  return fields;
+}
+
+template <class Exec>
+void copy_to_host(const Exec& exec, const StateField& field, void* host) {
+  const std::size_t n = field.bytes();
+  if (!field.on_device) {
+    exec.fence("copy_to_host");
+    std::memcpy(host, field.data, n);
+    return;
+  }
+  const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
+  Kokkos::deep_copy(exec, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
+  exec.fence();
+}
+
+template <class Exec>
+void copy_from_host(const Exec& exec, const StateField& field, const void* host) {
+  const std::size_t n = field.bytes();
+  if (!field.on_device) {
+    exec.fence("copy_from_host");
+    std::memcpy(field.data, host, n);
+    return;
+  }
+  const Vector<std::byte, Exec> to(static_cast<std::byte*>(field.data), n);
+  Kokkos::deep_copy(exec, to, Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
+  exec.fence();
+}
+
+#define SESTINA_STAGE(Exec, T) template class Stage<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_STAGE)
+#define SESTINA_FIELD_COPY(Exec)                                           \
+  template void copy_to_host<Exec>(const Exec&, const StateField&, void*); \
+  template void copy_from_host<Exec>(const Exec&, const StateField&, const void*);
+SESTINA_INSTANTIATE_SPACES(SESTINA_FIELD_COPY)
+
+}  // namespace sestina

@@ -1,0 +1,98 @@
+// A range of layers on one rank: weights, gradients, optimizer of what the rank owns of them, and the passes over them.
+// It holds no batch and no activations (core/slot_pool.hpp) and knows neither files nor ranks: what ranks do together
+// hangs on it in parallel/step.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/layout/accumulation_tree.hpp"
+#include "core/layout/model_part.hpp"
+#include "core/model/transformer.hpp"
+#include "core/optimizer/gradient_norm.hpp"
+#include "core/optimizer/optimizer.hpp"
+#include "core/optimizer/qk_clip.hpp"
+
+namespace sestina {
+
+struct PassSetting {
+  int micro_batch = 1, sequence = 1;  // B, T
+  bool recompute = false, deterministic = false, mask_documents = false;
+  int micros = 1;  // micro-batches of a step, of this rank
+};
+// Of a run on one rank.
+PassSetting pass_setting(const Options&);
+
+template <class Exec, class T>
+class Stage {
+ public:
+  // The layers of the range; the layout says what the rank holds of their tensors. training false: weights for forward
+  // passes alone. The group must outlive it; null: the group of one rank. make_optimizer before the first update.
+  Stage(const Exec&, const ModelPart&, LayerRange, const PassSetting&, const RankLayout&, GroupOps<Exec>*,
+        bool training);
+  void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
+                      const std::vector<MatrixItem<Exec>>& homed = {});
+  void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
+
+  // Largest scores go to the clip, where there is one. split: for backward passes in two parts.
+  Activations<Exec, T> make_slot(bool split = false) const;
+  // From the slot's input (the first stage: tokens) to its output. first_key: empty, or as kernels/model/attention.hpp.
+  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
+               Vector<const std::int32_t, Exec> first_key, BlockHooks&);
+  // From slot.gradient (the last stage: from targets) to the gradient of its input in the same place. Gradients of
+  // gradient_scale times the sum of token losses are added to those of the micro-batches of the step before: in order,
+  // or deterministically in a tree, to which accumulate() adds each finished block.
+  void backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
+                double gradient_scale, int micro, BlockHooks&);
+  // The same in two calls with other work between them (slots made with split set).
+  void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
+                      double gradient_scale, int micro, BlockHooks&);
+  void backward_weight(Activations<Exec, T>&, int micro, BlockHooks&);
+  void accumulate(int block, int micro) const {
+    if (tree_) tree_->add(exec_, block, micro);
+  }
+  void start_step() const {  // forgets the attention scores of the last update
+    if (qk_clip_) qk_clip_->start_step(exec_);
+  }
+
+  GradientNorm<Exec, T>& norm() { return *norm_; }
+  Optimizer<Exec, T>& optimizer() { return *optimizer_; }
+  const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
+  QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }  // null without optimizer.qk_clip
+
+  std::vector<StateField> model_fields() const;            // master weights, "/model/<HF name>"
+  void weights_changed() { arena_.round_weights(exec_); }  // master weights were written: rounds the compute weights
+
+  LayerRange range() const { return model_.range(); }
+  bool is_first() const { return range().begin == 0; }
+  bool is_last() const { return range().end == static_cast<int>(model_.config().num_hidden_layers); }
+  const ModelPart& part() const { return model_.part(); }
+  Transformer<Exec, T>& model() { return model_; }
+  const Transformer<Exec, T>& model() const { return model_; }
+  const Arena<Exec, T>& arena() const { return arena_; }
+  const Weights<Exec, T>& weights() const { return weights_; }                   // the newest
+  const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // of which something is owned
+
+ private:
+  bool adds(int micro) const { return micro > 0 && !tree_; }  // to the gradients of the micro-batch before
+
+  Exec exec_;
+  Transformer<Exec, T> model_;
+  Arena<Exec, T> arena_;
+  Weights<Exec, T> weights_;
+  Gradients<Exec, T> gradients_;  // empty without training
+  std::vector<OwnedTensor<Exec, T>> tensors_;
+  std::unique_ptr<AccumulationTree<Exec, T>> tree_;  // deterministic, with several micro-batches
+  std::unique_ptr<GradientNorm<Exec, T>> norm_;
+  std::unique_ptr<Optimizer<Exec, T>> optimizer_;
+  std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip
+  PassSetting setting_;
+};
+
+// Between a state field and host memory of its size. Both fence.
+template <class Exec>
+void copy_to_host(const Exec&, const StateField&, void* host);
+template <class Exec>
+void copy_from_host(const Exec&, const StateField&, const void* host);
+
+}  // namespace sestina

@@ -1,0 +1,237 @@
+#include "parallel/plan/pipeline_schedule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+using Kind = ParallelOptions::Schedule;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// The pipeline as it is played through, action by action.
+class Play {
+ public:
+  explicit Play(const PipelineSetting& setting) : set_(setting), stages_(at(setting.stages)), free_(at(setting.ranks)) {
+    for (int s = 0; s < set_.stages; ++s) {
+      Progress& stage = stages_[at(s)];
+      if (is_async()) stage.forwards = stage.ahead = set_.delay_scale * (set_.stages - 1 - s);
+      stage.forward_end.assign(at(stage.ahead + set_.micros), 0);
+      stage.backward_end.assign(at(set_.micros), 0);
+    }
+  }
+
+  PipelineSchedule run() {
+    PipelineSchedule out;
+    out.ranks.resize(at(set_.ranks));
+    while (const std::optional<Action> action = next()) {
+      finish(*action);
+      out.all.push_back(*action);
+      out.ranks[at(set_.rank_of(action->stage))].push_back(*action);
+    }
+    for (const Progress& stage : stages_) out.ahead.push_back(stage.ahead);
+    double work = 0;
+    for (const Action& action : out.all) {
+      out.span = std::max(out.span, action.end);
+      work += action.end - action.begin;
+    }
+    out.bubble = 1 - work / (out.span * set_.ranks);
+    return out;
+  }
+
+ private:
+  struct Progress {
+    int ahead = 0, forwards = 0, backwards = 0, weights = 0;
+    bool updated = false;
+    std::vector<double> forward_end, backward_end;  // by micro-batch
+  };
+
+  bool is_async() const { return set_.kind == Kind::async_1f1b; }
+  bool is_split() const { return set_.kind == Kind::zb_h1; }
+  int chunks() const { return set_.stages / set_.ranks; }
+
+  // The action that can begin first; of those, backwards before forwards before weight parts.
+  std::optional<Action> next() const {
+    std::optional<Action> best = choose(true);
+    return best ? best : choose(false);
+  }
+  std::optional<Action> choose(bool limited) const {
+    std::optional<Action> best;
+    for (int s = 0; s < set_.stages; ++s)
+      for (const ActionKind kind :
+           {ActionKind::update, backward_kind(), ActionKind::forward, ActionKind::backward_weight}) {
+        const std::optional<Action> action = possible(kind, s, limited);
+        if (action && (!best || before(*action, *best))) best = action;
+      }
+    return best;
+  }
+  ActionKind backward_kind() const { return is_split() ? ActionKind::backward_input : ActionKind::backward; }
+
+  bool before(const Action& a, const Action& b) const {
+    if (a.begin != b.begin) return a.begin < b.begin;
+    const auto rank = [&](const Action& x) {
+      return x.kind == ActionKind::backward_weight ? 2 : x.kind == ActionKind::forward ? 1 : 0;
+    };
+    if (rank(a) != rank(b)) return rank(a) < rank(b);
+    // Interleaved: groups of P micro-batches go through the chunks of a rank in turn.
+    if (set_.kind == Kind::interleaved && a.micro / set_.ranks != b.micro / set_.ranks) return a.micro < b.micro;
+    return rank(a) == 0 && a.stage > b.stage;
+  }
+
+  std::optional<Action> possible(ActionKind kind, int s, bool limited) const {
+    const Progress& stage = stages_[at(s)];
+    const double free = free_[at(set_.rank_of(s))];
+    const auto action = [&](int micro, double ready, double length) {
+      const double begin = std::max(free, ready);
+      return Action{kind, s, micro, begin, begin + length};
+    };
+    switch (kind) {
+      case ActionKind::forward: {
+        const int m = stage.forwards;
+        if (m == static_cast<int>(stage.forward_end.size()) || (limited && full(s))) return {};
+        if (is_async() && m - stage.ahead > stage.backwards) return {};
+        if (s == 0) return action(m, 0, 1);
+        const Progress& before = stages_[at(s - 1)];
+        if (m >= before.forwards) return {};
+        return action(m, before.forward_end[at(m)], 1);
+      }
+      case ActionKind::backward:
+      case ActionKind::backward_input: {
+        const int m = stage.backwards;
+        if (m == set_.micros || m >= stage.forwards) return {};
+        if (is_async() && m + stage.ahead >= stage.forwards) return {};  // forward and backward in turn
+        if (set_.kind == Kind::gpipe && limited && !all_forwards(s)) return {};
+        double ready = stage.forward_end[at(m)];
+        if (s + 1 < set_.stages) {
+          const Progress& behind = stages_[at(s + 1)];
+          if (m >= behind.backwards) return {};
+          ready = std::max(ready, behind.backward_end[at(m)]);
+        }
+        return action(m, ready, is_split() ? 1 : 2);
+      }
+      case ActionKind::backward_weight:
+        if (!is_split() || stage.weights == stage.backwards) return {};
+        return action(stage.weights, 0, 1);
+      case ActionKind::update:
+        if (!is_async() || stage.backwards < set_.micros || stage.updated) return {};
+        return action(0, 0, 0);
+    }
+    return {};
+  }
+
+  bool all_forwards(int stage) const {
+    for (int s = 0; s < set_.stages; ++s)
+      if (set_.rank_of(s) == set_.rank_of(stage) && stages_[at(s)].forwards < set_.micros) return false;
+    return true;
+  }
+  int in_flight(int s) const {
+    const Progress& stage = stages_[at(s)];
+    return stage.forwards - (is_split() ? stage.weights : stage.backwards);
+  }
+  // No further micro-batch comes in before one has gone out.
+  bool full(int s) const {
+    const int rank = set_.rank_of(s);
+    if (set_.kind == Kind::gpipe || is_async()) return false;
+    if (set_.kind != Kind::interleaved) return in_flight(s) >= set_.ranks - rank;
+    int all = 0;
+    for (int other = 0; other < set_.stages; ++other)
+      if (set_.rank_of(other) == rank) all += in_flight(other);
+    return all > 2 * (set_.ranks - rank - 1) + (chunks() - 1) * set_.ranks;
+  }
+
+  void finish(const Action& action) {
+    Progress& stage = stages_[at(action.stage)];
+    free_[at(set_.rank_of(action.stage))] = action.end;
+    switch (action.kind) {
+      case ActionKind::forward:
+        stage.forward_end[at(stage.forwards++)] = action.end;
+        break;
+      case ActionKind::backward:
+      case ActionKind::backward_input:
+        stage.backward_end[at(stage.backwards++)] = action.end;
+        break;
+      case ActionKind::backward_weight:
+        ++stage.weights;
+        break;
+      case ActionKind::update:
+        stage.updated = true;
+    }
+  }
+
+  const PipelineSetting& set_;
+  std::vector<Progress> stages_;
+  std::vector<double> free_;  // by rank
+};
+
+// What must be held at a time, by stage and by boundary, over the whole order. Between processes a message may lie on
+// both sides for as long as its sender's slot is in use.
+void add_places(PipelineSchedule& schedule, const PipelineSetting& set) {
+  const bool split = set.kind == Kind::zb_h1;
+  std::vector<int> forwards = schedule.ahead, backwards(at(set.stages), 0), ends(at(set.stages), 0);
+  schedule.slots.assign(at(set.stages), 1);
+  schedule.activations.assign(at(set.stages), 1);
+  schedule.gradients.assign(at(set.stages), 1);
+  const auto raise = [](int& most, int now) { most = std::max(most, now); };
+  for (const Action& action : schedule.all) {
+    const int s = action.stage;
+    if (action.kind == ActionKind::forward) ++forwards[at(s)];
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) ++backwards[at(s)];
+    raise(schedule.slots[at(s)], forwards[at(s)] - ends[at(s)]);
+    if (s + 1 < set.stages) raise(schedule.activations[at(s)], forwards[at(s)] - ends[at(s + 1)]);
+    if (s > 0) raise(schedule.gradients[at(s - 1)], backwards[at(s)] - ends[at(s - 1)]);
+    if (action.kind == (split ? ActionKind::backward_weight : ActionKind::backward)) ++ends[at(s)];
+  }
+  for (int s = 0; s + 1 < set.stages; ++s) {
+    raise(schedule.activations[at(s)], std::max(schedule.slots[at(s)], schedule.slots[at(s + 1)]));
+    if (set.rank_of(s) != set.rank_of(s + 1)) raise(schedule.gradients[at(s)], schedule.slots[at(s)]);
+  }
+}
+
+}  // namespace
+
+PipelineSetting pipeline_setting(const ParallelOptions& parallel, int pipeline_ranks, int micros) {
+  PipelineSetting setting;
+  if (parallel.pp > 1) setting.kind = parallel.schedule;
+  setting.stages = parallel.pp;
+  setting.ranks = pipeline_ranks;
+  setting.round_robin = parallel.placement == ParallelOptions::Placement::round_robin;
+  setting.micros = micros;
+  setting.delay_scale = parallel.delay_scale;
+  return setting;
+}
+
+PipelineSchedule make_schedule(const PipelineSetting& setting) {
+  SESTINA_REQUIRE(setting.ranks > 0 && setting.stages % setting.ranks == 0 && setting.micros > 0,
+                  "{} stages on {} ranks, {} micro-batches", setting.stages, setting.ranks, setting.micros);
+  PipelineSchedule schedule = Play(setting).run();
+  add_places(schedule, setting);
+  return schedule;
+}
+
+int update_delay(const PipelineSetting& setting, int stage) {
+  if (setting.kind != Kind::async_1f1b) return 0;
+  const int ahead = setting.delay_scale * (setting.stages - 1 - stage);
+  return (ahead + setting.micros - 1) / setting.micros;
+}
+
+std::vector<std::string> draw(const PipelineSchedule& schedule, int columns) {
+  std::vector<std::string> rows;
+  for (const auto& actions : schedule.ranks) {
+    std::string row(at(columns), '.');
+    for (const Action& action : actions)
+      for (int t = static_cast<int>(action.begin); t < static_cast<int>(action.end) && t < columns; ++t) {
+        const int m = action.micro % 26;
+        const bool forward = action.kind == ActionKind::forward;
+        row[at(t)] = forward ? static_cast<char>('0' + action.micro % 10)
+                             : static_cast<char>((action.kind == ActionKind::backward_weight ? 'A' : 'a') + m);
+      }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace sestina

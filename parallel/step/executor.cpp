@@ -1,0 +1,440 @@
+#include "parallel/step/executor.hpp"
+
+#include <cmath>
+#include <numeric>
+
+#include "parallel/comm/device_communicator.hpp"
+#include "parallel/comm/traced_communicator.hpp"
+#include "parallel/plan/make_plan.hpp"
+
+namespace sestina {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+PassSetting share_setting(const Options& options, const BatchShare& share) {
+  PassSetting setting = pass_setting(options);
+  setting.micro_batch = share.micro_batch;
+  setting.micros = share.count;
+  return setting;
+}
+
+// Forward passes alone: every rank keeps the weights that it computes with, and nothing is sent after an update.
+Options without_owners(Options options) {
+  options.parallel.dp = 1;
+  options.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
+  options.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
+  return options;
+}
+
+}  // namespace
+
+BatchShare batch_share(const Options& options, int dp_rank) {
+  BatchShare share;
+  share.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
+  share.all = options.train.global_batch / share.micro_batch;
+  share.first = share.all * dp_rank / options.parallel.dp;
+  share.count = share.all * (dp_rank + 1) / options.parallel.dp - share.first;
+  return share;
+}
+
+template <class Exec, class T>
+Executor<Exec, T>::Executor(const Exec& exec, const Options& options, Communicator& world, Trace* trace)
+    : Executor(exec, options, nullptr, world, trace) {}
+
+template <class Exec, class T>
+Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting& setting, Communicator& world)
+    : Executor(exec, options, &setting, world, nullptr) {}
+
+template <class Exec, class T>
+Executor<Exec, T>::~Executor() = default;
+
+// forward_setting: null for training.
+template <class Exec, class T>
+Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting* forward_setting,
+                            Communicator& world, Trace* trace)
+    : exec_(exec), options_(options), trace_(trace) {
+  const bool training = forward_setting == nullptr;
+  make_groups(world);
+  share_ = batch_share(options, groups_.grid.dp_rank);
+  setting_ = training ? share_setting(options, share_) : *forward_setting;
+  scale_ = 1.0 / (static_cast<double>(options.train.global_batch) * setting_.sequence);
+  if (!training) options_ = without_owners(options);
+  const ParallelOptions& parallel = options_.parallel;
+  plan_ = make_plan(options_);
+  pipe_ = pipeline_setting(parallel, pipeline_ranks_, std::max(share_.count, 1));
+  schedule_ = make_schedule(pipe_);
+  part_ = model_part(options.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
+  make_links();
+  first_tensor_.push_back(0);
+  run_of_stage_.resize(at(parallel.pp));
+  for (int stage = 0; stage < parallel.pp; ++stage) {
+    first_tensor_.push_back(first_tensor_.back() + plan_.stages[at(stage)].specs.size());
+    if (pipe_.rank_of(stage) != pipeline_->rank()) continue;
+    run_of_stage_[at(stage)] = runs_.size();
+    make_stage(stage, training);
+  }
+  losses_.resize(at(share_.all));
+  whole_.resize(first_tensor_.back() + 1 + losses_.size());
+  const int lowest = runs_.front()->place().number;
+  tokens_ = std::make_unique<SlotPool<TokenSlot<Exec>>>(training ? schedule_.slots[at(lowest)] : 1, [&] {
+    return TokenSlot<Exec>(setting_.micro_batch, setting_.sequence, setting_.micros);
+  });
+  evaluation_tokens_ = std::make_unique<TokenSlot<Exec>>(setting_.micro_batch, setting_.sequence, 1);
+}
+
+// Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline rank.
+template <class Exec, class T>
+void Executor<Exec, T>::make_groups(Communicator& world) {
+  const ParallelOptions& parallel = options_.parallel;
+  const int in_stage = parallel.dp * parallel.tp;
+  SESTINA_REQUIRE(world.size() % in_stage == 0 && parallel.pp % (world.size() / in_stage) == 0,
+                  "{} ranks for {} x {} x {}", world.size(), parallel.dp, parallel.tp, parallel.pp);
+  pipeline_ranks_ = world.size() / in_stage;
+  pipeline_ = make_lone_communicator();
+  if (pipeline_ranks_ > 1) {
+    stage_world_ = world.split(world.rank() / in_stage, world.rank());
+    pipeline_ = world.split(world.rank() % in_stage, world.rank());
+    if (!is_host<Exec>) pipeline_ = on_device(std::move(pipeline_));
+    if (trace_) pipeline_ = traced(std::move(pipeline_), *trace_, "pipeline group");
+  }
+  Communicator& ranks = stage_world_ ? *stage_world_ : world;
+  groups_.grid = make_grid(ranks, parallel.dp, parallel.tp, parallel.node_size, !is_host<Exec>);
+  if (trace_ && ranks.size() > 1) {
+    groups_.grid.tp_group = traced(std::move(groups_.grid.tp_group), *trace_, "tensor-parallel group");
+    groups_.grid.dp_group = traced(std::move(groups_.grid.dp_group), *trace_, "data-parallel group");
+  }
+  groups_.tensor = std::make_unique<TensorGroup<Exec>>(*groups_.grid.tp_group);
+  const ModelPart part = model_part(options_.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
+  const int tp_rank = groups_.grid.tp_rank;
+  groups_.replica_group = groups_.grid.tp_group->split(tp_rank / part.key_value_holders(), tp_rank);
+  if (trace_ && ranks.size() > 1)
+    groups_.replica_group = traced(std::move(groups_.replica_group), *trace_, "ranks with the same heads");
+  groups_.replicas = std::make_unique<TensorGroup<Exec>>(*groups_.replica_group);
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::make_links() {
+  const auto tokens = static_cast<std::int64_t>(setting_.micro_batch) * setting_.sequence;
+  for (int s = 0; s + 1 < pipe_.stages; ++s)
+    links_.push_back(std::make_unique<Link<Exec, T>>(
+        exec_, *pipeline_,
+        LinkSetting{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
+                    static_cast<std::size_t>(part_.config.hidden_size), schedule_.activations[at(s)],
+                    schedule_.gradients[at(s)]}));
+}
+
+template <class Exec, class T>
+StagePlace Executor<Exec, T>::place_of(int stage) const {
+  StagePlace place;
+  place.number = stage;
+  place.micros = pipe_.micros;
+  place.slots = schedule_.slots[at(stage)];
+  place.ahead = schedule_.ahead[at(stage)];
+  place.ahead_before = stage > 0 ? schedule_.ahead[at(stage - 1)] : 0;
+  place.delay = update_delay(pipe_, stage);
+  place.split = pipe_.kind == ParallelOptions::Schedule::zb_h1;
+  place.drain_every = options_.parallel.drain_every;
+  place.stash = options_.parallel.stash;
+  return place;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::make_stage(int number, bool training) {
+  const ProcessGrid& grid = groups_.grid;
+  StagePlan plan = plan_.stages[at(number)];
+  lay_out_buckets(plan, options_, grid.tp_rank);
+  // One rank by itself keeps the gradients in the order of the tensors.
+  const RankLayout layout =
+      options_.parallel.dp * options_.parallel.tp == 1
+          ? lone_layout(plan.specs)
+          : shard_layout(plan, gradient_buckets(plan), options_, training ? grid.dp_rank : 0, grid.tp_rank);
+  Link<Exec, T>* in = number > 0 ? links_[at(number - 1)].get() : nullptr;
+  Link<Exec, T>* out = number + 1 < pipe_.stages ? links_[at(number)].get() : nullptr;
+  StagePlace place = place_of(number);
+  if (!training) place.slots = 1;
+  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, options_, plan, place, part_, setting_, layout,
+                                                      groups_.tensor.get(), training ? &groups_ : nullptr, in, out,
+                                                      trace_));
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::initialise(std::uint64_t seed) {
+  for (auto& run : runs_) {
+    run->stage().initialise(seed);
+    run->exchanges().initialise(options_.model.initializer_range, seed);
+  }
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::start_at(std::int64_t updates) {
+  for (auto& run : runs_) run->start_at(updates, updates);
+  first_micro_ = updates * pipe_.micros;
+  origin_ = updates;
+}
+
+template <class Exec, class T>
+PipelineState Executor<Exec, T>::pipeline_state() const {
+  static constexpr const char* stashes[] = {"on", "recompute", "saved"};
+  return {schedule_.ahead, pipe_.micros, stashes[static_cast<int>(options_.parallel.stash)], origin_, started_};
+}
+
+template <class Exec, class T>
+bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
+  const PipelineState now = pipeline_state();
+  if (was.ahead != now.ahead || was.micros != now.micros || was.stash != now.stash) return false;
+  for (auto& run : runs_) run->start_at(updates, was.origin);
+  first_micro_ = updates * pipe_.micros;
+  origin_ = was.origin;
+  if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
+    return true;  // its forwards are done again
+  started_ = restored_ = true;
+  for (auto& run : runs_) run->restored();
+  return true;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
+  std::vector<StateField> fields;
+  if (!options_.parallel.is_async() || !(started_ || options_.parallel.stash == ParallelOptions::Stash::on))
+    return fields;
+  for (const auto& run : runs_)
+    for (StateField& field : run->in_flight_fields(groups_.grid, reading)) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
+  const bool is_async = options_.parallel.is_async();
+  std::fill(whole_.begin(), whole_.end(), 0.0);
+  if (is_async) run_ahead(driver);
+  if (!run_actions(driver, t)) return StepEnd::dropped;
+  first_micro_ += pipe_.micros;
+  driver.passes_done();
+  if (!is_async)
+    for (auto& run : runs_) sum_stage(*run);
+  complete_sums();
+  if (is_async) return StepEnd::updated;
+  if (!driver.accept(sums_)) return StepEnd::refused;
+  driver.before_update();
+  update_all(t, driver);
+  return StepEnd::updated;
+}
+
+// The forward passes that an asynchronous pipeline has ahead when it starts, or starts again after a drain. Of those
+// that a checkpoint brought back only the tokens are missing.
+template <class Exec, class T>
+void Executor<Exec, T>::run_ahead(StepDriver& driver) {
+  const StagePlace& place = runs_.front()->place();
+  const std::int64_t minibatch = first_micro_ / pipe_.micros;
+  const bool drained = place.drain_every > 0 && minibatch % place.drain_every == 0;
+  if (restored_ && !drained)
+    for (int micro = 0; micro < schedule_.ahead[at(place.number)]; ++micro) load(place, first_micro_ + micro, driver);
+  restored_ = false;
+  if (started_ && !drained) return;
+  started_ = true;
+  for (int s = 0; s < pipe_.stages; ++s)
+    if (pipe_.rank_of(s) == pipeline_->rank())
+      for (int micro = 0; micro < schedule_.ahead[at(s)]; ++micro)
+        forward({ActionKind::forward, s, micro, 0, 0}, driver);
+}
+
+template <class Exec, class T>
+bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
+  int passes = 0;
+  for (const Action& action : schedule_.ranks[at(pipeline_->rank())]) {
+    StageRun<Exec, T>& run = run_of(action.stage);
+    const std::int64_t micro = first_micro_ + action.micro;
+    switch (action.kind) {
+      case ActionKind::forward:
+        forward(action, driver);
+        break;
+      case ActionKind::backward:
+        run.backward(micro, tokens_->of(micro), scale_);
+        if (pipe_.stages == 1 && ++passes < pipe_.micros && driver.interrupted()) return false;
+        break;
+      case ActionKind::backward_input:
+        run.backward_input(micro, tokens_->of(micro), scale_);
+        break;
+      case ActionKind::backward_weight:
+        run.backward_weight(micro);
+        break;
+      case ActionKind::update:
+        sum_stage(run);
+        update_stage(run, t, driver);
+        break;
+    }
+  }
+  return true;
+}
+
+// The first stage of a rank brings in the tokens for all of them. Forwards stop where the pipeline drains.
+template <class Exec, class T>
+bool Executor<Exec, T>::load(const StagePlace& place, std::int64_t micro, StepDriver& driver) {
+  if (place.segment(micro / pipe_.micros) != place.segment(first_micro_ / pipe_.micros)) return false;
+  if (place.number != runs_.front()->place().number) return true;
+  const TraceSpan span(trace_, "data");
+  tokens_->of(micro).load(exec_, driver.next_batch());
+  return true;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::forward(const Action& action, StepDriver& driver) {
+  StageRun<Exec, T>& run = run_of(action.stage);
+  const std::int64_t micro = first_micro_ + action.micro;
+  if (load(run.place(), micro, driver)) run.forward(micro, tokens_->of(micro));
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
+  const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
+  const std::vector<double>& squares = run.exchanges().sum(losses_, share_.first, share_.count);
+  std::copy(squares.begin(), squares.end() - 1, whole_.begin() + static_cast<std::ptrdiff_t>(first));
+  whole_[flag] += squares.back();
+  if (run.stage().is_last())
+    std::copy(losses_.begin(), losses_.end(), whole_.begin() + static_cast<std::ptrdiff_t>(flag + 1));
+}
+
+// Every place is filled by one stage: the sums over the pipeline are exact.
+template <class Exec, class T>
+void Executor<Exec, T>::complete_sums() {
+  if (pipeline_ranks_ > 1) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
+  const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
+  sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
+  sums_.weights_finite = *flag == 0;
+  sums_.loss = std::accumulate(flag + 1, whole_.end(), 0.0);
+}
+
+template <class Exec, class T>
+double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
+  const auto place = [&](int stage) { return whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_[at(stage)]); };
+  return std::sqrt(std::accumulate(place(run.place().number), place(run.place().number + 1), 0.0));
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
+  const double factor = driver.factor(t), clip = options_.train.clip_norm;
+  const bool by_stage = options_.parallel.clip_scope == ParallelOptions::ClipScope::stage;
+  for (auto& run : runs_) run->update(t, factor, clip_scale(by_stage ? norm_of(*run) : sums_.norm, clip));
+}
+
+// A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
+template <class Exec, class T>
+void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
+  const double norm = norm_of(run);
+  if (!std::isfinite(norm)) return run.withhold();
+  run.update(t, driver.factor(t), clip_scale(norm, options_.train.clip_norm));
+}
+
+template <class Exec, class T>
+double Executor<Exec, T>::loss(const BatchView& batch) {
+  evaluation_tokens_->load(exec_, batch);
+  double sum = 0;
+  for (auto& run : runs_) sum += run->evaluate(*evaluation_tokens_);
+  return sum;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::token_losses(Acc<T>* host) {
+  const Vector<Acc<T>, Exec> losses = runs_.back()->evaluation_slot().token_loss;
+  Kokkos::deep_copy(exec_, Vector<Acc<T>, Host>(host, losses.size()), losses);
+  exec_.fence("token_losses");
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::logits(int row, float* host) {
+  StageRun<Exec, T>& last = *runs_.back();
+  const auto n = static_cast<std::size_t>(last.stage().model().config().vocab_size);
+  const Kokkos::View<T*, typename Exec::memory_space> row_logits("sestina::row_logits", n);
+  const Kokkos::View<float*, typename Exec::memory_space> wide("sestina::row_logits_f32", n);
+  last.stage().model().logits(last.stage().weights(), last.evaluation_slot(), row,
+                              Matrix<T, Exec>(row_logits.data(), 1, n));
+  convert<Exec, T, float>(exec_, row_logits, wide);
+  Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
+  exec_.fence();
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::finish_gather() {
+  for (auto& run : runs_) run->exchanges().finish_gather();
+}
+
+template <class Exec, class T>
+typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
+  Seconds all;
+  for (auto& run : runs_) {
+    all.gather += run->exchanges().take_gather_seconds();
+    all.reduce += run->exchanges().take_reduce_seconds();
+    all.homes += run->exchanges().take_home_seconds();
+  }
+  return all;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Executor<Exec, T>::model_fields() const {
+  std::vector<StateField> fields;
+  for (const auto& run : runs_)
+    for (StateField& field : run->model_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Executor<Exec, T>::optimizer_fields() const {
+  std::vector<StateField> fields;
+  for (const auto& run : runs_)
+    for (StateField& field : run->exchanges().optimizer_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Executor<Exec, T>::fields() const {
+  std::vector<StateField> all = model_fields();
+  for (StateField& field : optimizer_fields()) all.push_back(std::move(field));
+  return all;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::weights_changed() {
+  for (auto& run : runs_) run->weights_changed();
+}
+
+template <class Exec, class T>
+std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
+  const int in_stage = plan_.dp * plan_.tp;
+  std::vector<std::int64_t> costs(at(in_stage * pipeline_ranks_), 0);
+  for (int stage = 0; stage < pipe_.stages; ++stage)
+    for (int rank = 0; rank < in_stage; ++rank)
+      costs[at(pipe_.rank_of(stage) * in_stage + rank)] += plan_.stages[at(stage)].rank_cost[at(rank)];
+  return costs;
+}
+
+template <class Exec, class T>
+std::vector<OwnedTensor<Exec, T>> Executor<Exec, T>::tensors() const {
+  std::vector<OwnedTensor<Exec, T>> all;
+  for (const auto& run : runs_) all.insert(all.end(), run->stage().tensors().begin(), run->stage().tensors().end());
+  return all;
+}
+
+template <class Exec, class T>
+typename StageExchanges<Exec, T>::Count Executor<Exec, T>::exchanges_per_step() const {
+  typename StageExchanges<Exec, T>::Count all;
+  for (const auto& run : runs_) {
+    const auto one = run->exchanges().per_step();
+    all.gradients += one.gradients;
+    all.weights += one.weights;
+    all.homes += one.homes;
+  }
+  return all;
+}
+
+template <class Exec, class T>
+std::int64_t Executor<Exec, T>::sums_per_update() const {
+  std::int64_t sums = 0;
+  for (const auto& run : runs_) sums += run->exchanges().sums_per_update();
+  return sums;
+}
+
+#define SESTINA_EXECUTOR(Exec, T) template class Executor<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_EXECUTOR)
+
+}  // namespace sestina

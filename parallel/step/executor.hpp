@@ -1,0 +1,154 @@
+// The one interpreter of a step: it runs the plan's actions of an update (parallel/plan/pipeline_schedule.hpp) on the
+// stages of this rank. One rank, many, one stage, many: all take this path, in training, evaluation, benchmarks and
+// tests.
+//
+// Synchronous schedules: passes of all micro-batches, sums (loss and norm are known to all ranks), the driver's
+// decision, then all updates, whose weights travel under the next forward. Asynchronous 1F1B: each stage updates when
+// it has its gradient; the sums are those of the minibatch whose gradient it was.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/step/stage_run.hpp"
+
+namespace sestina {
+
+// The micro-batches of one data-parallel rank, of `all` in a step: numbers [first, first + count).
+struct BatchShare {
+  int micro_batch = 1;  // sequences in each
+  int all = 1, first = 0, count = 1;
+};
+BatchShare batch_share(const Options&, int dp_rank);
+
+struct StepSums {
+  double loss = 0;             // sum of token losses over the global batch
+  double norm = 0;             // over all gradients
+  bool weights_finite = true;  // all that updates have written so far
+};
+
+// What an asynchronous pipeline in flight belongs to.
+struct PipelineState {
+  std::vector<int> ahead;  // by stage, in micro-batches
+  int micros = 0;          // of an update
+  std::string stash;
+  std::int64_t origin = 0;  // updates at which its delays began
+  bool started = false;     // something is in flight
+};
+
+// Who takes the steps.
+class StepDriver {
+ public:
+  virtual ~StepDriver() = default;
+  virtual BatchView next_batch() = 0;                    // of this rank's share of the data, in order
+  virtual double factor(std::int64_t update) = 0;        // of the peak learning rates
+  virtual bool interrupted() { return false; }           // between micro-batches: drop the step
+  virtual void passes_done() {}                          // of a synchronous step; gradients may still be under way
+  virtual bool accept(const StepSums&) { return true; }  // before a synchronous update; the same on all ranks
+  virtual void before_update() {}
+};
+enum class StepEnd { updated, refused, dropped };
+
+template <class Exec, class T>
+class Executor {
+ public:
+  // world.size() must be dp * tp * P, where P divides pp. The trace, if any, must outlive it.
+  Executor(const Exec&, const Options&, Communicator& world, Trace* trace = nullptr);
+  // Weights for forward passes alone, batches as the setting says; data-parallel ranks hold the same.
+  Executor(const Exec&, const Options&, const PassSetting&, Communicator& world);
+  ~Executor();
+
+  void initialise(std::uint64_t seed);
+  // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
+  void start_at(std::int64_t updates);
+  // Between updates: what an asynchronous pipeline has in flight, as state, and how to go on with it. resume: whether
+  // it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else start_at.
+  PipelineState pipeline_state() const;
+  std::vector<StateField> in_flight_fields(bool reading) const;
+  bool resume(std::int64_t updates, const PipelineState&);
+  // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
+  StepEnd step(std::int64_t t, StepDriver&);
+  const StepSums& sums() const { return sums_; }                         // of the last step that was not dropped
+  double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // likewise, of stage i of this rank
+
+  // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
+  double loss(const BatchView&);
+  void token_losses(Acc<T>* host);    // (N), of the last loss(), on ranks of the last stage; fences
+  void logits(int row, float* host);  // (V) of row b * T + t of the last loss(); fences. Of one rank
+  void finish_gather();               // all weights are there
+
+  struct Seconds {  // since the last call
+    double gather = 0, reduce = 0, homes = 0;
+  };
+  Seconds take_seconds();
+
+  // Master weights ("/model/...") and optimizer state that this rank keeps.
+  std::vector<StateField> model_fields() const;
+  std::vector<StateField> optimizer_fields() const;
+  std::vector<StateField> fields() const;  // both
+  void weights_changed();                  // master weights were written, on all ranks: rounds, sends and waits
+
+  const Exec& exec() const { return exec_; }
+  const PassSetting& setting() const { return setting_; }
+  const ModelConfig& config() const { return options_.model; }  // of the whole model
+  const ProcessGrid& grid() const { return groups_.grid; }
+  Communicator& pipeline() { return *pipeline_; }  // ranks with the same shards and samples, by their stages
+  const BatchShare& share() const { return share_; }
+  const Plan& plan() const { return plan_; }
+  std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
+
+  std::size_t stage_count() const { return runs_.size(); }  // on this rank
+  StageRun<Exec, T>& run(std::size_t i = 0) { return *runs_[i]; }
+  const StageRun<Exec, T>& run(std::size_t i = 0) const { return *runs_[i]; }
+  Stage<Exec, T>& stage(std::size_t i = 0) { return runs_[i]->stage(); }
+  std::vector<OwnedTensor<Exec, T>> tensors() const;  // owned, of all stages here
+
+  typename StageExchanges<Exec, T>::Count exchanges_per_step() const;
+  std::int64_t sums_per_update() const;
+  typename TensorGroup<Exec>::Count take_group_count() { return groups_.tensor->take_count(); }
+
+ private:
+  Executor(const Exec&, const Options&, const PassSetting*, Communicator& world, Trace*);
+  void make_groups(Communicator& world);
+  void make_links();
+  void make_stage(int number, bool training);
+  StagePlace place_of(int stage) const;
+  StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
+
+  bool run_actions(StepDriver&, std::int64_t t);
+  void run_ahead(StepDriver&);
+  bool load(const StagePlace&, std::int64_t micro, StepDriver&);
+  void forward(const Action&, StepDriver&);
+  void sum_stage(StageRun<Exec, T>&);
+  void complete_sums();
+  double norm_of(const StageRun<Exec, T>&) const;
+  void update_all(std::int64_t t, StepDriver&);
+  void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
+
+  Exec exec_;
+  Options options_;
+  Trace* trace_;  // null: none
+  Plan plan_;
+  int pipeline_ranks_ = 1;
+  std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
+  StageGroups<Exec> groups_;
+  BatchShare share_;
+  PassSetting setting_;
+  PipelineSetting pipe_;
+  PipelineSchedule schedule_;
+  ModelPart part_;
+  std::vector<std::unique_ptr<Link<Exec, T>>> links_;  // by boundary
+  std::vector<std::unique_ptr<StageRun<Exec, T>>> runs_;
+  std::vector<std::size_t> run_of_stage_;  // by stage, where it is one of this rank's
+  std::vector<std::size_t> first_tensor_;  // by stage, and one behind the last: places in whole_
+  std::unique_ptr<SlotPool<TokenSlot<Exec>>> tokens_;
+  std::unique_ptr<TokenSlot<Exec>> evaluation_tokens_;
+  std::vector<double> losses_, whole_;  // whole_: squares by tensor, the flag, losses
+  double scale_ = 1;                    // of the gradients: 1 / tokens of the global batch
+  std::int64_t first_micro_ = 0;        // of the next update
+  std::int64_t origin_ = 0;
+  bool started_ = false, restored_ = false;
+  StepSums sums_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,141 @@
+#include "parallel/step/stage_exchanges.hpp"
+
+#include <algorithm>
+
+#include "parallel/plan/partial_gradients.hpp"
+
+namespace sestina {
+namespace {
+
+template <class Exec, class T>
+std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, const GradientBuckets& buckets,
+                                                     const Options& options, const Arena<Exec, T>& arena,
+                                                     StageGroups<Exec>& groups) {
+  std::vector<PartialGradient<Exec>> partial;
+  for (const PartialRun& run : partial_runs(plan, buckets, options))
+    partial.push_back({run.block,
+                       {arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)},
+                       run.same_heads ? groups.replicas.get() : groups.tensor.get()});
+  return partial;
+}
+
+}  // namespace
+
+template <class Exec, class T>
+StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const Options& options, const StagePlan& plan,
+                                        StageGroups<Exec>& groups, Stage<Exec, T>& stage, Trace* trace)
+    : exec_(exec),
+      groups_(groups),
+      stage_(stage),
+      trace_(trace),
+      buckets_(gradient_buckets(plan)),
+      homes_(exec, *groups.grid.tp_group, plan, options, stage.arena(), groups.grid.dp_rank),
+      reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
+              partial_gradients<Exec, T>(plan, buckets_, options, stage.arena(), groups)),
+      gather_(*groups.grid.dp_group, plan, buckets_, stage.arena()) {
+  stage.make_optimizer(options.model, options.optimizer, homes_.items());
+  if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
+    sharded_ = std::make_unique<ShardedMuon<Exec, T>>(
+        exec, stage.tensors(), options.optimizer, options.run.deterministic, *groups.tensor, stage.norm().nonfinite());
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::block_done(int block) {
+  const auto begin = std::chrono::steady_clock::now();
+  reduce_.block_done(block);
+  reduce_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+template <class Exec, class T>
+const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
+  {
+    const TraceSpan span(trace_, "rest of the gradients");
+    reduce_.finish();
+  }
+  const TraceSpan span(trace_, "loss and norm");
+  GradientNorm<Exec, T>& norm = stage_.norm();
+  std::vector<double>& squares = norm.squares(exec_);
+  std::fill(losses.begin(), losses.end(), 0.0);
+  if (stage_.is_last())
+    for (int micro = 0; micro < count; ++micro) losses[static_cast<std::size_t>(first + micro)] = norm.noted(micro);
+  if (groups_.grid.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
+    sums_.assign(losses.begin(), losses.end());
+    sums_.insert(sums_.end(), squares.begin(), squares.end());
+    groups_.grid.dp_group->all_reduce(sums_.data(), sums_.size(), Reduction::sum);
+    std::copy_n(sums_.begin(), losses.size(), losses.begin());
+    std::copy(sums_.begin() + static_cast<std::ptrdiff_t>(losses.size()), sums_.end(), squares.begin());
+  }
+  std::vector<double>& by_tensor = norm.by_tensor();
+  if (groups_.grid.tp > 1) sum_over_shards();
+  return by_tensor;
+}
+
+// Squares of a tensor's shards, added in the order of the ranks.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::sum_over_shards() {
+  std::vector<double>& squares = stage_.norm().by_tensor();
+  const std::size_t n = squares.size();
+  shard_squares_.resize(n * static_cast<std::size_t>(groups_.grid.tp));
+  groups_.grid.tp_group->all_gather(squares.data(), n * sizeof(double), shard_squares_.data());
+  std::fill(squares.begin(), squares.end(), 0.0);
+  for (std::size_t i = 0; i < shard_squares_.size(); ++i) squares[i % n] += shard_squares_[i];
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
+  Optimizer<Exec, T>& optimizer = stage_.optimizer();
+  {
+    const TraceSpan span(trace_, "scalar optimizer");
+    optimizer.step_scalar(exec_, t, factor, gradient_scale);
+  }
+  {
+    const TraceSpan span(trace_, "matrices");
+    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - homes_.items().size());
+  }
+  homes_.update(optimizer, t, factor, gradient_scale, trace_);
+  if (sharded_) {
+    const TraceSpan span(trace_, "sharded matrices");
+    sharded_->step(exec_, factor, gradient_scale);
+  }
+  if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
+    std::vector<double>& scores = clip->fetch(exec_);
+    groups_.grid.dp_group->all_reduce(scores.data(), scores.size(), Reduction::max);
+    clip->apply(exec_);
+  }
+  exec_.fence("update");  // so that its time is that of this step, and owners' weights may be sent
+  gather_.start();
+}
+
+template <class Exec, class T>
+std::vector<StateField> StageExchanges<Exec, T>::model_fields() const {
+  std::vector<StateField> fields = stage_.model_fields();
+  for (StateField& field : homes_.master_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
+  std::vector<StateField> fields = stage_.optimizer().state();
+  if (sharded_)
+    for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::weights_changed() {
+  stage_.weights_changed();
+  exec_.fence("weights");
+  homes_.publish();
+  gather_.start();
+  gather_.finish();
+}
+
+template <class Exec, class T>
+typename StageExchanges<Exec, T>::Count StageExchanges<Exec, T>::per_step() const {
+  return {reduce_.exchanges_per_step(), gather_.exchanges_per_step(), homes_.exchanges_per_step()};
+}
+
+#define SESTINA_STAGE_EXCHANGES(Exec, T) template class StageExchanges<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_STAGE_EXCHANGES)
+
+}  // namespace sestina

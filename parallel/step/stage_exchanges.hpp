@@ -1,0 +1,80 @@
+// What the data- and tensor-parallel ranks of a stage do together around its passes: gradients to their owners, whole
+// matrices to their homes, updated weights to everybody. On one rank nothing is exchanged, and the update is all there
+// is.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/optimizer/methods/sharded_muon.hpp"
+#include "core/stage.hpp"
+#include "parallel/comm/process_grid.hpp"
+#include "parallel/comm/tensor_group.hpp"
+#include "parallel/comm/trace.hpp"
+#include "parallel/step/gradient_reduce.hpp"
+#include "parallel/step/matrix_homes.hpp"
+#include "parallel/step/weight_gather.hpp"
+
+namespace sestina {
+
+// Groups of one rank inside its stage: the grid, and those that hold the same key and value heads.
+template <class Exec>
+struct StageGroups {
+  ProcessGrid grid;
+  std::unique_ptr<Communicator> replica_group;
+  std::unique_ptr<TensorGroup<Exec>> tensor, replicas;
+};
+
+template <class Exec, class T>
+class StageExchanges {
+ public:
+  // Gives the stage its optimizer. The plan's buckets must be those of this rank (lay_out_buckets). groups, stage and
+  // trace (null: none) must outlive it.
+  StageExchanges(const Exec&, const Options&, const StagePlan&, StageGroups<Exec>&, Stage<Exec, T>&, Trace*);
+
+  // Around the blocks of a pass: waits for the weights that it reads; sends off gradients that are complete.
+  void before_forward(int block) { gather_.before_forward(block); }
+  void block_done(int block);
+  // Sums of squares by tensor (and the flag behind them) of the whole stage, once its passes are over. losses: of the
+  // step's micro-batches of all data-parallel ranks, of which this one's are noted; complete on return. The same on all
+  // ranks of the stage.
+  const std::vector<double>& sum(std::vector<double>& losses, int first, int count);
+  void update(std::int64_t t, double factor, double gradient_scale);
+  void finish_gather() { gather_.finish(); }  // all weights are there
+
+  // Since the last call: what forward passes waited for weights, backward passes spent on sums of gradients, and
+  // updates on matrices that travel.
+  double take_gather_seconds() { return gather_.take_wait_seconds(); }
+  double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
+  double take_home_seconds() { return homes_.take_wait_seconds(); }
+
+  void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
+  std::vector<StateField> model_fields() const;  // of stage and homes
+  std::vector<StateField> optimizer_fields() const;
+  void weights_changed();  // master weights were written, on all ranks: rounds, sends and waits
+
+  // Exchanges that a step starts on this rank, by what they carry.
+  struct Count {
+    std::int64_t gradients = 0, weights = 0, homes = 0;
+  };
+  Count per_step() const;
+  std::int64_t sums_per_update() const { return sharded_ ? sharded_->sums_per_step() : 0; }
+
+ private:
+  void sum_over_shards();
+
+  Exec exec_;
+  StageGroups<Exec>& groups_;
+  Stage<Exec, T>& stage_;
+  Trace* trace_;
+  GradientBuckets buckets_;
+  MatrixHomes<Exec, T> homes_;
+  std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
+  GradientReduce<Exec> reduce_;
+  WeightGather<Exec, T> gather_;
+  std::vector<double> sums_, shard_squares_;
+  double reduce_seconds_ = 0;
+};
+
+}  // namespace sestina

@@ -1,0 +1,191 @@
+#include "parallel/step/stage_run.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const StagePlan& plan, const StagePlace& place,
+                            const ModelPart& part, const PassSetting& setting, const RankLayout& layout,
+                            GroupOps<Exec>* group, StageGroups<Exec>* groups, Link<Exec, T>* in, Link<Exec, T>* out,
+                            Trace* trace)
+    : exec_(exec),
+      plan_(plan),
+      place_(place),
+      stage_(exec, part, plan.layers, setting, layout, group, groups != nullptr),
+      exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, options, plan_, *groups, stage_, trace)
+                        : nullptr),
+      versions_(part.config, plan.layers, stage_.arena(), place.versions()),
+      slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
+      own_output_(slots_.of(0).output),
+      in_(in),
+      out_(out),
+      hooks_(*this, trace) {}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::Hooks::before_forward(int block) {
+  span.end();
+  if (run.exchanges_) run.exchanges_->before_forward(block);
+  if (training) span.begin("forward", block);
+}
+
+// The last micro-batch of an update completes the block's gradients.
+template <class Exec, class T>
+void StageRun<Exec, T>::Hooks::after_backward(int block) {
+  run.stage_.accumulate(block, micro);
+  span.end();
+  if (micro + 1 == run.place_.micros) run.exchanges_->block_done(block);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::pass(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
+                             const TokenSlot<Exec>& tokens) {
+  hooks_.training = true;
+  stage_.forward(weights, slot, tokens.inputs(), tokens.first_key(), hooks_);
+  hooks_.training = false;
+  hooks_.span.end();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& tokens) {
+  if (in_update(micro) == 0) stage_.start_step();
+  Activations<Exec, T>& slot = slots_.of(micro);
+  if (in_) slot.bind_input(in_->receive_activation(micro));
+  if (out_) slot.output = out_->activation_to_write(micro);
+  pass(weights_of(place_.version(micro / place_.micros)), slot, tokens);
+  if (out_) out_->send_activation(micro);
+}
+
+// The weights that the backward pass multiplies by; the slot is made ready for it.
+template <class Exec, class T>
+const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, const TokenSlot<Exec>& tokens,
+                                                            Activations<Exec, T>& slot) {
+  const bool stashed = place_.stash == ParallelOptions::Stash::on;
+  const Weights<Exec, T>& weights = stashed ? weights_of(place_.version(micro / place_.micros)) : stage_.weights();
+  if (in_) slot.bind_input(in_->activation(micro));
+  slot.tokens = tokens.inputs();
+  slot.first_key = tokens.first_key();
+  if (place_.recomputes()) {
+    slot.output = own_output_;
+    pass(weights, slot, tokens);
+  }
+  if (out_) slot.gradient = out_->receive_gradient(micro);
+  hooks_.micro = in_update(micro);
+  return weights;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::hand_down(std::int64_t micro, const Activations<Exec, T>& slot) {
+  hooks_.span.end();
+  if (!in_) return;
+  const Matrix<T, Exec> gradient = in_->gradient_to_write(micro);
+  convert<Exec, T, T>(exec_, {slot.gradient.data(), slot.gradient.size()}, {gradient.data(), gradient.size()});
+  in_->send_gradient(micro);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
+  Activations<Exec, T>& slot = slots_.of(micro);
+  const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
+  stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  hand_down(micro, slot);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::backward_input(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
+  Activations<Exec, T>& slot = slots_.of(micro);
+  const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
+  stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  hand_down(micro, slot);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
+  hooks_.micro = in_update(micro);
+  hooks_.span.begin("backward weights", place_.number);
+  stage_.backward_weight(slots_.of(micro), in_update(micro), hooks_);
+  hooks_.span.end();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
+  if (versions_.depth() > 0) {
+    exchanges_->finish_gather();
+    versions_.keep(exec_, updates_);
+  }
+  exchanges_->update(t, factor, gradient_scale);
+  ++updates_;
+}
+
+template <class Exec, class T>
+Activations<Exec, T>& StageRun<Exec, T>::evaluation_slot() {
+  if (place_.ahead == 0) return slots_.of(0);
+  if (!evaluation_) evaluation_ = std::make_unique<Activations<Exec, T>>(stage_.make_slot());
+  return *evaluation_;
+}
+
+template <class Exec, class T>
+double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
+  Activations<Exec, T>& slot = evaluation_slot();
+  if (in_) slot.bind_input(in_->receive_activation(Link<Exec, T>::evaluation));
+  if (out_) slot.output = out_->activation_to_write(Link<Exec, T>::evaluation);
+  stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks_);
+  if (out_) out_->send_activation(Link<Exec, T>::evaluation);
+  if (!stage_.is_last()) return 0;
+  stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
+  return stage_.model().loss_sum(slot);
+}
+
+template <class Exec, class T>
+std::int64_t StageRun<Exec, T>::in_flight_end(int ahead) const {
+  const std::int64_t drain = place_.drain_every, first = updates_ * place_.micros;
+  if (drain == 0) return first + ahead;
+  return std::min(first + ahead, (updates_ + drain - 1) / drain * drain * place_.micros);
+}
+
+template <class Exec, class T>
+std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool reading) const {
+  std::vector<StateField> all;
+  const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
+  for (std::int64_t version = oldest; version < updates_; ++version)
+    for (StateField& field :
+         versions_.fields(version, fmt::format("/run/pipeline/version_{}", updates_ - version), grid.dp_rank == 0))
+      all.push_back(std::move(field));
+  if (place_.stash == ParallelOptions::Stash::on) return all;
+  const std::int64_t first = updates_ * place_.micros;
+  const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {
+    StateField field;
+    field.path = fmt::format("/run/pipeline/{}/micro_{}", what, micro - first);
+    field.dtype = dtype;
+    field.shape = {grid.dp, static_cast<std::int64_t>(n)};
+    field.row_begin = grid.dp_rank;
+    field.row_end = grid.dp_rank + 1;
+    field.data = data;
+    field.on_device = !is_host<Exec>;
+    all.push_back(std::move(field));
+  };
+  const auto add_activations = [&](const Link<Exec, T>& link, int boundary, int ahead) {
+    for (std::int64_t micro = first; micro < in_flight_end(ahead); ++micro) {
+      const Matrix<T, Exec> x = link.activation(micro);
+      add(fmt::format("boundary_{}", boundary), micro, sizeof(T) == 2 ? DType::bf16 : DType::f32, x.data(), x.size());
+    }
+  };
+  if (out_) add_activations(*out_, place_.number, place_.ahead);
+  if (in_ && reading && in_->between_ranks()) add_activations(*in_, place_.number - 1, place_.ahead_before);
+  if (place_.stash == ParallelOptions::Stash::saved)
+    for (std::int64_t micro = first; micro < in_flight_end(place_.ahead); ++micro) {
+      const Activations<Exec, T>& slot = slots_.of(micro);
+      add(fmt::format("stage_{}", place_.number), micro, DType::u8, slot.data(), slot.bytes());
+    }
+  return all;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::weights_changed() {
+  if (exchanges_) return exchanges_->weights_changed();
+  stage_.weights_changed();
+  exec_.fence("weights");
+}
+
+#define SESTINA_STAGE_RUN(Exec, T) template class StageRun<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_STAGE_RUN)
+
+}  // namespace sestina
