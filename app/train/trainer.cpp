@@ -6,15 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
-#include <thread>
+#include <cstring>
 
-#include "app/start/instruction_set.hpp"
 #include "app/train/evaluation.hpp"
 #include "app/train/restore.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/store/npy_write.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 
 namespace sestina {
 namespace {
@@ -108,17 +105,20 @@ ExitCode Trainer<Exec, T>::run() {
     spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
   }
-  while (step_ < options_.run.steps && !stop_voted()) {
+  while (step_ < options_.run.steps && !(asynchronous() ? stopped_ : stop_voted())) {
     const std::int64_t before = step_;
     if (!step()) continue;
     const bool updated = step_ > before;  // false: the update was skipped, and this step has been seen to already
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
-    if (due(options_.metrics.eval_every)) evaluate();
-    if (save_voted_ || due(options_.checkpoint.every)) save();
+    const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
+    if (evaluates || saves) executor_.settle(*this);
+    if (evaluates) evaluate();
+    if (saves) save();
     drain_events();
     if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
       fail_on_all(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
   }
+  executor_.settle(*this);
   trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
@@ -145,16 +145,20 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   const StepEnd end = executor_.step(step_ + 1, *this);
-  if (end == StepEnd::dropped || stopped_) return false;
+  if (end == StepEnd::dropped || (stopped_ && !asynchronous())) return false;
   if (end == StepEnd::refused) return true;
-  if (options_.parallel.is_async()) accept(executor_.sums());
-  clock_.end(Phase::optimizer);
   note_refresh_failures();
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
   if (diagnose_) write_diagnostics();
-  report(executor_.sums().norm);
+  if (asynchronous()) {  // reported when it is settled
+    sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
+    return true;
+  }
+  const RankStep mine = rank_step();
+  runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
+  report(step_, executor_.sums().norm, of_all_ranks(rank_steps_));
   return true;
 }
 
@@ -175,7 +179,7 @@ bool Trainer<Exec, T>::accept(const StepSums& sums) {
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
   if (several() && stop_voted() && !options_.parallel.is_async()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
-  return finite(loss_, sums.norm);
+  return finite(step_ + 1, loss_, sums.norm);
 }
 
 template <class Exec, class T>
@@ -185,7 +189,8 @@ void Trainer<Exec, T>::before_update() {
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::report(double norm) {
+RankStep Trainer<Exec, T>::rank_step() {
+  clock_.end(Phase::optimizer);
   double age = 0, refresh = 0;
   for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
     Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
@@ -199,12 +204,48 @@ void Trainer<Exec, T>::report(double norm) {
   clock_.move(Phase::forward_backward, Phase::reduce, seconds.reduce);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
-  static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
-  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()), age};
-  runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
-  const RankStep all = of_all_ranks(rank_steps_);
+  return {clock_.seconds(), static_cast<double>(peak_memory_bytes()), age};
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::report(std::int64_t step, double norm, const RankStep& all) {
+  const std::uint64_t tokens = tokens_ - static_cast<std::uint64_t>(step_ - step) *
+                                             static_cast<std::uint64_t>(options_.train.global_batch) *
+                                             static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, all.seconds.back());
-  report_.step(step_, tokens_, loss_, norm, schedule_.factor(step_) * options_.optimizer.lr, skipped_, all);
+  report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all);
+}
+
+static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
+
+template <class Exec, class T>
+std::size_t Trainer<Exec, T>::note_count() const {
+  return RunMessages::votes + RunMessages::times;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::note(double* numbers) {
+  double votes[RunMessages::votes];
+  poll_stop(votes);
+  std::copy_n(votes, RunMessages::votes, numbers);
+  const RankStep mine = rank_step();
+  std::memcpy(numbers + RunMessages::votes, &mine, sizeof mine);
+}
+
+// All ranks learn of an asynchronous step at the same later one, and decide alike.
+template <class Exec, class T>
+void Trainer<Exec, T>::settled(std::int64_t update, const StepSums& sums, const double* notes, std::size_t stride) {
+  double votes[RunMessages::votes] = {};
+  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
+    const double* of_rank = notes + rank * stride;
+    for (int i = 0; i < RunMessages::votes; ++i) votes[i] = std::max(votes[i], of_rank[i]);
+    std::memcpy(static_cast<void*>(&rank_steps_[rank]), of_rank + RunMessages::votes, sizeof(RankStep));
+  }
+  count_votes(votes);
+  if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", update));
+  loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
+  finite(update, loss_, sums.norm);
+  report(update, sums.norm, of_all_ranks(rank_steps_));
 }
 
 template <class Exec, class T>
@@ -219,20 +260,20 @@ void Trainer<Exec, T>::write_loads() {
 }
 
 template <class Exec, class T>
-bool Trainer<Exec, T>::finite(double loss, double norm) {
+bool Trainer<Exec, T>::finite(std::int64_t update, double loss, double norm) {
   if (std::isfinite(loss) && std::isfinite(norm)) {
     skipped_in_a_row_ = 0;
     return true;
   }
   const std::string what =
-      fmt::format("loss {} and grad_norm {} in step {} (samples {} to {})", plain(loss), plain(norm), step_ + 1,
+      fmt::format("loss {} and grad_norm {} in step {} (samples {} to {})", plain(loss), plain(norm), update,
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
     fail_diverged(fmt::format("not finite: {}; the last step is not affected", what));
   ++skipped_;
   ++skipped_in_a_row_;
   spdlog::warn("skipped: {}", what);
-  metrics_.event(step_, "skip", what);
+  metrics_.event(update - 1, "skip", what);
   return false;
 }
 
@@ -271,16 +312,28 @@ void Trainer<Exec, T>::write_diagnostics() {
 }
 
 template <class Exec, class T>
-bool Trainer<Exec, T>::stop_voted() {
-  const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
-  const double reserve = 1.5 * checkpoints_.longest_save_seconds() + longest_step_;
-  const Stop::Vote vote = stop_.poll(reserve);
-  double votes[RunMessages::votes] = {vote == Stop::Vote::stop ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0,
-                                      checkpoints_.failures_in_a_row() >= 2 ? 1.0 : 0.0};
-  runtime_.world().all_reduce(votes, RunMessages::votes, Reduction::max);  // a vote at one rank is enough
+void Trainer<Exec, T>::poll_stop(double (&votes)[RunMessages::votes]) {
+  const double steps = asynchronous() ? 1.0 + executor_.lag() : 1.0;  // until a vote takes effect
+  const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
+  votes[0] = vote == Stop::Vote::stop ? 1 : 0;
+  votes[1] = vote == Stop::Vote::save ? 1 : 0;
+  votes[2] = checkpoints_.failures_in_a_row() >= 2 ? 1 : 0;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::count_votes(const double (&votes)[RunMessages::votes]) {
   if (votes[1] > 0) save_voted_ = true;
   if (votes[0] > 0) stopped_ = true;
   saves_fail_ = votes[2] > 0;
+}
+
+template <class Exec, class T>
+bool Trainer<Exec, T>::stop_voted() {
+  const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
+  double votes[RunMessages::votes];
+  poll_stop(votes);
+  runtime_.world().all_reduce(votes, RunMessages::votes, Reduction::max);  // a vote at one rank is enough
+  count_votes(votes);
   return stopped_;
 }
 
@@ -300,147 +353,6 @@ void Trainer<Exec, T>::evaluate() {
                  *result->bits_per_byte, seconds);
   else
     spdlog::info("step {:>6}  validation loss {:.4f}  ({:.1f} s)", step_, result->loss, seconds);
-}
-
-template <class Exec, class T>
-RunState Trainer<Exec, T>::run_state() const {
-  RunState state;
-  state.step = step_;
-  state.sample = sample_;
-  state.tokens = tokens_;
-  state.seed = options_.run.seed;
-  state.deck = setup_.deck;
-  state.tokenizer_digest = setup_.tokenizer_digest;
-  state.instruction_set = instruction_set();
-  state.loss = loss_;
-  nlohmann::json extra{{"skipped", skipped_}};
-  if (options_.parallel.is_async()) {
-    const PipelineState pipeline = executor_.pipeline_state();
-    extra["pipeline"] = {{"ahead", pipeline.ahead},
-                         {"micros", pipeline.micros},
-                         {"stash", pipeline.stash},
-                         {"origin", pipeline.origin},
-                         {"started", pipeline.started}};
-  }
-  state.extra = extra.dump();
-  return state;
-}
-
-template <class Exec, class T>
-std::vector<StateField> Trainer<Exec, T>::all_fields() const {
-  std::vector<StateField> fields = executor_.fields();
-  for (StateField& field : executor_.in_flight_fields(false)) fields.push_back(std::move(field));
-  return fields;
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::save() {
-  report_.clear_bar();
-  const TraceSpan span(trace_.get(), "checkpoint snapshot");
-  wait_for_saves();
-  Snapshot& slot = checkpoints_.slot();
-  drain_events();
-  require_run_dir();
-  take_snapshot(
-      all_fields(), run_state(), [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); },
-      slot);
-  std::string problem;
-  for (const std::string& found : runtime_.world().all_gather(slot.problem))
-    if (problem.empty()) problem = found;
-  if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
-  checkpoints_.save();
-  write_loads();
-  saved_step_ = step_;
-  save_voted_ = false;
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::require_run_dir() {
-  runtime_.together([this] {
-    if (setup_.held) setup_.held->require_held();
-    const std::string problem = metrics_.problem();
-    if (!problem.empty()) fail(ExitCode::io_error, "{}", problem);
-  });
-}
-
-// Ranks stay in touch meanwhile: a disk that is slow for one of them is no reason to take it for lost.
-template <class Exec, class T>
-void Trainer<Exec, T>::wait_for_saves() {
-  for (double busy = several() ? 1 : 0; busy > 0;) {
-    busy = checkpoints_.busy() ? 1 : 0;
-    runtime_.world().all_reduce(&busy, 1, Reduction::max);
-    if (busy > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  checkpoints_.wait();
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::drain_events() {
-  for (const CheckpointWriter::Event& event : checkpoints_.take_events()) {
-    metrics_.checkpoint(event.step, event.path, event.seconds, event.bytes, event.error);
-    report_.clear_bar();
-    if (event.error.empty()) newest_step_ = event.step;
-    if (event.error.empty())
-      spdlog::info("step {:>6}  saved {} ({:.1f} MB, {:.2f} s)", event.step, event.path,
-                   static_cast<double>(event.bytes) * 1e-6, event.seconds);
-    else
-      spdlog::warn("step {:>6}  NOT saved: {}", event.step, event.error);
-  }
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::load() {
-  // The first rank has verified all of it when it was chosen; each one checks what it opens.
-  const CheckpointReader reader(setup_.checkpoint,
-                                options_.checkpoint.verify_full ? Verify::full
-                                : several()                     ? Verify::opened
-                                                                : Verify::all,
-                                setup_.poll);
-  if (setup_.weights_only) {
-    restore(exec_, reader, executor_.model_fields(), false);
-    spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
-                 reader.run().step);
-    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
-    return;
-  }
-  const RunState& run = reader.run();
-  if (!setup_.tokenizer_digest.empty() && !run.tokenizer_digest.empty() &&
-      run.tokenizer_digest != setup_.tokenizer_digest)
-    fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
-         run.tokenizer_digest, setup_.tokenizer_digest);
-  restore(exec_, reader, executor_.model_fields(), false);
-  restore(exec_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
-  step_ = run.step;
-  sample_ = run.sample;
-  tokens_ = run.tokens;
-  if (!setup_.fork) {
-    saved_step_ = newest_step_ = run.step;
-    checkpoints_.resumed_from(setup_.checkpoint);
-  }
-  const nlohmann::json extra = run.extra.empty() ? nlohmann::json::object() : nlohmann::json::parse(run.extra);
-  skipped_ = extra.value("skipped", std::int64_t{0});
-  load_in_flight(reader, extra);
-  if (run.instruction_set != instruction_set())
-    spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
-                 run.instruction_set, instruction_set());
-  spdlog::info("resumed from {} at step {}", setup_.checkpoint, step_);
-  metrics_.rewind(step_, step_);
-}
-
-// What an asynchronous pipeline had in flight, where it is this pipeline.
-template <class Exec, class T>
-void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
-  executor_.start_at(step_);
-  const bool was = extra.contains("pipeline");
-  if (options_.parallel.is_async() && was) {
-    const nlohmann::json& stored = extra["pipeline"];
-    const PipelineState state{stored.at("ahead"), stored.at("micros"), stored.at("stash"), stored.at("origin"),
-                              stored.at("started")};
-    if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
-  }
-  if (was || options_.parallel.is_async())
-    spdlog::info("the pipeline starts empty at step {}{}", step_,
-                 was ? ": what was in flight in the checkpoint belongs to another one" : "");
 }
 
 #define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;

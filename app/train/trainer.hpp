@@ -14,6 +14,7 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
+#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
@@ -54,8 +55,12 @@ class Trainer final : StepDriver {
   void passes_done() override { clock_.end(Phase::forward_backward); }
   bool accept(const StepSums&) override;
   void before_update() override;
-  bool finite(double loss, double norm);                     // applies run.on_nonfinite
-  [[noreturn]] void fail_diverged(const std::string& what);  // on all ranks
+  void update_done() override { clock_.end(Phase::optimizer); }
+  std::size_t note_count() const override;
+  void note(double*) override;
+  void settled(std::int64_t update, const StepSums&, const double* notes, std::size_t stride) override;
+  bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
+  [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
   void save();
   void require_run_dir();  // that it is still there, before a save
@@ -67,7 +72,11 @@ class Trainer final : StepDriver {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  void report(double norm);
+  RankStep rank_step();  // of the step that ends now
+  void report(std::int64_t step, double norm, const RankStep& all);
+  bool asynchronous() const { return options_.parallel.is_async(); }
+  void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
+  void count_votes(const double (&votes)[RunMessages::votes]);
   void write_loads();  // of the updates since the last call; collective
   RunState run_state() const;
   bool several() const { return runtime_.size() > 1; }

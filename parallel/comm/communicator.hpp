@@ -62,6 +62,10 @@ class Communicator {
   virtual std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                                   std::vector<Message> receives) = 0;
 
+  // As all_gather, to be started and finished any number of times: mine and all must outlive it.
+  virtual std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes,
+                                                    void* all) = 0;
+
   // Single messages: any number of sends and receives, complete after wait(). Allocates nothing after its first uses.
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void receive(int peer, void* data, std::size_t bytes) = 0;

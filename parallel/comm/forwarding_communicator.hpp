@@ -20,6 +20,9 @@ class ForwardingCommunicator : public Communicator {
                                           std::vector<Message> receives) override {
     return inner_->make_exchange(name, std::move(sends), std::move(receives));
   }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes, void* all) override {
+    return inner_->make_all_gather(name, mine, bytes, all);
+  }
   void send(int peer, const void* data, std::size_t bytes) override { inner_->send(peer, data, bytes); }
   void receive(int peer, void* data, std::size_t bytes) override { inner_->receive(peer, data, bytes); }
   void wait(const char* name) override { inner_->wait(name); }

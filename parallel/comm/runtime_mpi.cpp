@@ -178,6 +178,34 @@ class MpiExchange final : public Exchange {
   bool active_ = false;
 };
 
+int int_count(std::size_t n) {
+  SESTINA_REQUIRE(n <= INT_MAX, "{} elements in one call", n);
+  return static_cast<int>(n);
+}
+
+class MpiAllGather final : public Exchange {
+ public:
+  MpiAllGather(const char* name, MPI_Comm comm, const void* mine, std::size_t bytes, void* all)
+      : name_(name), comm_(comm), mine_(mine), bytes_(int_count(bytes)), all_(all) {}
+  void start() override {
+    check(MPI_Iallgather(mine_, bytes_, MPI_BYTE, all_, bytes_, MPI_BYTE, comm_, &request_), name_);
+  }
+  bool test() override {
+    int flag = 0;
+    check(MPI_Test(&request_, &flag, MPI_STATUS_IGNORE), name_);
+    return flag != 0;
+  }
+  void finish() override { wait_for(request_, name_); }
+
+ private:
+  const char* name_;
+  MPI_Comm comm_;
+  const void* mine_;
+  int bytes_;
+  void* all_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
 class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(MPI_Comm comm) : comm_(comm) {
@@ -220,6 +248,9 @@ class MpiCommunicator final : public Communicator {
     const int tag = 1 + exchanges_++ % 32000;
     return std::make_unique<MpiExchange>(name, comm_, tag, std::move(sends), std::move(receives));
   }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes, void* all) override {
+    return std::make_unique<MpiAllGather>(name, comm_, mine, bytes, all);
+  }
   void send(int peer, const void* data, std::size_t bytes) override {
     if (bytes == 0) return;
     started_.push_back(MPI_REQUEST_NULL);
@@ -254,11 +285,6 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  static int int_count(std::size_t n) {
-    SESTINA_REQUIRE(n <= INT_MAX, "{} elements in one call", n);
-    return static_cast<int>(n);
-  }
-
   MPI_Comm comm_;
   int rank_ = 0, size_ = 1, exchanges_ = 0;
   std::vector<MPI_Request> started_;

@@ -77,8 +77,6 @@ class Play {
       return x.kind == ActionKind::backward_weight ? 2 : x.kind == ActionKind::forward ? 1 : 0;
     };
     if (rank(a) != rank(b)) return rank(a) < rank(b);
-    // Interleaved: groups of P micro-batches go through the chunks of a rank in turn.
-    if (set_.kind == Kind::interleaved && a.micro / set_.ranks != b.micro / set_.ranks) return a.micro < b.micro;
     return rank(a) == 0 && a.stage > b.stage;
   }
 
@@ -94,6 +92,7 @@ class Play {
         const int m = stage.forwards;
         if (m == static_cast<int>(stage.forward_end.size()) || (limited && full(s))) return {};
         if (is_async() && m - stage.ahead > stage.backwards) return {};
+        if (limited && set_.kind == Kind::interleaved && !in_turn(s, true)) return {};
         if (s == 0) return action(m, 0, 1);
         const Progress& before = stages_[at(s - 1)];
         if (m >= before.forwards) return {};
@@ -105,6 +104,7 @@ class Play {
         if (m == set_.micros || m >= stage.forwards) return {};
         if (is_async() && m + stage.ahead >= stage.forwards) return {};  // forward and backward in turn
         if (set_.kind == Kind::gpipe && limited && !all_forwards(s)) return {};
+        if (limited && set_.kind == Kind::interleaved && !in_turn(s, false)) return {};
         double ready = stage.forward_end[at(m)];
         if (s + 1 < set_.stages) {
           const Progress& behind = stages_[at(s + 1)];
@@ -135,12 +135,27 @@ class Play {
   // No further micro-batch comes in before one has gone out.
   bool full(int s) const {
     const int rank = set_.rank_of(s);
-    if (set_.kind == Kind::gpipe || is_async()) return false;
-    if (set_.kind != Kind::interleaved) return in_flight(s) >= set_.ranks - rank;
-    int all = 0;
-    for (int other = 0; other < set_.stages; ++other)
-      if (set_.rank_of(other) == rank) all += in_flight(other);
-    return all > 2 * (set_.ranks - rank - 1) + (chunks() - 1) * set_.ranks;
+    if (set_.kind == Kind::gpipe || set_.kind == Kind::interleaved || is_async()) return false;
+    const Progress& stage = stages_[at(s)];
+    // Weight parts may wait, as long as no rank holds more than the first one.
+    if (is_split()) return stage.forwards - stage.backwards >= set_.ranks - rank || in_flight(s) >= set_.ranks;
+    return in_flight(s) >= set_.ranks - rank;
+  }
+  // Interleaved: a rank's stages (chunks) take turns in groups of P micro-batches, the last chunk first on the way
+  // back; behind 2 (P-1-r) + (chunks-1) P forwards, forward and backward in turn.
+  bool in_turn(int s, bool forward) const {
+    const int rank = set_.rank_of(s), most = chunks() * set_.micros;
+    int forwards = 0, backwards = 0;
+    for (int other = rank; other < set_.stages; other += set_.ranks) {
+      forwards += stages_[at(other)].forwards;
+      backwards += stages_[at(other)].backwards;
+    }
+    const int warm = std::min(2 * (set_.ranks - 1 - rank) + (chunks() - 1) * set_.ranks, most);
+    if (forward ? forwards > warm + backwards : forwards < std::min(warm + backwards + 1, most)) return false;
+    const int number = forward ? forwards : backwards, group = number / (set_.ranks * chunks());
+    const int members = std::min(set_.ranks, set_.micros - group * set_.ranks);
+    const int chunk = number % (set_.ranks * chunks()) / members;
+    return s == rank + (forward ? chunk : chunks() - 1 - chunk) * set_.ranks;
   }
 
   void finish(const Action& action) {

@@ -3,160 +3,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "parallel/comm/device_communicator.hpp"
-#include "parallel/comm/traced_communicator.hpp"
-#include "parallel/plan/make_plan.hpp"
-
 namespace sestina {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-PassSetting share_setting(const Options& options, const BatchShare& share) {
-  PassSetting setting = pass_setting(options);
-  setting.micro_batch = share.micro_batch;
-  setting.micros = share.count;
-  return setting;
-}
-
-// Forward passes alone: every rank keeps the weights that it computes with, and nothing is sent after an update.
-Options without_owners(Options options) {
-  options.parallel.dp = 1;
-  options.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
-  options.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
-  return options;
-}
-
 }  // namespace
-
-BatchShare batch_share(const Options& options, int dp_rank) {
-  BatchShare share;
-  share.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
-  share.all = options.train.global_batch / share.micro_batch;
-  share.first = share.all * dp_rank / options.parallel.dp;
-  share.count = share.all * (dp_rank + 1) / options.parallel.dp - share.first;
-  return share;
-}
-
-template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, Communicator& world, Trace* trace)
-    : Executor(exec, options, nullptr, world, trace) {}
-
-template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting& setting, Communicator& world)
-    : Executor(exec, options, &setting, world, nullptr) {}
-
-template <class Exec, class T>
-Executor<Exec, T>::~Executor() = default;
-
-// forward_setting: null for training.
-template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting* forward_setting,
-                            Communicator& world, Trace* trace)
-    : exec_(exec), options_(options), trace_(trace) {
-  const bool training = forward_setting == nullptr;
-  make_groups(world);
-  share_ = batch_share(options, groups_.grid.dp_rank);
-  setting_ = training ? share_setting(options, share_) : *forward_setting;
-  scale_ = 1.0 / (static_cast<double>(options.train.global_batch) * setting_.sequence);
-  if (!training) options_ = without_owners(options);
-  const ParallelOptions& parallel = options_.parallel;
-  plan_ = make_plan(options_);
-  pipe_ = pipeline_setting(parallel, pipeline_ranks_, std::max(share_.count, 1));
-  schedule_ = make_schedule(pipe_);
-  part_ = model_part(options.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
-  make_links();
-  first_tensor_.push_back(0);
-  run_of_stage_.resize(at(parallel.pp));
-  for (int stage = 0; stage < parallel.pp; ++stage) {
-    first_tensor_.push_back(first_tensor_.back() + plan_.stages[at(stage)].specs.size());
-    if (pipe_.rank_of(stage) != pipeline_->rank()) continue;
-    run_of_stage_[at(stage)] = runs_.size();
-    make_stage(stage, training);
-  }
-  losses_.resize(at(share_.all));
-  whole_.resize(first_tensor_.back() + 1 + losses_.size());
-  const int lowest = runs_.front()->place().number;
-  tokens_ = std::make_unique<SlotPool<TokenSlot<Exec>>>(training ? schedule_.slots[at(lowest)] : 1, [&] {
-    return TokenSlot<Exec>(setting_.micro_batch, setting_.sequence, setting_.micros);
-  });
-  evaluation_tokens_ = std::make_unique<TokenSlot<Exec>>(setting_.micro_batch, setting_.sequence, 1);
-}
-
-// Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline rank.
-template <class Exec, class T>
-void Executor<Exec, T>::make_groups(Communicator& world) {
-  const ParallelOptions& parallel = options_.parallel;
-  const int in_stage = parallel.dp * parallel.tp;
-  SESTINA_REQUIRE(world.size() % in_stage == 0 && parallel.pp % (world.size() / in_stage) == 0,
-                  "{} ranks for {} x {} x {}", world.size(), parallel.dp, parallel.tp, parallel.pp);
-  pipeline_ranks_ = world.size() / in_stage;
-  pipeline_ = make_lone_communicator();
-  if (pipeline_ranks_ > 1) {
-    stage_world_ = world.split(world.rank() / in_stage, world.rank());
-    pipeline_ = world.split(world.rank() % in_stage, world.rank());
-    if (!is_host<Exec>) pipeline_ = on_device(std::move(pipeline_));
-    if (trace_) pipeline_ = traced(std::move(pipeline_), *trace_, "pipeline group");
-  }
-  Communicator& ranks = stage_world_ ? *stage_world_ : world;
-  groups_.grid = make_grid(ranks, parallel.dp, parallel.tp, parallel.node_size, !is_host<Exec>);
-  if (trace_ && ranks.size() > 1) {
-    groups_.grid.tp_group = traced(std::move(groups_.grid.tp_group), *trace_, "tensor-parallel group");
-    groups_.grid.dp_group = traced(std::move(groups_.grid.dp_group), *trace_, "data-parallel group");
-  }
-  groups_.tensor = std::make_unique<TensorGroup<Exec>>(*groups_.grid.tp_group);
-  const ModelPart part = model_part(options_.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
-  const int tp_rank = groups_.grid.tp_rank;
-  groups_.replica_group = groups_.grid.tp_group->split(tp_rank / part.key_value_holders(), tp_rank);
-  if (trace_ && ranks.size() > 1)
-    groups_.replica_group = traced(std::move(groups_.replica_group), *trace_, "ranks with the same heads");
-  groups_.replicas = std::make_unique<TensorGroup<Exec>>(*groups_.replica_group);
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::make_links() {
-  const auto tokens = static_cast<std::int64_t>(setting_.micro_batch) * setting_.sequence;
-  for (int s = 0; s + 1 < pipe_.stages; ++s)
-    links_.push_back(std::make_unique<Link<Exec, T>>(
-        exec_, *pipeline_,
-        LinkSetting{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
-                    static_cast<std::size_t>(part_.config.hidden_size), schedule_.activations[at(s)],
-                    schedule_.gradients[at(s)]}));
-}
-
-template <class Exec, class T>
-StagePlace Executor<Exec, T>::place_of(int stage) const {
-  StagePlace place;
-  place.number = stage;
-  place.micros = pipe_.micros;
-  place.slots = schedule_.slots[at(stage)];
-  place.ahead = schedule_.ahead[at(stage)];
-  place.ahead_before = stage > 0 ? schedule_.ahead[at(stage - 1)] : 0;
-  place.delay = update_delay(pipe_, stage);
-  place.split = pipe_.kind == ParallelOptions::Schedule::zb_h1;
-  place.drain_every = options_.parallel.drain_every;
-  place.stash = options_.parallel.stash;
-  return place;
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::make_stage(int number, bool training) {
-  const ProcessGrid& grid = groups_.grid;
-  StagePlan plan = plan_.stages[at(number)];
-  lay_out_buckets(plan, options_, grid.tp_rank);
-  // One rank by itself keeps the gradients in the order of the tensors.
-  const RankLayout layout =
-      options_.parallel.dp * options_.parallel.tp == 1
-          ? lone_layout(plan.specs)
-          : shard_layout(plan, gradient_buckets(plan), options_, training ? grid.dp_rank : 0, grid.tp_rank);
-  Link<Exec, T>* in = number > 0 ? links_[at(number - 1)].get() : nullptr;
-  Link<Exec, T>* out = number + 1 < pipe_.stages ? links_[at(number)].get() : nullptr;
-  StagePlace place = place_of(number);
-  if (!training) place.slots = 1;
-  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, options_, plan, place, part_, setting_, layout,
-                                                      groups_.tensor.get(), training ? &groups_ : nullptr, in, out,
-                                                      trace_));
-}
 
 template <class Exec, class T>
 void Executor<Exec, T>::initialise(std::uint64_t seed) {
@@ -170,7 +22,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::start_at(std::int64_t updates) {
   for (auto& run : runs_) run->start_at(updates, updates);
   first_micro_ = updates * pipe_.micros;
-  origin_ = updates;
+  origin_ = settled_ = updates;
 }
 
 template <class Exec, class T>
@@ -186,6 +38,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;
+  settled_ = updates;
   if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
   started_ = restored_ = true;
@@ -214,6 +67,7 @@ StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
   if (!is_async)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
+  if (is_async) note_step(driver);
   if (is_async) return StepEnd::updated;
   if (!driver.accept(sums_)) return StepEnd::refused;
   driver.before_update();
@@ -260,8 +114,10 @@ bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
         run.backward_weight(micro);
         break;
       case ActionKind::update:
+        driver.passes_done();
         sum_stage(run);
         update_stage(run, t, driver);
+        driver.update_done();
         break;
     }
   }
@@ -295,14 +151,53 @@ void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
     std::copy(losses_.begin(), losses_.end(), whole_.begin() + static_cast<std::ptrdiff_t>(flag + 1));
 }
 
-// Every place is filled by one stage: the sums over the pipeline are exact.
+// Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
 template <class Exec, class T>
 void Executor<Exec, T>::complete_sums() {
-  if (pipeline_ranks_ > 1) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
+  if (pipeline_ranks_ > 1 && !options_.parallel.is_async())
+    pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
   const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
   sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
   sums_.weights_finite = *flag == 0;
   sums_.loss = std::accumulate(flag + 1, whole_.end(), 0.0);
+}
+
+template <class Exec, class T>
+int Executor<Exec, T>::lag() const {
+  return options_.parallel.delay_scale * (pipe_.stages - 1) + 1;
+}
+
+// What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
+template <class Exec, class T>
+void Executor<Exec, T>::note_step(StepDriver& driver) {
+  const std::size_t own = at(pipe_.stages) + 2;
+  if (!notes_) notes_ = std::make_unique<LaggedGather>(world_, own + driver.note_count(), lag());
+  double* mine = notes_->mine();
+  std::fill_n(mine, own, 0.0);
+  for (std::size_t i = 0; i < runs_.size(); ++i) mine[runs_[i]->place().number] = std::pow(stage_norm(i), 2);
+  mine[own - 2] = sums_.loss;
+  mine[own - 1] = sums_.weights_finite ? 0 : 1;
+  driver.note(mine + own);
+  if (const double* all = notes_->push()) settle_one(all, driver);
+}
+
+// One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
+template <class Exec, class T>
+void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
+  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
+  const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
+  StepSums sums;
+  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
+  sums.norm = std::sqrt(sums.norm);
+  sums.loss = of(pipe_.stages - 1)[own - 2];
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
+  driver.settled(++settled_, sums, all + own, stride);
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::settle(StepDriver& driver) {
+  while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
 }
 
 template <class Exec, class T>

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/step/lagged_gather.hpp"
 #include "parallel/step/stage_run.hpp"
 
 namespace sestina {
@@ -46,6 +47,12 @@ class StepDriver {
   virtual void passes_done() {}                          // of a synchronous step; gradients may still be under way
   virtual bool accept(const StepSums&) { return true; }  // before a synchronous update; the same on all ranks
   virtual void before_update() {}
+  virtual void update_done() {}  // of an asynchronous stage
+  // Asynchronous steps: numbers of this rank for the others, and what all of them know of a step when it is settled,
+  // later by the lag: notes of rank r begin at notes + r * stride. Called in the same order on all ranks.
+  virtual std::size_t note_count() const { return 0; }
+  virtual void note(double*) {}
+  virtual void settled(std::int64_t /*update*/, const StepSums&, const double* /*notes*/, std::size_t /*stride*/) {}
 };
 enum class StepEnd { updated, refused, dropped };
 
@@ -68,8 +75,11 @@ class Executor {
   bool resume(std::int64_t updates, const PipelineState&);
   // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
   StepEnd step(std::int64_t t, StepDriver&);
-  const StepSums& sums() const { return sums_; }                         // of the last step that was not dropped
+  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; settled() has all.
+  const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // likewise, of stage i of this rank
+  void settle(StepDriver&);  // all asynchronous steps so far; waits for all ranks
+  int lag() const;           // updates until an asynchronous step is settled: delay_scale (K-1) + 1
 
   // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
   double loss(const BatchView&);
@@ -121,6 +131,8 @@ class Executor {
   void forward(const Action&, StepDriver&);
   void sum_stage(StageRun<Exec, T>&);
   void complete_sums();
+  void note_step(StepDriver&);
+  void settle_one(const double* all, StepDriver&);
   double norm_of(const StageRun<Exec, T>&) const;
   void update_all(std::int64_t t, StepDriver&);
   void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
@@ -130,6 +142,9 @@ class Executor {
   Trace* trace_;  // null: none
   Plan plan_;
   int pipeline_ranks_ = 1;
+  Communicator& world_;
+  std::unique_ptr<LaggedGather> notes_;                   // asynchronous
+  std::int64_t settled_ = 0;                              // updates
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
   StageGroups<Exec> groups_;
   BatchShare share_;

@@ -99,7 +99,7 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   }
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->fetch(exec_);
-    groups_.grid.dp_group->all_reduce(scores.data(), scores.size(), Reduction::max);
+    groups_.all->all_reduce(scores.data(), scores.size(), Reduction::max);
     clip->apply(exec_);
   }
   exec_.fence("update");  // so that its time is that of this step, and owners' weights may be sent

@@ -21,6 +21,7 @@ namespace sestina {
 // Groups of one rank inside its stage: the grid, and those that hold the same key and value heads.
 template <class Exec>
 struct StageGroups {
+  Communicator* all = nullptr;  // ranks of the stage
   ProcessGrid grid;
   std::unique_ptr<Communicator> replica_group;
   std::unique_ptr<TensorGroup<Exec>> tensor, replicas;

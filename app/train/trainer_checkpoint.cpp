@@ -1,0 +1,157 @@
+// The trainer's checkpoints: saved between updates, and read back at the start.
+#include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "app/start/instruction_set.hpp"
+#include "app/train/restore.hpp"
+#include "app/train/trainer.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+RunState Trainer<Exec, T>::run_state() const {
+  RunState state;
+  state.step = step_;
+  state.sample = sample_;
+  state.tokens = tokens_;
+  state.seed = options_.run.seed;
+  state.deck = setup_.deck;
+  state.tokenizer_digest = setup_.tokenizer_digest;
+  state.instruction_set = instruction_set();
+  state.loss = loss_;
+  nlohmann::json extra{{"skipped", skipped_}};
+  if (options_.parallel.is_async()) {
+    const PipelineState pipeline = executor_.pipeline_state();
+    extra["pipeline"] = {{"ahead", pipeline.ahead},
+                         {"micros", pipeline.micros},
+                         {"stash", pipeline.stash},
+                         {"origin", pipeline.origin},
+                         {"started", pipeline.started}};
+  }
+  state.extra = extra.dump();
+  return state;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Trainer<Exec, T>::all_fields() const {
+  std::vector<StateField> fields = executor_.fields();
+  for (StateField& field : executor_.in_flight_fields(false)) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::save() {
+  report_.clear_bar();
+  const TraceSpan span(trace_.get(), "checkpoint snapshot");
+  wait_for_saves();
+  Snapshot& slot = checkpoints_.slot();
+  drain_events();
+  require_run_dir();
+  take_snapshot(
+      all_fields(), run_state(), [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); },
+      slot);
+  std::string problem;
+  for (const std::string& found : runtime_.world().all_gather(slot.problem))
+    if (problem.empty()) problem = found;
+  if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
+  checkpoints_.save();
+  write_loads();
+  saved_step_ = step_;
+  save_voted_ = false;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::require_run_dir() {
+  runtime_.together([this] {
+    if (setup_.held) setup_.held->require_held();
+    const std::string problem = metrics_.problem();
+    if (!problem.empty()) fail(ExitCode::io_error, "{}", problem);
+  });
+}
+
+// Ranks stay in touch meanwhile: a disk that is slow for one of them is no reason to take it for lost.
+template <class Exec, class T>
+void Trainer<Exec, T>::wait_for_saves() {
+  for (double busy = several() ? 1 : 0; busy > 0;) {
+    busy = checkpoints_.busy() ? 1 : 0;
+    runtime_.world().all_reduce(&busy, 1, Reduction::max);
+    if (busy > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  checkpoints_.wait();
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::drain_events() {
+  for (const CheckpointWriter::Event& event : checkpoints_.take_events()) {
+    metrics_.checkpoint(event.step, event.path, event.seconds, event.bytes, event.error);
+    report_.clear_bar();
+    if (event.error.empty()) newest_step_ = event.step;
+    if (event.error.empty())
+      spdlog::info("step {:>6}  saved {} ({:.1f} MB, {:.2f} s)", event.step, event.path,
+                   static_cast<double>(event.bytes) * 1e-6, event.seconds);
+    else
+      spdlog::warn("step {:>6}  NOT saved: {}", event.step, event.error);
+  }
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::load() {
+  // The first rank has verified all of it when it was chosen; each one checks what it opens.
+  const CheckpointReader reader(setup_.checkpoint,
+                                options_.checkpoint.verify_full ? Verify::full
+                                : several()                     ? Verify::opened
+                                                                : Verify::all,
+                                setup_.poll);
+  if (setup_.weights_only) {
+    restore(exec_, reader, executor_.model_fields(), false);
+    spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
+                 reader.run().step);
+    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
+    return;
+  }
+  const RunState& run = reader.run();
+  if (!setup_.tokenizer_digest.empty() && !run.tokenizer_digest.empty() &&
+      run.tokenizer_digest != setup_.tokenizer_digest)
+    fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
+         run.tokenizer_digest, setup_.tokenizer_digest);
+  restore(exec_, reader, executor_.model_fields(), false);
+  restore(exec_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
+  step_ = run.step;
+  sample_ = run.sample;
+  tokens_ = run.tokens;
+  if (!setup_.fork) {
+    saved_step_ = newest_step_ = run.step;
+    checkpoints_.resumed_from(setup_.checkpoint);
+  }
+  const nlohmann::json extra = run.extra.empty() ? nlohmann::json::object() : nlohmann::json::parse(run.extra);
+  skipped_ = extra.value("skipped", std::int64_t{0});
+  load_in_flight(reader, extra);
+  if (run.instruction_set != instruction_set())
+    spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
+                 run.instruction_set, instruction_set());
+  spdlog::info("resumed from {} at step {}", setup_.checkpoint, step_);
+  metrics_.rewind(step_, step_);
+}
+
+// What an asynchronous pipeline had in flight, where it is this pipeline.
+template <class Exec, class T>
+void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
+  executor_.start_at(step_);
+  const bool was = extra.contains("pipeline");
+  if (options_.parallel.is_async() && was) {
+    const nlohmann::json& stored = extra["pipeline"];
+    const PipelineState state{stored.at("ahead"), stored.at("micros"), stored.at("stash"), stored.at("origin"),
+                              stored.at("started")};
+    if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
+  }
+  if (was || options_.parallel.is_async())
+    spdlog::info("the pipeline starts empty at step {}{}", step_,
+                 was ? ": what was in flight in the checkpoint belongs to another one" : "");
+}
+
+#define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_TRAINER)
+
+}  // namespace sestina
