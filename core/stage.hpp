@@ -48,8 +48,9 @@ class Stage {
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
   void backward_weight(Activations<Exec, T>&, int micro, BlockHooks&);
-  void accumulate(int block, int micro) const {
-    if (tree_) tree_->add(exec_, block, micro);
+  using Part = typename AccumulationTree<Exec, T>::Part;
+  void accumulate(int block, int micro, Part part = Part::all) const {
+    if (tree_) tree_->add(exec_, block, micro, part);
   }
   void start_step() const {  // forgets the attention scores of the last update
     if (qk_clip_) qk_clip_->start_step(exec_);

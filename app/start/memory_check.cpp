@@ -37,23 +37,24 @@ void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryS
   const bool own_memory = device.bytes > 0;
   const auto require = [&](const MemoryShare& share, std::uint64_t need) {
     if (share.bytes == 0 || need <= share.bytes) return;
-    fail(
-        ExitCode::unavailable,
-        "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
-        "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, checkpoint copy {:.2f}{}; a smaller "
-        "train.micro_batch or train.recompute = true shrinks the activations",
-        gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
-        gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(snapshot), own_memory ? " (on the host)" : "");
+    fail(ExitCode::unavailable,
+         "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
+         "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, checkpoint "
+         "copy {:.2f}{}; a smaller "
+         "train.micro_batch or train.recompute = true shrinks the activations",
+         gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
+         gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(snapshot),
+         own_memory ? " (on the host)" : "");
   };
   if (own_memory) require(device, size.total());
   require(host, own_memory ? snapshot : size.total() + snapshot);
 }
 
-void require_memory(const Options& options, int rank, int node_ranks) {
+void require_memory(const Options& options, int rank, int ranks, int node_ranks) {
   const bool on_device = !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
                          options.run.space == RunOptions::Space::device;
   const Plan plan = make_plan(options);
-  const RankMemory memory = rank_memory(plan, options)[static_cast<std::size_t>(rank)];
+  const RankMemory memory = rank_memory(plan, options, ranks / (plan.dp * plan.tp))[static_cast<std::size_t>(rank)];
   ModelSize size = memory.size;
   if (options.run.deterministic) {  // gradients of micro-batches wait on the levels of a tree
     const int micros = options.train.global_batch / options.train.micro_batch / options.parallel.dp;

@@ -21,6 +21,6 @@ struct MemoryShare {
 void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device);
 
 // The same for this rank of a run, with its share of what this machine and its devices have.
-void require_memory(const Options&, int rank = 0, int node_ranks = 1);
+void require_memory(const Options&, int rank = 0, int ranks = 1, int node_ranks = 1);
 
 }  // namespace sestina

@@ -50,8 +50,9 @@ RunLine run_line(const RunStart& start, Runtime& runtime) {
 
 std::vector<std::string> start_lines(const Options& options, const RunStart& start, int rank, int ranks,
                                      std::uint64_t available) {
-  const RankMemory memory = rank_memory(make_plan(options), options)[static_cast<std::size_t>(rank)];
   const ParallelOptions& p = options.parallel;
+  const int pipeline_ranks = ranks / (p.dp * p.tp);
+  const RankMemory memory = rank_memory(make_plan(options), options, pipeline_ranks)[static_cast<std::size_t>(rank)];
   std::vector<std::string> lines = {
       fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
       fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),
@@ -60,7 +61,8 @@ std::vector<std::string> start_lines(const Options& options, const RunStart& sta
       fmt::format("optimizer  {}, peak lr {}, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,
                   options.optimizer.lr, options.train.global_batch, options.data.sequence_length,
                   options.train.micro_batch),
-      fmt::format("layout     {} x {} x {} ranks (data x tensor x pipeline)", p.dp, p.tp, p.pp),
+      fmt::format("layout     {} x {} x {} ranks (data x tensor x pipeline){}", p.dp, p.tp, pipeline_ranks,
+                  p.pp > 1 ? fmt::format(", {} stages, {}", p.pp, name(p.schedule)) : ""),
       fmt::format("device     {}, {} {} per rank", start.device, start.threads,
                   start.threads == 1 ? "thread" : "threads"),
       fmt::format("memory     {:.2f} GB planned, {:.2f} GB available", gb(memory.size.total() + memory.checkpoint),

@@ -100,6 +100,8 @@ RunPlan make_run_plan(const Options& options) {
   run.options = options;
   run.plan = make_plan(options);
   run.memory = rank_memory(run.plan, options);
+  run.pipe = pipeline_setting(options.parallel, run.plan.pp, static_cast<int>(local_batch(options).count));
+  run.schedule = make_schedule(run.pipe);
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);
   run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
@@ -117,6 +119,7 @@ std::vector<MemoryKind> kinds_of(const RankMemory& memory, bool shared_weights) 
           {"optimizer", "optimizer state", size.optimizer},
           {"activations", "activations", size.activations},
           {"workspace", "workspace", size.workspace},
+          {"stash", "pipeline stash", size.stash},
           {"checkpoint_copy", "checkpoint copy", memory.checkpoint}};
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/plan.hpp"
+#include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
 
@@ -15,6 +16,8 @@ struct RunPlan {
   Plan plan;
   std::vector<RankMemory> memory;  // by rank, stage by stage
   std::size_t needed_bytes = 0;    // of the fullest rank
+  PipelineSetting pipe;            // a stage on each pipeline rank
+  PipelineSchedule schedule;
   // What memory is compared with: the machine of the deck, or this one for a run of one rank. Empty: not known.
   struct Memory {
     std::string name;  // "a device", "a node", "this machine"

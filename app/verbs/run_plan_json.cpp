@@ -104,6 +104,31 @@ Json ownership_json(const RunPlan& run) {
   return out;
 }
 
+// The actions of one update of each rank, [what, stage, micro-batch, begin, end] in units of a forward pass.
+Json pipeline_json(const RunPlan& run) {
+  static constexpr const char* words[] = {"forward", "backward", "backward_input", "backward_weight", "update"};
+  Json ranks = Json::array(), delays = Json::array(), layers = Json::array();
+  for (const auto& actions : run.schedule.ranks) {
+    Json list = Json::array();
+    for (const Action& action : actions)
+      list.push_back({words[static_cast<int>(action.kind)], action.stage, action.micro, action.begin, action.end});
+    ranks.push_back(list);
+  }
+  for (int stage = 0; stage < run.plan.pp; ++stage) {
+    const LayerRange range = run.plan.stages[static_cast<std::size_t>(stage)].layers;
+    delays.push_back(update_delay(run.pipe, stage));
+    layers.push_back({range.begin, range.end});
+  }
+  return {{"schedule", name(run.options.parallel.schedule)},
+          {"stages", run.plan.pp},
+          {"layers", layers},
+          {"micro_batches", run.pipe.micros},
+          {"bubble", run.schedule.bubble},
+          {"in_flight", run.schedule.slots},
+          {"delays", delays},
+          {"actions", ranks}};
+}
+
 Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
   const auto& compared = run.compared;
@@ -114,6 +139,7 @@ Json to_json(const RunPlan& run) {
       {"ratios",
        {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
         {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
+  if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
   out.update(ownership_json(run));
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},

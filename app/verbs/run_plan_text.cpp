@@ -125,6 +125,32 @@ void print_balance(const RunPlan& run) {
   fmt::print("\n");
 }
 
+// Schedule, bubble and depth of the pipeline; a drawing as wide as a terminal.
+void print_pipeline(const RunPlan& run) {
+  if (run.plan.pp == 1) return;
+  constexpr int columns = 88;
+  const PipelineSchedule& schedule = run.schedule;
+  const bool is_async = run.options.parallel.is_async();
+  fmt::print("pipeline    {} stages, {}: ", run.plan.pp, name(run.options.parallel.schedule));
+  if (is_async)
+    fmt::print("no bubble once it is full\n");
+  else
+    fmt::print("idle {:.1f} % of an update of {} micro-batches\n", 100 * schedule.bubble, run.pipe.micros);
+  fmt::print("  {:8}{:>10}{:>20}{}\n", "stage", "layers", "in flight, most", is_async ? "    updates of delay" : "");
+  for (int s = 0; s < run.plan.pp; ++s) {
+    const auto i = static_cast<std::size_t>(s);
+    const LayerRange layers = run.plan.stages[i].layers;
+    fmt::print("  {:<8}{:>10}{:>20}{}\n", s, layers.end - layers.begin == 1 ? std::to_string(layers.begin)
+                                               : fmt::format("{}-{}", layers.begin, layers.end - 1), schedule.slots[i],
+               is_async ? fmt::format("{:>20}", update_delay(run.pipe, s)) : "");
+  }
+  fmt::print("  time goes right, one row for each rank: 0-9 forward of a micro-batch, a-z backward{}\n",
+             run.options.parallel.schedule == ParallelOptions::Schedule::zb_h1 ? ", A-Z weight gradients" : "");
+  for (const std::string& row : draw(schedule, std::min(columns, static_cast<int>(schedule.span))))
+    fmt::print("  {}\n", row);
+  fmt::print("\n");
+}
+
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
   const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
@@ -151,8 +177,9 @@ void print_memory(const RunPlan& run) {
                                         with_unit(static_cast<double>(emptiest.total()), "B"))
                           : "memory");
   for (const auto& kind : kinds)
-    fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
-               bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
+    if (kind.bytes > 0)
+      fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
+                 bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
   fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
   for (const RunPlan::Memory& memory : run.compared)
     fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
@@ -190,6 +217,7 @@ void print_rows(const std::vector<ReadingRow>& rows) {
 void print_text(const RunPlan& run) {
   print_sizes(run);
   print_balance(run);
+  print_pipeline(run);
   print_collectives(run);
   print_memory(run);
   print_time(run);

@@ -217,7 +217,7 @@ void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& sta
   runtime.set_start_timeout(options.run.start_timeout);
   start.phase("comparing the data", [&] {
     session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks());
-    require_memory(options, runtime.rank(), runtime.node_ranks());
+    require_memory(options, runtime.rank(), runtime.size(), runtime.node_ranks());
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
     if (runtime.size() == 1) return;
     data = data_statements(options, start.poll());

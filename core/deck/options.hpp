@@ -125,6 +125,7 @@ struct ParallelOptions {
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
   static ParallelOptions read(Deck&, const ModelConfig&);
 };
+const char* name(ParallelOptions::Schedule);  // as the deck says it
 // What keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 

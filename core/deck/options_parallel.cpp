@@ -41,6 +41,11 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
 
 }  // namespace
 
+const char* name(ParallelOptions::Schedule schedule) {
+  static constexpr const char* names[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
+  return names[static_cast<int>(schedule)];
+}
+
 ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
   ParallelOptions parallel;
   parallel.dp = static_cast<int>(deck.integer("parallel.dp", 1, rank_count));

@@ -3,7 +3,6 @@
 // the same tree (kernels/blas/tree_sum.hpp) and arrive at the bits of one rank that has them all. Costs one gradient
 // buffer for each level but the last.
 #pragma once
-#include <utility>
 #include <vector>
 
 #include "core/layout/arena.hpp"
@@ -15,6 +14,8 @@ template <class Exec, class T>
 class AccumulationTree {
  public:
   using A = Acc<T>;
+  // Tensors of a block whose gradients are finished together: all, or by part of a backward pass in two calls.
+  enum class Part { all, input, weight };
 
   // micros: micro-batches of a step.
   AccumulationTree(const Arena<Exec, T>& arena, int micros) : micros_(micros), gradient_(arena.gradients()) {
@@ -24,10 +25,12 @@ class AccumulationTree {
       const auto block = static_cast<std::size_t>(arena.specs()[i].block);
       if (ranges_.size() <= block) ranges_.resize(block + 1);
       const std::size_t begin = arena.layout().tensors[i].gradient_offset, n = arena.gradient(i).size();
-      if (!ranges_[block].empty() && ranges_[block].back().second == begin)
-        ranges_[block].back().second += n;
+      std::vector<Range>& ranges = ranges_[block];
+      const bool of_norm = arena.specs()[i].of_norm;
+      if (!ranges.empty() && ranges.back().end == begin && ranges.back().of_norm == of_norm)
+        ranges.back().end += n;
       else
-        ranges_[block].push_back({begin, begin + n});
+        ranges.push_back({begin, begin + n, of_norm});
     }
   }
   // Gradient buffers that it takes.
@@ -39,8 +42,9 @@ class AccumulationTree {
 
   // The block's gradients of micro-batch `micro` lie in the gradient buffer: adds what the tree adds to them now. They
   // stay there after the last micro-batch, else they wait on their level.
-  void add(const Exec& exec, int block, int micro) const {
-    for (const auto& [begin, end] : ranges_[static_cast<std::size_t>(block)]) {
+  void add(const Exec& exec, int block, int micro, Part part = Part::all) const {
+    for (const auto& [begin, end, of_norm] : ranges_[static_cast<std::size_t>(block)]) {
+      if (part != Part::all && (part == Part::input) != of_norm) continue;
       const Vector<A, Exec> own(gradient_.data() + begin, end - begin);
       const bool last = micro + 1 == micros_;
       int level = 0;
@@ -58,7 +62,11 @@ class AccumulationTree {
   int micros_;
   Vector<A, Exec> gradient_;
   Kokkos::View<A**, Kokkos::LayoutRight, typename Exec::memory_space> levels_;
-  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> ranges_;  // by block: elements of the gradient buffer
+  struct Range {  // elements of the gradient buffer
+    std::size_t begin, end;
+    bool of_norm;
+  };
+  std::vector<std::vector<Range>> ranges_;  // by block
 };
 
 }  // namespace sestina

@@ -52,7 +52,8 @@ std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, Stora
 struct ModelSize {
   std::int64_t parameters = 0;
   std::size_t weights = 0, master = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;  // bytes
-  std::size_t total() const { return weights + master + gradients + optimizer + activations + workspace; }
+  std::size_t stash = 0;  // of a pipeline: older weights, and what lies between stages
+  std::size_t total() const { return weights + master + gradients + optimizer + activations + workspace + stash; }
 };
 // optimizer_bytes: of optimizer state (optimizer/routing.hpp). One activation slot. The whole model, or one rank's
 // part.

@@ -28,9 +28,14 @@ class Writer {
     spec.initial = initial;
     return spec;
   }
+  TensorSpec& norm_vector(std::string name, std::int64_t rows, Initial initial, TensorCut cut = TensorCut::none) {
+    TensorSpec& spec = vector(std::move(name), rows, initial, cut);
+    spec.of_norm = true;
+    return spec;
+  }
   void norm(const std::string& name, std::int64_t width, bool bias) {  // of the residual stream
-    vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
-    if (bias) vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
+    norm_vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
+    if (bias) norm_vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
   }
 
  private:
@@ -59,10 +64,10 @@ std::array<HeadProjection, 3> head_projections(const ModelConfig& c) {
 void query_norm_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (c.family == Family::qwen3) {  // one weight for all heads
     for (const char* name : {"q_norm.weight", "k_norm.weight"})
-      out.vector(at + name, c.head_dim, Initial::ones).gradient_of = GradientOf::heads;
+      out.norm_vector(at + name, c.head_dim, Initial::ones).gradient_of = GradientOf::heads;
   } else if (c.family == Family::olmo2) {  // over the whole projection: the weights lie with the heads
-    out.vector(at + "q_norm.weight", c.query_width(), Initial::ones, TensorCut::rows);
-    out.vector(at + "k_norm.weight", c.key_value_width(), Initial::ones, TensorCut::key_value).gradient_of =
+    out.norm_vector(at + "q_norm.weight", c.query_width(), Initial::ones, TensorCut::rows);
+    out.norm_vector(at + "k_norm.weight", c.key_value_width(), Initial::ones, TensorCut::key_value).gradient_of =
         GradientOf::shared_heads;
   }
 }

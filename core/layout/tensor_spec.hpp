@@ -45,6 +45,8 @@ struct TensorSpec {
   GradientOf gradient_of = GradientOf::own;
   Initial initial = Initial::normal;
   Projection projection = Projection::none;
+  bool of_norm =
+      false;  // its gradient comes with the input part of its layer's backward pass, others' with the weight part
   bool is_vector() const { return role == Role::vector; }
   std::int64_t elements() const { return rows * cols; }
 };

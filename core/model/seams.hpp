@@ -13,6 +13,8 @@ struct BlockHooks {
   virtual void before_forward(int /*block*/) {}
   virtual void before_backward(int /*block*/) {}
   virtual void after_backward(int /*block*/) {}
+  // Backward passes in two parts: gradients of the block's norms are there, those of its other weights come later.
+  virtual void after_backward_input(int /*block*/) {}
 };
 
 // Operations over a tensor-parallel group; this base class is the group of one rank, on which all are the identity.

@@ -159,6 +159,7 @@ void Transformer<Exec, T>::backward_input(const Weights<Exec, T>& w, Activations
     hooks.before_backward(1 + range_.begin + static_cast<int>(i));
     block_backward_input<Exec, T>(context_, w.layers[i], slot.layers[i], slot.first_key, slot.gradient, accumulate,
                                   g.layers[i], slot.kept[i]);
+    hooks.after_backward_input(1 + range_.begin + static_cast<int>(i));
   }
 }
 

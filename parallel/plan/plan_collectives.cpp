@@ -94,7 +94,7 @@ std::int64_t square_places(const StagePlan& stage, const Options& options) {
 
 // Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, whether the weights are
 // finite; what the trainer asks all ranks.
-void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options) {
+void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage, const Options& options) {
   constexpr std::int64_t f64 = 8;
   const ParallelOptions& parallel = options.parallel;
   const auto tensors = static_cast<std::int64_t>(stage.specs.size());
@@ -102,7 +102,16 @@ void loss_and_norm(Tally& tally, const StagePlan& stage, const Options& options)
   if (parallel.dp > 1)
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
-  if (parallel.pp > 1) tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + tensors));
+  if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
+    const std::int64_t numbers = parallel.pp + 2 + RunMessages::votes + RunMessages::times;
+    tally.add("all_gather", "all", "numbers of a step", 1, numbers * f64 * parallel.ranks());
+    return;
+  }
+  if (parallel.pp > 1) {
+    std::int64_t all = 0;
+    for (const StagePlan& other : plan.stages) all += static_cast<std::int64_t>(other.specs.size());
+    tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + all + 1));
+  }
   if (options.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
@@ -217,7 +226,7 @@ std::vector<Collective> collectives(const Plan& plan, const Options& options) {
       partial_gradients(tally, stage, options);
     }
     pipeline(tally, stage, options);
-    if (plan.ranks() > 1) loss_and_norm(tally, stage, options);
+    if (plan.ranks() > 1) loss_and_norm(tally, plan, stage, options);
     tally.end_stage();
   }
   return tally.take();

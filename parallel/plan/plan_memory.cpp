@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/layout/model_part.hpp"
+#include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
@@ -75,28 +76,74 @@ LocalBatch local_batch(const Options& options) {
   return batch;
 }
 
-std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options) {
+namespace {
+
+// Copies of weights for passes that began under them, and the tensors between this stage and the next one.
+std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule, const StagePlan& stage,
+                        const std::vector<TensorSpec>& local, int number, const Options& options,
+                        const StorageWidth& width, std::size_t boundary) {
+  const bool stashed = options.parallel.stash == ParallelOptions::Stash::on;
+  const int delay = update_delay(pipe, number),
+            held = stashed ? delay : (schedule.ahead[at(number)] % pipe.micros != 0 ? 1 : 0);
+  std::size_t copy = 0;
+  for (const TensorSpec& spec : local)
+    copy += static_cast<std::size_t>(spec.elements()) * (spec.is_vector() ? width.accumulate : width.compute);
+  std::size_t bytes = at(held) * copy;
+  if (number + 1 < pipe.stages)  // each with a place for evaluation
+    bytes += boundary * at(schedule.activations[at(number)] + schedule.gradients[at(number)] + 2);
+  const bool from_another = number > 0 && pipe.rank_of(number - 1) != pipe.rank_of(number);
+  if (from_another)
+    bytes += boundary * at(schedule.activations[at(number - 1)] + schedule.gradients[at(number - 1)] + 2);
+  return stage.specs.empty() ? 0 : bytes;
+}
+
+void add(RankMemory& sum, const RankMemory& other) {
+  ModelSize& size = sum.size;
+  size.parameters += other.size.parameters;
+  size.weights += other.size.weights;
+  size.master += other.size.master;
+  size.gradients += other.size.gradients;
+  size.optimizer += other.size.optimizer;
+  size.activations += other.size.activations;
+  size.workspace += other.size.workspace;
+  size.stash += other.size.stash;
+  sum.checkpoint += other.checkpoint;
+  sum.scalar_elements += other.scalar_elements;
+}
+
+}  // namespace
+
+std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, int pipeline_ranks) {
   const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
   const LocalBatch batch = local_batch(options);
-  std::vector<RankMemory> all;
+  const PipelineSetting pipe =
+      pipeline_setting(options.parallel, pipeline_ranks > 0 ? pipeline_ranks : plan.pp, static_cast<int>(batch.count));
+  const PipelineSchedule schedule = make_schedule(pipe);
+  const std::size_t in_stage = at(plan.dp * plan.tp);
+  std::vector<RankMemory> all(in_stage * at(pipe.ranks));
   for (int number = 0; number < plan.pp; ++number) {
     const StagePlan& stage = plan.stages[at(number)];
     const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, plan.tp, 0);
     const ModelPart whole = model_part(options.model, 1, 0);
     const int sequence = options.data.sequence_length;
     const auto part = [&](std::size_t bytes) { return (bytes + at(plan.tp) - 1) / at(plan.tp); };
+    const bool recomputes =
+        options.parallel.stash == ParallelOptions::Stash::recompute && update_delay(pipe, number) > 0;
     RankMemory common;
     common.size.gradients = arena_layout(local).elements * width.accumulate;
     (width.shared() ? common.size.master : common.size.weights) =
         width.shared() ? common.size.gradients : matrix_arena_layout(local).elements * width.compute;
     common.size.activations =
         part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
-        static_cast<std::size_t>(std::min<std::int64_t>(plan.pp - number, batch.count));
+        at(recomputes ? 1 : schedule.slots[at(number)]);
     common.size.workspace = part(scratch_bytes(whole, batch.micro, sequence, width));
-    std::vector<RankMemory> ranks(at(plan.dp * plan.tp), common);
+    common.size.stash = stash_bytes(
+        pipe, schedule, stage, local, number, options, width,
+        part(at(batch.micro) * at(sequence) * static_cast<std::size_t>(options.model.hidden_size) * width.compute));
+    std::vector<RankMemory> ranks(in_stage, common);
     add_matrices(ranks, stage, local, options, width);
     add_rows(ranks, stage, options, width);
-    all.insert(all.end(), ranks.begin(), ranks.end());
+    for (std::size_t i = 0; i < in_stage; ++i) add(all[at(pipe.rank_of(number)) * in_stage + i], ranks[i]);
   }
   if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
     RankMemory& only = all.front();

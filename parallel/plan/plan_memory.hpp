@@ -16,15 +16,16 @@ struct LocalBatch {
 };
 LocalBatch local_batch(const Options&);
 
-// Of one rank, as plan numbers them: stage by stage, in a stage dp_rank * tp + tp_rank. Master weights and state are
-// with the owners alone; where weights are computed in fp32 they are their own masters. Activations assume sequence
-// parallelism and, in a pipeline, as many micro-batches in flight as 1F1B has.
+// Of one rank, as plan numbers them: pipeline rank by pipeline rank, in each dp_rank * tp + tp_rank. Master weights and
+// state are with the owners alone; where weights are computed in fp32 they are their own masters. Activations assume
+// sequence parallelism, and the micro-batches in flight that the pipeline's schedule has.
 struct RankMemory {
   ModelSize size;              // parameters: elements of which it keeps the state
   std::size_t checkpoint = 0;  // copy that a save is written from
   std::int64_t scalar_elements = 0;
   std::size_t total() const { return size.total() + checkpoint; }
 };
-std::vector<RankMemory> rank_memory(const Plan&, const Options&);
+// pipeline_ranks: on which the stages lie, 0 = one stage on each.
+std::vector<RankMemory> rank_memory(const Plan&, const Options&, int pipeline_ranks = 0);
 
 }  // namespace sestina

@@ -30,8 +30,8 @@ TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int t
 }
 
 TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
-  TensorSpec local{{},           spec.rows,  spec.cols, spec.role,        spec.layer,   spec.block,
-                   spec.follows, spec.heads, spec.cut,  spec.gradient_of, spec.initial, spec.projection};
+  TensorSpec local{{},         spec.rows, spec.cols,        spec.role,    spec.layer,      spec.block,  spec.follows,
+                   spec.heads, spec.cut,  spec.gradient_of, spec.initial, spec.projection, spec.of_norm};
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
   return local;

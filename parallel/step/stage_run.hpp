@@ -93,6 +93,10 @@ class StageRun {
     Hooks(StageRun& r, Trace* trace) : run(r), span(trace) {}
     void before_forward(int block) override;
     void before_backward(int block) override { span.begin("backward", block); }
+    void after_backward_input(int block) override {
+      run.stage_.accumulate(block, micro, Stage<Exec, T>::Part::input);
+      span.end();
+    }
     void after_backward(int block) override;
     StageRun& run;
     OpenSpan span;

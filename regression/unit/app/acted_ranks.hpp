@@ -127,6 +127,10 @@ class ActedCommunicator final : public Communicator {
     };
     return std::make_unique<Acted>(*this, std::move(sends), std::move(receives));
   }
+  std::unique_ptr<Exchange> make_all_gather(const char*, const void*, std::size_t, void*) override {
+    SESTINA_REQUIRE(false, "acted ranks gather at once");
+    return nullptr;
+  }
   void send(int, const void*, std::size_t) override { SESTINA_REQUIRE(false, "acted ranks exchange messages"); }
   void receive(int, void*, std::size_t) override { SESTINA_REQUIRE(false, "acted ranks exchange messages"); }
   void wait(const char*) override {}
