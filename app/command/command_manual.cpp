@@ -95,6 +95,16 @@ std::string roff(const std::string& text) {
   return out;
 }
 
+// Lists of words without blanks, which may be longer than a line: a break is allowed behind each comma.
+std::string breakable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c;
+    if (c == ',') out += "\\:";
+  }
+  return out;
+}
+
 void add_example(App& app) {
   const std::string text = example_of(app);
   if (!text.empty()) {
@@ -150,7 +160,7 @@ std::string manual_page(const App& root) {
     for (const auto* option : app->get_options()) {
       std::string name = option->get_name(false, true);
       if (!option->get_positional() && !option->get_type_name().empty()) name += " " + option->get_type_name();
-      text += fmt::format(".TP\n.B {}\n{}\n", roff(name), roff(option->get_description()));
+      text += fmt::format(".TP\n.B {}\n{}\n", breakable(roff(name)), roff(option->get_description()));
     }
     if (const std::string example = example_of(*app); !example.empty())
       text += ".PP\n.EX\n" + roff(example) + "\n.EE\n";

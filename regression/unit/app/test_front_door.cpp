@@ -55,6 +55,7 @@ TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
   EXPECT_TRUE(has(bash, "--weights-only"));
   EXPECT_TRUE(has(man, ".SS sestina train\n"));
   EXPECT_TRUE(has(man, "\\-\\-weights\\-only"));
+  EXPECT_TRUE(has(man, "llama\\-8m,\\:llama\\-60m"));  // a list longer than a line can be broken
 }
 
 TEST(FrontDoor, TheBarFitsTheTerminal) {
