@@ -13,6 +13,7 @@ import argparse
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -67,6 +68,7 @@ def run(mutations, like, here):
     if not here:
         copy_tree(source)
         configure(source, build, like)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what was changed is put back
     survived = 0
     for mutation in mutations:
         if failed_tests(build, mutation) != []:
