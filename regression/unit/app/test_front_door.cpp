@@ -53,6 +53,8 @@ TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
     EXPECT_TRUE(has(bash, "'" + name + "') words=")) << verb;
   }
   EXPECT_TRUE(has(bash, "--weights-only"));
+  EXPECT_TRUE(has(bash, "'train --progress') words='auto always never' files=no ;;"));
+  EXPECT_TRUE(has(bash, "'train --input' | 'train -i') words='' files=yes ;;"));
   EXPECT_TRUE(has(man, ".SS sestina train\n"));
   EXPECT_TRUE(has(man, "\\-\\-weights\\-only"));
   EXPECT_TRUE(has(man, "llama\\-8m,\\:llama\\-60m"));  // a list longer than a line can be broken
