@@ -15,6 +15,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 
 DECK = """[model]
 preset = "llama-8m"
@@ -55,9 +56,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    deck = "/tmp/decode_share.toml"
-    with open(deck, "w") as file:
-        file.write(DECK)
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as deck:
+        deck.write(DECK)
+        deck.flush()
+        measure(options, deck.name)
+
+
+def measure(options, deck):
     elements = weights(options.folder)
     pairs = {"fp32": [], "bf16": []}
     for number in range(options.rounds):
