@@ -197,5 +197,25 @@ TEST(FrontDoor, InitWritesADeckThatIsValid) {
   expect_error(ExitCode::cannot_create, {"mine.toml"}, [&] { run_init(arguments); });
 }
 
+// 100 kB are some 25,000 tokens: two batches of 32 x 256, not of 32 x 512.
+TEST(FrontDoor, InitTakesSequencesOfWhichTheTextHoldsTwoBatches) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "texts/a.txt", std::string(60'000, 'x'));
+  write_bytes(folder / "texts/more/b.txt", std::string(40'000, 'x'));
+  const std::pair<const char*, std::int64_t> cases[] = {{"texts", 256}, {"texts/more", 128}, {"texts/a.txt", 128}};
+  for (const auto& [data, length] : cases) {
+    InitArguments arguments;
+    arguments.name = fmt::format("mine{}", length + std::string_view(data).size());
+    arguments.data = folder / data;
+    arguments.output = folder / (arguments.name + ".toml");
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run_init(arguments), 0);
+    testing::internal::GetCapturedStdout();
+    Deck deck;
+    deck.add_file(arguments.output);
+    EXPECT_EQ(options_of(deck).data.sequence_length, length) << data;
+  }
+}
+
 }  // namespace
 }  // namespace sestina
