@@ -1,5 +1,5 @@
 # A room is a folder and a library: Sestina::<room>, made of every .cpp in it. Vendor twins (*_host.cpp, *_cuda.cpp, ...)
-# are chosen by suffix.
+# are chosen by suffix; *_kokkos.cpp are for devices without a vendor twin of ours.
 include(GNUInstallDirs)
 include(SestinaHostSources)
 
@@ -19,6 +19,9 @@ function(sestina_room room)
     list(FILTER sources EXCLUDE REGEX "_none\\.cpp$")
   else()
     list(FILTER sources EXCLUDE REGEX "_(cuda|nccl)\\.cpp$")
+  endif()
+  if(NOT SESTINA_PORTABLE_DEVICE)
+    list(FILTER sources EXCLUDE REGEX "_kokkos\\.cpp$")
   endif()
   if(SESTINA_ENABLE_NCCL)
     foreach(source IN LISTS sources)  # takes the place of its twin for CUDA alone

@@ -1,5 +1,6 @@
-# Functions for setup.sh: Kokkos from source, for machines where none is installed.
-# It comes with the source package of GenTen (Sandia National Laboratories) on the Python index: Kokkos 4.7.0. Needs: say, fail, python3 with pip, cmake, ninja, a C++ compiler.
+# Functions for setup.sh: Kokkos from source, for machines where none is installed, and Kokkos Kernels, which the tests of
+# what other devices run want (regression/unit/portable).
+# Both come with the source package of GenTen (Sandia National Laboratories) on the Python index: Kokkos 4.7.0, Kokkos Kernels 4.4.0. Needs: say, fail, python3 with pip, cmake, ninja, a C++ compiler.
 readonly source_package=pygenten
 readonly source_version=0.1.5
 readonly source_sha256=e620f05c742905e2db705d875f1cac92ef0ed453f9e6734e9beda26cc0f9cce7
@@ -18,7 +19,8 @@ kokkos_source() {
   fi
   rm -rf "$dir"
   mkdir -p "$dir"
-  tar xzf "$archive" --directory "$dir" --strip-components 1 "$source_package-$source_version/tpls/kokkos"
+  tar xzf "$archive" --directory "$dir" --strip-components 1 "$source_package-$source_version/tpls/kokkos" \
+    "$source_package-$source_version/tpls/kokkos-kernels"
   touch "$dir/.complete"
 }
 
@@ -54,8 +56,21 @@ build_kokkos() {
   say "building Kokkos ($kind)"
   cmake -S "$work/tpls/kokkos" -B "$work/kokkos" "${common[@]}" "${kokkos[@]}" >"$work/kokkos.log" 2>&1 &&
     show_progress "$work/kokkos.log" cmake --build "$work/kokkos" --target install || log_failure "$work/kokkos.log"
+  [ "$kind" = cuda ] || build_kokkos_kernels "$work" "${common[@]}"
   rm -rf "$work"
   echo "$stamp" >"$prefix/.stamp"
+}
+
+# build_kokkos_kernels WORK OPTIONS...: of its headers for dense algebra alone; without kernels compiled in advance that is
+# seconds of work. No vendor library, so that it is its own products that are tested.
+build_kokkos_kernels() {
+  local work=$1
+  shift
+  say "building Kokkos Kernels"
+  cmake -S "$work/tpls/kokkos-kernels" -B "$work/kernels" "$@" -DKokkosKernels_ENABLE_ALL_COMPONENTS=OFF \
+    -DKokkosKernels_ENABLE_COMPONENT_BLAS=ON -DKokkosKernels_ADD_DEFAULT_ETI=OFF -DKokkosKernels_ENABLE_TPL_BLAS=OFF \
+    -DKokkosKernels_ENABLE_TPL_LAPACK=OFF >"$work/kernels.log" 2>&1 &&
+    show_progress "$work/kernels.log" cmake --build "$work/kernels" --target install || log_failure "$work/kernels.log"
 }
 
 # Kokkos' name of the CUDA architecture $cuda_arch.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "sestina_version.hpp"
@@ -79,6 +80,31 @@ std::vector<std::string> words_of(const App& app) {
   return words;
 }
 
+// Of an option that takes one of a few words, these: "TEXT:{auto,always,never}"; "" of others.
+std::string values_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const auto begin = type.find('{'), end = type.find('}');
+  if (begin == type.npos || end == type.npos) return "";
+  std::string values = type.substr(begin + 1, end - begin - 1);
+  std::replace(values.begin(), values.end(), ',', ' ');
+  return values;
+}
+
+// Lines of a `case` on "<verb> <option before the cursor>": what options take that take something.
+std::string value_cases(const App& app) {
+  std::string cases;
+  const std::string path = path_below_root(app);
+  for (const auto* option : app.get_options()) {
+    if (option->get_positional() || option->get_type_name().empty()) continue;
+    std::string names;
+    for (const auto& name : option->get_lnames()) names += fmt::format(" | '{} --{}'", path, name);
+    for (const auto& name : option->get_snames()) names += fmt::format(" | '{} -{}'", path, name);
+    const std::string values = values_of(*option);
+    cases += fmt::format("    {}) words='{}' files={} ;;\n", names.substr(3), values, values.empty() ? "yes" : "no");
+  }
+  return cases;
+}
+
 // Roff takes a leading dot or quote as a request, and a bare hyphen as a dash.
 std::string roff(const std::string& text) {
   std::string out;
@@ -91,6 +117,16 @@ std::string roff(const std::string& text) {
       out += "\\-";
     else
       out += c;
+  }
+  return out;
+}
+
+// Lists of words without blanks, which may be longer than a line: a break is allowed behind each comma.
+std::string breakable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c;
+    if (c == ',') out += "\\:";
   }
   return out;
 }
@@ -114,14 +150,16 @@ std::string bash_completion(const App& root) {
   std::string text =
       "# bash completion for sestina, made by `sestina manual bash`\n"
       "_sestina() {\n"
-      "  local word=\"${COMP_WORDS[COMP_CWORD]}\" verb='' i\n"
+      "  local word=\"${COMP_WORDS[COMP_CWORD]}\" verb='' files=no i\n"
       "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
       "    case \"$verb${verb:+ }${COMP_WORDS[i]}\" in\n";
-  std::string names, cases;
+  std::string names, cases, values;
   for (const App* app : all_apps(root)) {
     const std::string path = path_below_root(*app);
     if (!path.empty()) names += fmt::format("{}'{}'", names.empty() ? "" : " | ", path);
-    cases += fmt::format("    '{}') words='{}' ;;\n", path, fmt::join(words_of(*app), " "));
+    cases +=
+        fmt::format("    '{}') words='{}{}' ;;\n", path, path.empty() ? "help " : "", fmt::join(words_of(*app), " "));
+    values += value_cases(*app);
   }
   text += fmt::format("      {}) verb=\"$verb${{verb:+ }}${{COMP_WORDS[i]}}\" ;;\n", names);
   text +=
@@ -131,8 +169,11 @@ std::string bash_completion(const App& root) {
       "  case \"$verb\" in\n" +
       cases +
       "  esac\n"
+      "  case \"$verb ${COMP_WORDS[COMP_CWORD - 1]}\" in\n" +
+      values +
+      "  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-      "  ((${#COMPREPLY[@]})) || COMPREPLY=($(compgen -f -- \"$word\"))\n"
+      "  ((${#COMPREPLY[@]})) && [ $files = no ] || COMPREPLY=($(compgen -f -- \"$word\"))\n"
       "}\n"
       "complete -o filenames -F _sestina sestina\n";
   return text;
@@ -150,7 +191,7 @@ std::string manual_page(const App& root) {
     for (const auto* option : app->get_options()) {
       std::string name = option->get_name(false, true);
       if (!option->get_positional() && !option->get_type_name().empty()) name += " " + option->get_type_name();
-      text += fmt::format(".TP\n.B {}\n{}\n", roff(name), roff(option->get_description()));
+      text += fmt::format(".TP\n.B {}\n{}\n", breakable(roff(name)), roff(option->get_description()));
     }
     if (const std::string example = example_of(*app); !example.empty())
       text += ".PP\n.EX\n" + roff(example) + "\n.EE\n";

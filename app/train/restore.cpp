@@ -20,13 +20,7 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
   }
   if (!fs::is_directory(checkpoint_or_run))
     fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", checkpoint_or_run);
-  source.checkpoint = checkpoint_or_run;
-  if (fs::is_directory(fs::path(checkpoint_or_run) / "checkpoints")) {
-    source.checkpoint =
-        newest_complete(checkpoint_or_run, false, [](const std::string& line) { spdlog::warn("{}", line); });
-    if (source.checkpoint.empty())
-      fail(ExitCode::bad_data, "-r {}: no complete checkpoint in this run directory", checkpoint_or_run);
-  }
+  source.checkpoint = find_checkpoint(checkpoint_or_run, [](const std::string& line) { spdlog::warn("{}", line); });
   source.deck = CheckpointReader(source.checkpoint, false).run().deck;
   return source;
 }

@@ -29,7 +29,7 @@ std::string byte_text_defect(const Options& options, bool needed) {
       options.model.from_hf.empty() ? "" : fmt::format("; {} holds no tokenizer.json", options.model.from_hf);
   return fmt::format(
       "text would be read as bytes (no data.tokenizer), but model.vocab_size is {}, not 256{}: give "
-      "data.tokenizer=FILE, or data.tokenizer=bytes to train on bytes",
+      "data.tokenizer=FILE, or data.tokenizer=bytes to read it as bytes",
       options.model.vocab_size, where);
 }
 

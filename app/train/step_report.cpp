@@ -71,6 +71,12 @@ double StepReport::seconds_left(const TrainLine& line) const {
   return static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
 }
 
+std::array<int, 3> step_percent(double data, double forward_backward, double whole) {
+  const auto percent = [whole](double seconds) { return static_cast<int>(100 * seconds / whole + 0.5); };
+  const int first = std::min(percent(data), 100), second = std::min(percent(forward_backward), 100 - first);
+  return {first, second, 100 - first - second};
+}
+
 void append_log_line(fmt::memory_buffer& text, const LogLine& line) {
   constexpr std::size_t columns = 100;
   const std::size_t begin = text.size();
@@ -95,20 +101,11 @@ void StepReport::log_line(const TrainLine& line) {
   if (session_steps_ == 1)
     spdlog::info("(percentages of a step: data + forward and backward + optimizer step with communication)");
   text_.clear();
-  const auto percent = [&](Phase phase) {
-    return static_cast<int>(100 * interval_phases_[static_cast<std::size_t>(phase)] / interval_seconds_ + 0.5);
-  };
-  const int data = percent(Phase::data), model = std::min(percent(Phase::forward_backward), 100 - data);
+  const auto seconds = [&](Phase phase) { return interval_phases_[static_cast<std::size_t>(phase)]; };
   const double step_s = interval_seconds_ / static_cast<double>(interval_steps_);
-  append_log_line(text_, {line.step,
-                          setting_.steps,
-                          line.loss,
-                          line.grad_norm,
-                          line.lr,
-                          step_s,
-                          static_cast<double>(setting_.tokens_per_step) / step_s,
-                          seconds_left(line),
-                          {data, model, 100 - data - model}});
+  append_log_line(text_, {line.step, setting_.steps, line.loss, line.grad_norm, line.lr, step_s,
+                          static_cast<double>(setting_.tokens_per_step) / step_s, seconds_left(line),
+                          step_percent(seconds(Phase::data), seconds(Phase::forward_backward), interval_seconds_)});
   spdlog::info(std::string_view(text_.data(), text_.size()));
   interval_steps_ = 0;
   interval_seconds_ = 0;

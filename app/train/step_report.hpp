@@ -65,6 +65,10 @@ RankStep of_all_ranks(const std::vector<RankStep>&);
 // Largest resident set of this process so far, bytes.
 std::uint64_t peak_memory_bytes();
 
+// Percentages of a step of `whole` seconds, which is not 0: data, forward and backward, and what is left; 100 together
+// although each is rounded.
+std::array<int, 3> step_percent(double data, double forward_backward, double whole);
+
 // What a log line says; percent: data, forward and backward, optimizer step with communication.
 struct LogLine {
   std::int64_t step = 0, steps = 0;

@@ -54,6 +54,30 @@ DataLines data_of(const InitArguments& arguments, const fs::path& deck_folder) {
   return lines;
 }
 
+// Of a file or of all files in a folder; text that is packed counts as four times as much.
+double bytes_at(const fs::path& path) {
+  double bytes = 0;
+  const auto add = [&bytes](const fs::path& file) {
+    const double packed = file.extension() == ".gz" || file.extension() == ".zst" ? 4 : 1;
+    std::error_code ignored;
+    if (fs::is_regular_file(file, ignored)) bytes += packed * static_cast<double>(fs::file_size(file, ignored));
+  };
+  add(path);
+  if (fs::is_directory(path))
+    for (const auto& entry : fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied))
+      add(entry.path());
+  return bytes;
+}
+
+// The preset's length, halved until the text holds two batches of it at some four bytes for a token.
+int sequence_for(const InitArguments& arguments, const DataLines& data, int length) {
+  constexpr int shortest = 32;
+  if (!data.text || arguments.data.empty()) return length;
+  const double tokens = bytes_at(arguments.data) / 4;
+  while (length / 2 >= shortest && tokens < 2.0 * global_batch * length) length /= 2;
+  return length;
+}
+
 bool multiplies_bf16() {
   if (!is_host<Device>) return true;
   const std::string set = instruction_set();
@@ -134,7 +158,8 @@ eval_every = 100
 )",
       arguments.name, available_cores(), instruction_set(), path.string(), quoted(arguments.name), arguments.preset,
       static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
-      options.data.sequence_length, data.format, quoted(data.path), global_batch, micro, precision,
+      sequence_for(arguments, data, options.data.sequence_length), data.format, quoted(data.path), global_batch, micro,
+      precision,
       precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor has no bf16 products");
   OutputFile file(path.string());
   file.write(text);

@@ -9,6 +9,9 @@
 
 namespace sestina {
 
+// Specs, ranks and buckets are numbered with int, -1 and -2 being words; vectors are not.
+inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
 // A contiguous piece of the flat gradient buffer: reduced to the owners when its last block has its gradients, gathered
 // from them before its first block runs. Whatever the strategy, what a rank owns of a bucket is one interval. Sizes are
 // those of one tensor-parallel rank's shards, in elements; gaps between tensors belong to the tensor before.

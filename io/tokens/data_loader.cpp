@@ -69,8 +69,10 @@ DataLoader::DataLoader(const SampleSet& set, int batch, int sequence, std::uint6
   SESTINA_REQUIRE(batch > 0 && sequence == set.sequence(), "batch {}, sequence {}, the set's {}", batch, sequence,
                   set.sequence());
   if (set.windows() < static_cast<std::uint64_t>(batch))
-    fail(ExitCode::bad_data, "data: {} windows of {} tokens; a batch needs {}\n{}", set.windows(), sequence, batch,
-         set.description());
+    fail(ExitCode::bad_data,
+         "data: {} windows of {} tokens; a batch needs {}: more text, or a lower data.sequence_length or "
+         "train.global_batch\n{}",
+         set.windows(), sequence, batch, set.description());
   state_->thread = quiet_thread([state = state_.get()] { state->run(state->cursor); });
 }
 

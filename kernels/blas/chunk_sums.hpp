@@ -5,7 +5,10 @@
 
 namespace sestina {
 
-inline constexpr int sum_team = 128;  // threads of a device that sum one piece
+// Threads of a device that sum one piece. Those of a host, on which tests run what is written for devices, have no
+// teams.
+template <class Space>
+inline constexpr int sum_team = std::is_same_v<typename Space::memory_space, Kokkos::HostSpace> ? 1 : 128;
 
 // Sum of term(i), i < n: in interleaved partial sums, added as a binary tree, which is a fixed order that vectorises.
 template <class Term>
@@ -36,7 +39,8 @@ static void sum_pieces(const char* label, const Space& exec, std::size_t n, std:
   } else {
     using Teams = Kokkos::TeamPolicy<Space>;
     Kokkos::parallel_for(
-        label, Teams(exec, static_cast<int>(pieces), sum_team), KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+        label, Teams(exec, static_cast<int>(pieces), sum_team<Space>),
+        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
           const std::size_t begin = team.league_rank() * length;
           double total = 0;
           Kokkos::parallel_reduce(
@@ -56,7 +60,7 @@ static void sum_all(const char* label, const Space& exec, std::size_t n, const T
   } else {
     using Teams = Kokkos::TeamPolicy<Space>;
     Kokkos::parallel_for(
-        label, Teams(exec, 1, sum_team), KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+        label, Teams(exec, 1, sum_team<Space>), KOKKOS_LAMBDA(const typename Teams::member_type& team) {
           double total = 0;
           Kokkos::parallel_reduce(
               Kokkos::TeamThreadRange(team, n), [&](std::size_t i, double& sum) { sum += term(i); }, total);

@@ -13,7 +13,7 @@
 namespace sestina {
 
 using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
-using Device = Kokkos::DefaultExecutionSpace;    // CUDA, or Host in a CPU build
+using Device = Kokkos::DefaultExecutionSpace;    // CUDA (HIP, SYCL), or Host in a CPU build
 using Serial = Kokkos::Serial;                   // one thread: many matrices side by side, and refresh workers
 
 // Host loops run long per thread and vectorise inside; device loops give each thread one element.
@@ -49,7 +49,7 @@ using Acc = typename AccumulatorOf<std::remove_const_t<T>>::type;
 // differences in tests).
 #define SESTINA_FOR_COMPUTE(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16)
 #define SESTINA_FOR_TYPES(M, Exec) SESTINA_FOR_COMPUTE(M, Exec) M(Exec, double)
-#ifdef KOKKOS_ENABLE_CUDA
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP) || defined(KOKKOS_ENABLE_SYCL)
 #define SESTINA_INSTANTIATE_SPACES(M) M(::sestina::Host) M(::sestina::Device)
 #define SESTINA_INSTANTIATE_LANES(M) M(::sestina::Serial) M(::sestina::Host) M(::sestina::Device)
 #define SESTINA_INSTANTIATE(M) SESTINA_FOR_TYPES(M, ::sestina::Host) SESTINA_FOR_TYPES(M, ::sestina::Device)

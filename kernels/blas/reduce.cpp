@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/blas/chunk_sums.hpp"
+
 namespace sestina {
 namespace {
 
@@ -44,7 +46,7 @@ void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t l
 template <class Term, class Exec, class T>
 void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
   using Teams = Kokkos::TeamPolicy<Exec>;
-  const Teams teams(exec, static_cast<int>(partial.extent(0)), 128);
+  const Teams teams(exec, static_cast<int>(partial.extent(0)), sum_team<Exec>);
   Kokkos::parallel_for(
       "reduce_chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
         const std::size_t begin = team.league_rank() * length;

@@ -1,6 +1,6 @@
 // How long work queued in an execution space takes there: between two places of its queue, not between two moments of
 // the calling thread, and without a wait. Twins: stopwatch_host.cpp (work is done when the call returns, so that is the
-// time of the thread), stopwatch_cuda.cpp (events on the stream).
+// time of the thread), stopwatch_cuda.cpp (events on the stream), stopwatch_kokkos.hpp (other devices: it does wait).
 #pragma once
 #include <memory>
 

@@ -120,11 +120,6 @@ void count_failure(const Cuda& exec, const int* info, Vector<double, Cuda> failu
       });
 }
 
-template <class View>
-void require_dense(const View& x) {
-  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
-}
-
 template <class T>
 std::size_t bytes(std::size_t n) {
   return Workspace<Cuda>::bytes<T>(n);
@@ -183,12 +178,8 @@ template <class T>
 bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector<T, Cuda> values,
                         Workspace<Cuda>& workspace) {
   const std::size_t d = a.extent(0);
-  SESTINA_REQUIRE(a.extent(1) == d && vectors.extent(0) == d && vectors.extent(1) == d && values.extent(0) == d,
-                  "A ({}, {}), V ({}, {}), {} values", d, a.extent(1), vectors.extent(0), vectors.extent(1),
-                  values.extent(0));
+  require_eigh_shapes(a, vectors, values);
   if (d == 0) return true;
-  require_dense(a);
-  require_dense(vectors);
   const auto frame = workspace.frame();
   const int size = eigh_size(state_->handle, as_int(d), static_cast<T*>(nullptr));
   const auto rows = workspace.template take<T>(d * d);
@@ -216,10 +207,8 @@ template <>
 template <class T>
 bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda>& workspace) {
   const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
-  SESTINA_REQUIRE(n <= p && p <= m && q.extent(0) == m, "QR of A ({}, {}) into Q ({}, {})", m, n, q.extent(0), p);
+  require_qr_shapes(a, q);
   if (p == 0) return true;
-  require_dense(a);
-  require_dense(q);
   const auto frame = workspace.frame();
   const cusolverDnHandle_t handle = state_->handle;
   const int size = qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr));
@@ -253,12 +242,8 @@ template <>
 bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, Vector<double, Cuda> values,
                        Matrix<double, Cuda> right, Workspace<Cuda>& workspace) {
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n), longer = std::max(m, n);
-  SESTINA_REQUIRE(left.extent(0) == m && left.extent(1) == k && values.extent(0) == k && right.extent(0) == n &&
-                      right.extent(1) == k,
-                  "A ({}, {}), left ({}, {}), {} values, right ({}, {})", m, n, left.extent(0), left.extent(1),
-                  values.extent(0), right.extent(0), right.extent(1));
+  require_svd_shapes(a, left, values, right);
   if (k == 0) return true;
-  require_dense(a);
   const auto frame = workspace.frame();
   const int size = svd_size(state_->handle, m, n);
   const auto input = workspace.take<double>(m * n);

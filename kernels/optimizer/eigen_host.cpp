@@ -34,11 +34,6 @@ void transpose(Rows<const T> x, std::size_t rows, std::size_t cols, Rows<T> y, b
           y.row(j)[i] = x.row(reversed ? rows - 1 - i : i)[j];
 }
 
-template <class View>
-void require_dense(const View& x) {
-  SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
-}
-
 // The Fortran interface counts in int.
 int as_int(std::size_t n) { return static_cast<int>(n); }
 
@@ -81,12 +76,8 @@ template <class T>
 bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values,
                         Workspace<Exec>& workspace) {
   const std::size_t d = a.extent(0);
-  SESTINA_REQUIRE(a.extent(1) == d && vectors.extent(0) == d && vectors.extent(1) == d && values.extent(0) == d,
-                  "A ({}, {}), V ({}, {}), {} values", d, a.extent(1), vectors.extent(0), vectors.extent(1),
-                  values.extent(0));
+  require_eigh_shapes(a, vectors, values);
   if (d == 0) return true;
-  require_dense(a);
-  require_dense(vectors);
   const auto frame = workspace.frame();
   const auto work = workspace.template take<T>(eigh_work<T>(d));
   const auto rising = workspace.template take<T>(d);
@@ -113,10 +104,8 @@ template <class Exec>
 template <class T>
 bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>& workspace) {
   const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
-  SESTINA_REQUIRE(n <= p && p <= m && q.extent(0) == m, "QR of A ({}, {}) into Q ({}, {})", m, n, q.extent(0), p);
+  require_qr_shapes(a, q);
   if (p == 0) return true;
-  require_dense(a);
-  require_dense(q);
   const auto frame = workspace.frame();
   const std::size_t apart = host::padded_rows(m);
   const auto columns = workspace.template take<T>(apart * p);
@@ -140,12 +129,8 @@ template <class Exec>
 bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
                        Matrix<double, Exec> right, Workspace<Exec>& workspace) {
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
-  SESTINA_REQUIRE(left.extent(0) == m && left.extent(1) == k && values.extent(0) == k && right.extent(0) == n &&
-                      right.extent(1) == k,
-                  "A ({}, {}), left ({}, {}), {} values, right ({}, {})", m, n, left.extent(0), left.extent(1),
-                  values.extent(0), right.extent(0), right.extent(1));
+  require_svd_shapes(a, left, values, right);
   if (k == 0) return true;
-  require_dense(a);
   const auto frame = workspace.frame();
   const auto copy = workspace.template take<double>(m * n);
   const auto right_rows = workspace.template take<double>(n * k);

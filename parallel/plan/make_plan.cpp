@@ -17,8 +17,6 @@ namespace {
 using Partition = ParallelOptions::Partition;
 using TpUpdate = ParallelOptions::TpUpdate;
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 constexpr std::int64_t f32 = 4;  // bytes
 
 // What planning needs of a stage besides the plan itself. Items are its matrices in backward order.

@@ -9,8 +9,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 // Exchanges one home of the heaviest group against one of another while that makes the heaviest lighter.
 void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<int>>& group,
               std::vector<std::int64_t>& load) {

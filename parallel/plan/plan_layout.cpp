@@ -5,8 +5,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 std::int64_t aligned(std::int64_t elements) {
   constexpr auto to = static_cast<std::int64_t>(arena_alignment);
   return (elements + to - 1) / to * to;

@@ -12,8 +12,6 @@ namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 bool shares_state(const ParallelOptions& parallel) {
   return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
 }

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/layout/plan.hpp"
+
 namespace sestina {
 namespace {
 
 using Items = std::vector<PartitionItem>;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 template <class Of>
 std::int64_t sum_of(const std::vector<int>& bucket, Of of) {

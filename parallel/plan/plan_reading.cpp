@@ -9,8 +9,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 using Numbers = std::vector<std::int64_t>;
 
 struct Fused {

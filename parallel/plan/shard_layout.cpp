@@ -8,8 +8,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
   using TpUpdate = ParallelOptions::TpUpdate;
   return parallel.tp > 1 && stage.is_matrix(spec) &&

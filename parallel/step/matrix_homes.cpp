@@ -10,8 +10,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 // Where a shard lies inside a whole matrix (rows, cols) of elements of that many bytes.
 Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard, std::size_t width) {
   const auto cols = static_cast<std::size_t>(spec.cols), begin = static_cast<std::size_t>(shard.begin),

@@ -5,12 +5,15 @@
   mutate.py --build DIR [--only TEXT]   copies the tree into DIR/mutations, builds it there with the settings of the build in
                                         DIR, and then for each mutation: build, run its tests, which must fail, put back.
                                         The tests must pass before the first one. About a minute each on two cores.
+  mutate.py --build DIR --here          the same in the tree and in the build themselves, for those that nobody else uses
+                                        meanwhile: nothing is built twice
 """
 
 import argparse
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -52,30 +55,35 @@ def configure(source, build, like):
         sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
 
 
-def tests_pass(build, mutation):
-    """True, False, or None where the build failed."""
+def failed_tests(build, mutation):
+    """The first test that fails in a list, an empty one, or None where the build failed."""
     if call("cmake", "--build", build, "--target", *mutation["targets"]).returncode:
         return None
-    return call("ctest", "--test-dir", build, "--no-tests=error", "--stop-on-failure", "-R", mutation["tests"]).returncode == 0
+    done = call("ctest", "--test-dir", build, "--no-tests=error", "--stop-on-failure", "-R", mutation["tests"])
+    return re.findall(r"Test +#\d+: (\S+) .*\*\*\*", done.stdout)[:1] or (["no test"] if done.returncode else [])
 
 
-def run(mutations, like):
-    source, build = like / "mutations/source", like / "mutations/build"
-    copy_tree(source)
-    configure(source, build, like)
+def run(mutations, like, here):
+    source, build = (ROOT, like) if here else (like / "mutations/source", like / "mutations/build")
+    if not here:
+        copy_tree(source)
+        configure(source, build, like)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what was changed is put back
     survived = 0
     for mutation in mutations:
-        if tests_pass(build, mutation) is not True:
+        if failed_tests(build, mutation) != []:
             sys.exit(f"{mutation['name']}: {mutation['tests']} does not pass without the error")
     for mutation in mutations:
         path = source / mutation["file"]
         good = path.read_text()
-        path.write_text(good.replace(mutation["old"], mutation["new"]))
-        result = tests_pass(build, mutation)
-        path.write_text(good)
-        word = {True: "SURVIVED", False: "noticed", None: "DOES NOT COMPILE"}[result]
-        survived += result is not False
-        print(f"{word:9} {mutation['name']} ({mutation['file']}; {mutation['tests']})", flush=True)
+        try:
+            path.write_text(good.replace(mutation["old"], mutation["new"]))
+            failed = failed_tests(build, mutation)
+        finally:
+            path.write_text(good)
+        word = "DOES NOT COMPILE" if failed is None else f"noticed by {failed[0]}" if failed else "SURVIVED"
+        survived += not failed
+        print(f"{word}: {mutation['name']} ({mutation['file']}; {mutation['tests']})", flush=True)
     print(f"{len(mutations) - survived} of {len(mutations)} noticed")
     return 1 if survived else 0
 
@@ -84,12 +92,13 @@ def main():
     parser = argparse.ArgumentParser(description="Deliberate errors that the quick tests must notice")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--build", type=pathlib.Path, help="an existing build folder")
+    parser.add_argument("--here", action="store_true", help="in the tree itself instead of a copy")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     options = parser.parse_args()
     mutations = [m for m in read_mutations() if options.only in m["name"]]
     if options.check or not options.build:
         return check(mutations)
-    return check(mutations) or run(mutations, options.build.resolve())
+    return check(mutations) or run(mutations, options.build.resolve(), options.here)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ function act() {
   results.resumes = every('[data-card="loss"] .resume').length;
   results.cards = every("[data-card]").map(card => card.dataset.card);
   results.stacks = every(".stack").length;
+  results.stackSums = every(".stack").map(stack => [...stack.getAttribute("aria-label").matchAll(/\((\d+) %\)/g)].reduce((sum, [, percent]) => sum + Number(percent), 0));
   results.stackOfFirst = every(".stack")[0].getAttribute("aria-label");
   results.stackRows = every(".stack-row").map(row => row.getBoundingClientRect()).reduce((all, box) => Math.max(all, box.bottom), 0) - every(".stack-row")[0].getBoundingClientRect().top;
   results.touching = every('[data-card="loss"] .dot').map(dot => [dot.getAttribute("class"), Number(dot.getAttribute("cx"))])

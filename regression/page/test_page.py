@@ -111,6 +111,7 @@ class Page(unittest.TestCase):
 
     def test_step_time_is_one_stacked_bar_per_run(self):
         self.assertEqual(self.seen["stacks"], 10)
+        self.assertEqual(self.seen["stackSums"], [100] * 10)
         self.assertRegex(self.seen["stackOfFirst"], r"forward and backward 50 ms \(\d+ %\), .*optimizer 10 ms")
 
     def test_ten_runs_stay_readable(self):

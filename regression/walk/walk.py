@@ -234,12 +234,24 @@ def compare(work, own):
     print(f"transformers {transformers.__version__}: loss {loss:.7f}, here {own['loss']:.7f}; the same greedy tokens")
 
 
+def completion(work):
+    """Bash itself, with the script that the program made, completes verbs, options, their values and files."""
+    (work / "some_deck.toml").touch()
+    script = ('source <("$0" manual bash); COMP_WORDS=(sestina "$@"); COMP_CWORD=$#; _sestina; echo "${COMPREPLY[*]}"')
+    for words, expected in ((["tr"], "train"), (["data", "tok"], "tokenize"), (["help", "checkp"], "checkpoint"), (["train", "--dry"], "--dry-run"),
+                            (["train", "--progress", ""], "auto always never"), (["init", "x", "--preset", "olmo2-1"], "olmo2-1b"),
+                            (["train", "-i", "some_d"], "some_deck.toml"), (["train", "some_d"], "some_deck.toml")):
+        done = subprocess.run(["bash", "--norc", "-c", script, PROGRAM, *words], text=True, capture_output=True, timeout=60, cwd=work)
+        assert done.stdout.strip() == expected, (words, done)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder).resolve()
         prepare(work)
         run_dir = train(work)
         progress(work)
+        completion(work)
         report(work, run_dir)
         own = export_and_import(work, run_dir)
         gpt(work)

@@ -35,6 +35,16 @@ function duration(value) {
   return `${Number((value / 3600).toPrecision(4))} h`;
 }
 
+// Whole percentages of parts that add up to 100: rounded down, and what is missing goes to those that lost most.
+function percentages(parts) {
+  const sum = parts.reduce((a, b) => a + b, 0), exact = parts.map(part => (sum > 0 ? 100 * part / sum : 0));
+  const whole = exact.map(Math.floor);
+  const lost = exact.map((_, p) => p).sort((a, b) => exact[b] - whole[b] - (exact[a] - whole[a]));
+  const missing = sum > 0 ? 100 - whole.reduce((a, b) => a + b, 0) : 0;
+  for (const p of lost.slice(0, missing)) whole[p]++;
+  return whole;
+}
+
 // Round numbers from low to high, about `wished` of them. Seconds go by 15 and 30 min, bytes by powers of two.
 function linearTicks(low, high, wished, unit) {
   if (!(high > low)) return [low];

@@ -11,13 +11,13 @@ function meanWithin(run, key, [low, high], xs) {
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-// Mean seconds of each part of a step within the window, and of the whole step.
+// Mean seconds of each part of a step within the window, their percentages, and seconds of the whole step.
 function stepSplit(run, window, xs) {
   const whole = meanWithin(run, "step_s", window, xs);
   if (whole === null) return null;
   const parts = stepParts.map(([key]) => (key === "rest" ? 0 : meanWithin(run, key, window, xs) ?? 0));
   parts[parts.length - 1] = Math.max(0, whole - parts.reduce((a, b) => a + b, 0));
-  return { whole, parts };
+  return { whole, parts, percent: percentages(parts) };
 }
 
 // The card of the step time: the curve, and beside it one stacked bar per run, of the steps in the window.
@@ -42,7 +42,7 @@ class StepTimePanel {
     const used = stepParts.map((_, p) => splits.some(([, s]) => s.parts[p] > 0.002 * s.whole));
     const most = Math.max(...splits.map(([, s]) => s.whole));
     const alone = splits.length === 1 ? splits[0][1] : null;
-    const value = p => (alone ? ` ${shown(alone.parts[p], "seconds")} (${Math.round(100 * alone.parts[p] / alone.whole)} %)` : "");
+    const value = p => (alone ? ` ${shown(alone.parts[p], "seconds")} (${alone.percent[p]} %)` : "");
     const legend = element("div.parts", {}, element("span", {}, "mean of a step:"),
       ...stepParts.flatMap(([, name], p) => (used[p] ? [element("span", {}, element(`i.p${p}`), name + value(p))] : [])));
     this.bars.classList.toggle("many", splits.length > 5);
@@ -50,10 +50,10 @@ class StepTimePanel {
     this.chart.note.textContent = this.page.state.zoom ? "bars: of the steps shown" : "";
   }
 
-  bar(run, { whole, parts }, most) {
+  bar(run, { whole, parts, percent }, most) {
     const pieces = parts.map((seconds, p) => {
-      const share = seconds / whole, text = `${stepParts[p][1]} ${shown(seconds, "seconds")} (${Math.round(100 * share)} %)`;
-      const piece = element(`span.p${p}`, { title: text, "data-text": text }, share * whole / most > (this.bars.classList.contains("many") ? 0.11 : 0.07) ? `${Math.round(100 * share)} %` : "");
+      const share = seconds / whole, text = `${stepParts[p][1]} ${shown(seconds, "seconds")} (${percent[p]} %)`;
+      const piece = element(`span.p${p}`, { title: text, "data-text": text }, share * whole / most > (this.bars.classList.contains("many") ? 0.11 : 0.07) ? `${percent[p]} %` : "");
       piece.style.flexGrow = seconds / most;
       piece.style.flexBasis = "0";
       return piece;

@@ -53,8 +53,11 @@ TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
     EXPECT_TRUE(has(bash, "'" + name + "') words=")) << verb;
   }
   EXPECT_TRUE(has(bash, "--weights-only"));
+  EXPECT_TRUE(has(bash, "'train --progress') words='auto always never' files=no ;;"));
+  EXPECT_TRUE(has(bash, "'train --input' | 'train -i') words='' files=yes ;;"));
   EXPECT_TRUE(has(man, ".SS sestina train\n"));
   EXPECT_TRUE(has(man, "\\-\\-weights\\-only"));
+  EXPECT_TRUE(has(man, "llama\\-8m,\\:llama\\-60m"));  // a list longer than a line can be broken
 }
 
 TEST(FrontDoor, TheBarFitsTheTerminal) {
@@ -192,6 +195,26 @@ TEST(FrontDoor, InitWritesADeckThatIsValid) {
   EXPECT_TRUE(options.data.source[0].format == DataSource::Format::jsonl);
   EXPECT_GE(options.train.micro_batch, 1);
   expect_error(ExitCode::cannot_create, {"mine.toml"}, [&] { run_init(arguments); });
+}
+
+// 100 kB are some 25,000 tokens: two batches of 32 x 256, not of 32 x 512.
+TEST(FrontDoor, InitTakesSequencesOfWhichTheTextHoldsTwoBatches) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "texts/a.txt", std::string(60'000, 'x'));
+  write_bytes(folder / "texts/more/b.txt", std::string(40'000, 'x'));
+  const std::pair<const char*, std::int64_t> cases[] = {{"texts", 256}, {"texts/more", 128}, {"texts/a.txt", 128}};
+  for (const auto& [data, length] : cases) {
+    InitArguments arguments;
+    arguments.name = fmt::format("mine{}", length + std::string_view(data).size());
+    arguments.data = folder / data;
+    arguments.output = folder / (arguments.name + ".toml");
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run_init(arguments), 0);
+    testing::internal::GetCapturedStdout();
+    Deck deck;
+    deck.add_file(arguments.output);
+    EXPECT_EQ(options_of(deck).data.sequence_length, length) << data;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 namespace sestina {
@@ -38,6 +39,23 @@ TEST(StepReport, LogLinesFitInto100Columns) {
   for (const char* part :
        {"123456/200000 ", "loss 11.1235 ", "grad_norm 12.346 ", " 123M tok/s ", "0+90+10% ", "ETA 99h00m"})
     EXPECT_NE(large.find(part), std::string::npos) << part << ": " << large;
+}
+
+// Halves are rounded up, and the last number gives way.
+TEST(StepReport, PercentagesAddUpTo100) {
+  using Percent = std::array<int, 3>;
+  EXPECT_EQ(step_percent(0.01, 0.92, 1), (Percent{1, 92, 7}));
+  EXPECT_EQ(step_percent(0.005, 0.995, 1), (Percent{1, 99, 0}));
+  EXPECT_EQ(step_percent(1, 1, 3), (Percent{33, 33, 34}));
+  EXPECT_EQ(step_percent(0, 7, 7), (Percent{0, 100, 0}));
+  for (int data = 0; data <= 1000; data += 7)
+    for (int model = 0; model <= 1000 - data; ++model) {
+      const Percent percent = step_percent(data * 1e-3, model * 1e-3, 1);
+      EXPECT_EQ(percent[0] + percent[1] + percent[2], 100);
+      EXPECT_GE(percent[2], 0);
+      EXPECT_LE(std::abs(percent[0] - 0.1 * data), 0.5 + 1e-9);
+      EXPECT_LE(std::abs(percent[1] - 0.1 * model), 1.5);  // at most one less for the rounding of the first
+    }
 }
 
 TEST(StepReport, PhasesOfAStepAddUpToIt) {

@@ -87,7 +87,8 @@ TEST_F(DataLoaderTest, UsesTheSameBuffersAgain) {
 TEST_F(DataLoaderTest, RefusesASetSmallerThanABatch) {  // fault 17
   const SampleSet set = open();
   EXPECT_EQ(DataLoader(set, 100, 9, 0).cursor(), 0u);
-  test::expect_error(ExitCode::bad_data, {"100 windows of 9", "needs 101"}, [&] { DataLoader(set, 101, 9, 0); });
+  test::expect_error(ExitCode::bad_data, {"100 windows of 9", "needs 101", "train.global_batch"},
+                     [&] { DataLoader(set, 101, 9, 0); });
 }
 
 TEST_F(DataLoaderTest, EndsAtAnyMoment) {

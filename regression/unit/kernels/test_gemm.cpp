@@ -123,7 +123,7 @@ std::vector<TC> symmetric_product(const Exec& exec, Op op, std::size_t m, std::s
   gemm.template symmetric<TA, TC>(op, Acc<TA>(0.75), a.template view<const TA>(), Acc<TA>(beta), c.template view<TC>());
   gemm_plain(op, plain ? Op::transpose : Op::none, {m, m, k}, 0.75, a.data.data(), a.stride, a.data.data(), a.stride,
              beta, want.data.data(), want.stride);
-  for (std::size_t i = 0; i < m; ++i)
+  for (std::size_t i = 0; i < m && !testing::Test::HasFailure(); ++i)
     for (std::size_t j = 0; j < c.stride; ++j) {
       const double got = double(c.data[i * c.stride + j]), expected = double(want.data[i * c.stride + j]);
       EXPECT_LE(std::abs(got - expected), (j < m ? tolerance<TA, TC>(k) : 0)) << i << " " << j << " of " << m;
