@@ -176,8 +176,9 @@ void Trainer<Exec, T>::report(double norm, double factor) {
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
   static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
-  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()),
-                      static_cast<double>(optimizer.preconditioner_age())};
+  const RefreshAges ages = optimizer.refresh_ages();
+  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()), static_cast<double>(ages.max),
+                      static_cast<double>(ages.sum), static_cast<double>(ages.count)};
   runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
   const RankStep all = of_all_ranks(rank_steps_);
   longest_step_ = std::max(longest_step_, all.seconds.back());

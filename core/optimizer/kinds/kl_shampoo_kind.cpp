@@ -13,6 +13,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows
   add_squares(fields, "basis", {}, rows, cols);
   add_vectors(fields, "eigenvalue", {}, rows, cols);
   add_counters(fields, {});
+  add_jobs(fields, options, Sides{}, rows, cols);
   return fields;
 }
 
@@ -24,6 +25,7 @@ MatrixKind kl_kind(std::string name) {
   kind.name = std::move(name);
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
+  kind.asynchronous = true;
   kind.keys = {
       number_key("beta1", 0.9, rate),
       eps_key("eps", 1e-8),

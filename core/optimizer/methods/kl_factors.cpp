@@ -29,17 +29,20 @@ double KlRule::ceiling(std::size_t d) const {
 }
 
 template <class Space>
-KlFactors<Space>::KlFactors(MatrixState<Space>& state, const KlRule& rule, std::size_t rows, std::size_t cols)
+KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& options, const KlRule& rule,
+                            std::size_t rows, std::size_t cols)
     : rule_(rule),
       rows_(rows),
       cols_(cols),
-      sides_(state, rows, cols),
+      sides_(state, options, rows, cols),
       left_values_(state.vector("eigenvalue_left")),
       right_values_(state.vector("eigenvalue_right")) {}
 
 template <class Space>
-bool KlFactors<Space>::start(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient) {
-  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, gradient)) return false;
+bool KlFactors<Space>::start(Lane<Space>& lane, std::int64_t updates, double gradient_scale,
+                             Matrix<const float, Space> gradient) {
+  const std::int64_t t = updates + (rule_.skip_first ? 0 : 1);
+  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
   fill_values<Space>(lane.exec, rule_.initial_eigenvalue, left_values_);
   fill_values<Space>(lane.exec, rule_.initial_eigenvalue, right_values_);
   if (!rule_.skip_first) return true;
@@ -90,8 +93,9 @@ void KlFactors<Space>::accumulate(Lane<Space>& lane, double gradient_scale, cons
 }
 
 template <class Space>
-void KlFactors<Space>::refresh(Lane<Space>& lane, Matrix<float, Space> second_moment) {
-  sides_.refresh(lane, rule_.refresh, {second_moment, left_values_, right_values_});
+void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>::Point& point,
+                               Matrix<float, Space> second_moment) {
+  sides_.refresh(lane, rule_.refresh, point, {second_moment, left_values_, right_values_});
 }
 
 template <class Space>

@@ -22,13 +22,13 @@ struct KlRule {
 template <class Space>
 class KlFactors {
  public:
-  KlFactors(MatrixState<Space>&, const KlRule&, std::size_t rows, std::size_t cols);
+  KlFactors(MatrixState<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
   const TwoSided<Space>& sides() const { return sides_; }
 
-  // The first call: bases from the gradient, factors from it without whitening, eigenvalues all alike. False: the
-  // gradient is zero.
-  bool start(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  // The first call, behind so many updates: bases from the gradient, factors from it without whitening, eigenvalues all
+  // alike. False: the gradient is zero.
+  bool start(Lane<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
 
   // Inverse roots of the eigenvalues, as the whole update uses them.
   struct Roots {
@@ -42,8 +42,9 @@ class KlFactors {
   // Factors and eigenvalues take in the gradient; uses up what rotate() gave.
   void accumulate(Lane<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
                   Matrix<float, Space> half, Matrix<float, Space> rotated);
-  // second_moment may be (0, 0).
-  void refresh(Lane<Space>&, Matrix<float, Space> second_moment);
+  // The refresh point of an update; second_moment may be (0, 0).
+  void refresh(Lane<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
+  RefreshNeeds refresh_needs() const { return sides_.refresh_needs(rule_.refresh); }
 
   std::size_t roots_bytes() const;
   std::size_t accumulate_bytes() const;
