@@ -48,6 +48,7 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
+      if (field.optional) continue;  // it was inline: nothing is in flight
       if (!reset_missing)
         fail(ExitCode::bad_data,
              "{} is not in the checkpoint (another optimizer, or weights only?): optimizer.on_missing = \"reset\" "

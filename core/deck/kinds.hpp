@@ -70,6 +70,7 @@ struct FieldSize {
   std::string name;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
+  bool optional = false;            // a checkpoint may lack it: it is zero then
 };
 
 // FLOPs of what one update executes, and of a refresh of its preconditioners.

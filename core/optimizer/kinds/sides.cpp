@@ -31,10 +31,13 @@ void add_counters(std::vector<FieldSize>& fields, Sides sides) {
 
 void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, const std::vector<FieldSize>& snapshots) {
   if (options.refresh_staleness == 0 || snapshots.empty()) return;
-  fields.insert(fields.end(), snapshots.begin(), snapshots.end());
+  for (const FieldSize& snapshot : snapshots) {
+    fields.push_back(snapshot);
+    fields.back().optional = true;
+  }
   const auto count = static_cast<std::int64_t>(snapshots.size());
-  fields.push_back({"dispatched", DType::i64, count, 1});
-  fields.push_back({"computed_from", DType::i64, count, 1});
+  fields.push_back({"dispatched", DType::i64, count, 1, true});
+  fields.push_back({"computed_from", DType::i64, count, 1, true});
 }
 
 void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, Sides sides, std::int64_t rows,

@@ -26,7 +26,7 @@ void add_counters(std::vector<FieldSize>&, Sides);
 
 // Of asynchronous refreshes: the snapshot of each side, by its name and size, and by side the update of the one in
 // flight (0: none) and 1 + that of the one that the result in use comes from (0: none). Nothing where refreshes are
-// inline.
+// inline; a checkpoint may lack them.
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
 

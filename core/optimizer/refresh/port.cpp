@@ -18,7 +18,7 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     s.dispatched = asynchronous ? &state.counter("dispatched") + i : &own_counters_[2 * i];
     s.computed_from = asynchronous ? &state.counter("computed_from") + i : &own_counters_[2 * i + 1];
     if (asynchronous) {
-      s.snapshot = state.vector(s.side.snapshot);
+      s.snapshot = state.matrix(s.side.snapshot);
       if constexpr (is_host<Space>) {
         s.task = std::make_shared<RefreshTask>(s.side.room, state.storage());
         s.task->name = s.side.name;
@@ -62,8 +62,8 @@ Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int6
 template <class Space>
 void RefreshPort<Space>::send(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   SideState& s = sides_[side];
-  SESTINA_REQUIRE(*s.dispatched == 0, "{}: dispatched at {}, again at {}", s.side.name, *s.dispatched, t);
-  convert<Space, float, float>(lane.exec, flat<const float, Space>(job.factor), s.snapshot);
+  if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
+  convert<Space, float, float>(lane.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
   *s.dispatched = t;
   submit(lane, s, job);
 }
@@ -74,11 +74,11 @@ void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJo
   if constexpr (is_host<Space>) {
     if (lane.workers == nullptr) return;
     RefreshJob<Space> snapshot = job;
-    snapshot.factor = {s.snapshot.data(), job.factor.extent(0), job.factor.extent(1)};
+    snapshot.factor = s.snapshot;
     s.task->prepare(snapshot);
     s.task->deadline = *s.dispatched + staleness_;
-    s.task->cost = static_cast<double>(job.factor.size()) *
-                   static_cast<double>(std::min(job.factor.extent(0), job.factor.extent(1)));
+    s.task->cost = static_cast<double>(s.snapshot.size()) *
+                   static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
     lane.workers->submit(s.task);
   }
 }
@@ -93,7 +93,7 @@ Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::i
     ready = s.task->done();
   }
   if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
-  job.factor = {s.snapshot.data(), job.factor.extent(0), job.factor.extent(1)};
+  job.factor = s.snapshot;
   const Refreshed result = take(lane, s, job);
   *s.dispatched = 0;
   judge_refresh(lane, job, result, s.side.failures);

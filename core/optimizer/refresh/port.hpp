@@ -57,7 +57,7 @@ class RefreshPort {
     RefreshSide side;
     std::int64_t* dispatched = nullptr;     // update of the snapshot in flight, 0: none
     std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from, 0: none
-    Vector<float, Space> snapshot = {};
+    Matrix<float, Space> snapshot = {};
     std::shared_ptr<RefreshTask> task = {};  // on the host
   };
 

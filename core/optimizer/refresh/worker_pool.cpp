@@ -67,7 +67,8 @@ struct WorkerPool::Shared {
 
   void work(std::size_t worker) {
     Presence presence{*this};
-    if (setting.priority != 0) setpriority(PRIO_PROCESS, 0, setting.priority);  // of this thread alone, on Linux
+    if (setting.priority != 0)  // of this thread alone, on Linux
+      setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + setting.priority);
     while ((presence.task = next())) {
       std::exception_ptr error;
       try {
