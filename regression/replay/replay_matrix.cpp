@@ -26,6 +26,8 @@ MatrixOptions options_of(const Hdf5Reader& file, const MatrixKind& kind) {
     else
       options.numbers[key.name] = file.attribute("hyper", key.name);
   }
+  if (options.words.contains("eigenvalue_start") && !file.has("hyper", "eigenvalue_start"))
+    options.words["eigenvalue_start"] = "given";  // as the authors have it
   if (options.words.contains("ns_precision")) options.words["ns_precision"] = file.text("/", "precision");
   if (options.words.contains("dialect"))
     options.words["dialect"] = file.has("hyper", "release_rules") ? "release" : "corrected";

@@ -8,6 +8,7 @@ namespace sestina {
 struct KlRule {
   double beta1 = 0.9, eps = 1e-8;
   double factor_beta = 0.98;
+  bool start_from_gradient = true;  // else from initial_eigenvalue
   double initial_eigenvalue = 0.1;
   bool clamp = true;
   double clamp_floor = 10, clamp_ceiling = 4000;
@@ -26,8 +27,10 @@ class KlFactors {
 
   const TwoSided<Space>& sides() const { return sides_; }
 
-  // The first call, behind so many updates: bases from the gradient, factors from it without whitening, eigenvalues all
-  // alike. False: the gradient is zero.
+  // The first call, behind so many updates: bases from the gradient, eigenvalues all alike, factors from it. At the
+  // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
+  // square, as it is in the long run, and the factors are whitened by it. Given ones take 1 / (1 - factor_beta) updates
+  // to get there; factors start without whitening then. False: the gradient is zero.
   bool start(Lane<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
 
   // Inverse roots of the eigenvalues, as the whole update uses them.
