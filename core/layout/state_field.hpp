@@ -20,9 +20,9 @@ struct StateField {
   std::int64_t col_begin = 0, col_end = 0;  // columns held here (dim 1) of a matrix that is cut there; 0, 0: all
   void* data = nullptr;                     // row-major, without padding; device memory when on_device
   bool on_device = false;
-  bool optional = false;              // a checkpoint without it leaves it as it is
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
   std::uint64_t version = 0;          // raised whenever the field is published anew
+  bool optional = false;              // a checkpoint without it leaves it as it is
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
   std::size_t bytes() const {
