@@ -57,7 +57,7 @@ int available_cores() {
   return std::max(1, quota > 0 ? std::min(allowed, quota) : allowed);
 }
 
-int session_threads(int threads, const std::vector<std::string>& flags, int sharers) {
+int session_threads(int threads, const std::vector<std::string>& flags, int sharers, int workers) {
   const auto limited = [](const std::string& who, long long number) {
     if (number > max_threads)
       fail(ExitCode::bad_deck, "{}: too many threads, got {}, allowed 1 to {}", who, number, max_threads);
@@ -70,14 +70,15 @@ int session_threads(int threads, const std::vector<std::string>& flags, int shar
   if (const long long number = whole_number(std::getenv("OMP_NUM_THREADS")); number > 0)
     return limited("OMP_NUM_THREADS", number);
   const long long cores = whole_number(std::getenv("SLURM_CPUS_PER_TASK"));
-  return static_cast<int>(std::min<long long>(cores > 0 ? cores : own_cores(sharers), max_threads));
+  const long long mine = cores > 0 ? cores : own_cores(sharers);
+  return static_cast<int>(std::clamp<long long>(mine - workers, 1, max_threads));
 }
 
-KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers) {
+KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers, int workers) {
   // Threads are not bound: a bound main thread would hand its one core on to every helper thread it starts. Kokkos
   // warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
-  threads = session_threads(threads, flags, sharers);
+  threads = session_threads(threads, flags, sharers, workers);
   std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};
   if (std::any_of(flags.begin(), flags.end(), sets_threads)) words.pop_back();
   words.insert(words.end(), flags.begin(), flags.end());

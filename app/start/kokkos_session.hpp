@@ -8,9 +8,9 @@ namespace sestina {
 class KokkosSession {
  public:
   // threads: run.threads (0 = all cores this process may use, or its share of them where so many ranks may run on them,
-  // see core_share.hpp); flags: --kokkos-* of the command line, which win. Error(unavailable) when Kokkos cannot start
-  // (no device or driver).
-  KokkosSession(int threads, const std::vector<std::string>& flags, int sharers = 1);
+  // see core_share.hpp, but for the cores of so many workers); flags: --kokkos-* of the command line, which win.
+  // Error(unavailable) when Kokkos cannot start (no device or driver).
+  KokkosSession(int threads, const std::vector<std::string>& flags, int sharers = 1, int workers = 0);
   ~KokkosSession();
   KokkosSession(const KokkosSession&) = delete;
   KokkosSession& operator=(const KokkosSession&) = delete;
@@ -18,7 +18,7 @@ class KokkosSession {
 
 // The number of threads that a KokkosSession takes. Error(bad_deck) when the command line or OMP_NUM_THREADS asks for
 // more than max_threads; the deck has been asked before, and cores beyond that number are left alone.
-int session_threads(int threads, const std::vector<std::string>& flags, int sharers = 1);
+int session_threads(int threads, const std::vector<std::string>& flags, int sharers = 1, int workers = 0);
 
 // Cores this process may run on (its affinity mask), at least 1. No Kokkos needed.
 int available_cores();

@@ -42,6 +42,7 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
+      if (field.optional) continue;  // it was inline: nothing is in flight
       if (!reset_missing)
         fail(ExitCode::bad_data,
              "{} is not in the checkpoint (another optimizer, or weights only?): optimizer.on_missing = \"reset\" "

@@ -191,11 +191,12 @@ void Trainer<Exec, T>::before_update() {
 template <class Exec, class T>
 RankStep Trainer<Exec, T>::rank_step() {
   clock_.end(Phase::optimizer);
-  double age = 0, refresh = 0;
+  double refresh = 0;
+  RefreshAges ages;
   for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
     Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
     refresh += optimizer.take_refresh_seconds();
-    age = std::max(age, static_cast<double>(optimizer.preconditioner_age()));
+    ages.add(optimizer.refresh_ages());
   }
   const auto seconds = executor_.take_seconds();
   clock_.move(Phase::optimizer, Phase::refresh, refresh);
@@ -204,7 +205,8 @@ RankStep Trainer<Exec, T>::rank_step() {
   clock_.move(Phase::forward_backward, Phase::reduce, seconds.reduce);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
-  return {clock_.seconds(), static_cast<double>(peak_memory_bytes()), age};
+  return {clock_.seconds(), static_cast<double>(peak_memory_bytes()), static_cast<double>(ages.max),
+          static_cast<double>(ages.sum), static_cast<double>(ages.count)};
 }
 
 template <class Exec, class T>

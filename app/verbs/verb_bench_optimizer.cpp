@@ -121,7 +121,7 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
   const auto specs = arguments.shapes.empty() ? tensor_specs(options.model) : listed_matrices(arguments.shapes);
   const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
   require_optimizer_memory(specs, options.optimizer, bf16_run);
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+  const KokkosSession kokkos(options.run.threads, arguments.kokkos, 1, options.optimizer.refresh_workers());
   MachinePeak peak;
   const OptimizerBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;

@@ -121,7 +121,7 @@ StepBench time_steps(const Exec& exec, const Options& options, const BenchArgume
 
 int run_bench_step(const BenchArguments& arguments) {
   const Options options = bench_options(arguments);
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+  const KokkosSession kokkos(options.run.threads, arguments.kokkos, 1, options.optimizer.refresh_workers());
   const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
   MachinePeak peak;
   std::uint64_t memory = 0;

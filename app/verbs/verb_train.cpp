@@ -126,9 +126,15 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
   });
   if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
   const int sharers = core_sharers(runtime);
+  const int workers = options.optimizer.refresh_workers();
   std::optional<KokkosSession> session;
-  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers); });
-  warn_of_shared_cores(runtime, Kokkos::num_threads());
+  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers, workers); });
+  warn_of_shared_cores(runtime, Kokkos::num_threads() + workers);
+  if (const int cores = available_cores() / sharers; workers > 0 && Kokkos::num_threads() + workers > cores)
+    spdlog::warn(
+        "{} refresh workers share {} cores with {} compute threads: fewer of both (optimizer.refresh.workers, "
+        "run.threads) may be faster",
+        workers, cores, Kokkos::num_threads());
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
@@ -216,7 +222,7 @@ void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& sta
   const Options& options = setup.options;
   runtime.set_start_timeout(options.run.start_timeout);
   start.phase("comparing the data", [&] {
-    session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks());
+    session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks(), options.optimizer.refresh_workers());
     require_memory(options, runtime.rank(), runtime.size(), runtime.node_ranks());
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
     if (runtime.size() == 1) return;

@@ -201,6 +201,24 @@ std::vector<std::string> Deck::texts(std::string_view key, const std::vector<std
   return result;
 }
 
+std::vector<std::int64_t> Deck::integers(std::string_view key, DeckRange range) {
+  std::vector<std::int64_t> result;
+  std::string text;
+  if (const DeckValue* value = state_->find(key)) {
+    const auto is_integer = [](const DeckValue& item) { return item.kind == Kind::integer; };
+    const auto is_inside = [&](const DeckValue& item) { return inside(range, static_cast<double>(item.integer)); };
+    if (value->kind != Kind::array || !std::all_of(value->items.begin(), value->items.end(), is_integer))
+      state_->wrong_type(key, *value, "an array of integers " + range_text(range));
+    else if (!std::all_of(value->items.begin(), value->items.end(), is_inside))
+      state_->complain(key, "out of range", "an array of integers " + range_text(range));
+    else
+      for (const auto& item : value->items) result.push_back(item.integer);
+  }
+  for (const std::int64_t value : result) text += (text.empty() ? "" : ", ") + toml_text(value);
+  state_->record(key, fmt::format("[{}]", text));
+  return result;
+}
+
 bool Deck::has(std::string_view key) const { return state_->find(key) != nullptr || state_->any_below(key); }
 
 void Deck::require(std::string_view key, const std::string& why) {

@@ -34,6 +34,10 @@ struct MatrixOptions {
   std::map<std::string, double, std::less<>> numbers;  // flags are 0 and 1
   std::map<std::string, std::string, std::less<>> words;
   std::int64_t refresh_every = 1;  // updates, from [optimizer.refresh]
+  // Updates after which the result of an asynchronous refresh is put in place (0: refreshes are inline), or by which
+  // it is at the latest (eager).
+  std::int64_t refresh_staleness = 0;
+  bool refresh_eager = false;
 
   double number(std::string_view key) const;
   std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
@@ -66,6 +70,7 @@ struct FieldSize {
   std::string name;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
+  bool optional = false;            // a checkpoint may lack it: it is zero then
 };
 
 // FLOPs of what one update executes, and of a refresh of its preconditioners.
@@ -86,6 +91,9 @@ struct MatrixKind {
   UpdateWork (*work)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
   // A matrix cut by tensor parallelism can be updated where its shards are (parallel.tp_update = "distributed").
   bool shardable = false;
+  // Its refreshes can be jobs of host workers (core/optimizer/refresh/port.hpp). "release" dialects are not: they are
+  // what was published.
+  bool asynchronous = false;
 };
 
 const std::vector<MatrixKind>& matrix_kinds();

@@ -210,6 +210,8 @@ Options Options::read(Deck& deck) {
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
+  constexpr double ahead = 0.75;  // the rank that waits for a worker speaks before those that wait for the rank
+  options.optimizer.refresh.timeout = ahead * options.run.abort_timeout;
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
   options.parallel = ParallelOptions::read(deck, options.model);

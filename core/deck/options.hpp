@@ -88,6 +88,10 @@ struct OptimizerGroup {  // [[optimizer.group]]: later groups win
 struct RefreshOptions {           // [optimizer.refresh]; every: MatrixOptions
   bool stagger = false;           // matrix i at updates with (t + i) mod every = 0, not all at once
   std::int64_t max_failures = 3;  // in a row, of one factor, before the run stops
+  bool asynchronous = false;      // mode = "async"; when results are put in place: MatrixOptions
+  int workers = 1, priority = 0;  // threads beside those that compute, and what is added to their nice value
+  std::vector<int> cores;         // that they may run on; empty: any
+  double timeout = 45;            // seconds that an update waits for a result that must be there
 };
 struct OptimizerOptions {
   std::string kind = "adamw";
@@ -100,6 +104,8 @@ struct OptimizerOptions {
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
   RefreshOptions refresh;
   std::vector<OptimizerGroup> group;
+  // Threads beside those that compute; none where results are not late.
+  int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
 };
 

@@ -1,4 +1,6 @@
 // [optimizer], [optimizer.scalar], [optimizer.refresh] and [[optimizer.group]].
+#include <algorithm>
+
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
 
@@ -23,14 +25,45 @@ AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
   return adamw;
 }
 
-RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind) {
+// What asynchronous refreshes alone have.
+void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
+  constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
+                       *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
+                       *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority";
+  refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
+  if (!refresh.asynchronous) {
+    for (const char* key : {late, visibility, workers, cores, priority})
+      refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key beside mode = \"inline\"");
+    return;
+  }
+  if (!kind.asynchronous)
+    deck.error(mode, "kind = \"" + kind.name + "\" has no refresh that a worker could compute", "inline");
+  const auto dialect = matrix.words.find("dialect");
+  if (dialect != matrix.words.end() && dialect->second == "release")
+    deck.error(mode, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "inline");
+  const std::int64_t longest = matrix.refresh_every - 1;
+  constexpr std::int64_t usual = 5;  // as the paper on Asteria
+  matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
+  if (matrix.refresh_staleness > longest)
+    deck.error(late,
+               fmt::format("a refresh would fall due ahead of the one before it (optimizer.refresh.every = {})",
+                           matrix.refresh_every),
+               fmt::format("0 to {}", longest));
+  matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
+  refresh.workers = static_cast<int>(deck.integer(workers, 1, {.min = 1, .max = max_threads}));
+  for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))
+    refresh.cores.push_back(static_cast<int>(core));
+  refresh.priority = static_cast<int>(deck.integer(priority, 0, {.min = 0, .max = 19}));
+}
+
+RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
   RefreshOptions refresh;
   if (kind.refresh_every == 0) {
     refuse(deck, "optimizer.refresh", "kind = \"" + kind.name + "\" has no preconditioner to refresh",
            "no such section");
     return refresh;
   }
-  deck.choice("optimizer.refresh.mode", "inline", {"inline"});
+  read_asynchronous(deck, kind, matrix, refresh);
   refresh.stagger = deck.boolean("optimizer.refresh.stagger", false);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;
@@ -60,7 +93,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.weight_decay = deck.number("optimizer.weight_decay", kind->weight_decay, not_negative);
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
-    optimizer.refresh = read_refresh(deck, *kind);
+    optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
     optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
     kinds = {"adamw", optimizer.kind};
   } else {

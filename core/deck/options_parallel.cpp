@@ -119,6 +119,11 @@ void require_trainable(Deck& deck, Options& options) {
                fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
                            options.optimizer.kind),
                "home, duplicated, blockwise");
+  const bool replicated = (parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated) ||
+                          (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
+  if (replicated && options.optimizer.matrix && options.optimizer.matrix->refresh_eager)
+    deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
+               "fixed beside parallel.partition = \"replicated\" and parallel.tp_update = \"duplicated\"");
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)

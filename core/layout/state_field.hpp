@@ -22,6 +22,7 @@ struct StateField {
   bool on_device = false;
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
   std::uint64_t version = 0;          // raised whenever the field is published anew
+  bool optional = false;              // a checkpoint without it leaves it as it is
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
   std::size_t bytes() const {

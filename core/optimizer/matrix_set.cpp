@@ -8,6 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/optimizer/refresh/refresh_workers.hpp"
+
 namespace sestina {
 namespace {
 
@@ -42,7 +44,7 @@ class LanedSet : public MatrixSet<Exec> {
  public:
   LanedSet(const std::vector<Space>& spaces, const std::vector<int>& lane_of,
            const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting)
-      : lane_of_(lane_of), age_(items.size(), -1) {
+      : lane_of_(lane_of) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_lane<Space>(matrix));
@@ -66,6 +68,7 @@ class LanedSet : public MatrixSet<Exec> {
                         setting.refresh, 0, 0});
       lanes_.back().nonfinite = setting.nonfinite;
     }
+    if (setting.options.refresh_staleness > 0) start_workers(setting);
   }
 
   void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) override {
@@ -104,8 +107,10 @@ class LanedSet : public MatrixSet<Exec> {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
                            [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
   }
-  std::int64_t preconditioner_age() const override {
-    return age_.empty() ? 0 : std::max<std::int64_t>(0, *std::max_element(age_.begin(), age_.end()));
+  RefreshAges ages() const override {
+    RefreshAges ages;
+    for (const auto& optimizer : optimizers_) ages.add(optimizer->ages());
+    return ages;
   }
   void dump_failures(const RefreshDump& dump) override {
     for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
@@ -132,24 +137,30 @@ class LanedSet : public MatrixSet<Exec> {
  private:
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i)
-      if (lane_of_[i] == static_cast<int>(lane)) {
-        const std::int64_t published = lanes_[lane].published, failures = lanes_[lane].refresh_failures;
+      if (lane_of_[i] == static_cast<int>(lane))
         optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
                              matrices_[i]);
-        if (lanes_[lane].published > published && lanes_[lane].refresh_failures == failures)
-          age_[i] = 0;
-        else if (age_[i] >= 0)
-          ++age_[i];
-      }
+  }
+
+  void start_workers(const MatrixSetSetting& setting) {
+    if (!is_host<Space>)
+      fail(ExitCode::bad_deck, "optimizer.refresh.mode: \"async\" needs run.space = \"host\" in this version");
+    RefreshNeeds all;
+    for (const auto& optimizer : optimizers_) {
+      const RefreshNeeds needs = optimizer->refresh_needs();
+      all = {all.jobs + needs.jobs, std::max(all.scratch, needs.scratch)};
+    }
+    workers_ = std::make_unique<RefreshWorkers>(setting.workers, all.scratch, all.jobs, setting.deterministic);
+    for (Lane<Space>& lane : lanes_) lane.workers = workers_.get();
   }
 
   std::vector<int> lane_of_;
-  std::vector<std::int64_t> age_;  // by matrix, see preconditioner_age; -1: no refresh yet
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Lane<Space>> lanes_;
+  std::unique_ptr<RefreshWorkers> workers_;  // ends first: it works for the optimizers
 };
 
 // Lanes of one thread each, if they would all have about the same to do.

@@ -8,6 +8,7 @@
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/refresh/worker_pool.hpp"
 
 namespace sestina {
 
@@ -34,9 +35,9 @@ class MatrixSet {
   virtual std::vector<StateField> state() = 0;  // in the order of the items
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;
-  // Updates since the refresh that the oldest basis, root or projector in use comes from, over all matrices that have
-  // had one since the start of the process; 0 where there is none.
-  virtual std::int64_t preconditioner_age() const = 0;
+  // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there
+  // are; inline: since the start of the process.
+  virtual RefreshAges ages() const = 0;
   virtual int lanes() const = 0;
   // Where factors go that could not be decomposed; called from any lane.
   virtual void dump_failures(const RefreshDump&) = 0;
@@ -51,6 +52,7 @@ struct MatrixSetSetting {
   RefreshPolicy refresh;
   bool deterministic = false;
   double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
+  WorkerPool::Setting workers;  // of asynchronous refreshes
   int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
 };
 

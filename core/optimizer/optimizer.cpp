@@ -65,6 +65,10 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
   setting.options = *options.matrix;
   setting.refresh.stagger = options.refresh.stagger;
   setting.refresh.max_failures = options.refresh.max_failures;
+  setting.workers = {.workers = options.refresh.workers,
+                     .cores = options.refresh.cores,
+                     .priority = options.refresh.priority,
+                     .timeout = options.refresh.timeout};
   setting.deterministic = deterministic;
   setting.nonfinite = nonfinite;
   matrices_ = make_matrix_set<Exec>(exec, items, setting);

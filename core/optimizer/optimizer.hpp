@@ -30,7 +30,7 @@ class Optimizer {
   std::vector<StateField> state() const;
 
   double take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : 0; }
-  std::int64_t preconditioner_age() const { return matrices_ ? matrices_->preconditioner_age() : 0; }
+  RefreshAges refresh_ages() const { return matrices_ ? matrices_->ages() : RefreshAges{}; }
   std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
   std::size_t state_bytes() const;
   void time_products(bool on) {

@@ -60,6 +60,7 @@ TrainLine train_line(const json& line) {
   t.refresh_wait_s = number(line, "refresh_wait_s");
   t.gather_s = number(line, "gather_s");
   t.preconditioner_age_max = integer<std::int64_t>(line, "preconditioner_age_max");
+  t.preconditioner_age_mean = number(line, "preconditioner_age_mean");
   t.skipped_steps = integer<std::int64_t>(line, "skipped_steps");
   t.memory_peak_bytes = integer<std::uint64_t>(line, "memory_peak_bytes");
   t.tflops = number(line, "tflops");
@@ -86,6 +87,7 @@ const std::set<std::string, std::less<>> train_keys = {"step",
                                                        "energy_j",
                                                        "time",
                                                        "preconditioner_age_max",
+                                                       "preconditioner_age_mean",
                                                        "skipped_steps",
                                                        "memory_peak_bytes"};
 

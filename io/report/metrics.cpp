@@ -144,6 +144,7 @@ void Metrics::train(const TrainLine& t) {
   line.number("refresh_wait_s", t.refresh_wait_s);
   line.number("gather_s", t.gather_s);
   line.integer("preconditioner_age_max", t.preconditioner_age_max);
+  line.number("preconditioner_age_mean", t.preconditioner_age_mean);
   line.integer("skipped_steps", t.skipped_steps);
   line.integer("memory_peak_bytes", t.memory_peak_bytes);
   line.number("tflops", t.tflops);

@@ -16,6 +16,7 @@ struct TrainLine {
   double loss = 0, grad_norm = 0, lr = 0, step_s = 0, tokens_per_s = 0, data_s = 0, forward_backward_s = 0,
          reduce_s = 0, optimizer_s = 0, refresh_wait_s = 0, gather_s = 0;
   std::int64_t preconditioner_age_max = 0, skipped_steps = 0;
+  double preconditioner_age_mean = 0;
   std::uint64_t memory_peak_bytes = 0;
   double tflops = 0;
   std::optional<double> mfu, energy_j;

@@ -76,6 +76,7 @@ std::vector<NamedSeries> all_series(const RunHistory& run) {
       {"refresh_wait_s", [](const TrainLine& l) { return l.refresh_wait_s; }},
       {"gather_s", [](const TrainLine& l) { return l.gather_s; }},
       {"preconditioner_age_max", [](const TrainLine& l) { return static_cast<double>(l.preconditioner_age_max); }},
+      {"preconditioner_age_mean", [](const TrainLine& l) { return l.preconditioner_age_mean; }},
       {"skipped_steps", [](const TrainLine& l) { return static_cast<double>(l.skipped_steps); }},
       {"memory_peak_bytes",
        [](const TrainLine& l) { return l.memory_peak_bytes > 0 ? static_cast<double>(l.memory_peak_bytes) : none; }},

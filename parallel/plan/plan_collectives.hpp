@@ -9,9 +9,9 @@ namespace sestina {
 
 // What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them votes to
 // stop or to save; and behind it, how long each phase took, with
-// peak memory and age of preconditioners.
+// peak memory and ages of preconditioners.
 struct RunMessages {
-  static constexpr int polls = 2, votes = 3, times = 9;  // fp64 numbers in each of the last two
+  static constexpr int polls = 2, votes = 3, times = 11;  // fp64 numbers in each of the last two
 };
 
 // Collectives of one step by kind, as the busiest rank takes part in them; a group of one rank sends nothing.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/refresh/refresh_workers.hpp"
 #include "regression/replay/kind_options.hpp"
 #include "regression/replay/replay.hpp"
 
@@ -29,6 +30,8 @@ MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
     else
       options.numbers[key.name] = file.attribute("hyper", key.name);
   }
+  if (options.words.contains("eigenvalue_start") && !file.has("hyper", "eigenvalue_start"))
+    options.words["eigenvalue_start"] = "given";  // as the authors have it
   if (options.words.contains("ns_precision")) options.words["ns_precision"] = file.text("/", "precision");
   if (options.words.contains("dialect"))
     options.words["dialect"] = file.has("hyper", "release_rules") ? "release" : "corrected";
@@ -36,6 +39,8 @@ MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
     options.words["projector"] = "given";
   if (file.has("hyper", "refresh_every"))
     options.refresh_every = static_cast<std::int64_t>(file.attribute("hyper", "refresh_every"));
+  if (file.has("hyper", "staleness"))
+    options.refresh_staleness = static_cast<std::int64_t>(file.attribute("hyper", "staleness"));
   return options;
 }
 
@@ -59,6 +64,7 @@ class Run {
         weight_("weight", gradient_.extent(0), gradient_.extent(1)) {
     write(file.numbers("weight_0"), 0, weight_.data(), weight_.size());
     load_initial();
+    start_workers();
   }
 
   Outcome replay() {
@@ -83,6 +89,14 @@ class Run {
   }
 
  private:
+  // Stale refreshes go to workers, where the memory is theirs too.
+  void start_workers() {
+    if (!is_host<Space> || options_.refresh_staleness == 0) return;
+    const RefreshNeeds needs = optimizer_->refresh_needs();
+    workers_ = std::make_unique<RefreshWorkers>(WorkerPool::Setting{.workers = 2}, needs.scratch, needs.jobs, false);
+    lane_.workers = workers_.get();
+  }
+
   void write(const std::vector<double>& values, std::size_t begin, float* to, std::size_t n) {
     const Kokkos::View<float*, Kokkos::HostSpace> host("host", n);
     for (std::size_t i = 0; i < n; ++i) host(i) = static_cast<float>(values.at(begin + i));
@@ -163,6 +177,7 @@ class Run {
   Lane<Space> lane_;
   Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space> gradient_, weight_;
   Outcome outcome_;
+  std::unique_ptr<RefreshWorkers> workers_;
 };
 
 }  // namespace

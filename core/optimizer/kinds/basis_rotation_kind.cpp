@@ -16,6 +16,7 @@ std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::
   if (options.word("source") == "2nd") add_squares(fields, "factor", sides, rows, cols);
   add_squares(fields, "basis", sides, rows, cols);
   add_counters(fields, sides);
+  add_jobs(fields, options, sides, rows, cols);
   return fields;
 }
 
@@ -27,6 +28,7 @@ MatrixKind basis_rotation_kind() {
   kind.name = "basis-rotation";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
+  kind.asynchronous = true;
   kind.keys = {
       number_key("beta1", 0.9, rate),
       number_key("beta2", 0.999, rate),

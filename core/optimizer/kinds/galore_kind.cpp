@@ -10,6 +10,7 @@ MatrixKind galore_kind() {
   kind.name = "galore";
   kind.weight_decay = 0;
   kind.refresh_every = 200;
+  kind.asynchronous = true;
   kind.keys = {
       integer_key("rank", 0),
       word_key("side", {"auto", "left", "right"}),
@@ -21,7 +22,9 @@ MatrixKind galore_kind() {
       word_key("decay_order", {"after", "before"}),
   };
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
+    std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
+    add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
+    return fields;
   };
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // refresh: Gram, eigenvectors
     const LowRank low = low_rank_of(options, rows, cols);

@@ -1,4 +1,4 @@
-// KL-Shampoo and KL-SOAP (arXiv 2509.03378), as their authors define them.
+// KL-Shampoo and KL-SOAP (arXiv 2509.03378), as their authors define them, but for where the eigenvalues start.
 #include "core/optimizer/kinds/kl_keys.hpp"
 #include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/kinds/work.hpp"
@@ -13,6 +13,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows
   add_squares(fields, "basis", {}, rows, cols);
   add_vectors(fields, "eigenvalue", {}, rows, cols);
   add_counters(fields, {});
+  add_jobs(fields, options, Sides{}, rows, cols);
   return fields;
 }
 
@@ -24,11 +25,13 @@ MatrixKind kl_kind(std::string name) {
   kind.name = std::move(name);
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
+  kind.asynchronous = true;
   kind.keys = {
       number_key("beta1", 0.9, rate),
       eps_key("eps", 1e-8),
       number_key("factor_beta", 0.98, rate),
-      number_key("initial_eigenvalue", 0.1, {.min = 0, .open_min = true}),
+      word_key("eigenvalue_start", {"gradient", "given"}),
+      number_key("initial_eigenvalue", 0.1, {.min = 0, .open_min = true}),  // where it is given
       flag_key("clamp", true),
       number_key("clamp_floor", 10),
       number_key("clamp_ceiling", 4000),

@@ -4,6 +4,7 @@
 //
 // Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -51,6 +52,8 @@ struct RefreshChecks {
   Stopwatch<Space> watch;
 };
 
+class RefreshWorkers;  // refresh/refresh_workers.hpp
+
 // What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
 // for.
 template <class Space>
@@ -58,12 +61,12 @@ struct Lane {
   Space exec;
   Gemm<Space> gemm;
   Workspace<Space> workspace;
-  RefreshPolicy refresh_policy;
+  RefreshPolicy refresh_policy = {};
   double refresh_seconds = 0;         // spent in refreshes since it was last read
   std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
   Solver<Space> solver{exec};         // decompositions
   RefreshChecks<Space> checks{exec};  // of refreshes on a device
-  std::int64_t published = 0;         // bases, roots and projectors that refreshes have given so far
+  RefreshWorkers* workers = nullptr;  // that asynchronous refreshes go to; null: they are put off instead
   double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
 };
 
@@ -71,6 +74,20 @@ struct UpdateNumbers {
   std::int64_t t = 1;  // of the run
   double lr = 0, weight_decay = 0;
   double gradient_scale = 1;  // clipping; every optimizer sees G times it
+};
+
+// Updates since the snapshots were taken that the bases, roots and projectors in use come from.
+struct RefreshAges {
+  std::int64_t max = 0, sum = 0, count = 0;
+  void add(const RefreshAges& other) {
+    max = std::max(max, other.max);
+    sum += other.sum;
+    count += other.count;
+  }
+};
+// Of one matrix: jobs that may be in flight together, and bytes of scratch that one takes on a core of its own.
+struct RefreshNeeds {
+  std::size_t jobs = 0, scratch = 0;
 };
 
 template <class Space>
@@ -82,6 +99,8 @@ class MatrixOptimizer {
   virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual std::size_t workspace_bytes() const = 0;
   virtual MatrixState<Space>& state() = 0;
+  virtual RefreshAges ages() const { return {}; }
+  virtual RefreshNeeds refresh_needs() const { return {}; }
 };
 
 // What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.

@@ -72,6 +72,7 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     field.dtype = size.dtype;
     field.shape = size.cols == 1 ? std::vector<std::int64_t>{size.rows} : std::vector{size.rows, size.cols};
     field.row_end = size.rows;
+    field.optional = size.optional;
     if (size.dtype == DType::f32) {
       field.data = floats_.data() + offset_[i];
       field.on_device = !is_host<Space>;

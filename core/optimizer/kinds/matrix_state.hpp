@@ -23,6 +23,8 @@ class MatrixState {
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
+  // The memory of all f32 fields, which lives as long as somebody holds it.
+  Kokkos::View<float*, typename Space::memory_space> storage() const { return floats_; }
   const std::string& path() const { return path_; }
 
  private:

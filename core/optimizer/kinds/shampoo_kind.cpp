@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/optimizer/kinds/shampoo_layout.hpp"
+#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
@@ -36,6 +37,12 @@ std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t 
     add_side(options, block.prefix, "left", block.rows, fields);
     if (!layout.is_vector) add_side(options, block.prefix, "right", block.cols, fields);
   }
+  std::vector<FieldSize> snapshots;
+  for (const ShampooBlock& block : layout.blocks) {
+    snapshots.push_back(matrix_field(block.prefix + "snapshot_left", block.rows, block.rows));
+    if (!layout.is_vector) snapshots.push_back(matrix_field(block.prefix + "snapshot_right", block.cols, block.cols));
+  }
+  add_jobs(fields, options, snapshots);
   const auto sides = static_cast<std::int64_t>(2 * layout.blocks.size());
   fields.push_back({"updates", DType::i64, 1, 1});
   fields.push_back({"failures", DType::i64, sides, 1});   // in a row, by block: left, right
@@ -94,7 +101,8 @@ MatrixKind shampoo_kind() {
       .refresh_every = 10,
       .state = shampoo_state,
       .stated_flops = stated_roots,
-      .work = shampoo_work};
+      .work = shampoo_work,
+      .asynchronous = true};
 }
 
 }  // namespace sestina

@@ -29,6 +29,24 @@ void add_counters(std::vector<FieldSize>& fields, Sides sides) {
   if (sides.right) fields.push_back({"failures_right", DType::i64, 1, 1});
 }
 
+void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, const std::vector<FieldSize>& snapshots) {
+  if (options.refresh_staleness == 0 || snapshots.empty()) return;
+  for (const FieldSize& snapshot : snapshots) {
+    fields.push_back(snapshot);
+    fields.back().optional = true;
+  }
+  const auto count = static_cast<std::int64_t>(snapshots.size());
+  fields.push_back({"dispatched", DType::i64, count, 1, true});
+  fields.push_back({"computed_from", DType::i64, count, 1, true});
+}
+
+void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, Sides sides, std::int64_t rows,
+              std::int64_t cols) {
+  std::vector<FieldSize> snapshots;
+  add_squares(snapshots, "snapshot", sides, rows, cols);
+  add_jobs(fields, options, snapshots);
+}
+
 std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);

@@ -24,6 +24,12 @@ void add_vectors(std::vector<FieldSize>&, const std::string& name, Sides, std::i
 // Counters: updates made, whether the first call is over, refreshes failed in a row.
 void add_counters(std::vector<FieldSize>&, Sides);
 
+// Of asynchronous refreshes: the snapshot of each side, by its name and size, and by side the update of the one in
+// flight (0: none) and 1 + that of the one that the result in use comes from (0: none). Nothing where refreshes are
+// inline; a checkpoint may lack them.
+void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
+void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
+
 // What the kind of these options lists.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 

@@ -16,6 +16,7 @@ std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t ro
   add_squares(fields, "factor", sides, rows, cols);
   add_squares(fields, "basis", sides, rows, cols);
   add_counters(fields, sides);
+  add_jobs(fields, options, sides, rows, cols);
   if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {
     fields.push_back({"momentum_rotated", DType::f32, rows, cols});
     fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
@@ -31,6 +32,7 @@ MatrixKind soap_kind() {
   kind.name = "soap";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
+  kind.asynchronous = true;
   kind.keys = {
       number_key("beta1", 0.95, rate),
       number_key("beta2", 0.95, rate),

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/optimizer/methods/low_rank.hpp"
+#include "core/optimizer/refresh/port.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/channel_scale.hpp"
@@ -22,6 +23,7 @@ class Apollo : public MatrixOptimizer<Space> {
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
         low_(state_, low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
+        port_(state_, options, {{.name = shape.path + "/projector"}}),
         drawn_(Kokkos::create_mirror_view(low_.projector)),
         update_norm_(state_.vector("update_norm")),
         updates_(state_.counter("updates")),
@@ -37,7 +39,7 @@ class Apollo : public MatrixOptimizer<Space> {
     if (started_ == 0 && is_zero<Space>(lane, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
     if (!given_ && updates_ % refresh_every_ == 0) draw(lane);
     started_ = 1;
-    ++updates_;
+    port_.pass(++updates_);
     const auto frame = lane.workspace.frame();
     const Vector<float, Space> factors = channel_scales(lane, now, matrix.gradient);
     const auto t = static_cast<double>(updates_);
@@ -55,6 +57,7 @@ class Apollo : public MatrixOptimizer<Space> {
     return std::max(update, reduce_workspace_bytes<Space>(m * n));
   }
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return port_.ages(); }
 
  private:
   // By what each row or column of the gradient is to be multiplied.
@@ -92,7 +95,7 @@ class Apollo : public MatrixOptimizer<Space> {
     const std::size_t size = low_.projector.size();
     const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / refresh_every_);
-    ++lane.published;
+    port_.renew(updates_ + 1);
     lane.exec.fence("projector");
     normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
     if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);
@@ -106,6 +109,7 @@ class Apollo : public MatrixOptimizer<Space> {
   MatrixShape shape_;
   MatrixState<Space> state_;
   LowRankMoments<Space> low_;
+  RefreshPort<Space> port_;                          // draws are no jobs: it counts their age
   typename Matrix<float, Space>::HostMirror drawn_;  // the projector itself on a host
   Vector<float, Space> update_norm_;
   std::int64_t &updates_, &started_;

@@ -1,4 +1,3 @@
-#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
 
 namespace sestina {
@@ -24,8 +23,7 @@ RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) 
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
                                                             const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, fields_of(options, shape.rows, shape.cols), rule_of(options, shape),
-                                              shape);
+  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options, shape), shape);
 }
 
 #define SESTINA_BASIS_ROTATION(Space)                                                                             \

@@ -2,8 +2,7 @@
 #include <cmath>
 
 #include "core/optimizer/methods/low_rank.hpp"
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "core/optimizer/refresh/port.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -21,12 +20,13 @@ class GaLore : public MatrixOptimizer<Space> {
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
         low_(state_, low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
+        port_(state_, options,
+              {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = low_.projector.size()}}}),
         updates_(state_.counter("updates")),
         started_(state_.counter("started")) {}
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    const bool due = refresh_due(updates_, refresh_every_, shape_.index, lane.refresh_policy.stagger);
-    if ((due || started_ == 0) && !given_ && !refresh(lane, matrix.gradient) && started_ == 0) return;
+    if (!given_ && !refresh(lane, matrix.gradient) && started_ == 0) return;
     started_ = 1;
     ++updates_;
     const auto frame = lane.workspace.frame();
@@ -44,29 +44,31 @@ class GaLore : public MatrixOptimizer<Space> {
 
   std::size_t workspace_bytes() const override {
     using W = Workspace<Space>;
-    const std::size_t m = shape_.rows, n = shape_.cols, d = low_.right ? n : m;
+    const std::size_t m = shape_.rows, n = shape_.cols;
     const std::size_t update = 2 * W::template bytes<float>(low_.momentum.size()) + W::template bytes<float>(m * n);
-    const std::size_t refresh = std::max(reduce_workspace_bytes<Space>(m * n),
-                                         W::template bytes<float>(d * d) + cold_bases_workspace_bytes<Space>(m, n));
-    return std::max(update, refresh);
+    return std::max(update, leading_vectors_bytes<Space>(m, n, low_.right));
   }
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return port_.ages(); }
+  RefreshNeeds refresh_needs() const override {
+    return {port_.sides(), leading_vectors_bytes<Serial>(shape_.rows, shape_.cols, low_.right)};
+  }
 
  private:
   Matrix<float, Space> take_small(Lane<Space>& lane) const {
     return lane.workspace.template take<float>(low_.momentum.extent(0), low_.momentum.extent(1));
   }
 
-  // Leading singular vectors, with signs that depend on them alone: the moments outlive the projector. A gradient of
-  // zeros leaves the last one.
+  // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
   bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient) {
-    if (is_zero<Space>(lane, gradient)) return false;
-    const auto frame = lane.workspace.frame();
-    const std::size_t d = low_.right ? shape_.cols : shape_.rows;
-    const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d), none;
-    if (!cold_bases<Space>(lane, gradient, low_.right ? none : basis, low_.right ? basis : none)) return false;
-    leading_columns<Space>(lane.exec, basis, low_.right, low_.projector);
-    return true;
+    const bool due = refresh_due(updates_, refresh_every_, shape_.index, lane.refresh_policy.stagger);
+    const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
+                                .name = state_.path(),
+                                .factor = gradient,
+                                .root = low_.projector,
+                                .right = low_.right};
+    const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
+    return port_.at(lane, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
   }
 
   AdamRule adam_;
@@ -76,6 +78,7 @@ class GaLore : public MatrixOptimizer<Space> {
   MatrixShape shape_;
   MatrixState<Space> state_;
   LowRankMoments<Space> low_;
+  RefreshPort<Space> port_;
   std::int64_t &updates_, &started_;
 };
 

@@ -1,6 +1,8 @@
 #include "core/optimizer/methods/kl_factors.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/line_squares.hpp"
@@ -13,6 +15,7 @@ KlRule KlRule::read(const MatrixOptions& options) {
   rule.beta1 = options.number("beta1");
   rule.eps = options.number("eps");
   rule.factor_beta = options.number("factor_beta");
+  rule.start_from_gradient = options.word("eigenvalue_start") == "gradient";
   rule.initial_eigenvalue = options.number("initial_eigenvalue");
   rule.clamp = options.flag("clamp");
   rule.clamp_floor = options.number("clamp_floor");
@@ -29,21 +32,38 @@ double KlRule::ceiling(std::size_t d) const {
 }
 
 template <class Space>
-KlFactors<Space>::KlFactors(MatrixState<Space>& state, const KlRule& rule, std::size_t rows, std::size_t cols)
+KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& options, const KlRule& rule,
+                            std::size_t rows, std::size_t cols)
     : rule_(rule),
       rows_(rows),
       cols_(cols),
-      sides_(state, rows, cols),
+      sides_(state, options, rows, cols),
       left_values_(state.vector("eigenvalue_left")),
       right_values_(state.vector("eigenvalue_right")) {}
 
+namespace {
+
+// At least what single precision holds.
 template <class Space>
-bool KlFactors<Space>::start(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient) {
-  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, gradient)) return false;
-  fill_values<Space>(lane.exec, rule_.initial_eigenvalue, left_values_);
-  fill_values<Space>(lane.exec, rule_.initial_eigenvalue, right_values_);
+double root_mean_square(Lane<Space>& lane, double scale, Matrix<const float, Space> x) {
+  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(x), lane.workspace);
+  const double least = static_cast<double>(std::numeric_limits<float>::min());
+  return std::max(least, scale * std::sqrt(squares / static_cast<double>(x.size())));
+}
+
+}  // namespace
+
+template <class Space>
+bool KlFactors<Space>::start(Lane<Space>& lane, std::int64_t updates, double gradient_scale,
+                             Matrix<const float, Space> gradient) {
+  const std::int64_t t = updates + (rule_.skip_first ? 0 : 1);
+  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
+  const double scale = rule_.start_from_gradient ? root_mean_square(lane, gradient_scale, gradient) : 1;
+  const double eigenvalue = rule_.start_from_gradient ? scale : rule_.initial_eigenvalue;
+  fill_values<Space>(lane.exec, eigenvalue, left_values_);
+  fill_values<Space>(lane.exec, eigenvalue, right_values_);
   if (!rule_.skip_first) return true;
-  const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale;
+  const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale / scale;
   const auto left = static_cast<float>(weight / static_cast<double>(cols_));
   const auto right = static_cast<float>(weight / static_cast<double>(rows_));
   lane.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, sides_.left.factor);
@@ -90,8 +110,9 @@ void KlFactors<Space>::accumulate(Lane<Space>& lane, double gradient_scale, cons
 }
 
 template <class Space>
-void KlFactors<Space>::refresh(Lane<Space>& lane, Matrix<float, Space> second_moment) {
-  sides_.refresh(lane, rule_.refresh, {second_moment, left_values_, right_values_});
+void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>::Point& point,
+                               Matrix<float, Space> second_moment) {
+  sides_.refresh(lane, rule_.refresh, point, {second_moment, left_values_, right_values_});
 }
 
 template <class Space>

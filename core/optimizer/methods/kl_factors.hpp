@@ -8,6 +8,7 @@ namespace sestina {
 struct KlRule {
   double beta1 = 0.9, eps = 1e-8;
   double factor_beta = 0.98;
+  bool start_from_gradient = true;  // else from initial_eigenvalue
   double initial_eigenvalue = 0.1;
   bool clamp = true;
   double clamp_floor = 10, clamp_ceiling = 4000;
@@ -22,13 +23,15 @@ struct KlRule {
 template <class Space>
 class KlFactors {
  public:
-  KlFactors(MatrixState<Space>&, const KlRule&, std::size_t rows, std::size_t cols);
+  KlFactors(MatrixState<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
   const TwoSided<Space>& sides() const { return sides_; }
 
-  // The first call: bases from the gradient, factors from it without whitening, eigenvalues all alike. False: the
-  // gradient is zero.
-  bool start(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  // The first call, behind so many updates: bases from the gradient, eigenvalues all alike, factors from it. At the
+  // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
+  // square, as it is in the long run, and the factors are whitened by it. Given ones take 1 / (1 - factor_beta) updates
+  // to get there; factors start without whitening then. False: the gradient is zero.
+  bool start(Lane<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
 
   // Inverse roots of the eigenvalues, as the whole update uses them.
   struct Roots {
@@ -42,8 +45,9 @@ class KlFactors {
   // Factors and eigenvalues take in the gradient; uses up what rotate() gave.
   void accumulate(Lane<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
                   Matrix<float, Space> half, Matrix<float, Space> rotated);
-  // second_moment may be (0, 0).
-  void refresh(Lane<Space>&, Matrix<float, Space> second_moment);
+  // The refresh point of an update; second_moment may be (0, 0).
+  void refresh(Lane<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
+  RefreshNeeds refresh_needs() const { return sides_.refresh_needs(rule_.refresh); }
 
   std::size_t roots_bytes() const;
   std::size_t accumulate_bytes() const;

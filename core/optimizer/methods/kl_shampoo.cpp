@@ -15,21 +15,21 @@ class KlShampoo : public MatrixOptimizer<Space> {
       : rule_(KlRule::read(options)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        factors_(state_, rule_, shape.rows, shape.cols),
+        factors_(state_, options, rule_, shape.rows, shape.cols),
         momentum_(state_.matrix("momentum")),
         updates_(state_.counter("updates")),
         started_(state_.counter("started")) {}
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ == 0) {
-      if (!factors_.start(lane, now.gradient_scale, matrix.gradient)) return;
+      if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
       started_ = 1;
       if (rule_.skip_first) return;
     }
     ++updates_;
     update(lane, now, matrix);
-    if (refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger))
-      factors_.refresh(lane, {});
+    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+    factors_.refresh(lane, {updates_, due}, {});
   }
 
   std::size_t workspace_bytes() const override {
@@ -37,6 +37,8 @@ class KlShampoo : public MatrixOptimizer<Space> {
     return std::max(2 * matrix + factors_.roots_bytes() + factors_.accumulate_bytes(), factors_.rest_bytes());
   }
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return factors_.sides().ages(); }
+  RefreshNeeds refresh_needs() const override { return factors_.refresh_needs(); }
 
  private:
   // The weight moves first: the factors take the gradient in with the bases and eigenvalues that it was moved with.

@@ -17,7 +17,7 @@ class KlSoap : public MatrixOptimizer<Space> {
         beta2_(options.number("beta2")),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        factors_(state_, rule_, shape.rows, shape.cols),
+        factors_(state_, options, rule_, shape.rows, shape.cols),
         momentum_(state_.matrix("momentum")),
         second_moment_(state_.matrix("second_moment")),
         updates_(state_.counter("updates")),
@@ -25,14 +25,14 @@ class KlSoap : public MatrixOptimizer<Space> {
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ == 0) {
-      if (!factors_.start(lane, now.gradient_scale, matrix.gradient)) return;
+      if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
       started_ = 1;
       if (rule_.skip_first) return;
     }
     ++updates_;
     update(lane, now, matrix);
-    if (refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger))
-      factors_.refresh(lane, second_moment_);
+    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+    factors_.refresh(lane, {updates_, due}, second_moment_);
   }
 
   std::size_t workspace_bytes() const override {
@@ -40,6 +40,8 @@ class KlSoap : public MatrixOptimizer<Space> {
     return std::max(2 * matrix + factors_.roots_bytes() + factors_.accumulate_bytes(), factors_.rest_bytes());
   }
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return factors_.sides().ages(); }
+  RefreshNeeds refresh_needs() const override { return factors_.refresh_needs(); }
 
  private:
   // The gradient is rotated once, for the second moment and for the factors; the bases change at a refresh only.

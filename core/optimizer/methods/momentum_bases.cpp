@@ -11,19 +11,20 @@ namespace {
 
 // One power step from the published basis with K = M M^T or M^T M, as from factors.
 template <class Space>
-void power_step(Lane<Space>& lane, const TwoSided<Space>& sides, const RotatedAdamRule& rule,
-                Matrix<const float, Space> momentum, Matrix<float, Space> second_moment) {
+bool power_step(Lane<Space>& lane, TwoSided<Space>& sides, const RotatedAdamRule& rule,
+                const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
+                Matrix<float, Space> second_moment) {
   const auto frame = lane.workspace.frame();
   Matrix<float, Space> left, right;
-  if (sides.left.on()) {
+  if (point.due && sides.left.on()) {
     left = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(0));
     lane.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, left);
   }
-  if (sides.right.on()) {
+  if (point.due && sides.right.on()) {
     right = lane.workspace.template take<float>(momentum.extent(1), momentum.extent(1));
     lane.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, right);
   }
-  sides.refresh(lane, rule.refresh, {second_moment, {}, {}}, left, right);
+  return sides.refresh(lane, rule.refresh, point, {second_moment, {}, {}}, left, right);
 }
 
 // One side as published: Q = qr(P) with P = op(M) times the other side's old basis, or P = op(M) where that side is not
@@ -53,7 +54,7 @@ struct PublishedSide {
   }
 
   // A failure leaves the basis, and nothing is to be permuted.
-  void finish(Lane<Space>& lane) {
+  bool finish(Lane<Space>& lane) {
     const std::size_t d = product.extent(0);
     const auto frame = lane.workspace.frame();
     const Matrix<float, Space> factor = lane.workspace.template take<float>(d, d);
@@ -64,36 +65,42 @@ struct PublishedSide {
     job.name = side.name;
     job.factor = factor;
     job.basis = basis;
-    if (refresh<Space>(lane, job, *side.failures) == Refreshed::done)
+    const bool good = refresh<Space>(lane, job, *side.failures) == Refreshed::done;
+    if (good)
       copy_matrix<Space>(lane.exec, false, basis, side.basis);
     else
       order = {};
+    return good;
   }
 };
 
 // Both sides read the other's old basis. The second moment is permuted along the axis whose basis was sorted, whether
-// that axis is rotated or not.
+// that axis is rotated or not. False: a side keeps its old basis.
 template <class Space>
-void published_step(Lane<Space>& lane, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
+bool published_step(Lane<Space>& lane, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
                     Matrix<float, Space> second_moment) {
   const auto frame = lane.workspace.frame();
   PublishedSide<Space> left{sides.left, sides.right, Op::none}, right{sides.right, sides.left, Op::transpose};
   if (sides.left.on()) left.prepare(lane, momentum);
   if (sides.right.on()) right.prepare(lane, momentum);
-  if (sides.left.on()) left.finish(lane);
-  if (sides.right.on()) right.finish(lane);
+  const bool left_good = !sides.left.on() || left.finish(lane);
+  const bool right_good = !sides.right.on() || right.finish(lane);
   const auto inner = lane.workspace.frame();
   const Matrix<float, Space> scratch = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
   permute<Space>(lane.exec, right.order, left.order, second_moment, scratch);
+  return left_good && right_good;
 }
 
 }  // namespace
 
 template <class Space>
-void refresh_from_momentum(Lane<Space>& lane, const TwoSided<Space>& sides, const RotatedAdamRule& rule,
-                           Matrix<const float, Space> momentum, Matrix<float, Space> second_moment) {
-  if (rule.release) return published_step<Space>(lane, sides, momentum, second_moment);
-  power_step<Space>(lane, sides, rule, momentum, second_moment);
+bool refresh_from_momentum(Lane<Space>& lane, TwoSided<Space>& sides, const RotatedAdamRule& rule,
+                           const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
+                           Matrix<float, Space> second_moment) {
+  if (!rule.release) return power_step<Space>(lane, sides, rule, point, momentum, second_moment);
+  if (!point.due) return false;
+  if (published_step<Space>(lane, sides, momentum, second_moment)) sides.renew(point.t);
+  return true;
 }
 
 template <class Space>
@@ -116,8 +123,9 @@ std::size_t refresh_from_momentum_bytes(const TwoSided<Space>& sides, const Rota
 }
 
 #define SESTINA_MOMENTUM_BASES(Space)                                                                                  \
-  template void refresh_from_momentum<Space>(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,             \
-                                             Matrix<const float, Space>, Matrix<float, Space>);                        \
+  template bool refresh_from_momentum<Space>(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,                   \
+                                             const typename TwoSided<Space>::Point&, Matrix<const float, Space>,       \
+                                             Matrix<float, Space>);                                                    \
   template std::size_t refresh_from_momentum_bytes<Space>(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t, \
                                                           std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_MOMENTUM_BASES)

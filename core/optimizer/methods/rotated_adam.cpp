@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/optimizer/kinds/sides.hpp"
 #include "kernels/blas/matrix_copy.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
@@ -10,12 +11,12 @@
 namespace sestina {
 
 template <class Space>
-RotatedAdam<Space>::RotatedAdam(const Space& exec, const std::vector<FieldSize>& fields, const RotatedAdamRule& rule,
+RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options, const RotatedAdamRule& rule,
                                 const MatrixShape& shape)
     : rule_(rule),
       shape_(shape),
-      state_(exec, fields, shape.path),
-      sides_(state_, shape.rows, shape.cols),
+      state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+      sides_(state_, options, shape.rows, shape.cols),
       momentum_(state_.matrix("momentum")),
       second_moment_(state_.matrix("second_moment")),
       updates_(state_.counter("updates")),
@@ -34,19 +35,20 @@ void RotatedAdam<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const
                             flat<float, Space>(momentum_));
   if (rule_.factors_first) {
     update_factors(lane, now.gradient_scale, matrix.gradient);
-    if (due && !first) refresh(lane);
+    if (!first) refresh(lane, due);
   }
   update_weight(lane, now, matrix);
   if (!rule_.factors_first) {
     update_factors(lane, now.gradient_scale, matrix.gradient);
-    if (due) refresh(lane);
+    refresh(lane, due);
   }
 }
 
 // A gradient of zeros has no eigenvectors worth keeping: the first one that is not zero starts.
 template <class Space>
 bool RotatedAdam<Space>::start(Lane<Space>& lane, Matrix<const float, Space> gradient) {
-  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, gradient)) return false;
+  const std::int64_t t = updates_ + (rule_.skip_first ? 0 : 1);
+  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
   started_ = 1;
   return true;
 }
@@ -65,10 +67,12 @@ void RotatedAdam<Space>::update_factors(Lane<Space>& lane, double gradient_scale
 }
 
 template <class Space>
-void RotatedAdam<Space>::refresh(Lane<Space>& lane) {
-  if (rule_.keep_rotated) state_.counter("momentum_in_basis") = 0;
-  if (rule_.from_momentum) return refresh_from_momentum<Space>(lane, sides_, rule_, momentum_, second_moment_);
-  sides_.refresh(lane, rule_.refresh, {second_moment_, {}, {}});
+void RotatedAdam<Space>::refresh(Lane<Space>& lane, bool due) {
+  const typename TwoSided<Space>::Point point{updates_, due};
+  const bool is_new = rule_.from_momentum
+                          ? refresh_from_momentum<Space>(lane, sides_, rule_, point, momentum_, second_moment_)
+                          : sides_.refresh(lane, rule_.refresh, point, {second_moment_, {}, {}});
+  if (rule_.keep_rotated && (due || is_new)) state_.counter("momentum_in_basis") = 0;
 }
 
 template <class Space>

@@ -27,16 +27,18 @@ struct RotatedAdamRule {
 template <class Space>
 class RotatedAdam : public MatrixOptimizer<Space> {
  public:
-  RotatedAdam(const Space&, const std::vector<FieldSize>&, const RotatedAdamRule&, const MatrixShape&);
+  RotatedAdam(const Space&, const MatrixOptions&, const RotatedAdamRule&, const MatrixShape&);
 
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
   std::size_t workspace_bytes() const override;
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return sides_.ages(); }
+  RefreshNeeds refresh_needs() const override { return sides_.refresh_needs(rule_.refresh); }
 
  private:
   bool start(Lane<Space>&, Matrix<const float, Space> gradient);
   void update_factors(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
-  void refresh(Lane<Space>&);
+  void refresh(Lane<Space>&, bool due);
   // Adam's direction in the rotated basis, into move; scratch is used up.
   void rotated_direction(Lane<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
                          Matrix<float, Space> move);
@@ -52,10 +54,11 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   std::int64_t &updates_, &started_;
 };
 
-// Bases from the momentum: one power step with M M^T and M^T M, or the published rule.
+// Bases from the momentum: one power step with M M^T and M^T M, or the published rule. True: a new one is in place.
 template <class Space>
-void refresh_from_momentum(Lane<Space>&, const TwoSided<Space>&, const RotatedAdamRule&,
-                           Matrix<const float, Space> momentum, Matrix<float, Space> second_moment);
+bool refresh_from_momentum(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,
+                           const typename TwoSided<Space>::Point&, Matrix<const float, Space> momentum,
+                           Matrix<float, Space> second_moment);
 template <class Space>
 std::size_t refresh_from_momentum_bytes(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t rows,
                                         std::size_t cols);

@@ -8,7 +8,7 @@
 
 #include "core/optimizer/kinds/shampoo_layout.hpp"
 #include "core/optimizer/kinds/sides.hpp"
-#include "core/optimizer/refresh/refresh.hpp"
+#include "core/optimizer/refresh/port.hpp"
 #include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/inverse_root.hpp"
@@ -139,6 +139,7 @@ struct ShampooRule {
 template <class Space>
 struct Side {
   std::string name;                 // of the factor, for messages
+  std::string snapshot;             // the field of its snapshot
   Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
   Vector<float, Space> packed = {};
   Matrix<float, Space> root = {}, basis = {};
@@ -154,14 +155,12 @@ class Shampoo final : public MatrixOptimizer<Space> {
       : rule_(options),
         layout_(shampoo_layout(options, shape.rows, shape.cols)),
         index_(shape.index),
-        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path) {
+        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+        sides_(make_sides()),
+        port_(state_, options, port_sides()) {
     if (rule_.root == RefreshMethod::inverse_root_newton &&
         newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
-    for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
-      sides_.push_back(side(layout_.blocks[i].prefix, "left", 2 * i));
-      if (!layout_.is_vector) sides_.push_back(side(layout_.blocks[i].prefix, "right", 2 * i + 1));
-    }
     for (const Side<Space>& s : sides_) set_identity(exec, s.root);  // until the first refresh
   }
 
@@ -203,6 +202,13 @@ class Shampoo final : public MatrixOptimizer<Space> {
     return (single ? 0 : W::template bytes<float>(layout_.rows * layout_.cols)) + std::max(block, refreshing);
   }
   MatrixState<Space>& state() override { return state_; }
+  RefreshAges ages() const override { return port_.ages(); }
+  RefreshNeeds refresh_needs() const override {
+    RefreshNeeds needs{.jobs = port_.sides()};
+    for (const Side<Space>& s : sides_)
+      needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(rule_.root, s.size()));
+    return needs;
+  }
 
  private:
   struct Direction {
@@ -210,9 +216,30 @@ class Shampoo final : public MatrixOptimizer<Space> {
     double scale = 1;
   };
 
+  std::vector<Side<Space>> make_sides() {
+    std::vector<Side<Space>> sides;
+    for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
+      sides.push_back(side(layout_.blocks[i].prefix, "left", 2 * i));
+      if (!layout_.is_vector) sides.push_back(side(layout_.blocks[i].prefix, "right", 2 * i + 1));
+    }
+    return sides;
+  }
+
+  std::vector<RefreshSide> port_sides() const {
+    std::vector<RefreshSide> sides;
+    for (const Side<Space>& s : sides_)
+      sides.push_back({.name = s.name,
+                       .snapshot = s.snapshot,
+                       .failures = s.failures,
+                       .room = {.basis = s.basis.size(), .root = s.root.size()}});
+    return sides;
+  }
+
   Side<Space> side(const std::string& prefix, const std::string& which, std::size_t counter) {
     const std::string factor = prefix + "factor_" + which;
-    Side<Space> s{.name = state_.path() + "/" + factor, .root = state_.matrix(prefix + "inverse_root_" + which)};
+    Side<Space> s{.name = state_.path() + "/" + factor,
+                  .snapshot = prefix + "snapshot_" + which,
+                  .root = state_.matrix(prefix + "inverse_root_" + which)};
     if (state_.has(factor))
       s.whole = state_.matrix(factor);
     else
@@ -231,9 +258,10 @@ class Shampoo final : public MatrixOptimizer<Space> {
   }
 
   // A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
-  void advance_side(Lane<Space>& lane, const Side<Space>& s, Op op, std::int64_t t, double gradient_scale,
+  void advance_side(Lane<Space>& lane, std::size_t number, Op op, std::int64_t t, double gradient_scale,
                     Matrix<const float, Space> gradient) {
     const auto frame = lane.workspace.frame();
+    const Side<Space>& s = sides_[number];
     Matrix<float, Space> factor = s.whole;
     const bool packed = factor.extent(0) == 0;
     if (packed) {
@@ -246,10 +274,14 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (packed) pack_symmetric<Space>(lane.exec, factor, s.packed);
     const bool due =
         t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy.stagger));
-    if (due) refresh_side(lane, s, factor, t);
+    const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
+    const Refreshed result =
+        port_.at(lane, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
+    if (result == Refreshed::done) ++*s.refreshes;
   }
 
-  void refresh_side(Lane<Space>& lane, const Side<Space>& s, Matrix<const float, Space> factor, std::int64_t t) {
+  // The job of update t.
+  RefreshJob<Space> root_job(const Side<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
     const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
     RefreshJob<Space> job{.method = rule_.root, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
     // Iterations by QR start from a basis: the first one comes from eigenvectors.
@@ -261,7 +293,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     job.perturb_before = rule_.perturb_before;
     job.tolerance = rule_.tolerance;
     job.max_iterations = job.method == RefreshMethod::inverse_root_qr ? rule_.iterations : 0;
-    if (refresh(lane, job, *s.failures) == Refreshed::done) ++*s.refreshes;
+    return job;
   }
 
   // Factors, roots and averages of block i, and where its part of the weight moves.
@@ -270,8 +302,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const ShampooBlock& b = layout_.blocks[i];
     const Matrix<const float, Space> gradient = cut(whole_gradient, b);
     const std::size_t first = layout_.is_vector ? i : 2 * i;
-    advance_side(lane, sides_[first], Op::none, t, gradient_scale, gradient);
-    if (!layout_.is_vector) advance_side(lane, sides_[first + 1], Op::transpose, t, gradient_scale, gradient);
+    advance_side(lane, first, Op::none, t, gradient_scale, gradient);
+    if (!layout_.is_vector) advance_side(lane, first + 1, Op::transpose, t, gradient_scale, gradient);
 
     const FilterRule f = rule_.filter(t, gradient_scale);
     const Matrix<float, Space> filtered = lane.workspace.template take<float>(b.rows, b.cols);
@@ -303,6 +335,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
   std::int64_t index_;
   MatrixState<Space> state_;
   std::vector<Side<Space>> sides_;  // by block: left, right
+  RefreshPort<Space> port_;
 };
 
 }  // namespace

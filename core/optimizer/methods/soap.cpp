@@ -1,4 +1,3 @@
-#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
 
 namespace sestina {
@@ -26,8 +25,7 @@ RotatedAdamRule rule_of(const MatrixOptions& options) {
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_soap(const Space& exec, const MatrixOptions& options,
                                                   const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, fields_of(options, shape.rows, shape.cols), rule_of(options),
-                                              shape);
+  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options), shape);
 }
 
 #define SESTINA_SOAP(Space)                                                                             \

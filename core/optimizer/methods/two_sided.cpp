@@ -13,7 +13,12 @@ bool is_zero(Lane<Space>& lane, Matrix<const float, Space> x) {
 }
 
 template <class Space>
-TwoSided<Space>::TwoSided(MatrixState<Space>& state, std::size_t rows, std::size_t cols) : rows_(rows), cols_(cols) {
+TwoSided<Space>::TwoSided(MatrixState<Space>& state, const MatrixOptions& options, std::size_t rows, std::size_t cols)
+    : rows_(rows), cols_(cols), port_(state, options, sides_of(state)) {}
+
+template <class Space>
+std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
+  std::vector<RefreshSide> sides;
   for (const bool is_left : {true, false}) {
     Side<Space>& side = is_left ? left : right;
     const std::string suffix = is_left ? "_left" : "_right";
@@ -22,7 +27,13 @@ TwoSided<Space>::TwoSided(MatrixState<Space>& state, std::size_t rows, std::size
     side.basis = state.matrix("basis" + suffix);
     side.failures = &state.counter("failures" + suffix);
     if (state.has("factor" + suffix)) side.factor = state.matrix("factor" + suffix);
+    side.number = sides.size();
+    sides.push_back({.name = side.name,
+                     .snapshot = "snapshot" + suffix,
+                     .failures = side.failures,
+                     .room = {.basis = side.basis.size(), .order = side.basis.extent(0)}});
   }
+  return sides;
 }
 
 template <class Space>
@@ -57,46 +68,67 @@ void TwoSided<Space>::accumulate(Lane<Space>& lane, double keep, double add,
 }
 
 template <class Space>
-bool TwoSided<Space>::first_bases(Lane<Space>& lane, Matrix<const float, Space> gradient) const {
+bool TwoSided<Space>::first_bases(Lane<Space>& lane, std::int64_t t, Matrix<const float, Space> gradient) {
   if (!rotates()) return true;
-  return cold_bases<Space>(lane, gradient, left.basis, right.basis);
+  if (!cold_bases<Space>(lane, gradient, left.basis, right.basis)) return false;
+  port_.renew(t);
+  return true;
 }
 
-namespace {
-
-// Refreshes one side; the order of its old columns where they moved, else nothing.
+// What became of one side: order of its old columns where they moved, else nothing.
 template <class Space>
-Vector<const std::int32_t, Space> refresh_side(Lane<Space>& lane, const RefreshRule& rule, const Side<Space>& side,
-                                               Matrix<const float, Space> factor, Vector<std::int32_t, Space> order) {
+struct TwoSided<Space>::Moved {
+  bool is_new = false;
+  Vector<const std::int32_t, Space> order = {};
+};
+
+template <class Space>
+typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Lane<Space>& lane, const RefreshRule& rule,
+                                                              const Point& point, const Side<Space>& side,
+                                                              Matrix<const float, Space> factor,
+                                                              Vector<std::int32_t, Space> order) {
   if (!side.on()) return {};
+  const bool sorted = rule.sort && rule.method == RefreshMethod::power_qr;
   RefreshJob<Space> job;
   job.method = rule.method;
   job.name = side.name;
   job.factor = factor.extent(0) > 0 ? factor : Matrix<const float, Space>(side.factor);
   job.basis = side.basis;
-  const bool sorted = rule.sort && rule.method == RefreshMethod::power_qr;
   if (sorted) job.order = order;
-  const Refreshed result = refresh<Space>(lane, job, *side.failures);
-  if (result == Refreshed::done && sorted && rule.permute) return order;
-  return {};
+  const Refreshed result =
+      port_.at(lane, side.number, point.t, point.due ? Due::now : Due::no, [&job](std::int64_t) { return job; });
+  if (result != Refreshed::done) return {};
+  if (sorted && rule.permute) return {true, order};
+  return {true, {}};
 }
 
-}  // namespace
-
 template <class Space>
-void TwoSided<Space>::refresh(Lane<Space>& lane, const RefreshRule& rule, const InBasis& in_basis,
-                              Matrix<const float, Space> left_factor, Matrix<const float, Space> right_factor) const {
+bool TwoSided<Space>::refresh(Lane<Space>& lane, const RefreshRule& rule, const Point& point, const InBasis& in_basis,
+                              Matrix<const float, Space> left_factor, Matrix<const float, Space> right_factor) {
+  port_.pass(point.t);
+  if (!point.due && !port_.in_flight()) return false;
   const auto frame = lane.workspace.frame();
   const auto left_order = lane.workspace.template take<std::int32_t>(rows_);
   const auto right_order = lane.workspace.template take<std::int32_t>(cols_);
-  const auto rows = refresh_side<Space>(lane, rule, left, left_factor, left_order);
-  const auto cols = refresh_side<Space>(lane, rule, right, right_factor, right_order);
+  const Moved rows = refresh_side(lane, rule, point, left, left_factor, left_order);
+  const Moved cols = refresh_side(lane, rule, point, right, right_factor, right_order);
+  if (!rows.is_new && !cols.is_new) return false;
   const Matrix<float, Space> scratch = lane.workspace.template take<float>(rows_, cols_);
   const auto column = [](Vector<float, Space> x) { return Matrix<float, Space>(x.data(), x.extent(0), 1); };
   const auto part = [&](std::size_t n) { return Matrix<float, Space>(scratch.data(), n, 1); };
-  if (in_basis.moments.size() > 0) permute<Space>(lane.exec, rows, cols, in_basis.moments, scratch);
-  if (in_basis.left.size() > 0) permute<Space>(lane.exec, rows, {}, column(in_basis.left), part(rows_));
-  if (in_basis.right.size() > 0) permute<Space>(lane.exec, cols, {}, column(in_basis.right), part(cols_));
+  if (in_basis.moments.size() > 0) permute<Space>(lane.exec, rows.order, cols.order, in_basis.moments, scratch);
+  if (in_basis.left.size() > 0) permute<Space>(lane.exec, rows.order, {}, column(in_basis.left), part(rows_));
+  if (in_basis.right.size() > 0) permute<Space>(lane.exec, cols.order, {}, column(in_basis.right), part(cols_));
+  return true;
+}
+
+template <class Space>
+RefreshNeeds TwoSided<Space>::refresh_needs(const RefreshRule& rule) const {
+  RefreshNeeds needs{.jobs = port_.sides()};
+  for (const Side<Space>* side : {&left, &right})
+    if (side->on())
+      needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(rule.method, side->basis.extent(0)));
+  return needs;
 }
 
 template <class Space>

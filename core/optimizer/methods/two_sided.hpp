@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/refresh/refresh.hpp"
+#include "core/optimizer/refresh/port.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -24,6 +24,7 @@ struct Side {
   Matrix<float, Space> factor, basis;  // (d, d); (0, 0): none kept
   std::string name;                    // of the factor, for messages
   std::int64_t* failures = nullptr;
+  std::size_t number = 0;  // of the port's sides
   bool on() const { return basis.extent(0) != 0; }
 };
 
@@ -37,7 +38,7 @@ template <class Space>
 class TwoSided {
  public:
   // The sides are those of which the state has basis_left, basis_right; it must outlive this.
-  TwoSided(MatrixState<Space>&, std::size_t rows, std::size_t cols);
+  TwoSided(MatrixState<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols);
 
   Side<Space> left, right;
   bool rotates() const { return left.on() || right.on(); }
@@ -51,23 +52,38 @@ class TwoSided {
   // K = keep K + add G G^T, or G^T G.
   void accumulate(Lane<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
 
-  // From the singular vectors of the gradient; fences. False: there are none, nothing was written.
-  bool first_bases(Lane<Space>&, Matrix<const float, Space> gradient) const;
+  // From the singular vectors of the gradient of update t; fences. False: there are none, nothing was written.
+  bool first_bases(Lane<Space>&, std::int64_t t, Matrix<const float, Space> gradient);
 
-  // Refreshes both bases, from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis`
-  // (m, n), or (0, 0): what is permuted with the columns; values_left (m), values_right (n) likewise, or (0).
+  // The refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them refreshed,
+  // from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis` (m, n), or (0, 0): what is
+  // permuted with the columns; values_left (m), values_right (n) likewise, or (0). True: a new basis is in place.
   struct InBasis {
     Matrix<float, Space> moments = {};
     Vector<float, Space> left = {}, right = {};
   };
-  void refresh(Lane<Space>&, const RefreshRule&, const InBasis&, Matrix<const float, Space> left_factor = {},
-               Matrix<const float, Space> right_factor = {}) const;
+  struct Point {
+    std::int64_t t = 0;
+    bool due = false;
+  };
+  bool refresh(Lane<Space>&, const RefreshRule&, const Point&, const InBasis&,
+               Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
+  // Bases of update t that came by another way.
+  void renew(std::int64_t t) { port_.renew(t); }
+  RefreshAges ages() const { return port_.ages(); }
+  RefreshNeeds refresh_needs(const RefreshRule&) const;
 
   std::size_t first_bases_bytes() const;
   std::size_t refresh_bytes(const RefreshRule&) const;
 
  private:
+  struct Moved;
+  Moved refresh_side(Lane<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
+                     Matrix<const float, Space> factor, Vector<std::int32_t, Space> order);
+  std::vector<RefreshSide> sides_of(MatrixState<Space>&);
+
   std::size_t rows_, cols_;
+  RefreshPort<Space> port_;
 };
 
 }  // namespace sestina

@@ -87,7 +87,6 @@ bool cold_bases(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<f
   const bool good = (left.extent(0) == 0 || complete<Space>(lane, u, rank, left)) &&
                     (right.extent(0) == 0 || complete<Space>(lane, v, rank, right));
   lane.exec.fence("cold_bases");
-  if (good) ++lane.published;
   return good;
 }
 

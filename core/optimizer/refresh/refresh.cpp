@@ -1,8 +1,10 @@
 #include "core/optimizer/refresh/refresh.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/blas/matrix_copy.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/columns.hpp"
 #include "kernels/optimizer/inverse_root.hpp"
@@ -36,6 +38,8 @@ struct Attempt {
       return wide;
     }
   }
+
+  Matrix<float, Space> new_basis() const { return job.new_basis.extent(0) > 0 ? job.new_basis : job.basis; }
 
   void publish(Matrix<T, Space> from, Matrix<float, Space> to) {
     convert<Space, T, float>(lane.exec, flat<const T, Space>(from), flat<float, Space>(to));
@@ -82,7 +86,7 @@ bool eigen_basis(Attempt<Space, T>& a) {
   const Vector<T, Space> values = a.workspace.template take<T>(a.d);
   if (!a.lane.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
   if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues) || !a.good()) return false;
-  a.publish(basis, a.job.basis);
+  a.publish(basis, a.new_basis());
   if (a.job.values.extent(0) > 0) convert<Space, T, float>(a.lane.exec, values, a.job.values);
   return true;
 }
@@ -126,7 +130,7 @@ bool power_qr(Attempt<Space, T>& a) {
     convert<Space, double, float>(a.lane.exec, quotients, a.job.values);
   }
   if (!valued && !a.good()) return false;
-  a.publish(basis, a.job.basis);
+  a.publish(basis, a.new_basis());
   if (sorted) copy_order<Space>(a.lane.exec, order, a.job.order);
   return true;
 }
@@ -150,7 +154,7 @@ bool inverse_root(Attempt<Space, T>& a) {
   }
   if (!good) return false;
   a.publish(root, job.root);
-  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, job.basis);
+  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, a.new_basis());
   return true;
 }
 
@@ -167,6 +171,8 @@ bool attempt(Lane<Space>& lane, Workspace<Space>& workspace, const RefreshJob<Sp
     case RefreshMethod::inverse_root_qr:
     case RefreshMethod::inverse_root_newton:
       return inverse_root(a);
+    case RefreshMethod::leading_vectors:
+      break;  // in fp64 from the start: leading_vectors()
   }
   return false;
 }
@@ -187,6 +193,8 @@ std::size_t attempt_bytes(RefreshMethod method, std::size_t d) {
     case RefreshMethod::inverse_root_qr:
     case RefreshMethod::inverse_root_newton:
       return inputs + 2 * square + inverse_root_bytes<Space, T>(d);
+    case RefreshMethod::leading_vectors:
+      break;
   }
   return 0;
 }
@@ -201,10 +209,22 @@ bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job) {
   return good;
 }
 
+// With signs that depend on the vectors alone: moments outlive the projector.
+template <class Space>
+Refreshed leading_vectors(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  const auto frame = lane.workspace.frame();
+  const std::size_t d = job.factor.extent(job.right ? 1 : 0);
+  const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d), none;
+  if (!cold_bases<Space>(lane, job.factor, job.right ? none : basis, job.right ? basis : none)) return Refreshed::kept;
+  leading_columns<Space>(lane.exec, basis, job.right, job.root);
+  return Refreshed::done;
+}
+
 template <class Space>
 Refreshed run(Lane<Space>& lane, const RefreshJob<Space>& job) {
   const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace);
   if (squares == 0) return Refreshed::not_needed;
+  if (job.method == RefreshMethod::leading_vectors) return leading_vectors(lane, job);
   const bool good =
       std::isfinite(squares) && (attempt<float, Space>(lane, lane.workspace, job) || attempt_in_double(lane, job));
   return good ? Refreshed::done : Refreshed::kept;
@@ -238,43 +258,47 @@ Refreshed run_queued(Lane<Space>& lane, const RefreshJob<Space>& job) {
 }
 
 template <class Space>
-void give_up(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
-  ++failures;
-  ++lane.refresh_failures;
-  const RefreshPolicy& policy = lane.refresh_policy;
+void dump(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  if (!lane.refresh_policy.dump || job.factor.extent(0) != job.factor.extent(1)) return;
   const std::size_t d = job.factor.extent(0);
-  if (policy.dump) {
-    std::vector<float> values(d * d);
-    const Vector<float, Serial> to(values.data(), values.size());
-    Kokkos::deep_copy(lane.exec, to, flat<const float, Space>(job.factor));
-    lane.exec.fence("refresh");
-    policy.dump(std::string(job.name), values, d);
-  }
-  if (failures > policy.max_failures)
-    fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", failures, job.name, d, d,
-         policy.max_failures);
+  std::vector<float> values(d * d);
+  const Vector<float, Serial> to(values.data(), values.size());
+  Kokkos::deep_copy(lane.exec, to, flat<const float, Space>(job.factor));
+  lane.exec.fence("refresh");
+  lane.refresh_policy.dump(std::string(job.name), values, d);
 }
 
 }  // namespace
 
 template <class Space>
-Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
-  Refreshed result = Refreshed::done;
-  if (is_queued<Space>(job.method)) {
-    result = run_queued(lane, job);
-  } else {
-    if constexpr (!is_host<Space>) lane.exec.fence("refresh");  // whose time is not that of work before it
-    lane.checks.watch.start();
-    result = run(lane, job);
-    lane.checks.watch.stop();
-    lane.exec.fence("refresh");
-    lane.refresh_seconds += lane.checks.watch.seconds();
+Refreshed compute_refresh(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  if (is_queued<Space>(job.method)) return run_queued(lane, job);
+  if constexpr (!is_host<Space>) lane.exec.fence("refresh");  // whose time is not that of work before it
+  lane.checks.watch.start();
+  const Refreshed result = run(lane, job);
+  lane.checks.watch.stop();
+  lane.exec.fence("refresh");
+  lane.refresh_seconds += lane.checks.watch.seconds();
+  return result;
+}
+
+template <class Space>
+void judge_refresh(Lane<Space>& lane, const RefreshJob<Space>& job, Refreshed result, std::int64_t* failures) {
+  if (result != Refreshed::kept) {
+    if (failures != nullptr) *failures = 0;
+    return;
   }
-  if (result == Refreshed::kept)
-    give_up(lane, job, failures);
-  else
-    failures = 0;
-  if (result == Refreshed::done) ++lane.published;
+  ++lane.refresh_failures;
+  dump(lane, job);
+  if (failures == nullptr || ++*failures <= lane.refresh_policy.max_failures) return;
+  fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", *failures, job.name,
+       job.factor.extent(0), job.factor.extent(1), lane.refresh_policy.max_failures);
+}
+
+template <class Space>
+Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
+  const Refreshed result = compute_refresh(lane, job);
+  judge_refresh(lane, job, result, &failures);
   return result;
 }
 
@@ -283,9 +307,19 @@ std::size_t refresh_workspace_bytes(RefreshMethod method, std::size_t d) {
   return attempt_bytes<float, Space>(method, d) + reduce_workspace_bytes<Space>(d * d);
 }
 
-#define SESTINA_REFRESH(Space)                                                              \
-  template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&); \
-  template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);
+template <class Space>
+std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right) {
+  const std::size_t d = right ? cols : rows;
+  return std::max(reduce_workspace_bytes<Space>(rows * cols),
+                  Workspace<Space>::template bytes<float>(d * d) + cold_bases_workspace_bytes<Space>(rows, cols));
+}
+
+#define SESTINA_REFRESH(Space)                                                                          \
+  template Refreshed compute_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&);                    \
+  template void judge_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
+  template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&);             \
+  template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);                      \
+  template std::size_t leading_vectors_bytes<Space>(std::size_t, std::size_t, bool);
 SESTINA_INSTANTIATE_LANES(SESTINA_REFRESH)
 
 }  // namespace sestina

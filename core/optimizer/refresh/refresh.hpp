@@ -1,7 +1,8 @@
 // Refreshes of preconditioners as jobs: a job is a pure function of a snapshot (the factor and the published basis), so
-// it may run on any space, now or later; its result is published by the optimizer that asked. One place for the failure
-// policy: a decomposition that fails in fp32 is tried again in fp64; if that fails too, or the factor is not finite,
-// the last good result stays, the failure is counted and the factor is dumped; too many in a row end the run.
+// it may run on any space, now or later; its result is published by the optimizer that asked (port.hpp). One place for
+// the failure policy: a decomposition that fails in fp32 is tried again in fp64; if that fails too, or the factor is
+// not finite, the last good result stays, the failure is counted and the factor is dumped; too many in a row end the
+// run.
 #pragma once
 #include <string_view>
 
@@ -15,17 +16,18 @@ enum class RefreshMethod {
   inverse_root_eigh,    // K^-exponent by eigen-decomposition
   inverse_root_qr,      // the same from a basis kept up to date by QR iterations, warm-started
   inverse_root_newton,  // the same by coupled Newton iteration: matrix products only
+  leading_vectors,      // of a gradient's singular vectors the first ones (cold_bases): GaLore's projector
 };
 
 template <class Space>
 struct RefreshJob {
   RefreshMethod method = RefreshMethod::power_qr;
   std::string_view name = {};              // for messages: "/optimizer/<HF name>/factor_left"
-  Matrix<const float, Space> factor = {};  // (d, d) symmetric: K
-  // (d, d) in: published basis (columns), out: the new one; (0, 0) where none is kept. inverse_root_eigh gives
-  // inverse_root_qr its first one.
+  Matrix<const float, Space> factor = {};  // (d, d) symmetric: K. leading_vectors: the gradient (m, n)
+  // (d, d) in: published basis (columns); (0, 0) where none is kept. inverse_root_eigh gives inverse_root_qr its first.
   Matrix<float, Space> basis = {};
-  Vector<float, Space> values = {};  // (d) out: eigenvalues by column of the basis; (0) where nobody asks
+  Matrix<float, Space> new_basis = {};  // (d, d) out; (0, 0): over the published one, at the very end
+  Vector<float, Space> values = {};     // (d) out: eigenvalues by column of the basis; (0) where nobody asks
   // power_qr, (d): columns are first sorted by falling q^T K q; entry j says which old column became column j, so that
   // the caller can permute its second moments. (0): no sorting.
   Vector<std::int32_t, Space> order = {};
@@ -37,20 +39,32 @@ struct RefreshJob {
   bool perturb_before = true;      // false: -min(0, smallest) + eps is added to the eigenvalues instead
   double tolerance = 0.01;         // inverse_root_qr: off-diagonal norm against the whole; met already: the basis stays
   int max_iterations = 1;          // inverse_root_qr, inverse_root_newton (0: until it converges, at most 100)
+  // leading_vectors: root is the projector, (r, n) of the right side or (m, r) of the left one.
+  bool right = false;
 };
 
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands
 
-// Runs a job and applies the policy. `failures`: in a row, a counter in the state of the factor's optimizer. Results
-// are written only when they are good. A factor that is exactly zero changes nothing (not_needed). Fences; on a
-// device eigen_basis and power_qr wait once, before their results are queued, the others wait on their way. Allocates
-// only when it tries again in fp64, or dumps.
+// Runs a job: reads the snapshot, writes the outputs of the job, when they are good, and nothing else. A factor that is
+// exactly zero changes nothing (not_needed). Fences; on a device eigen_basis and power_qr wait once, before their
+// results are queued, the others wait on their way. Allocates only when it tries again in fp64.
+template <class Space>
+Refreshed compute_refresh(Lane<Space>&, const RefreshJob<Space>&);
+
+// The policy on what a job gave. `failures`: in a row, a counter in the state of the factor's optimizer; null: none is
+// kept, and no number of them ends the run. Allocates only when it dumps.
+template <class Space>
+void judge_refresh(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t* failures);
+
+// Both, here and now.
 template <class Space>
 Refreshed refresh(Lane<Space>&, const RefreshJob<Space>&, std::int64_t& failures);
 
-// Scratch that refresh() takes.
+// Scratch that compute_refresh() takes; leading_vectors of (m, n): leading_vectors_bytes.
 template <class Space>
 std::size_t refresh_workspace_bytes(RefreshMethod, std::size_t d);
+template <class Space>
+std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right);
 
 // First bases of an m x n matrix, made unique: singular vectors of G (falling singular values) from an SVD in fp64, the
 // null space completed by Householder QR, the sign of each column such that its entry of largest size is positive.

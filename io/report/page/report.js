@@ -20,6 +20,7 @@ const sections = [
     ["forward_backward_s", "Forward and backward", "", "seconds", "curve", true], ["optimizer_s", "Optimizer", "", "seconds", "curve", true],
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
     ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
+    ["preconditioner_age_mean", "Preconditioner age", "mean, in steps", "", "curve", true],
     ["staleness", "Staleness", "in steps", "count", "curve", true], ["staleness_max", "Staleness", "largest, in steps", "count", "curve", true],
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],

@@ -16,12 +16,19 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   slow.seconds = {0, 0.25, 0.25, 0.25, 0.125, 0.0625, 1};
   slow.memory_peak_bytes = 2e9;
   slow.preconditioner_age = 7;
+  slow.preconditioner_ages = 9;
+  slow.preconditioners = 3;
+  quick.preconditioner_ages = 1;
+  quick.preconditioners = 2;
   for (const auto& ranks : {std::vector{quick, slow}, std::vector{slow, quick}, std::vector{slow, slow, quick}}) {
     const RankStep all = of_all_ranks(ranks);
     EXPECT_EQ(all.seconds, slow.seconds);
     EXPECT_LE(std::accumulate(all.seconds.begin(), all.seconds.end() - 1, 0.0), all.seconds.back());
     EXPECT_EQ(all.memory_peak_bytes, 3e9);
     EXPECT_EQ(all.preconditioner_age, 7);
+    const double slows = static_cast<double>(ranks.size() - 1);
+    EXPECT_EQ(all.preconditioner_ages, 1 + 9 * slows);
+    EXPECT_EQ(all.preconditioners, 2 + 3 * slows);
   }
 }
 

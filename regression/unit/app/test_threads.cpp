@@ -39,6 +39,13 @@ TEST_F(Threads, FollowTheCoresOfASlurmTask) {
   EXPECT_EQ(session_threads(0, {}, 4), cores_ + 5);  // each rank's own, whoever else sees these cores
 }
 
+TEST_F(Threads, LeaveCoresToRefreshWorkers) {
+  setenv("SLURM_CPUS_PER_TASK", "6", 1);
+  EXPECT_EQ(session_threads(0, {}, 1, 2), 4);
+  EXPECT_EQ(session_threads(0, {}, 1, 9), 1);
+  EXPECT_EQ(session_threads(5, {}, 1, 2), 5);  // what is said is said
+}
+
 TEST_F(Threads, FollowWhatTheUserSaysFirst) {
   setenv("SLURM_CPUS_PER_TASK", std::to_string(cores_ + 5).c_str(), 1);
   setenv("OMP_NUM_THREADS", std::to_string(cores_ + 6).c_str(), 1);

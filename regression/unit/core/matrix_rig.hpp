@@ -44,8 +44,9 @@ using Words = std::vector<std::pair<std::string, std::string>>;
 template <class Space>
 struct MatrixRig {
   MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const Settings& numbers = {},
-            const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0)
-      : options(made(kind, numbers, words, every)),
+            const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0,
+            std::int64_t staleness = 0, bool eager = false)
+      : options(made(kind, numbers, words, every, staleness, eager)),
         optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
         lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes() - less_bytes), {}, 0,
              0},
@@ -64,6 +65,8 @@ struct MatrixRig {
                     {"w", {gradient.data(), m, n}, {master.data(), m, n}, {}});
     return values_of(master);
   }
+  Array master_values() { return values_of(master); }
+  void set_master(const Array& values) { set_values(master, values); }
   Array field(const std::string& name) { return values_of(optimizer->state().matrix(name)); }
 
   MatrixOptions options;
@@ -73,11 +76,14 @@ struct MatrixRig {
   std::int64_t calls = 0;
 
  private:
-  static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every) {
+  static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every,
+                            std::int64_t staleness, bool eager) {
     MatrixOptions options = default_options(*find_matrix_kind(kind));
     for (const auto& [key, value] : numbers) options.numbers.at(key) = value;
     for (const auto& [key, value] : words) options.words.at(key) = value;
     options.refresh_every = every;
+    options.refresh_staleness = staleness;
+    options.refresh_eager = eager;
     return options;
   }
 

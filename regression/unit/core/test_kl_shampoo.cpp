@@ -66,7 +66,7 @@ TYPED_TEST_SUITE(KlShampoo, LaneSpaces, SpaceNames);
 
 TYPED_TEST(KlSoap, FollowsItsRule) {
   const std::size_t rows = 9, cols = 6;
-  MatrixRig<TypeParam> rig("kl-soap", rows, cols, {}, {}, 3);
+  MatrixRig<TypeParam> rig("kl-soap", rows, cols, {}, {{"eigenvalue_start", "given"}}, 3);
   const Array first = gradient_at(rows, cols, 0);
   expect_same(rig.step(first), rig.weight, "weight after the first call");
   PlainKlSoap plain(rig.weight, first, rig.field("basis_left"), rig.field("basis_right"));
@@ -90,7 +90,8 @@ TYPED_TEST(KlSoap, FollowsItsRule) {
 
 // Eigenvalues that stay 1 and factors that stay 0: the bases cancel, momentum is left.
 TYPED_TEST(KlShampoo, WithoutPreconditionerIsMomentum) {
-  MatrixRig<TypeParam> rig("kl-shampoo", 12, 8, {{"factor_beta", 1}, {"initial_eigenvalue", 1}, {"eps", 0}});
+  MatrixRig<TypeParam> rig("kl-shampoo", 12, 8, {{"factor_beta", 1}, {"initial_eigenvalue", 1}, {"eps", 0}},
+                           {{"eigenvalue_start", "given"}});
   Array w = rig.weight, m(12, 8);
   rig.step(gradient_at(12, 8, 0));
   for (unsigned t = 1; t < 10; ++t) {
@@ -109,6 +110,38 @@ TYPED_TEST(KlShampoo, EigenvaluesReachTheScaleOfTheGradient) {
     for (int t = 0; t < 200; ++t) rig.step(Array(1, 1, size), 0);
     EXPECT_NEAR(rig.field("eigenvalue_left").values[0] * rig.field("eigenvalue_right").values[0], size * size,
                 1e-3 * size * size);
+  }
+}
+
+// Both sides at the root mean square of the first gradient, the factors whitened by it.
+TYPED_TEST(KlShampoo, StartsAtTheScaleOfTheFirstGradient) {
+  for (const char* kind : {"kl-shampoo", "kl-soap"}) {
+    MatrixRig<TypeParam> rig(kind, 9, 6);
+    const Array g = gradient_at(9, 6, 0);
+    rig.step(g, 0.0625, 0, 0.25);
+    const double scale = 0.25 * std::sqrt(inner(g, g) / 54);
+    for (const char* side : {"eigenvalue_left", "eigenvalue_right"})
+      for (const double value : rig.field(side).values) EXPECT_NEAR(value, scale, 1e-6 * scale) << kind;
+    const double weight = 0.02 * 0.25 * 0.25 / scale;
+    expect_close(rig.field("factor_left"), blend(0, Array(9, 9), weight / 6, product(g, transposed(g))), 1e-6, "left");
+    expect_close(rig.field("factor_right"), blend(0, Array(6, 6), weight / 9, product(transposed(g), g)), 1e-6,
+                 "right");
+  }
+}
+
+// So the size of the gradient does not matter, from the first update on (clamps aside, which are absolute). A power of
+// two and exact roots of it: not a bit of the gradient's digits changes.
+TYPED_TEST(KlShampoo, StartedFromTheGradientItsScaleCancels) {
+  MatrixRig<TypeParam> small("kl-shampoo", 9, 6, {{"clamp", 0}, {"eps", 0}}),
+      large("kl-shampoo", 9, 6, {{"clamp", 0}, {"eps", 0}}),
+      given("kl-shampoo", 9, 6, {{"clamp", 0}, {"eps", 0}}, {{"eigenvalue_start", "given"}});
+  for (unsigned t = 0; t < 12; ++t) {
+    const Array g = gradient_at(9, 6, t), w = small.step(g);
+    expect_close(large.step(blend(1024, g, 0, g)), w, 1e-5, "weight");
+    if (t > 0)
+      EXPECT_GT(largest_difference(given.step(g), w), 1e-3);
+    else
+      given.step(g);
   }
 }
 

@@ -111,6 +111,57 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
                "allowed \"adamw\", \"muon\"");
 }
 
+TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
+  const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", async = "mode = \"async\"\n";
+  const auto late = [&](const std::string& keys) {
+    return read(soap + async + keys).optimizer.matrix->refresh_staleness;
+  };
+  EXPECT_EQ(late(""), 5);
+  EXPECT_EQ(late("every = 3\n"), 2);
+  EXPECT_EQ(late("every = 1\n"), 0);
+  EXPECT_EQ(late("staleness = 9\n"), 9);
+  EXPECT_FALSE(read(soap + async).optimizer.matrix->refresh_eager);
+  const OptimizerOptions o =
+      read(soap + async + "visibility = \"eager\"\nworkers = 3\ncores = [2, 5]\npriority = 4\n").optimizer;
+  EXPECT_TRUE(o.matrix->refresh_eager);
+  EXPECT_EQ(o.refresh_workers(), 3);
+  EXPECT_EQ(o.refresh.cores, (std::vector<int>{2, 5}));
+  EXPECT_EQ(read(soap + async + "staleness = 0\n").optimizer.refresh_workers(), 0);
+  EXPECT_EQ(read(soap).optimizer.refresh_workers(), 0);
+
+  expect_error(soap + async + "every = 4\nstaleness = 4\n",
+               "optimizer.refresh.staleness: a refresh would fall due ahead of the one before it");
+  expect_error(soap + "staleness = 2\n", "optimizer.refresh.staleness: needs optimizer.refresh.mode = \"async\"");
+  expect_error(soap + "mode = \"inline\"\nworkers = 2\n", "optimizer.refresh.workers: needs");
+  expect_error(soap + async + "cores = [-1]\n", "optimizer.refresh.cores: out of range");
+  expect_error(soap + async + "cores = \"all\"\n", "optimizer.refresh.cores: wrong type");
+  expect_error("[optimizer]\nkind = \"basis-rotation\"\ndialect = \"release\"\n[optimizer.refresh]\n" + async,
+               "optimizer.refresh.mode: conflicts with optimizer.dialect = \"release\"");
+  expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
+}
+
+TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
+  const auto differences = [](const std::string& stored, const std::string& now) {
+    Deck before, after;
+    const std::string common = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n";
+    before.add_text(common + stored, "stored", ".");
+    after.add_text(common + now, "deck", ".");
+    Options::read(before);
+    Options::read(after);
+    std::vector<std::string> keys;
+    for (const DeckDifference& d : forbidden_changes(before, after)) keys.push_back(d.key);
+    return keys;
+  };
+  using Keys = std::vector<std::string>;
+  const std::string async = "mode = \"async\"\nstaleness = 3\n";
+  EXPECT_EQ(differences(async + "workers = 1\n", async + "workers = 2\ncores = [1]\npriority = 5\n"), Keys{});
+  EXPECT_EQ(differences(async, "mode = \"async\"\nstaleness = 4\n"), Keys{"optimizer.refresh.staleness"});
+  EXPECT_EQ(differences(async, async + "visibility = \"eager\"\n"), Keys{"optimizer.refresh.visibility"});
+  EXPECT_EQ(differences(async, async + "every = 7\n"), Keys{"optimizer.refresh.every"});
+  const Keys inline_now = differences(async, "");
+  EXPECT_NE(std::find(inline_now.begin(), inline_now.end(), "optimizer.refresh.mode"), inline_now.end());
+}
+
 TEST(Options, RefusesWhatThisVersionLacks) {
   expect_error("[optimizer]\nkind = \"lion\"\n",
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");

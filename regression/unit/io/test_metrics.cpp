@@ -70,6 +70,7 @@ TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
                                          "refresh_wait_s",
                                          "gather_s",
                                          "preconditioner_age_max",
+                                         "preconditioner_age_mean",
                                          "skipped_steps",
                                          "memory_peak_bytes",
                                          "tflops",
@@ -109,7 +110,8 @@ TEST(Metrics, EveryKindReadsBack) {
     TrainLine t = line_at(1);
     t.data_s = 0.5, t.forward_backward_s = 0.25, t.reduce_s = 0.75, t.optimizer_s = 1.5, t.refresh_wait_s = 2.5,
     t.gather_s = 3.5;
-    t.preconditioner_age_max = 11, t.skipped_steps = 12, t.tflops = 13.5, t.energy_j = 14.5;
+    t.preconditioner_age_max = 11, t.preconditioner_age_mean = 5.5, t.skipped_steps = 12, t.tflops = 13.5,
+    t.energy_j = 14.5;
     metrics.train(t);
     metrics.validation(1, 1000, 2.5, 1.25, 0.5);
     metrics.checkpoint(1, "checkpoints/step_1", 0.5, 2'000'000, "");
@@ -147,6 +149,7 @@ TEST(Metrics, EveryKindReadsBack) {
   EXPECT_EQ(t.tokens, 1000u);
   EXPECT_EQ(t.data_s + t.forward_backward_s + t.reduce_s + t.optimizer_s + t.refresh_wait_s + t.gather_s, 9);
   EXPECT_EQ(t.preconditioner_age_max, 11);
+  EXPECT_EQ(t.preconditioner_age_mean, 5.5);
   EXPECT_EQ(t.skipped_steps, 12);
   EXPECT_EQ(t.tflops, 13.5);
   EXPECT_FALSE(t.mfu.has_value());

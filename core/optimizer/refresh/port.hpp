@@ -1,0 +1,78 @@
+// Where an optimizer asks for refreshes and takes their results: it keeps the order of its step and calls at() at its
+// own refresh point of every update. Inline, a refresh that is due runs there and then. Asynchronously it copies what
+// it would read, and its result is put in place at the same point S updates later (fixed), or at the first such point
+// at which it is ready, S updates later at the latest (eager). The first result of a side is always inline.
+//
+// What is in flight is state: the snapshot, and the update that it was taken in. A run that resumes computes it again.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/optimizer/refresh/refresh_workers.hpp"
+
+namespace sestina {
+
+enum class Due { no, now, first };  // first: the side has no result yet
+
+// One side of a matrix or of a block.
+struct RefreshSide {
+  std::string name;                  // for messages: "/optimizer/<HF name>/factor_left"
+  std::string snapshot = {};         // the field of a snapshot (sides.hpp: add_jobs)
+  std::int64_t* failures = nullptr;  // in a row; null: not counted
+  RefreshTask::Room room = {};       // of its results
+};
+
+template <class Space>
+class RefreshPort {
+ public:
+  // Sides in the order of the fields dispatched and computed_from of the state, which must outlive this.
+  RefreshPort(MatrixState<Space>&, const MatrixOptions&, const std::vector<RefreshSide>&);
+
+  // Something may have to be done at the refresh point of update t although nothing falls due.
+  bool in_flight() const;
+
+  // The refresh point of update t for one side. job_at(t): the job as inline refresh would run it at update t, its
+  // outputs being those in use; its factor is read only where `due`. done: new ones are in place.
+  template <class JobAt>
+  Refreshed at(Lane<Space>& lane, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
+    updates_ = t;
+    Refreshed seen = Refreshed::not_needed;
+    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = settle(lane, side, t, job_at(from));
+    if (due == Due::no) return seen;
+    if (due == Due::first || staleness_ == 0) return run(lane, side, t, job_at(t));
+    send(lane, side, t, job_at(t));
+    return seen;
+  }
+  // An update without a refresh point, or none to look at.
+  void pass(std::int64_t t) { updates_ = t; }
+  // All sides have results of update t that came by another way: first bases.
+  void renew(std::int64_t t);
+
+  RefreshAges ages() const;
+  std::size_t sides() const { return sides_.size(); }
+
+ private:
+  struct SideState {
+    RefreshSide side;
+    std::int64_t* dispatched = nullptr;     // update of the snapshot in flight, 0: none
+    std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from, 0: none
+    Matrix<float, Space> snapshot = {};
+    std::shared_ptr<RefreshTask> task = {};  // on the host
+  };
+
+  Refreshed run(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
+  void send(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
+  // Takes the result in flight, if it is to be seen at update t.
+  Refreshed settle(Lane<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
+  void submit(Lane<Space>&, SideState&, const RefreshJob<Space>&);
+  Refreshed take(Lane<Space>&, SideState&, const RefreshJob<Space>&);
+
+  std::int64_t staleness_ = 0;
+  bool eager_ = false;
+  std::int64_t updates_ = 0;
+  std::vector<SideState> sides_;
+  std::vector<std::int64_t> own_counters_;  // inline: they are no state
+};
+
+}  // namespace sestina

@@ -1,0 +1,50 @@
+#include "core/optimizer/refresh/refresh_workers.hpp"
+
+#include <omp.h>
+
+namespace sestina {
+namespace {
+
+std::shared_ptr<WorkerLanes> make_lanes(int workers, std::size_t scratch, bool deterministic) {
+  auto lanes = std::make_shared<WorkerLanes>();
+  for (int i = 0; i < workers; ++i) {
+    const Serial exec{Kokkos::NewInstance{}};
+    lanes->push_back(
+        {.exec = exec, .gemm = Gemm<Serial>(exec, deterministic), .workspace = Workspace<Serial>(scratch)});
+  }
+  return lanes;
+}
+
+}  // namespace
+
+RefreshTask::RefreshTask(const Room& room, Storage kept)
+    : kept_(std::move(kept)),
+      basis_("sestina::new_basis", room.basis),
+      root_("sestina::new_root", room.root),
+      order_("sestina::new_order", room.order) {}
+
+void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
+  job_ = job;
+  if (job.basis.extent(0) > 0) job_.new_basis = {basis_.data(), job.basis.extent(0), job.basis.extent(1)};
+  if (job.order.extent(0) > 0) job_.order = {order_.data(), job.order.extent(0)};
+  if (job.root.extent(0) > 0) job_.root = {root_.data(), job.root.extent(0), job.root.extent(1)};
+  SESTINA_REQUIRE(
+      job_.new_basis.size() <= basis_.size() && job_.order.size() <= order_.size() && job_.root.size() <= root_.size(),
+      "{}: room for {}, {} and {}", job.name, basis_.size(), order_.size(), root_.size());
+}
+
+void RefreshTask::run(std::size_t worker) {
+  if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
+  outcome_ = compute_refresh((*lanes_)[worker], job_);
+}
+
+RefreshWorkers::RefreshWorkers(const WorkerPool::Setting& setting, std::size_t scratch, std::size_t most,
+                               bool deterministic)
+    : lanes_(make_lanes(setting.workers, scratch, deterministic)), pool_(setting, most) {}
+
+void RefreshWorkers::submit(const std::shared_ptr<RefreshTask>& task) {
+  task->set_lanes(lanes_);
+  pool_.submit(task);
+}
+
+}  // namespace sestina

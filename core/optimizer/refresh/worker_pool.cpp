@@ -1,0 +1,162 @@
+#include "core/optimizer/refresh/worker_pool.hpp"
+
+#include <cxxabi.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/quiet_threads.hpp"
+
+namespace sestina {
+
+using Task = std::shared_ptr<WorkerTask>;
+
+struct WorkerPool::Shared {
+  Setting setting;
+  std::mutex mutex;
+  std::condition_variable for_workers, for_waiters;
+  std::vector<Task> queue;  // a heap: the next one in front
+  std::uint64_t submitted = 0;
+  int alive = 0, busy = 0;
+  bool stopping = false;
+
+  static bool later(const Task& a, const Task& b) {
+    if (a->deadline != b->deadline) return a->deadline > b->deadline;
+    if (a->cost != b->cost) return a->cost < b->cost;
+    return a->order_ > b->order_;
+  }
+
+  Task next() {
+    std::unique_lock lock(mutex);
+    for_workers.wait(lock, [&] { return stopping || !queue.empty(); });
+    if (stopping) return {};
+    std::pop_heap(queue.begin(), queue.end(), later);
+    Task task = std::move(queue.back());
+    queue.pop_back();
+    task->state_.store(WorkerTask::State::running, std::memory_order_relaxed);
+    ++busy;
+    return task;
+  }
+
+  void finish(WorkerTask& task, std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    task.error_ = std::move(error);
+    --busy;
+    task.state_.store(WorkerTask::State::done, std::memory_order_release);
+    for_waiters.notify_all();
+  }
+
+  // However a thread ends, nobody waits for what it had in hand.
+  struct Presence {
+    Shared& pool;
+    Task task = {};
+    ~Presence() {
+      if (task)
+        pool.finish(*task, std::make_exception_ptr(Error(ExitCode::unavailable, "the worker that had it is gone")));
+      const std::lock_guard lock(pool.mutex);
+      --pool.alive;
+      pool.for_waiters.notify_all();
+    }
+  };
+
+  void work(std::size_t worker) {
+    Presence presence{*this};
+    if (setting.priority != 0)  // of this thread alone, on Linux
+      setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + setting.priority);
+    while ((presence.task = next())) {
+      std::exception_ptr error;
+      try {
+        if (setting.before_task) setting.before_task(*presence.task);
+        presence.task->run(worker);
+      } catch (const abi::__forced_unwind&) {
+        throw;  // the thread is being ended: Presence says so
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const Task task = std::exchange(presence.task, nullptr);
+      finish(*task, std::move(error));
+    }
+  }
+};
+
+void WorkerTask::collect() {
+  state_.store(State::idle, std::memory_order_relaxed);
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    fail(e.code(), "{}: {}", name, e.what());
+  } catch (const std::exception& e) {
+    fail(ExitCode::internal, "{}: {}", name, e.what());
+  } catch (...) {
+    fail(ExitCode::internal, "{}: its worker threw something unknown", name);
+  }
+}
+
+WorkerPool::WorkerPool(const Setting& setting, std::size_t most) : shared_(std::make_shared<Shared>()) {
+  shared_->setting = setting;
+  shared_->queue.reserve(most);
+  shared_->alive = setting.workers;
+  for (int i = 0; i < setting.workers; ++i)
+    threads_.push_back(quiet_thread([shared = shared_, i] { shared->work(static_cast<std::size_t>(i)); }));
+  if (setting.cores.empty()) return;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int core : setting.cores) CPU_SET(static_cast<std::size_t>(core), &cores);
+  for (std::thread& thread : threads_)
+    if (const int error = pthread_setaffinity_np(thread.native_handle(), sizeof cores, &cores); error != 0) {
+      stop();
+      fail(ExitCode::bad_deck, "optimizer.refresh.cores: this process may run on none of [{}] ({})",
+           fmt::join(setting.cores, ", "), std::strerror(error));
+    }
+}
+
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->stopping = true;
+  shared_->queue.clear();
+  shared_->for_workers.notify_all();
+  const std::chrono::duration<double> limit(shared_->setting.timeout);
+  const bool over = shared_->for_waiters.wait_for(lock, limit, [&] { return shared_->busy == 0; });
+  lock.unlock();
+  for (std::thread& thread : threads_) {
+    if (over)
+      thread.join();
+    else
+      thread.detach();  // what it holds belongs to it as well
+  }
+  threads_.clear();
+}
+
+void WorkerPool::submit(const Task& task) {
+  const std::lock_guard lock(shared_->mutex);
+  task->state_.store(WorkerTask::State::waiting, std::memory_order_relaxed);
+  task->order_ = shared_->submitted++;
+  shared_->queue.push_back(task);
+  std::push_heap(shared_->queue.begin(), shared_->queue.end(), Shared::later);
+  shared_->for_workers.notify_one();
+}
+
+void WorkerPool::wait(const WorkerTask& task) {
+  if (task.done()) return;
+  std::unique_lock lock(shared_->mutex);
+  const double seconds = shared_->setting.timeout;
+  const auto settled = [&] { return task.done() || shared_->alive == 0; };
+  shared_->for_waiters.wait_for(lock, std::chrono::duration<double>(seconds), settled);
+  if (task.done()) return;
+  if (shared_->alive == 0) fail(ExitCode::unavailable, "{}: no refresh worker is left to compute it", task.name);
+  shared_->setting.timeout = 0;  // nobody waits for that worker again
+  fail(ExitCode::unavailable, "waited {:g} s for the refresh of {} (run.abort_timeout): its worker is late or hangs",
+       seconds, task.name);
+}
+
+}  // namespace sestina

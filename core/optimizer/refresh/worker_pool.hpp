@@ -1,0 +1,72 @@
+// A few threads beside those that compute: they run tasks by deadline, and whoever needs a result waits for it at most
+// a given time. Knows nothing of matrices. No Kokkos.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace sestina {
+
+// Something to do, again and again perhaps. It belongs to the one who submits it and, while it is queued or running, to
+// the pool as well, so that a thread that hangs never reads memory that is gone.
+class WorkerTask {
+ public:
+  enum class State : std::uint8_t { idle, waiting, running, done };
+
+  virtual ~WorkerTask() = default;
+  virtual void run(std::size_t worker) = 0;  // on one of the pool's threads; what it throws is kept
+
+  std::string name;           // for messages
+  std::int64_t deadline = 0;  // the smallest goes first
+  double cost = 0;            // of equal deadlines the largest
+
+  bool idle() const { return state_.load(std::memory_order_acquire) == State::idle; }
+  bool done() const { return state_.load(std::memory_order_acquire) == State::done; }
+  // Once it is done: throws what run() threw, as an Error that names the task; back to idle.
+  void collect();
+
+ private:
+  friend class WorkerPool;
+  std::atomic<State> state_{State::idle};
+  std::uint64_t order_ = 0;
+  std::exception_ptr error_;
+};
+
+class WorkerPool {
+ public:
+  struct Setting {
+    int workers = 1;
+    std::vector<int> cores;  // that they may run on; empty: wherever the process may
+    int priority = 0;        // added to the nice value of the threads
+    double timeout = 60;     // seconds that a wait lasts
+    // Called ahead of each task, by its worker: tests delay, throw and hang here.
+    std::function<void(const WorkerTask&)> before_task = {};
+  };
+  // most: tasks that are in the pool at one time. Error(bad_deck) for cores that there are not.
+  WorkerPool(const Setting&, std::size_t most);
+  // Drops what waits, lets what runs end, though not for longer than the timeout.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // An idle task. Takes one lock, allocates nothing.
+  void submit(const std::shared_ptr<WorkerTask>&);
+  // Returns when it is done. Error(unavailable) with its name when the timeout is over or no worker is left.
+  void wait(const WorkerTask&);
+
+ private:
+  void stop();
+
+  struct Shared;  // with the threads, which may outlive the pool when they hang
+  std::shared_ptr<Shared> shared_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sestina
