@@ -11,7 +11,7 @@
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "core/layout/tensor_sums.hpp"
-#include "core/session.hpp"
+#include "core/stage.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/machine_peak.hpp"
 #include "kernels/model/activation.hpp"
@@ -36,7 +36,7 @@ class KernelBench {
   using A = Acc<T>;
   KernelBench(const Exec& exec, const Options& options, const BenchArguments& arguments)
       : exec_(exec), config_(options.model), arguments_(arguments), gemm_(exec, options.run.deterministic) {
-    batch_ = session_setting(options).micro_batch;
+    batch_ = pass_setting(options).micro_batch;
     sequence_ = options.data.sequence_length;
     rows_ = static_cast<std::size_t>(batch_) * static_cast<std::size_t>(sequence_);
   }

@@ -11,8 +11,6 @@ namespace {
 
 using Kind = ParallelOptions::Schedule;
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 // The pipeline as it is played through, action by action.
 class Play {
  public:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
+#include "core/layout/plan.hpp"
 
 namespace sestina {
 

@@ -4,12 +4,6 @@
 #include <numeric>
 
 namespace sestina {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 template <class Exec, class T>
 void Executor<Exec, T>::initialise(std::uint64_t seed) {
   for (auto& run : runs_) {

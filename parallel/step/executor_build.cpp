@@ -8,8 +8,6 @@
 namespace sestina {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 PassSetting share_setting(const Options& options, const BatchShare& share) {
   PassSetting setting = pass_setting(options);
   setting.micro_batch = share.micro_batch;
