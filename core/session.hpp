@@ -7,6 +7,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/accumulation_tree.hpp"
 #include "core/layout/model_part.hpp"
+#include "core/model/formed_weights.hpp"
 #include "core/model/transformer.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
@@ -18,7 +19,8 @@ namespace sestina {
 struct SessionSetting {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
-  int micros = 1;  // micro-batches of a step
+  int micros = 1;          // micro-batches of a step
+  std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
 };
 SessionSetting session_setting(const Options&);
 
@@ -53,10 +55,16 @@ class Session {
   GradientNorm<Exec, T>& norm() { return *norm_; }
   double gradient_norm();  // of one rank
   void update(std::int64_t t, double factor, double gradient_scale);
+  // Behind update t, with all weights there: where the form of the weights says so, they are merged.
+  bool merges_behind(std::int64_t t) const { return sestina::merges_behind(config(), t); }
+  void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
+  // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>. They fence.
+  void set_dense(const std::string& weight, const Acc<T>* host);
+  void get_dense(const std::string& weight, Acc<T>* host);
   Optimizer<Exec, T>& optimizer() { return *optimizer_; }
   QkClip<Exec, T>* qk_clip() { return qk_clip_.get(); }  // null without optimizer.qk_clip
 
-  std::vector<StateField> model_fields() const;  // master weights, "/model/<HF name>"
+  std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
   std::vector<StateField> optimizer_fields() const;
   std::vector<StateField> fields() const;  // both
   void copy_to_host(const StateField&, void* host) const;
@@ -86,6 +94,7 @@ class Session {
     return {batch_.data() + static_cast<std::size_t>(row) * batch_.extent(1), batch_.extent(1)};
   }
   void backward_pass(double gradient_scale, int micro);
+  StateField frozen_field(std::size_t tensor) const;
   LayerRange all_layers() const { return {0, static_cast<int>(model_.config().num_hidden_layers)}; }
   Session(const Exec&, const ModelPart&, const SessionSetting&, const RankLayout&, GroupOps<Exec>*, bool training);
 

@@ -2,10 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "app/start/deck_layers.hpp"
+#include "app/train/dense_reader.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;
@@ -35,6 +37,7 @@ Options options_of(const Source& source, DeckArguments layers) {
   layers.hf = source.hf;
   for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
+  deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
   const Options options = Options::read(deck);
   require_one_rank(deck, options.parallel);
   deck.finish();
@@ -66,17 +69,26 @@ void restore(Session<Exec, T>& session, const CheckpointReader& reader, const st
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
 }
 
-template <class Exec, class T>
-void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
-                        const std::string& folder) {
-  const SafeTensors file = open_hf_weights(folder, whole);
+namespace {
+
+// Fields and weights in another form from the tensors of a dense model, which read(spec, out) gives whole.
+template <class Exec, class T, class Read>
+void restore_dense(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
+                   const Read& read) {
   std::map<std::string, TensorSpec> specs;
-  for (const TensorSpec& spec : tensor_specs(whole)) specs["/model/" + spec.name] = spec;
+  for (const TensorSpec& spec : tensor_specs(dense_model(whole))) specs["/model/" + spec.name] = spec;
   std::vector<float> host, slab;
+  for_each_formed(session.weights(), [&](const FormedWeight& weight) {
+    host.resize(static_cast<std::size_t>(weight.rows * weight.cols));
+    read(specs.at("/model/" + weight.name), host.data());
+    session.set_dense(weight.name, host.data());
+  });
   for (const StateField& field : fields) {
-    const TensorSpec& spec = specs.at(field.path);
+    const auto found = specs.find(field.path);
+    if (found == specs.end()) continue;  // a part of a weight that was set
+    const TensorSpec& spec = found->second;
     host.resize(static_cast<std::size_t>(spec.elements()));
-    read_hf_tensor(file, spec, host.data(), folder);
+    read(spec, host.data());
     slab.clear();
     const std::int64_t first = field.has_all_columns() ? 0 : field.col_begin;
     for (std::int64_t row = field.row_begin; row < field.row_end; ++row) {
@@ -87,13 +99,32 @@ void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>
   }
 }
 
+}  // namespace
+
+template <class Exec, class T>
+void restore_hf_weights(Session<Exec, T>& session, const std::vector<StateField>& fields, const ModelConfig& whole,
+                        const std::string& folder) {
+  const SafeTensors file = open_hf_weights(folder, whole);
+  restore_dense(session, fields, whole,
+                [&](const TensorSpec& spec, float* out) { read_hf_tensor(file, spec, out, folder); });
+}
+
+template <class Exec, class T>
+void restore_model(Session<Exec, T>& session, const CheckpointReader& reader, const std::vector<StateField>& fields,
+                   const ModelConfig& whole, ExitCode nonfinite) {
+  if (std::all_of(fields.begin(), fields.end(), [&](const StateField& field) { return reader.has(field.path); }))
+    return restore(session, reader, fields, false, nonfinite);
+  const DenseReader dense(reader);
+  restore_dense(session, fields, whole, [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
+}
+
 template <class Exec, class T>
 void restore_weights(Session<Exec, T>& session, const Source& source) {
   if (!source.hf.empty()) {
     restore_hf_weights(session, session.model_fields(), session.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore(session, reader, session.model_fields(), false, ExitCode::diverged);
+    restore_model(session, reader, session.model_fields(), session.config(), ExitCode::diverged);
   }
   session.weights_changed();
 }
@@ -101,6 +132,8 @@ void restore_weights(Session<Exec, T>& session, const Source& source) {
 #define SESTINA_RESTORE(Exec, T)                                                                                   \
   template void restore<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool, \
                                  ExitCode);                                                                        \
+  template void restore_model<Exec, T>(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, \
+                                       const ModelConfig&, ExitCode);                                              \
   template void restore_weights<Exec, T>(Session<Exec, T>&, const Source&);                                        \
   template void restore_hf_weights<Exec, T>(Session<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
                                             const std::string&);

@@ -25,6 +25,12 @@ template <class Exec, class T>
 void restore(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
              ExitCode nonfinite = ExitCode::bad_data);
 
+// Fields of weights from a checkpoint that has them, or in another form: by way of dense weights. whole: the model of
+// the session.
+template <class Exec, class T>
+void restore_model(Session<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, const ModelConfig& whole,
+                   ExitCode nonfinite = ExitCode::bad_data);
+
 // A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
 void restore_weights(Session<Exec, T>&, const Source&);

@@ -155,7 +155,8 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   const double factor = schedule_.factor(step_ + 1);
   const bool diagnose = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
   if (diagnose) diagnostics_->before_update(exec_);
-  model_.update(step_ + 1, factor, clip_scale(norm, options_.train.clip_norm));
+  model_.update(step_ + 1, factor,
+                clip_scale(norm, clip_norm_at(options_.model.linear, options_.train.clip_norm, step_ + 1)));
   clock_.end(Phase::optimizer);
   note_refresh_failures();
   ++step_;
@@ -379,7 +380,7 @@ void Trainer<Exec, T>::load() {
                                                                 : Verify::all,
                                 setup_.poll);
   if (setup_.weights_only) {
-    restore(model_.session(), reader, model_.model_fields(), false);
+    restore_model(model_.session(), reader, model_.model_fields(), options_.model);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
     if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already

@@ -40,6 +40,9 @@ void print_sizes(const RunPlan& run) {
              m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
   fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
              sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
+  if (!m.linear.is_dense())
+    fmt::print("weights     {}: {} parameters are trained\n", m.linear.form,
+               with_unit(static_cast<double>(trainable_count(m)), ""));
   const LocalBatch batch = local_batch(o);
   fmt::print("step        {} sequences of {} tokens, {} at a time{}, {}{}\n", o.train.global_batch,
              o.data.sequence_length, batch.micro, o.parallel.dp > 1 ? " on each data-parallel rank" : "",

@@ -1,6 +1,7 @@
 #include "core/model/block.hpp"
 
 #include "core/model/attention_layer.hpp"
+#include "core/model/linear.hpp"
 #include "core/model/mlp_layer.hpp"
 #include "core/model/norm_layer.hpp"
 
@@ -54,14 +55,20 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
   const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
   {
     auto inner_frame = context.workspace.frame();
-    MlpGradients<Exec, T> d{unnormed, take_rows<T>(context, c.intermediate_size)};
+    MlpGradients<Exec, T> d{unnormed,
+                            take_rows<T>(context, c.intermediate_size),
+                            take_passed<T>(context, w.up),
+                            take_passed<T>(context, w.down),
+                            {}};
+    if (!w.down.formed.empty()) d.forward_inner = take_rows<T>(context, c.intermediate_size);
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
-    mlp_backward_weight<Exec, T>(context, a, d, accumulate, g);
+    mlp_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
   }
   AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()),
-                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width())};
+                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width()),
+                                take_passed<T>(context, w.qkv), take_passed<T>(context, w.o)};
   attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
-  attention_backward_weight<Exec, T>(context, a, d, accumulate, g);
+  attention_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
 }
 
 #define SESTINA_BLOCK(Exec, T)                                                                                         \

@@ -89,6 +89,8 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options) {
     common.size.gradients = arena_layout(local).elements * width.accumulate;
     (width.shared() ? common.size.master : common.size.weights) =
         width.shared() ? common.size.gradients : matrix_arena_layout(local).elements * width.compute;
+    const std::size_t frozen = frozen_layout(local, width.compute, width.accumulate).elements;
+    common.size.weights += frozen;
     common.size.activations =
         part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
         static_cast<std::size_t>(std::min<std::int64_t>(plan.pp - number, batch.count));
@@ -96,12 +98,14 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options) {
     std::vector<RankMemory> ranks(at(plan.dp * plan.tp), common);
     add_matrices(ranks, stage, local, options, width);
     add_rows(ranks, stage, options, width);
+    for (int rank = 0; rank < plan.tp; ++rank) ranks[at(rank)].checkpoint += frozen;
     all.insert(all.end(), ranks.begin(), ranks.end());
   }
   if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
     RankMemory& only = all.front();
     only.size.master = only.size.gradients;
-    only.checkpoint = only.size.master + only.size.optimizer;
+    only.checkpoint = only.size.master + only.size.optimizer +
+                      frozen_layout(plan.stages.front().specs, width.compute, width.accumulate).elements;
   }
   return all;
 }

@@ -144,6 +144,7 @@ void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double g
   if (!gather_) {
     const TraceSpan span(trace_, "optimizer");
     session_->update(t, factor, gradient_scale);
+    session_->merge_if_due(t);
     exec_.fence("update");  // so that its time is that of this step
     return;
   }
@@ -168,6 +169,9 @@ void DistributedSession<Exec, T>::update(std::int64_t t, double factor, double g
   }
   exec_.fence("gather");
   gather_->start();
+  if (!session_->merges_behind(t)) return;
+  gather_->finish();  // every rank merges all weights, alike
+  session_->merge_if_due(t);
 }
 
 template <class Exec, class T>

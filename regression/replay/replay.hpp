@@ -29,4 +29,8 @@ Outcome replay_orthogonalize(const Space&, const Hdf5Reader&);
 template <class Exec>
 Outcome replay_adamw(const Exec&, const Hdf5Reader&);
 
+// Replays a file of kind = "cayley-neumann", "poet-linear", "poet-int8" or "poet-train" on one space.
+template <class Space>
+Outcome replay_poet(const Space&, const Hdf5Reader&);
+
 }  // namespace sestina::replay
