@@ -43,6 +43,7 @@ PassSetting pass_setting(const Options& options) {
   setting.deterministic = options.run.deterministic;
   setting.mask_documents = options.data.mask_documents;
   setting.micros = options.train.global_batch / setting.micro_batch;
+  setting.seed = options.run.seed;
   return setting;
 }
 
@@ -75,6 +76,17 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
 template <class Exec, class T>
 void Stage<Exec, T>::initialise(std::uint64_t seed) {
   sestina::initialise<Exec, T>(exec_, arena_, model_.config(), seed);
+  initialise_formed<Exec, T>(exec_, model_, weights_, seed);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::set_dense(const std::string& weight, const Acc<T>* host) {
+  sestina::set_dense<Exec, T>(exec_, model_, find_formed<Exec, T>(weights_, weight), setting_.seed, host);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::get_dense(const std::string& weight, Acc<T>* host) {
+  sestina::get_dense<Exec, T>(exec_, model_, find_formed<Exec, T>(weights_, weight), host);
 }
 
 template <class Exec, class T>
@@ -113,8 +125,9 @@ void Stage<Exec, T>::backward_input(const Weights<Exec, T>& weights, Activations
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::backward_weight(Activations<Exec, T>& slot, int micro, BlockHooks& hooks) {
-  model_.backward_weight(slot, adds(micro), gradients_, hooks);
+void Stage<Exec, T>::backward_weight(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, int micro,
+                                     BlockHooks& hooks) {
+  model_.backward_weight(weights, slot, adds(micro), gradients_, hooks);
 }
 
 template <class Exec, class T>
@@ -122,7 +135,28 @@ std::vector<StateField> Stage<Exec, T>::model_fields() const {
   std::vector<StateField> fields;
   for (const auto& tensor : tensors_)
     fields.push_back(field_of(tensor, "/model/" + tensor.spec.name, tensor.master.data()));
+  for (std::size_t i = 0; i < arena_.size(); ++i)
+    if (!arena_.specs()[i].trainable) fields.push_back(frozen_field(i));
   return fields;
+}
+
+template <class Exec, class T>
+StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
+  const TensorSpec& spec = arena_.specs()[tensor];
+  constexpr auto real = [](std::size_t width) {
+    return width == 8 ? DType::f64 : width == 4 ? DType::f32 : DType::bf16;
+  };
+  StateField field;
+  field.path = "/model/" + spec.name;
+  field.dtype = spec.stored == Stored::index  ? DType::i32
+                : spec.stored == Stored::code ? DType::u8
+                                              : real(spec.stored == Stored::sum ? sizeof(Acc<T>) : sizeof(T));
+  field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
+  field.row_end = spec.rows;
+  field.data = arena_.frozen(tensor);
+  field.on_device = !is_host<Exec>;
+  field.saved = arena_.layout().tensors[tensor].saved;
+  return field;
 }
 
 template <class Exec>

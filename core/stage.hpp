@@ -8,6 +8,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/accumulation_tree.hpp"
 #include "core/layout/model_part.hpp"
+#include "core/model/formed_weights.hpp"
 #include "core/model/transformer.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
@@ -18,7 +19,8 @@ namespace sestina {
 struct PassSetting {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
-  int micros = 1;  // micro-batches of a step, of this rank
+  int micros = 1;          // micro-batches of a step, of this rank
+  std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
 };
 // Of a run on one rank.
 PassSetting pass_setting(const Options&);
@@ -47,7 +49,7 @@ class Stage {
   // The same in two calls with other work between them (slots made with split set).
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
-  void backward_weight(Activations<Exec, T>&, int micro, BlockHooks&);
+  void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, int micro, BlockHooks&);
   using Part = typename AccumulationTree<Exec, T>::Part;
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
@@ -61,7 +63,14 @@ class Stage {
   const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
   QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }  // null without optimizer.qk_clip
 
-  std::vector<StateField> model_fields() const;            // master weights, "/model/<HF name>"
+  // Behind update t, with all weights there: where the form of the weights says so, they are merged.
+  bool merges_behind(std::int64_t t) const { return sestina::merges_behind(model_.config(), t); }
+  void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
+  // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>. They fence.
+  void set_dense(const std::string& weight, const Acc<T>* host);
+  void get_dense(const std::string& weight, Acc<T>* host);
+
+  std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
   void weights_changed() { arena_.round_weights(exec_); }  // master weights were written: rounds the compute weights
 
   LayerRange range() const { return model_.range(); }
@@ -75,6 +84,7 @@ class Stage {
   const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // of which something is owned
 
  private:
+  StateField frozen_field(std::size_t tensor) const;
   bool adds(int micro) const { return micro > 0 && !tree_; }  // to the gradients of the micro-batch before
 
   Exec exec_;

@@ -20,7 +20,8 @@ WeightVersions<Exec, T>::WeightVersions(const ModelConfig& config, LayerRange ra
   for (int v = 0; v < depth; ++v)
     views_[static_cast<std::size_t>(v)] = weights_at<Exec, T>(
         config, range, arena.specs(), [&](std::size_t i) { return matrix(v, i); },
-        [&](std::size_t i) { return vector(v, i); });
+        [&](std::size_t i) { return vector(v, i); },
+        [](std::size_t) -> void* { return nullptr; });  // pipelines have dense weights
 }
 
 // Runs of tensors that lie side by side both here and there go in one copy.

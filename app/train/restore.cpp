@@ -2,10 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "app/start/deck_layers.hpp"
+#include "app/train/dense_reader.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;
@@ -29,6 +31,7 @@ Options options_of(const Source& source, DeckArguments layers) {
   layers.hf = source.hf;
   for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
+  deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
   const Options options = Options::read(deck);
   require_one_rank(deck, options.parallel);
   deck.finish();
@@ -61,44 +64,76 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
 }
 
-template <class Exec>
-void restore_hf_weights(const Exec& exec, const std::vector<StateField>& fields, const ModelConfig& whole,
-                        const std::string& folder) {
-  const SafeTensors file = open_hf_weights(folder, whole);
+namespace {
+
+// Fields and weights in another form from the tensors of a dense model, which read(spec, out) gives whole.
+template <class Exec, class T, class Read>
+void restore_dense(Executor<Exec, T>& executor, const std::vector<StateField>& fields, const ModelConfig& whole,
+                   const Read& read) {
   std::map<std::string, TensorSpec> specs;
-  for (const TensorSpec& spec : tensor_specs(whole)) specs["/model/" + spec.name] = spec;
+  for (const TensorSpec& spec : tensor_specs(dense_model(whole))) specs["/model/" + spec.name] = spec;
   std::vector<float> host, slab;
+  for (std::size_t i = 0; i < executor.stage_count(); ++i)
+    for_each_formed(executor.stage(i).weights(), [&](const FormedWeight& weight) {
+      host.resize(static_cast<std::size_t>(weight.rows * weight.cols));
+      read(specs.at("/model/" + weight.name), host.data());
+      executor.stage(i).set_dense(weight.name, host.data());
+    });
   for (const StateField& field : fields) {
-    const TensorSpec& spec = specs.at(field.path);
+    const auto found = specs.find(field.path);
+    if (found == specs.end()) continue;  // a part of a weight that was set
+    const TensorSpec& spec = found->second;
     host.resize(static_cast<std::size_t>(spec.elements()));
-    read_hf_tensor(file, spec, host.data(), folder);
+    read(spec, host.data());
     slab.clear();
     const std::int64_t first = field.has_all_columns() ? 0 : field.col_begin;
     for (std::int64_t row = field.row_begin; row < field.row_end; ++row) {
       const float* from = host.data() + row * spec.cols + first;
       slab.insert(slab.end(), from, from + field.row_elements());
     }
-    copy_from_host(exec, field, slab.data());
+    copy_from_host(executor.exec(), field, slab.data());
   }
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void restore_hf_weights(Executor<Exec, T>& executor, const std::vector<StateField>& fields, const ModelConfig& whole,
+                        const std::string& folder) {
+  const SafeTensors file = open_hf_weights(folder, whole);
+  restore_dense(executor, fields, whole,
+                [&](const TensorSpec& spec, float* out) { read_hf_tensor(file, spec, out, folder); });
+}
+
+template <class Exec, class T>
+void restore_model(Executor<Exec, T>& executor, const CheckpointReader& reader, const std::vector<StateField>& fields,
+                   const ModelConfig& whole, ExitCode nonfinite) {
+  if (std::all_of(fields.begin(), fields.end(), [&](const StateField& field) { return reader.has(field.path); }))
+    return restore(executor.exec(), reader, fields, false, nonfinite);
+  const DenseReader dense(reader);
+  restore_dense(executor, fields, whole, [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
 }
 
 template <class Exec, class T>
 void restore_weights(Executor<Exec, T>& executor, const Source& source) {
   if (!source.hf.empty()) {
-    restore_hf_weights(executor.exec(), executor.model_fields(), executor.config(), source.hf);
+    restore_hf_weights(executor, executor.model_fields(), executor.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore(executor.exec(), reader, executor.model_fields(), false, ExitCode::diverged);
+    restore_model(executor, reader, executor.model_fields(), executor.config(), ExitCode::diverged);
   }
   executor.weights_changed();
 }
 
-#define SESTINA_RESTORE(Exec)                                                                                        \
-  template void restore<Exec>(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool, ExitCode); \
-  template void restore_hf_weights<Exec>(const Exec&, const std::vector<StateField>&, const ModelConfig&,            \
-                                         const std::string&);
+#define SESTINA_RESTORE(Exec) \
+  template void restore<Exec>(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool, ExitCode);
 SESTINA_INSTANTIATE_SPACES(SESTINA_RESTORE)
-#define SESTINA_RESTORE_WEIGHTS(Exec, T) template void restore_weights<Exec, T>(Executor<Exec, T>&, const Source&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE_WEIGHTS)
+#define SESTINA_RESTORE_MODEL(Exec, T)                                                                              \
+  template void restore_model<Exec, T>(Executor<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, \
+                                       const ModelConfig&, ExitCode);                                               \
+  template void restore_weights<Exec, T>(Executor<Exec, T>&, const Source&);                                        \
+  template void restore_hf_weights<Exec, T>(Executor<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
+                                            const std::string&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE_MODEL)
 
 }  // namespace sestina

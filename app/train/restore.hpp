@@ -25,12 +25,18 @@ template <class Exec>
 void restore(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
              ExitCode nonfinite = ExitCode::bad_data);
 
+// Fields of weights from a checkpoint that has them, or in another form: by way of dense weights. whole: the model of
+// the executor.
+template <class Exec, class T>
+void restore_model(Executor<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&,
+                   const ModelConfig& whole, ExitCode nonfinite = ExitCode::bad_data);
+
 // A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
 void restore_weights(Executor<Exec, T>&, const Source&);
 // Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model. Likewise.
-template <class Exec>
-void restore_hf_weights(const Exec&, const std::vector<StateField>&, const ModelConfig& whole,
+template <class Exec, class T>
+void restore_hf_weights(Executor<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);
 
 }  // namespace sestina

@@ -86,7 +86,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
     if (!setup_.checkpoint.empty())
       load();
     else if (!options_.model.from_hf.empty())
-      restore_hf_weights(exec_, executor_.model_fields(), options_.model, options_.model.from_hf);
+      restore_hf_weights(executor_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
   executor_.weights_changed();
   if (options_.metrics.tensors_every > 0)

@@ -105,7 +105,7 @@ void Trainer<Exec, T>::load() {
                                                                 : Verify::all,
                                 setup_.poll);
   if (setup_.weights_only) {
-    restore(exec_, reader, executor_.model_fields(), false);
+    restore_model(executor_, reader, executor_.model_fields(), options_.model);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
     if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already

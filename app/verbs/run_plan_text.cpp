@@ -40,6 +40,9 @@ void print_sizes(const RunPlan& run) {
              m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
   fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
              sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
+  if (!m.linear.is_dense())
+    fmt::print("weights     {}: {} parameters are trained\n", m.linear.form,
+               with_unit(static_cast<double>(trainable_count(m)), ""));
   const LocalBatch batch = local_batch(o);
   fmt::print("step        {} sequences of {} tokens, {} at a time{}, {}{}\n", o.train.global_batch,
              o.data.sequence_length, batch.micro, o.parallel.dp > 1 ? " on each data-parallel rank" : "",
@@ -140,9 +143,10 @@ void print_pipeline(const RunPlan& run) {
   for (int s = 0; s < run.plan.pp; ++s) {
     const auto i = static_cast<std::size_t>(s);
     const LayerRange layers = run.plan.stages[i].layers;
-    fmt::print("  {:<8}{:>10}{:>20}{}\n", s, layers.end - layers.begin == 1 ? std::to_string(layers.begin)
-                                               : fmt::format("{}-{}", layers.begin, layers.end - 1), schedule.slots[i],
-               is_async ? fmt::format("{:>20}", update_delay(run.pipe, s)) : "");
+    fmt::print("  {:<8}{:>10}{:>20}{}\n", s,
+               layers.end - layers.begin == 1 ? std::to_string(layers.begin)
+                                              : fmt::format("{}-{}", layers.begin, layers.end - 1),
+               schedule.slots[i], is_async ? fmt::format("{:>20}", update_delay(run.pipe, s)) : "");
   }
   fmt::print("  time goes right, one row for each rank: 0-9 forward of a micro-batch, a-z backward{}\n",
              run.options.parallel.schedule == ParallelOptions::Schedule::zb_h1 ? ", A-Z weight gradients" : "");

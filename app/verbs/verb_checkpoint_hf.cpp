@@ -5,13 +5,16 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
 #include "app/start/instruction_set.hpp"
+#include "app/start/kokkos_session.hpp"
 #include "app/start/run_dir.hpp"
+#include "app/train/dense_reader.hpp"
 #include "app/train/run_data.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_sums.hpp"
@@ -116,11 +119,14 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   fs::create_directories(output, error);
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", arguments.output, error.message());
 
+  std::optional<KokkosSession> kokkos;  // for what must be merged alone
+  if (find_weight_form(config.linear) != nullptr) kokkos.emplace(0, std::vector<std::string>{});
+  const DenseReader dense(reader);
   std::vector<std::vector<float>> weights;
   std::vector<HfTensor> tensors;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(dense_model(config))) {
     weights.emplace_back(static_cast<std::size_t>(spec.elements()));
-    reader.read(weight_field(spec), weights.back().data());
+    dense.read(spec, weights.back().data());
     tensors.push_back({spec, weights.back().data()});
   }
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
@@ -150,7 +156,7 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
 
   std::vector<StateField> fields;
   std::map<std::string, TensorSpec> specs;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(dense_model(config))) {
     fields.push_back(weight_field(spec));
     fields.back().on_device = true;  // not in memory: the copy below fetches it from the file
     specs[fields.back().path] = spec;

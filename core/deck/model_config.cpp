@@ -37,6 +37,10 @@ std::vector<std::string> family_names() {
 
 std::string at(const char* key) { return std::string("model.") + key; }
 
+void report(Deck& deck, const std::vector<ModelDefect>& found) {
+  for (const ModelDefect& defect : found) deck.error(at(defect.key.c_str()), defect.what, defect.allowed);
+}
+
 ModelConfig read_hf(Deck& deck) {
   for (const char* key : keys)
     if (deck.has(at(key)))
@@ -179,10 +183,16 @@ std::vector<ModelDefect> defects(const ModelConfig& c) {
 }
 
 ModelConfig ModelConfig::read(Deck& deck) {
-  deck.choice("model.linear.form", "dense", {"dense"});
-  if (deck.has("model.from_hf")) return read_hf(deck);
+  const LinearOptions linear = LinearOptions::read(deck);
+  if (deck.has("model.from_hf")) {
+    ModelConfig c = read_hf(deck);
+    c.linear = linear;
+    report(deck, linear_defects(c));
+    return c;
+  }
   const ModelConfig base = read_base(deck);
   ModelConfig c = base;
+  c.linear = linear;
   if (!base.preset.empty()) deck.choice("model.family", name(base.family), {name(base.family)});
   read_sizes(deck, base, c);
   read_rope(deck, base, c);
@@ -193,7 +203,8 @@ ModelConfig ModelConfig::read(Deck& deck) {
   c.initializer_range = deck.number("model.initializer_range", base.initializer_range, {.min = 0});
   c.position =
       deck.choice("model.position", "rope", {"rope", "learned"}) == "learned" ? Position::learned : Position::rope;
-  for (const ModelDefect& defect : defects(c)) deck.error(at(defect.key.c_str()), defect.what, defect.allowed);
+  report(deck, defects(c));
+  report(deck, linear_defects(c));
   return c;
 }
 

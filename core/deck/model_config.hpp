@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/deck/linear_options.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -34,6 +35,7 @@ struct ModelConfig {
   std::string hidden_act;       // "silu" (llama, olmo2, qwen3); "gelu", "gelu_new" (gpt)
   double initializer_range = 0.02;
   enum class Position { rope, learned } position = Position::rope;       // learned: gpt only
+  LinearOptions linear;                                                  // form of the weights inside blocks
   std::int64_t bos_token_id = -1, eos_token_id = -1, pad_token_id = -1;  // -1 = none
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }

@@ -1,7 +1,8 @@
 // All tensors of one rank: one allocation per kind, names are views into it. Master weights and gradients are in
 // Acc<T>; compute weights are a rounded copy of the matrices in T, or, where T is Acc<T>, the master weights
 // themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. What is computed with is
-// there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp).
+// there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp). Frozen
+// tensors lie apart, each in its own type, and have nothing else.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -22,10 +23,13 @@ class Arena {
       : layout_(std::move(layout)),
         values_at_(
             places([](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
-        matrices_at_(places([](const TensorHolding& t) { return t.local.is_vector() ? 0 : elements(t.local); })),
+        matrices_at_(places(
+            [](const TensorHolding& t) { return t.local.is_vector() || !t.local.trainable ? 0 : elements(t.local); })),
+        frozen_at_(frozen_places()),
         values_("sestina::master", values_at_.elements),
         gradient_("sestina::gradient", with_gradients ? layout_.gradient_elements : 0),
-        compute_("sestina::weights", shared ? 0 : matrices_at_.elements) {
+        compute_("sestina::weights", shared ? 0 : matrices_at_.elements),
+        frozen_("sestina::frozen", frozen_at_.elements) {
     for (const TensorHolding& tensor : layout_.tensors) specs_.push_back(tensor.local);
   }
   Arena(const std::vector<TensorSpec>& specs, bool with_gradients) : Arena(lone_layout(specs), with_gradients) {}
@@ -43,16 +47,16 @@ class Arena {
     return {gradient(i).data() + begin(i), at(i).owned_elements()};
   }
   Vector<T, Exec> owned_compute(std::size_t i) const {
-    if (shared || specs_[i].is_vector()) return {};
+    if (shared || specs_[i].is_vector() || !specs_[i].trainable) return {};
     return {compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements()};
   }
   // Of the whole shard, (elements).
   Vector<A, Exec> gradient(std::size_t i) const {
     SESTINA_REQUIRE(gradient_.size() > 0 || layout_.gradient_elements == 0, "an arena without gradients");
-    return {gradient_.data() + at(i).gradient_offset, elements(specs_[i])};
+    return {gradient_.data() + at(i).gradient_offset, specs_[i].trainable ? elements(specs_[i]) : 0};
   }
   Vector<T, Exec> compute(std::size_t i) const {
-    if (shared || specs_[i].is_vector()) return {};
+    if (shared || specs_[i].is_vector() || !specs_[i].trainable) return {};
     return {compute_.data() + matrices_at_.offset[i], elements(specs_[i])};
   }
   // Where the model reads matrix i, and vector i.
@@ -63,6 +67,10 @@ class Arena {
       return compute_.data() + matrices_at_.offset[i];
   }
   A* vector(std::size_t i) const { return value(i); }
+  void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
+  std::size_t frozen_bytes(std::size_t i) const {
+    return elements(specs_[i]) * frozen_width(specs_[i], sizeof(T), sizeof(A));
+  }
   // Its first byte, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
     return specs_[i].is_vector() ? static_cast<void*>(vector(i)) : static_cast<void*>(matrix(i));
@@ -79,18 +87,23 @@ class Arena {
   void round_weights(const Exec& exec) const {
     if constexpr (!shared)
       for (std::size_t i = 0; i < size(); ++i)
-        if (!specs_[i].is_vector() && !at(i).homed) convert<Exec, A, T>(exec, master(i), owned_compute(i));
+        if (!specs_[i].is_vector() && specs_[i].trainable && !at(i).homed)
+          convert<Exec, A, T>(exec, master(i), owned_compute(i));
   }
 
-  std::size_t weight_bytes() const { return compute_.size() * sizeof(T); }
+  std::size_t weight_bytes() const { return compute_.size() * sizeof(T) + frozen_.size(); }
   std::size_t master_bytes() const { return values_.size() * sizeof(A); }
   std::size_t gradient_bytes() const { return gradient_.size() * sizeof(A); }
 
  private:
   static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
-  static std::size_t master_elements(const TensorHolding& tensor) { return tensor.homed ? 0 : tensor.owned_elements(); }
+  static std::size_t master_elements(const TensorHolding& tensor) {
+    return tensor.homed || !tensor.local.trainable ? 0 : tensor.owned_elements();
+  }
   // Values in Acc<T> that the model reads are there for the whole shard, owned or not.
-  static bool kept_whole(const TensorHolding& tensor) { return shared || tensor.local.is_vector(); }
+  static bool kept_whole(const TensorHolding& tensor) {
+    return tensor.local.trainable && (shared || tensor.local.is_vector());
+  }
   const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }
   std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }
   A* value(std::size_t i) const { return values_.data() + values_at_.offset[i]; }
@@ -107,11 +120,18 @@ class Arena {
     return result;
   }
 
+  ArenaLayout frozen_places() const {  // in bytes
+    std::vector<TensorSpec> specs;
+    for (const TensorHolding& tensor : layout_.tensors) specs.push_back(tensor.local);
+    return frozen_layout(specs, sizeof(T), sizeof(A));
+  }
+
   RankLayout layout_;
   std::vector<TensorSpec> specs_;
-  ArenaLayout values_at_, matrices_at_;
+  ArenaLayout values_at_, matrices_at_, frozen_at_;
   Kokkos::View<A*, typename Exec::memory_space> values_, gradient_;
   Kokkos::View<T*, typename Exec::memory_space> compute_;
+  Kokkos::View<std::byte*, typename Exec::memory_space> frozen_;
 };
 
 }  // namespace sestina

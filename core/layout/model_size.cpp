@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/layout/weight_form.hpp"
+
 namespace sestina {
 namespace {
 
@@ -15,7 +17,9 @@ std::size_t sum_bytes(std::initializer_list<std::size_t> elements, std::size_t w
 
 // Bytes of one layer's activations without its input.
 std::size_t inner_bytes(const LayerSizes& s, StorageWidth w) {
-  return sum_bytes({s.h, s.qkv, s.qk, s.attended, s.projected, s.x2, s.h2, s.up, s.down}, w.compute, slot_alignment) +
+  return sum_bytes({s.h, s.qkv, s.qk, s.attended, s.projected, s.x2, s.h2, s.up, s.down, s.kept_qkv, s.kept_o,
+                    s.kept_up, s.kept_down},
+                   w.compute, slot_alignment) +
          sum_bytes({s.lse, s.inverse, s.mean, s.inverse, s.mean, s.inverse_q, s.inverse_k}, w.accumulate,
                    slot_alignment);
 }
@@ -24,9 +28,73 @@ std::size_t product(std::int64_t a, std::int64_t b) {
   return static_cast<std::size_t>(a) * static_cast<std::size_t>(b);
 }
 
+// The linear layers of a block whose weights are in another form than dense, by the groups that lie side by side.
+struct FormedGroups {
+  std::vector<TensorSpec> qkv, o, up, down;  // as dense
+  std::vector<TensorSpec>& operator[](int i) { return i == 0 ? qkv : i == 1 ? o : i == 2 ? up : down; }
+};
+
+FormedGroups formed_groups(const ModelConfig& c, const WeightForm& form) {
+  FormedGroups groups;
+  ModelConfig dense = dense_model(c);
+  dense.num_hidden_layers = 1;  // layers are alike
+  for (const TensorSpec& spec : tensor_specs(dense)) {
+    if (spec.role != Role::matrix) continue;
+    std::vector<TensorSpec>& group = spec.heads > 0                ? groups.qkv
+                                     : spec.cut == TensorCut::rows ? groups.up
+                                     : groups.o.empty()            ? groups.o
+                                                                   : groups.down;
+    group.push_back(spec);
+  }
+  for (int i = 0; i < 4; ++i)
+    if (!std::all_of(groups[i].begin(), groups[i].end(),
+                     [&](const TensorSpec& spec) { return form.fits(c.linear, spec.rows, spec.cols); }))
+      groups[i].clear();
+  return groups;
+}
+
+using Columns = std::int64_t (*)(const LinearOptions&, std::int64_t, std::int64_t);
+
+std::int64_t columns_of(const LinearOptions& options, const std::vector<TensorSpec>& group, Columns columns) {
+  std::int64_t sum = 0;
+  for (const TensorSpec& spec : group) sum += columns(options, spec.rows, spec.cols);
+  return sum;
+}
+
+// Scratch of the layers that are in another form: what their input parts leave for their weight parts, and the most
+// that one pass of one of them takes.
+struct FormBytes {
+  std::size_t passed_attention = 0, passed_mlp = 0;
+  FormScratch scratch;
+};
+
+FormBytes form_bytes(const ModelConfig& c, std::size_t n, StorageWidth w) {
+  FormBytes bytes;
+  const WeightForm* form = find_weight_form(c.linear);
+  if (form == nullptr) return bytes;
+  FormedGroups groups = formed_groups(c, *form);
+  if (!groups.down.empty())  // its input, made again
+    bytes.passed_mlp =
+        rounded(product(static_cast<std::int64_t>(n), c.intermediate_size) * w.compute, scratch_alignment);
+  for (int i = 0; i < 4; ++i) {
+    const std::size_t passed =
+        rounded(product(static_cast<std::int64_t>(n), columns_of(c.linear, groups[i], form->passed)) * w.compute,
+                scratch_alignment);
+    (i < 2 ? bytes.passed_attention : bytes.passed_mlp) += passed;
+    for (const TensorSpec& spec : groups[i]) {
+      const FormScratch one = form->scratch(c.linear, {n, static_cast<std::size_t>(spec.rows),
+                                                       static_cast<std::size_t>(spec.cols), w.compute, w.accumulate});
+      bytes.scratch.forward = std::max(bytes.scratch.forward, one.forward);
+      bytes.scratch.backward = std::max(bytes.scratch.backward, one.backward);
+      bytes.scratch.merge = std::max(bytes.scratch.merge, one.merge);
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
-LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence) {
+LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence, bool recompute) {
   const ModelConfig& c = part.config;
   const std::int64_t n = std::int64_t{micro_batch} * sequence, own = part.own_rows(n);
   const std::int64_t q = c.query_width(), kv = c.key_value_width();
@@ -46,12 +114,17 @@ LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence) {
     s.inverse_q = product(n, post ? 1 : c.num_attention_heads);
     s.inverse_k = product(n, post ? 1 : c.num_key_value_heads);
   }
+  const WeightForm* form = find_weight_form(c.linear);
+  if (form == nullptr || recompute) return s;
+  FormedGroups groups = formed_groups(c, *form);
+  std::size_t* const kept[] = {&s.kept_qkv, &s.kept_o, &s.kept_up, &s.kept_down};
+  for (int i = 0; i < 4; ++i) *kept[i] = product(n, columns_of(c.linear, groups[i], form->kept));
   return s;
 }
 
 std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch, int sequence, StorageWidth w,
                        bool recompute) {
-  const LayerSizes s = layer_sizes(part, micro_batch, sequence);
+  const LayerSizes s = layer_sizes(part, micro_batch, sequence, recompute);
   const auto layers = static_cast<std::size_t>(range.end - range.begin);
   const std::size_t x = rounded(s.x * w.compute, slot_alignment);
   std::size_t total = layers * x + (recompute ? 1 : layers) * inner_bytes(s, w);
@@ -87,21 +160,25 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;
   const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or ahead of a sum
   const std::size_t inner = bytes(n, c.intermediate_size), norms = post ? sums(2 * n) : 0;
-  const std::size_t forward = stream + std::max(inner + whole, norms);
-  const std::size_t backward_mlp = stream + before + whole + inner + whole;
+  const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
+  const std::size_t forward = stream + std::max(inner + whole, norms) + formed.scratch.forward;
+  const std::size_t backward_mlp =
+      stream + before + whole + inner + whole + formed.passed_mlp + formed.scratch.backward;
   const std::size_t backward_attention = stream + before + whole + bytes(n, c.query_width()) +
-                                         bytes(n, c.query_width() + 2 * c.key_value_width()) + std::max(whole, norms);
+                                         bytes(n, c.query_width() + 2 * c.key_value_width()) + std::max(whole, norms) +
+                                         formed.passed_attention + formed.scratch.backward;
   const int slice = logit_rows(part, static_cast<int>(n), w.compute);
   const std::size_t head = 2 * whole + bytes(slice, c.vocab_size) + sums(slice) + sums(2 * std::int64_t{slice});
-  return std::max({forward, backward_mlp, backward_attention, head});
+  return std::max({forward, backward_mlp, backward_attention, head, formed.scratch.merge});
 }
 
 ModelSize model_size(const ModelPart& part, LayerRange range, int micro_batch, int sequence, StorageWidth w,
                      bool recompute, std::size_t optimizer_bytes) {
   const auto specs = tensor_specs(part.config, range);
   ModelSize size;
-  for (const TensorSpec& spec : specs) size.parameters += spec.elements();
-  size.weights = w.shared() ? 0 : matrix_arena_layout(specs).elements * w.compute;
+  for (const TensorSpec& spec : specs) size.parameters += spec.trainable ? spec.elements() : 0;
+  size.weights = (w.shared() ? 0 : matrix_arena_layout(specs).elements * w.compute) +
+                 frozen_layout(specs, w.compute, w.accumulate).elements;
   size.master = size.gradients = arena_layout(specs).elements * w.accumulate;
   size.optimizer = optimizer_bytes;
   size.activations = slot_bytes(part, range, micro_batch, sequence, w, recompute);

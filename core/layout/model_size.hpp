@@ -31,12 +31,14 @@ struct LayerSizes {
   std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
   std::size_t up = 0;         // (N, 2F) gate and up, or (N, F)
   std::size_t down = 0;       // (n, D) output of down_proj ahead of its norm (post-norm)
+  // What weights in another form than dense keep of their forward pass, unless blocks are recomputed.
+  std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
   // In Acc<T>:
   std::size_t lse = 0;                // (B, H, T)
   std::size_t inverse = 0, mean = 0;  // (n) of each of the two norms; mean: LayerNorm
   std::size_t inverse_q = 0, inverse_k = 0;
 };
-LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence);
+LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence, bool recompute = false);
 
 // Bytes of one activation slot: every layer's (with recompute: one layer's and the inputs of all), final norm, losses
 // and the gradient of the residual stream.

@@ -8,7 +8,7 @@ RankLayout lone_layout(const std::vector<TensorSpec>& specs) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     TensorHolding tensor;
     tensor.whole = tensor.local = specs[i];
-    tensor.owned_end = specs[i].rows;
+    tensor.owned_end = specs[i].trainable ? specs[i].rows : 0;
     tensor.gradient_offset = places.offset[i];
     layout.tensors.push_back(tensor);
   }

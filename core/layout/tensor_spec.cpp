@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "core/layout/weight_form.hpp"
+
 namespace sestina {
 namespace {
 
@@ -114,7 +116,7 @@ void layer_specs(Writer& out, const ModelConfig& c, int layer) {
 ArenaLayout layout(const std::vector<TensorSpec>& specs, bool vectors) {
   ArenaLayout result;
   for (const TensorSpec& spec : specs) {
-    if (spec.is_vector() && !vectors) {
+    if (!spec.trainable || (spec.is_vector() && !vectors)) {
       result.offset.push_back(0);
       continue;
     }
@@ -144,7 +146,15 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   for (int layer = range.begin; layer < range.end; ++layer) {
     out.place(layer, 1 + layer);
     const std::size_t before = specs.size();
-    layer_specs(out, c, layer);
+    if (c.linear.is_dense()) {
+      layer_specs(out, c, layer);
+    } else {
+      std::vector<TensorSpec> dense;
+      Writer one(dense);
+      one.place(layer, 1 + layer);
+      layer_specs(one, c, layer);
+      for (TensorSpec& spec : formed_specs(c.linear, dense)) specs.push_back(std::move(spec));
+    }
     if (layer == range.begin) {  // all layers are alike
       const std::size_t each = specs.size() - before, ends = 4;
       specs.reserve(before + each * static_cast<std::size_t>(range.end - range.begin) + ends);
@@ -160,6 +170,32 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
 }
 
 std::vector<TensorSpec> tensor_specs(const ModelConfig& c) { return tensor_specs(c, all_layers(c)); }
+
+std::size_t frozen_width(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
+  switch (spec.stored) {
+    case Stored::compute:
+      return compute;
+    case Stored::sum:
+      return accumulate;
+    case Stored::index:
+      return sizeof(std::int32_t);
+    case Stored::code:
+      return 1;
+  }
+  return 0;
+}
+
+ArenaLayout frozen_layout(const std::vector<TensorSpec>& specs, std::size_t compute, std::size_t accumulate) {
+  constexpr std::size_t alignment = 256;
+  ArenaLayout result;
+  for (const TensorSpec& spec : specs) {
+    result.offset.push_back(spec.trainable ? 0 : result.elements);
+    if (spec.trainable) continue;
+    const std::size_t bytes = static_cast<std::size_t>(spec.elements()) * frozen_width(spec, compute, accumulate);
+    result.elements += (bytes + alignment - 1) / alignment * alignment;
+  }
+  return result;
+}
 
 ArenaLayout arena_layout(const std::vector<TensorSpec>& specs) { return layout(specs, true); }
 ArenaLayout matrix_arena_layout(const std::vector<TensorSpec>& specs) { return layout(specs, false); }

@@ -32,6 +32,14 @@ enum class GradientOf : std::uint8_t {
 enum class Initial : std::uint8_t { normal, ones, zeros };
 enum class Projection : std::uint8_t { none, query, key };  // what makes attention scores
 
+// How a tensor that is not trained is kept; one that is trained: arena.hpp.
+enum class Stored : std::uint8_t {
+  compute,  // as the model computes, without a master
+  sum,      // Acc<T>
+  index,    // 32-bit integers
+  code      // 8-bit integers
+};
+
 struct TensorSpec {
   std::string name;       // "model.layers.0.self_attn.q_proj.weight"
   std::int64_t rows = 0;  // out; length of a vector
@@ -47,17 +55,29 @@ struct TensorSpec {
   Projection projection = Projection::none;
   bool of_norm =
       false;  // its gradient comes with the input part of its layer's backward pass, others' with the weight part
+  // A part of a weight in another form than dense (core/layout/weight_form.hpp).
+  std::string weight{};             // the dense weight's name; "": a tensor by itself
+  int part = -1;                    // in the order of the form
+  bool trainable = true;            // false: frozen; no gradient, no state, on every rank that computes with it
+  Stored stored = Stored::compute;  // frozen
+  double initial_range = 0;         // of Initial::normal; 0: the model's initializer_range
+  // What AdamW makes of it: factor of its rate; updates after which moments and step count begin anew (0: never).
+  double lr_factor = 1;
+  std::int64_t reset_every = 0;
+  bool never_decays = false, eps_on_corrected = true;
   bool is_vector() const { return role == Role::vector; }
   std::int64_t elements() const { return rows * cols; }
 };
+std::size_t frozen_width(const TensorSpec&, std::size_t compute, std::size_t accumulate);  // bytes of an element
 
 struct LayerRange {
   int begin = 0, end = 0;
 };  // layers of one pipeline stage
 
 // Specs of the layers in range (embedding with layer 0; final norm and head with the last), in layer order:
-// q, k, v adjacent, gate, up adjacent. gpt uses the same names plus LayerNorm biases, biases of all its products where
-// attention_bias, and model.embed_positions.weight when positions are learned.
+// q, k, v adjacent, gate, up adjacent; weights of linear layers in the form of the model's options. gpt uses the same
+// names plus LayerNorm biases, biases of all its products where attention_bias, and model.embed_positions.weight when
+// positions are learned.
 std::vector<TensorSpec> tensor_specs(const ModelConfig&, LayerRange);
 std::vector<TensorSpec> tensor_specs(const ModelConfig&);
 inline LayerRange all_layers(const ModelConfig& config) { return {0, static_cast<int>(config.num_hidden_layers)}; }
@@ -75,6 +95,9 @@ struct ArenaLayout {
 ArenaLayout arena_layout(const std::vector<TensorSpec>&);  // every tensor: master weights, gradients, optimizer state
 ArenaLayout matrix_arena_layout(
     const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
+
+// Frozen tensors alone, in bytes, each begun on a multiple of 256; the offset of others is 0.
+ArenaLayout frozen_layout(const std::vector<TensorSpec>&, std::size_t compute, std::size_t accumulate);
 
 // Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows
 // of a tensor are sharded over ranks they are cut between chunks. So no cut changes a sum.

@@ -18,7 +18,9 @@ std::int64_t sum_over_tensors(ModelConfig config, Of of) {
   return one + (layers - 1) * (sum_of(2) - one);
 }
 
-std::int64_t parameter_count(const ModelConfig&);  // tied weights counted once
+// Of the model, in whatever form its weights are trained; tied weights are counted once.
+std::int64_t parameter_count(const ModelConfig&);
+std::int64_t trainable_count(const ModelConfig&);  // of them, or of what stands for them, those that an update changes
 // FLOPs per token of forward and backward: 6 N_matmul + 6 L H (2 h) T; embeddings left out, the head counted once.
 double flops_per_token(const ModelConfig&, std::int64_t sequence);
 

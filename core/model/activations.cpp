@@ -42,6 +42,10 @@ LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std:
   layer.h2 = cut.template matrix<T>(s.h2, own);
   layer.up = cut.template matrix<T>(s.up, n);
   layer.down = cut.template matrix<T>(s.down, own);
+  layer.kept_qkv = cut.template matrix<T>(s.kept_qkv, n);
+  layer.kept_o = cut.template matrix<T>(s.kept_o, n);
+  layer.kept_up = cut.template matrix<T>(s.kept_up, n);
+  layer.kept_down = cut.template matrix<T>(s.kept_down, n);
   layer.lse = cut.template vector<A>(s.lse);
   layer.attention_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
   layer.mlp_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
@@ -62,7 +66,7 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
   storage_ = decltype(storage_)(Kokkos::view_alloc("sestina::activations", Kokkos::WithoutInitializing),
                                 slot_bytes(part, range, micro_batch, sequence, width, recompute));
   Cutter<Exec> cut(storage_.data(), storage_.size());
-  const LayerSizes sizes = layer_sizes(part, micro_batch, sequence);
+  const LayerSizes sizes = layer_sizes(part, micro_batch, sequence, recompute);
   const std::pair<std::int64_t, std::int64_t> rotated(0, c.query_width() + c.key_value_width());
   LayerActivations<Exec, T> layer;
   for (int l = range.begin; l < range.end; ++l) {

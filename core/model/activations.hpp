@@ -19,6 +19,7 @@ struct NormStatistics {
 template <class Exec, class T>
 struct LayerActivations {
   Matrix<T, Exec> x, h, qkv, qk, attended, projected, x2, h2, up, down;
+  Matrix<T, Exec> kept_qkv, kept_o, kept_up, kept_down;  // see LayerSizes; empty where nothing is kept
   Vector<Acc<T>, Exec> lse, inverse_q, inverse_k;
   Vector<Acc<T>, Exec> largest_score;  // (H), not owned; empty unless somebody watches it
   NormStatistics<Exec, T> attention_norm, mlp_norm;

@@ -16,9 +16,10 @@ void attention_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, 
 // Output gradients of the two products, for the weight part.
 template <class Exec, class T>
 struct AttentionGradients {
-  Matrix<T, Exec> projected;  // (N, D)
-  Matrix<T, Exec> attended;   // (N, Q)
-  Matrix<T, Exec> qkv;        // (N, Q + 2K)
+  Matrix<T, Exec> projected;             // (N, D)
+  Matrix<T, Exec> attended;              // (N, Q)
+  Matrix<T, Exec> qkv;                   // (N, Q + 2K)
+  Matrix<T, Exec> passed_qkv, passed_o;  // take_passed of both layers
 };
 
 // d_in (n, D): gradient of the stream ahead of the attention half, from d_out behind it. Also the norms' own gradients.
@@ -31,7 +32,8 @@ void attention_backward_input(Context<Exec>&, const typename Weights<Exec, T>::L
                               const typename Gradients<Exec, T>::Layer&);
 
 template <class Exec, class T>
-void attention_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const AttentionGradients<Exec, T>&,
-                               bool accumulate, const typename Gradients<Exec, T>::Layer&);
+void attention_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::Layer&,
+                               const LayerActivations<Exec, T>&, const AttentionGradients<Exec, T>&, bool accumulate,
+                               const typename Gradients<Exec, T>::Layer&);
 
 }  // namespace sestina

@@ -1,6 +1,7 @@
 #include "core/model/block.hpp"
 
 #include "core/model/attention_layer.hpp"
+#include "core/model/linear.hpp"
 #include "core/model/mlp_layer.hpp"
 #include "core/model/norm_layer.hpp"
 #include "kernels/blas/reduce.hpp"
@@ -55,14 +56,20 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
   const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
   {
     auto inner_frame = context.workspace.frame();
-    MlpGradients<Exec, T> d{unnormed, take_rows<T>(context, c.intermediate_size)};
+    MlpGradients<Exec, T> d{unnormed,
+                            take_rows<T>(context, c.intermediate_size),
+                            take_passed<T>(context, w.up),
+                            take_passed<T>(context, w.down),
+                            {}};
+    if (!w.down.formed.empty()) d.forward_inner = take_rows<T>(context, c.intermediate_size);
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
-    mlp_backward_weight<Exec, T>(context, a, d, accumulate, g);
+    mlp_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
   }
   AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()),
-                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width())};
+                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width()),
+                                take_passed<T>(context, w.qkv), take_passed<T>(context, w.o)};
   attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
-  attention_backward_weight<Exec, T>(context, a, d, accumulate, g);
+  attention_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
 }
 
 template <class Exec, class T>
@@ -79,21 +86,21 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
   const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
   {
     auto inner_frame = context.workspace.frame();
-    MlpGradients<Exec, T> d{unnormed, kept.inner};
+    MlpGradients<Exec, T> d{unnormed, kept.inner, {}, {}, {}};
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
     keep(d.down, kept.down);
   }
-  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv};
+  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv, {}, {}};
   attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
   keep(d.projected, kept.projected);
 }
 
 template <class Exec, class T>
-void block_backward_weight(Context<Exec>& context, const LayerActivations<Exec, T>& a,
-                           const BlockGradients<Exec, T>& kept, bool accumulate,
+void block_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                           const LayerActivations<Exec, T>& a, const BlockGradients<Exec, T>& kept, bool accumulate,
                            const typename Gradients<Exec, T>::Layer& g) {
-  mlp_backward_weight<Exec, T>(context, a, {kept.down, kept.inner}, accumulate, g);
-  attention_backward_weight<Exec, T>(context, a, {kept.projected, {}, kept.qkv}, accumulate, g);
+  mlp_backward_weight<Exec, T>(context, w, a, {kept.down, kept.inner, {}, {}, {}}, accumulate, g);
+  attention_backward_weight<Exec, T>(context, w, a, {kept.projected, {}, kept.qkv, {}, {}}, accumulate, g);
 }
 
 #define SESTINA_BLOCK(Exec, T)                                                                                         \
@@ -109,8 +116,8 @@ void block_backward_weight(Context<Exec>& context, const LayerActivations<Exec, 
                                               LayerActivations<Exec, T>&, Vector<const std::int32_t, Exec>,            \
                                               Matrix<T, Exec>, bool, const typename Gradients<Exec, T>::Layer&,        \
                                               const BlockGradients<Exec, T>&);                                         \
-  template void block_backward_weight<Exec, T>(Context<Exec>&, const LayerActivations<Exec, T>&,                       \
-                                               const BlockGradients<Exec, T>&, bool,                                   \
+  template void block_backward_weight<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                \
+                                               const LayerActivations<Exec, T>&, const BlockGradients<Exec, T>&, bool, \
                                                const typename Gradients<Exec, T>::Layer&);
 SESTINA_INSTANTIATE(SESTINA_BLOCK)
 

@@ -30,7 +30,8 @@ void block_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer
                           Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> gradient, bool accumulate,
                           const typename Gradients<Exec, T>::Layer&, const BlockGradients<Exec, T>& kept);
 template <class Exec, class T>
-void block_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const BlockGradients<Exec, T>& kept,
-                           bool accumulate, const typename Gradients<Exec, T>::Layer&);
+void block_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
+                           const BlockGradients<Exec, T>& kept, bool accumulate,
+                           const typename Gradients<Exec, T>::Layer&);
 
 }  // namespace sestina

@@ -104,16 +104,17 @@ void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig
   using A = Acc<T>;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
+    if (!tensor.local.trainable) continue;
+    const double range = tensor.whole.initial_range > 0 ? tensor.whole.initial_range : config.initializer_range;
     const auto n = static_cast<std::size_t>(tensor.local.elements());
     if (arena.shared || tensor.local.is_vector()) {
-      initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, config.initializer_range, seed,
+      initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, range, seed,
                                {static_cast<A*>(arena.computed_with(i)), n});
       continue;
     }
-    if (arena.master(i).size() < n) initialise_rounded(exec, arena, i, config.initializer_range, seed);
+    if (arena.master(i).size() < n) initialise_rounded(exec, arena, i, range, seed);
     if (arena.master(i).size() > 0)
-      initialise_rows<Exec, A>(exec, tensor, tensor.owned_begin, tensor.owned_end, config.initializer_range, seed,
-                               arena.master(i));
+      initialise_rows<Exec, A>(exec, tensor, tensor.owned_begin, tensor.owned_end, range, seed, arena.master(i));
   }
   arena.round_weights(exec);
   exec.fence("initialise");

@@ -15,8 +15,12 @@ void mlp_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, L
 // What the weight part needs. The gradient of up lies in the activations' own up, which the input part uses up.
 template <class Exec, class T>
 struct MlpGradients {
-  Matrix<T, Exec> down;   // (N, D) gradient of down_proj's output
-  Matrix<T, Exec> inner;  // (N, F) input of down_proj, made again
+  Matrix<T, Exec> down;                    // (N, D) gradient of down_proj's output
+  Matrix<T, Exec> inner;                   // (N, F) input of down_proj, made again
+  Matrix<T, Exec> passed_up, passed_down;  // take_passed of both layers
+  // (N, F) where down_proj is in another form than dense: its input with the bits of the forward pass, so that what is
+  // made again of it has the same bits as what was kept. `inner` becomes this.
+  Matrix<T, Exec> forward_inner;
 };
 
 // d_in (n, D): gradient of the stream ahead of the MLP half, from d_out behind it. Also the norm's own gradients.
@@ -28,7 +32,7 @@ void mlp_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&,
                         const typename Gradients<Exec, T>::Layer&);
 
 template <class Exec, class T>
-void mlp_backward_weight(Context<Exec>&, const LayerActivations<Exec, T>&, const MlpGradients<Exec, T>&,
-                         bool accumulate, const typename Gradients<Exec, T>::Layer&);
+void mlp_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
+                         const MlpGradients<Exec, T>&, bool accumulate, const typename Gradients<Exec, T>::Layer&);
 
 }  // namespace sestina

@@ -5,6 +5,7 @@
 #include "core/model/attention_layer.hpp"
 #include "core/model/block.hpp"
 #include "core/model/head.hpp"
+#include "core/model/linear_form.hpp"
 #include "core/model/norm_layer.hpp"
 #include "core/model/rope_table.hpp"
 #include "kernels/blas/reduce.hpp"
@@ -164,10 +165,10 @@ void Transformer<Exec, T>::backward_input(const Weights<Exec, T>& w, Activations
 }
 
 template <class Exec, class T>
-void Transformer<Exec, T>::backward_weight(Activations<Exec, T>& slot, bool accumulate, const Gradients<Exec, T>& g,
-                                           BlockHooks& hooks) {
+void Transformer<Exec, T>::backward_weight(const Weights<Exec, T>& w, Activations<Exec, T>& slot, bool accumulate,
+                                           const Gradients<Exec, T>& g, BlockHooks& hooks) {
   for (std::size_t i = slot.layers.size(); i-- > 0;) {
-    block_backward_weight<Exec, T>(context_, slot.layers[i], slot.kept[i], accumulate, g.layers[i]);
+    block_backward_weight<Exec, T>(context_, w.layers[i], slot.layers[i], slot.kept[i], accumulate, g.layers[i]);
     hooks.after_backward(1 + range_.begin + static_cast<int>(i));
   }
   if (!first_stage()) return;
@@ -194,6 +195,22 @@ void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool a
   auto frame = workspace_.frame();
   embed_backward<Exec, T>(context_.exec, slot.tokens, whole_rows<T>(context_, slot.gradient), context_.sequence,
                           g.embedding, g.position, workspace_, static_cast<std::int32_t>(part().vocabulary_begin));
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::merge(const Weights<Exec, T>& w, std::uint64_t seed, std::int64_t number) {
+  for_each_formed(
+      w, [&](const FormedWeight& one) { linear_form<Exec, T>(config().linear).merge(context_, one, seed, number); });
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::assign(const FormedWeight& w, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense) {
+  linear_form<Exec, T>(config().linear).assign(context_, w, seed, dense);
+}
+
+template <class Exec, class T>
+void Transformer<Exec, T>::effective(const FormedWeight& w, Matrix<Acc<T>, Exec> dense) {
+  linear_form<Exec, T>(config().linear).effective(context_, w, dense);
 }
 
 template <class Exec, class T>

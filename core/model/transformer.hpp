@@ -57,7 +57,14 @@ class Transformer {
   // targets are the last stage's. after_backward is called for a block when its weights have their gradients.
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
-  void backward_weight(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
+  void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
+                       BlockHooks&);
+
+  // Weights in another form than dense (core/model/linear_form.hpp). Merge number `number` (from 1) of all of them, and
+  // one as a dense weight (out, in) in device memory; they use the same scratch as a pass. May wait for the space.
+  void merge(const Weights<Exec, T>&, std::uint64_t seed, std::int64_t number);
+  void assign(const FormedWeight&, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense);
+  void effective(const FormedWeight&, Matrix<Acc<T>, Exec> dense);
 
   // Sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);

@@ -5,15 +5,17 @@
 namespace sestina {
 namespace {
 
-// Builds views from HF names; matrix(i) and vector(i) give the first element of tensor i.
-template <class Exec, class M, class V, class MatrixOf, class VectorOf>
+// Builds views from HF names; matrix(i) and vector(i) give the first element of tensor i, part(i) that of a part of a
+// weight in another form.
+template <class Exec, class M, class V, class MatrixOf, class VectorOf, class PartOf>
 class Builder {
  public:
   using Views = ModelViews<Exec, M, V>;
 
-  Builder(const ModelConfig& config, const std::vector<TensorSpec>& specs, MatrixOf matrix, VectorOf vector, bool apart)
-      : c_(config), specs_(specs), matrix_(matrix), vector_(vector), apart_(apart) {
-    for (std::size_t i = 0; i < specs.size(); ++i) index_[specs[i].name] = i;
+  Builder(const ModelConfig& config, const std::vector<TensorSpec>& specs, MatrixOf matrix, VectorOf vector,
+          PartOf part, bool apart)
+      : c_(config), specs_(specs), matrix_(matrix), vector_(vector), part_(part), apart_(apart) {
+    for (std::size_t i = 0; i < specs.size(); ++i) index_[specs[i].part == 0 ? specs[i].weight : specs[i].name] = i;
   }
 
   Views build(LayerRange range) const {
@@ -45,6 +47,10 @@ class Builder {
     typename Views::Linear linear;
     linear.bias = vector(at + ".bias", rows);
     const std::size_t first = index_.at(at + ".weight");
+    if (specs_[first].part == 0) {
+      linear.formed = formed(first, rows, cols);
+      return linear;
+    }
     require_rows(first, rows, cols);
     if (!apart_ && lie_together(first)) {
       linear.weight = Matrix<M, Exec>(matrix_(first), rows, cols);
@@ -53,6 +59,22 @@ class Builder {
     for (std::size_t i = first; i == first || (i < specs_.size() && specs_[i].follows); ++i)
       linear.part[static_cast<std::size_t>(linear.parts++)] = Matrix<M, Exec>(matrix_(i), specs_[i].rows, cols);
     return linear;
+  }
+  // Weights in their form, one behind the other until they have so many rows.
+  std::vector<FormedWeight> formed(std::size_t i, std::int64_t rows, std::int64_t cols) const {
+    std::vector<FormedWeight> weights;
+    std::int64_t found = 0;
+    while (found < rows) {
+      SESTINA_REQUIRE(i < specs_.size() && specs_[i].part == 0 && specs_[i].cols == cols, "{} of {} rows in their form",
+                      found, rows);
+      FormedWeight weight{specs_[i].weight, specs_[i].rows, cols, {}};
+      const std::size_t first = i;
+      for (; i < specs_.size() && specs_[i].weight == weight.name; ++i) weight.part.at(i - first) = part_(i);
+      found += weight.rows;
+      weights.push_back(std::move(weight));
+    }
+    SESTINA_REQUIRE(found == rows, "{} rows in their form, {} in the model", found, rows);
+    return weights;
   }
   // Whether the tensors that follow tensor i really do so in memory.
   bool lie_together(std::size_t i) const {
@@ -87,6 +109,7 @@ class Builder {
   const std::vector<TensorSpec>& specs_;
   MatrixOf matrix_;
   VectorOf vector_;
+  PartOf part_;
   bool apart_;
   std::unordered_map<std::string, std::size_t> index_;
 };
@@ -97,31 +120,37 @@ template <class Exec, class T>
 Weights<Exec, T> weights_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena) {
   return weights_at<Exec, T>(
       config, range, arena.specs(), [&](std::size_t i) { return arena.matrix(i); },
-      [&](std::size_t i) { return arena.vector(i); });
+      [&](std::size_t i) { return arena.vector(i); },
+      [&](std::size_t i) { return arena.specs()[i].trainable ? arena.computed_with(i) : arena.frozen(i); });
 }
 
 template <class Exec, class T>
 Weights<Exec, T> weights_at(const ModelConfig& config, LayerRange range, const std::vector<TensorSpec>& specs,
                             const std::function<const T*(std::size_t)>& matrix,
-                            const std::function<const Acc<T>*(std::size_t)>& vector) {
+                            const std::function<const Acc<T>*(std::size_t)>& vector,
+                            const std::function<void*(std::size_t)>& part) {
   return Builder<Exec, const T, const Acc<T>, const std::function<const T*(std::size_t)>&,
-                 const std::function<const Acc<T>*(std::size_t)>&>(config, specs, matrix, vector, false)
+                 const std::function<const Acc<T>*(std::size_t)>&, const std::function<void*(std::size_t)>&>(
+             config, specs, matrix, vector, part, false)
       .build(range);
 }
 
 template <class Exec, class T>
 Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena, bool apart) {
   const auto gradient = [&](std::size_t i) { return arena.gradient(i).data(); };
-  return Builder<Exec, Acc<T>, Acc<T>, decltype(gradient), decltype(gradient)>(config, arena.specs(), gradient,
-                                                                               gradient, apart)
+  const auto part = [&](std::size_t i) -> void* {
+    return arena.specs()[i].trainable ? arena.gradient(i).data() : nullptr;
+  };
+  return Builder<Exec, Acc<T>, Acc<T>, decltype(gradient), decltype(gradient), decltype(part)>(
+             config, arena.specs(), gradient, gradient, part, apart)
       .build(range);
 }
 
-#define SESTINA_WEIGHTS(Exec, T)                                                                                \
-  template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&);         \
-  template Weights<Exec, T> weights_at<Exec, T>(const ModelConfig&, LayerRange, const std::vector<TensorSpec>&, \
-                                                const std::function<const T*(std::size_t)>&,                    \
-                                                const std::function<const Acc<T>*(std::size_t)>&);              \
+#define SESTINA_WEIGHTS(Exec, T)                                                                                   \
+  template Weights<Exec, T> weights_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&);            \
+  template Weights<Exec, T> weights_at<Exec, T>(                                                                   \
+      const ModelConfig&, LayerRange, const std::vector<TensorSpec>&, const std::function<const T*(std::size_t)>&, \
+      const std::function<const Acc<T>*(std::size_t)>&, const std::function<void*(std::size_t)>&);                 \
   template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool);
 SESTINA_INSTANTIATE(SESTINA_WEIGHTS)
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/layout/weight_form.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -56,7 +57,7 @@ bool is_transposed(const TensorSpec& spec) { return spec.role == Role::matrix; }
 
 std::vector<Gpt2Tensor> gpt2_tensors(const ModelConfig& config) {
   std::vector<Gpt2Tensor> tensors;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(dense_model(config))) {
     const std::string name = place_of(spec.name).name;
     const auto known =
         std::find_if(tensors.begin(), tensors.end(), [&](const Gpt2Tensor& tensor) { return tensor.name == name; });

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/layout/weight_form.hpp"
 #include "io/hf/hf_gpt2.hpp"
 #include "io/hf/hf_tokenizer.hpp"
 #include "io/store/finite.hpp"
@@ -23,7 +24,7 @@ namespace {
 
 std::set<std::string> needed_names(const ModelConfig& config) {
   std::set<std::string> names;
-  for (const TensorSpec& spec : tensor_specs(config)) names.insert(spec.name);
+  for (const TensorSpec& spec : tensor_specs(dense_model(config))) names.insert(spec.name);
   return names;
 }
 

@@ -39,4 +39,13 @@ static void set_identity(const Exec& exec, Matrix<float, Exec> x) {
       });
 }
 
+// (Kokkos::deep_copy would allocate its labels.)
+template <class Exec, class T>
+static void set_zero(const Exec& exec, Vector<T, Exec> x) {
+  for_elements(
+      "set_zero", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) x(i) = T(0);
+      });
+}
+
 }  // namespace sestina

@@ -78,5 +78,6 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
   template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
                                Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>);
 SESTINA_INSTANTIATE(SESTINA_ADAMW)
+SESTINA_ADAMW(Serial, float)
 
 }  // namespace sestina

@@ -30,7 +30,9 @@ struct Draft {
 Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const ParallelOptions& parallel,
             bool matrices) {
   Draft out;
-  out.specs = backward_order(stage.specs, [&](std::size_t i) { return (stage.owner[i] != scalar_tensor) == matrices; });
+  out.specs = backward_order(stage.specs, [&](std::size_t i) {
+    return stage.specs[i].trainable && (stage.owner[i] != scalar_tensor) == matrices;
+  });
   for (const int spec : out.specs) {
     out.items.push_back({local[at(spec)].elements(), stage.cost[at(spec)], local[at(spec)].block});
     out.cost.push_back(stage.cost[at(spec)]);

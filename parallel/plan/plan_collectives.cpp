@@ -87,7 +87,8 @@ std::int64_t square_places(const StagePlan& stage, const Options& options) {
   for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
     const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
     const std::int64_t rows = chunk_rows(local);
-    places += stage.is_matrix(number) ? 1 : (local.rows + rows - 1) / rows;
+    const bool whole = stage.is_matrix(number) || !local.trainable;
+    places += whole ? 1 : (local.rows + rows - 1) / rows;
   }
   return places;
 }

@@ -131,6 +131,8 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
     common.size.gradients = arena_layout(local).elements * width.accumulate;
     (width.shared() ? common.size.master : common.size.weights) =
         width.shared() ? common.size.gradients : matrix_arena_layout(local).elements * width.compute;
+    const std::size_t frozen = frozen_layout(local, width.compute, width.accumulate).elements;
+    common.size.weights += frozen;
     common.size.activations =
         part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
         at(recomputes ? 1 : schedule.slots[at(number)]);
@@ -141,12 +143,14 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
     std::vector<RankMemory> ranks(in_stage, common);
     add_matrices(ranks, stage, local, options, width);
     add_rows(ranks, stage, options, width);
+    for (int rank = 0; rank < plan.tp; ++rank) ranks[at(rank)].checkpoint += frozen;
     for (std::size_t i = 0; i < in_stage; ++i) add(all[at(pipe.rank_of(number)) * in_stage + i], ranks[i]);
   }
   if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
     RankMemory& only = all.front();
     only.size.master = only.size.gradients;
-    only.checkpoint = only.size.master + only.size.optimizer;
+    only.checkpoint = only.size.master + only.size.optimizer +
+                      frozen_layout(plan.stages.front().specs, width.compute, width.accumulate).elements;
   }
   return all;
 }

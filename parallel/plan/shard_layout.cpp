@@ -54,6 +54,11 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
     tensor.local = local_spec(tensor.whole, options.model, tp, tp_rank);
+    if (!tensor.whole.trainable) {  // every rank has it and nobody updates it
+      tensor.saved = dp_rank == 0;
+      layout.tensors.push_back(std::move(tensor));
+      continue;
+    }
     const TensorShard shard = tensor_shard(tensor.whole, options.model, tp, tp_rank);
     (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);

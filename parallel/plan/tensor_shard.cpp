@@ -32,6 +32,9 @@ TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int t
 TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
   TensorSpec local{{},         spec.rows, spec.cols,        spec.role,    spec.layer,      spec.block,  spec.follows,
                    spec.heads, spec.cut,  spec.gradient_of, spec.initial, spec.projection, spec.of_norm};
+  local.part = spec.part;
+  local.trainable = spec.trainable;
+  local.stored = spec.stored;
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
   return local;
@@ -40,6 +43,7 @@ TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp,
 TensorSpec local_spec(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
   TensorSpec local = local_shape(spec, model, tp, tp_rank);
   local.name = spec.name;
+  local.weight = spec.weight;
   return local;
 }
 

@@ -202,7 +202,7 @@ double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
 
 template <class Exec, class T>
 void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
-  const double factor = driver.factor(t), clip = options_.train.clip_norm;
+  const double factor = driver.factor(t), clip = clip_norm_at(options_.model.linear, options_.train.clip_norm, t);
   const bool by_stage = options_.parallel.clip_scope == ParallelOptions::ClipScope::stage;
   for (auto& run : runs_) run->update(t, factor, clip_scale(by_stage ? norm_of(*run) : sums_.norm, clip));
 }

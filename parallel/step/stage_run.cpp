@@ -103,7 +103,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.micro = in_update(micro);
   hooks_.span.begin("backward weights", place_.number);
-  stage_.backward_weight(slots_.of(micro), in_update(micro), hooks_);
+  stage_.backward_weight(stage_.weights(), slots_.of(micro), in_update(micro), hooks_);
   hooks_.span.end();
 }
 
@@ -114,6 +114,10 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, double gradient_sc
     versions_.keep(exec_, updates_);
   }
   exchanges_->update(t, factor, gradient_scale);
+  if (stage_.merges_behind(t)) {
+    exchanges_->finish_gather();  // every rank merges all weights, alike
+    stage_.merge_if_due(t);
+  }
   ++updates_;
 }
 

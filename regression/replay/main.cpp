@@ -1,7 +1,9 @@
 // sestina-replay FILE.h5 ...: runs golden files through the program's own code on each execution space; a line per file
 // and space. Exit code 0: all agree, 1: one does not, 65: a file is not understood.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 
 #include "regression/replay/replay.hpp"
 
@@ -9,12 +11,17 @@ namespace {
 
 using namespace sestina;
 
+constexpr const char* kinds[] = {"optimizer", "orthogonalize", "cayley-neumann", "poet-linear",
+                                 "poet-int8", "poet-train",    "pipeline"};
+
 template <class Exec>
 replay::Outcome run(const Exec& exec, const Hdf5Reader& file) {
-  if (file.text("/", "kind") == "pipeline") {
+  const std::string kind = file.text("/", "kind");
+  if (kind == "pipeline") {
     if constexpr (!std::is_same_v<Exec, Serial>) return replay::replay_pipeline(exec, file);
   }
-  if (file.text("/", "kind") == "orthogonalize") return replay::replay_orthogonalize(exec, file);
+  if (kind == "orthogonalize") return replay::replay_orthogonalize(exec, file);
+  if (kind != "optimizer") return replay::replay_poet(exec, file);
   if (file.text("/", "optimizer") == "adamw") {
     if constexpr (!std::is_same_v<Exec, Serial>) return replay::replay_adamw(exec, file);
   }
@@ -33,8 +40,8 @@ bool replay_on(const Exec& exec, const char* path, const Hdf5Reader& file) {
 bool replay_file(const char* path) {
   const Hdf5Reader file(path);
   const std::string format = file.text("/", "format"), kind = file.text("/", "kind");
-  if (format != "sestina-golden" || (kind != "optimizer" && kind != "orthogonalize" && kind != "pipeline"))
-    fail(ExitCode::bad_data, "no rule for {} {}, only for optimizer, orthogonalize and pipeline", format, kind);
+  if (format != "sestina-golden" || std::find(std::begin(kinds), std::end(kinds), kind) == std::end(kinds))
+    fail(ExitCode::bad_data, "no rule for {} {}, only for {}", format, kind, fmt::join(kinds, ", "));
   bool ok = replay_on(Host{}, path, file);
   if (kind != "pipeline" && (kind != "optimizer" || file.text("/", "optimizer") != "adamw"))
     ok = replay_on(Serial{}, path, file) && ok;  // AdamW and whole models run on Host alone

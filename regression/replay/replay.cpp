@@ -17,7 +17,7 @@ void compare(const Hdf5Reader& file, const std::string& name, std::int64_t step,
   for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(want[begin + i]));
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double expected = want[begin + i], difference = std::abs(static_cast<double>(got[i]) - expected);
-    const double of_tolerance = difference / (atol + rtol * std::abs(expected));
+    const double of_tolerance = difference == 0 ? 0 : difference / (atol + rtol * std::abs(expected));
     outcome.error = std::max(outcome.error, difference / largest);
     outcome.of_tolerance = std::max(outcome.of_tolerance, std::isfinite(of_tolerance) ? of_tolerance : INFINITY);
   }

@@ -33,4 +33,8 @@ Outcome replay_adamw(const Exec&, const Hdf5Reader&);
 template <class Exec>
 Outcome replay_pipeline(const Exec&, const Hdf5Reader&);
 
+// Replays a file of kind = "cayley-neumann", "poet-linear", "poet-int8" or "poet-train" on one space.
+template <class Space>
+Outcome replay_poet(const Space&, const Hdf5Reader&);
+
 }  // namespace sestina::replay

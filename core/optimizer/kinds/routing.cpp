@@ -25,7 +25,7 @@ bool glob_match(std::string_view pattern, std::string_view name) {
 }
 
 bool is_matrix_optimized(const TensorSpec& spec, const OptimizerOptions& options) {
-  if (!options.matrix || spec.is_vector()) return false;
+  if (!options.matrix || spec.is_vector() || !spec.trainable) return false;
   bool matrix = spec.role == Role::matrix;
   for (const OptimizerGroup& group : options.group)
     if (group.kind && glob_match(group.match, spec.name)) matrix = *group.kind == options.kind;
@@ -43,7 +43,8 @@ TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
     if (group.lr_multiplier) multiplier = *group.lr_multiplier;
     if (group.weight_decay) rates.weight_decay = *group.weight_decay;
   }
-  rates.lr *= multiplier;
+  rates.lr *= multiplier * spec.lr_factor;
+  if (spec.never_decays) rates.weight_decay = 0;
   return rates;
 }
 
@@ -62,6 +63,7 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
   const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
   std::size_t sum = 0;
   for (const TensorSpec& spec : specs) {
+    if (!spec.trainable) continue;
     if (kind == nullptr || !is_matrix_optimized(spec, options)) {
       sum += 2 * static_cast<std::size_t>(spec.elements()) * accumulate_width;
       continue;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/blas/elementwise.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
@@ -22,7 +23,7 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
                             t.master.data() + m == tensor.master.data() &&
                             (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
                             (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
-      if (adjacent && last.rates.lr == rates.lr && last.rates.weight_decay == rates.weight_decay) {
+      if (adjacent && last.as(tensor, rates)) {
         t.gradient = {t.gradient.data(), m + n};
         t.master = {t.master.data(), m + n};
         if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
@@ -42,15 +43,20 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   AdamWStep step;
   step.beta1 = options_.beta1;
   step.beta2 = options_.beta2;
-  step.eps = options_.eps;
-  step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(t));
-  step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(t));
   step.gradient_scale = gradient_scale;
   step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
+    const std::int64_t every = run.tensor.spec.reset_every, count = every > 0 ? (t - 1) % every + 1 : t;
+    step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
+    step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
+    step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);
     step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;
     const std::size_t n = run.tensor.gradient.size();
+    if (count == 1 && t > 1) {
+      set_zero<Exec, Acc<T>>(exec, {momentum_.data() + run.offset, n});
+      set_zero<Exec, Acc<T>>(exec, {second_moment_.data() + run.offset, n});
+    }
     adamw<Exec, T>(exec, step, run.tensor.gradient, run.tensor.master, {momentum_.data() + run.offset, n},
                    {second_moment_.data() + run.offset, n}, run.tensor.weight);
   }
@@ -71,5 +77,6 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
 
 #define SESTINA_ADAMW(Exec, T) template class AdamW<Exec, T>;
 SESTINA_INSTANTIATE(SESTINA_ADAMW)
+SESTINA_ADAMW(Serial, float)  // replay of golden files
 
 }  // namespace sestina

@@ -1,5 +1,7 @@
 // AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
 // kernel. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
+// Where a tensor's moments begin anew (TensorSpec::reset_every) they and the step count do so ahead of the first update
+// behind it; the count follows from t, so that it needs no place in a checkpoint.
 #pragma once
 #include <string>
 #include <vector>
@@ -29,6 +31,11 @@ class AdamW {
     OwnedTensor<Exec, T> tensor;
     std::size_t offset = 0;
     TensorRates rates;
+    bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
+      const TensorSpec &own = tensor.spec, &spec = other.spec;
+      return rates.lr == r.lr && rates.weight_decay == r.weight_decay && own.reset_every == spec.reset_every &&
+             own.eps_on_corrected == spec.eps_on_corrected;
+    }
   };
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 

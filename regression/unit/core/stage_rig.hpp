@@ -40,6 +40,11 @@ struct StageRig {
       clip->apply(exec);
     }
   }
+  double loss() {
+    forward();
+    stage.model().loss_only(stage.weights(), slot[0], tokens.targets());
+    return stage.model().loss_sum(slot[0]);
+  }
   std::vector<float> logits(int row) {
     const auto n = static_cast<std::size_t>(stage.model().config().vocab_size);
     const Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::memory_space> device("logits", 1, n);

@@ -135,6 +135,7 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
       "[model]\npreset = \"llama-8m\"\nrope_scaling = {factor = 8.0}\n[[data.validation]]\npath = "
       "\"x.jsonl\"\n[[data.source]]\npath = \"x.jsonl\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n",
       "rare", "");
+  rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
   known.merge(keys_of(rare));
   known.insert("model.from_hf");  // needs a folder with a model
   std::set<std::string> documented;

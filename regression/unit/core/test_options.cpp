@@ -167,8 +167,20 @@ TEST(Options, RefusesWhatThisVersionLacks) {
                "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: applies to matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
-  expect_error("[model.linear]\nform = \"lora\"\n",
-               "model.linear.form: unknown value, got \"lora\", allowed \"dense\"");
+  expect_error("[model.linear]\nform = \"sparse\"\n",
+               "model.linear.form: unknown value, got \"sparse\", allowed \"dense\", \"poet-x\", \"lora\"");
+}
+
+TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
+  const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\non_indivisible = \"dense\"\n";
+  expect_error(poet + "[parallel]\ntp = 2\n", "parallel.tp: model.linear.form = \"poet-x\" is not implemented under");
+  expect_error(poet + "[parallel]\npp = 2\n", "parallel.pp: model.linear.form = \"poet-x\" is not implemented in");
+  expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
+  expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[optimizer]\nkind = \"muon\"\n",
+               "optimizer.kind: model.linear.form = \"poet-x\" trains packed rotations");
+  expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
+  expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
+  expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
 }
 
 TEST(Options, PipelinesSayWhatConflicts) {

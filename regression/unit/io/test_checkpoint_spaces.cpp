@@ -1,14 +1,14 @@
 // Checkpoints of what lies in the memory of a space, through the copies that a run makes: weights and optimizer state
-// of every kind out of a session and into another one, to the bit.
+// of every kind out of a stage and into another one, to the bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <limits>
 #include <numeric>
 
-#include "core/session.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/core/stage_rig.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/spaces.hpp"
@@ -30,24 +30,30 @@ OptimizerOptions options_of(const std::string& kind) {
 template <class Space, class T>
 struct Trained {
   OptimizerOptions options;
-  Session<Space, T> session;
+  StageRig<Space, T> rig;
   std::int32_t tokens[18];
 
   Trained(const std::string& kind, std::uint64_t seed, int steps)
-      : options(options_of(kind)), session(Space(), small_model(Family::llama), {2, 8}, &options) {
+      : options(options_of(kind)), rig(small_model(Family::llama), {2, 8}, &options) {
     std::iota(std::begin(tokens), std::end(tokens), 4);
-    session.initialise(seed);
-    session.load(tokens, nullptr);
+    rig.stage.initialise(seed);
+    rig.stage.weights_changed();
+    rig.load(tokens);
     for (int step = 1; step <= steps; ++step) {
-      session.forward_backward(1, 0);
-      session.update(step, 1, 0.5);
+      rig.forward_backward(1, 0);
+      rig.update(step, 1, 0.5);
     }
+  }
+  std::vector<StateField> fields() const {
+    std::vector<StateField> all = rig.stage.model_fields();
+    for (StateField& field : rig.stage.optimizer().state()) all.push_back(std::move(field));
+    return all;
   }
   std::vector<Bytes> contents() const {
     std::vector<Bytes> all;
-    for (const StateField& field : session.fields()) {
+    for (const StateField& field : fields()) {
       all.emplace_back(field.bytes());
-      session.copy_to_host(field, all.back().data());
+      copy_to_host(rig.exec, field, all.back().data());
     }
     return all;
   }
@@ -55,17 +61,16 @@ struct Trained {
     RunState run;
     run.step = 2;
     take_snapshot(
-        session.fields(), run, [this](const StateField& field, void* to) { session.copy_to_host(field, to); },
-        snapshot);
+        fields(), run, [this](const StateField& field, void* to) { copy_to_host(rig.exec, field, to); }, snapshot);
   }
   void restore_from(const std::string& checkpoint) {
     const CheckpointReader reader(checkpoint, Verify::full);
-    for (const StateField& field : session.fields()) {
+    for (const StateField& field : fields()) {
       Bytes host(field.bytes());
       reader.read(field, host.data());
-      session.copy_from_host(field, host.data());
+      copy_from_host(rig.exec, field, host.data());
     }
-    session.weights_changed();
+    rig.stage.weights_changed();
   }
 };
 
@@ -87,17 +92,17 @@ void expect_round_trip(const std::string& kind) {
   const test::TemporaryFolder folder;
   Trained<Space, T> before(kind, 1, 2), after(kind, 77, 0);
   std::size_t held = 0;
-  for (const StateField& field : before.session.fields()) held += field.on_device;
+  for (const StateField& field : before.fields()) held += field.on_device;
   EXPECT_EQ(held > 0, !is_host<Space>) << kind;  // where they lie is what the copies are about
   const std::vector<Bytes> saved = before.contents();
   EXPECT_NE(saved, after.contents()) << kind;
   after.restore_from(save(before, folder));
   EXPECT_TRUE(saved == after.contents()) << kind;
-  EXPECT_EQ(after.session.loss(), before.session.loss()) << kind;  // compute weights were rounded anew
+  EXPECT_EQ(after.rig.loss(), before.rig.loss()) << kind;  // compute weights were rounded anew
   // What lies elsewhere than in fields is not needed to go on.
   for (Trained<Space, T>* run : {&before, &after}) {
-    run->session.forward_backward(1, 0);
-    run->session.update(3, 1, 0.5);
+    run->rig.forward_backward(1, 0);
+    run->rig.update(3, 1, 0.5);
   }
   EXPECT_TRUE(before.contents() == after.contents()) << kind;
 }
@@ -119,8 +124,8 @@ TYPED_TEST(CheckpointSpaces, ASnapshotIsACopyAndReusesItsStorage) {
   Snapshot snapshot;
   run.snapshot_into(snapshot);
   const std::byte* storage = snapshot.storage.data();
-  run.session.forward_backward(1, 0);
-  run.session.update(2, 1, 0.5);
+  run.rig.forward_backward(1, 0);
+  run.rig.update(2, 1, 0.5);
   ASSERT_EQ(snapshot.fields.size(), before.size());
   for (std::size_t i = 0; i < before.size(); ++i) {
     EXPECT_FALSE(snapshot.fields[i].on_device);
@@ -133,18 +138,18 @@ TYPED_TEST(CheckpointSpaces, ASnapshotIsACopyAndReusesItsStorage) {
 
 TYPED_TEST(CheckpointSpaces, AValueThatIsNotFiniteIsNamed) {
   Trained<TypeParam, float> run("muon", 1, 1);
-  for (const std::size_t i : {std::size_t{0}, run.session.fields().size() - 1}) {
-    const StateField field = run.session.fields()[i];
+  for (const std::size_t i : {std::size_t{0}, run.fields().size() - 1}) {
+    const StateField field = run.fields()[i];
     const Bytes good = run.contents()[i];
     Bytes bad = good;
     const float infinity = std::numeric_limits<float>::infinity();
     std::memcpy(bad.data() + bad.size() - sizeof infinity, &infinity, sizeof infinity);
     Snapshot snapshot;
-    run.session.copy_from_host(field, bad.data());
+    run.copy_from_host(rig.exec, field, bad.data());
     run.snapshot_into(snapshot);
     EXPECT_EQ(snapshot.problem.rfind(field.path + " holds a value that is not finite (inf at ", 0), 0u)
         << snapshot.problem;
-    run.session.copy_from_host(field, good.data());
+    run.copy_from_host(rig.exec, field, good.data());
     run.snapshot_into(snapshot);
     EXPECT_EQ(snapshot.problem, "");
   }
@@ -157,11 +162,11 @@ TYPED_TEST(CheckpointSpaces, SlabsAreReadIntoTheSpace) {
   const CheckpointReader reader(save(run, folder), Verify::opened);
   StateField field;
   std::vector<float> whole;
-  for (const StateField& one : run.session.model_fields())
+  for (const StateField& one : run.rig.stage.model_fields())
     if (one.path == "/model/model.layers.0.mlp.up_proj.weight") field = one;
   ASSERT_EQ(field.shape.size(), 2u);
   whole.resize(field.bytes() / sizeof(float));
-  run.session.copy_to_host(field, whole.data());
+  run.copy_to_host(rig.exec, field, whole.data());
   const std::int64_t columns = field.shape[1];
   field.row_begin = 3, field.row_end = 9;
   field.col_begin = 2, field.col_end = 7;
@@ -171,8 +176,8 @@ TYPED_TEST(CheckpointSpaces, SlabsAreReadIntoTheSpace) {
   reader.read(field, host.data());
   const Kokkos::View<float*, typename TypeParam::memory_space> held("held", n);
   field.data = held.data();
-  run.session.copy_from_host(field, host.data());
-  run.session.copy_to_host(field, back.data());
+  run.copy_from_host(rig.exec, field, host.data());
+  run.copy_to_host(rig.exec, field, back.data());
   for (std::size_t i = 0; i < n; ++i)
     EXPECT_EQ(back[i], whole[static_cast<std::size_t>((3 + static_cast<std::int64_t>(i) / 5) * columns + 2) + i % 5])
         << i;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string deck_text(const std::string& precision) {
+std::string deck_text(const std::string& precision, const std::string& linear) {
   return R"(
 [run]
 steps = 8
@@ -40,11 +40,12 @@ precision = ")" +
          precision + R"("
 [metrics]
 every = 2
-)";
+[model.linear]
+)" + linear;
 }
 
 template <class T>
-void expect_no_allocation(const std::string& precision) {
+void expect_no_allocation(const std::string& precision, const std::string& linear = "form = \"dense\"\n") {
   const fs::path folder = fs::temp_directory_path() / ("sestina_step_" + precision + std::to_string(getpid()));
   fs::create_directories(folder);
   std::ofstream(folder / "text.txt") << std::string(4000, 'x') + "some other words";
@@ -52,7 +53,7 @@ void expect_no_allocation(const std::string& precision) {
   spdlog::set_default_logger(logger);
 
   Deck deck;
-  deck.add_text(deck_text(precision), "test deck", folder.string());
+  deck.add_text(deck_text(precision, linear), "test deck", folder.string());
   TrainSetup setup;
   setup.options = Options::read(deck);
   deck.finish();
@@ -75,6 +76,13 @@ void expect_no_allocation(const std::string& precision) {
 
 TEST(StepAllocation, FloatStepAllocatesNothing) { expect_no_allocation<float>("fp32"); }
 TEST(StepAllocation, Bf16StepAllocatesNothing) { expect_no_allocation<bf16>("bf16"); }
+// Between merges, which draw permutations in host memory.
+TEST(StepAllocation, StepInAnotherFormOfWeightsAllocatesNothing) {
+  for (const char* variant : {"fast", "mem", "xq"})
+    expect_no_allocation<float>("fp32", fmt::format("form = \"poet-x\"\nblock_size = 8\nvariant = \"{}\"\n", variant));
+  expect_no_allocation<bf16>("bf16", "form = \"poet-x\"\nblock_size = 8\n");
+  expect_no_allocation<float>("fp32", "form = \"lora\"\n");
+}
 
 }  // namespace
 }  // namespace sestina

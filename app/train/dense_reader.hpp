@@ -1,0 +1,28 @@
+// Dense weights of a checkpoint, in whatever form its run trained them: what is exported, evaluated, or goes on in
+// another form.
+#pragma once
+#include <vector>
+
+#include "core/layout/weight_form.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+
+namespace sestina {
+
+class DenseReader {
+ public:
+  explicit DenseReader(const CheckpointReader&);  // which must outlive it
+
+  const ModelConfig& model() const { return model_; }  // of the checkpoint, with the form of its weights
+  // spec of the dense model, whole, as float32. Kokkos must run where the weight is in another form. A value that is
+  // not finite is an Error(nonfinite).
+  void read(const TensorSpec&, float* out, ExitCode nonfinite = ExitCode::bad_data) const;
+
+ private:
+  template <class T>
+  void merge(const TensorSpec&, const std::vector<TensorSpec>& parts, float* out, ExitCode nonfinite) const;
+
+  const CheckpointReader& reader_;
+  ModelConfig model_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,99 @@
+#include "core/deck/linear_options.hpp"
+
+#include <array>
+#include <numeric>
+
+#include "core/deck/deck.hpp"
+#include "core/deck/options.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr DeckRange count{.min = 1, .max = 1 << 24};
+constexpr DeckRange not_negative{.min = 0};
+
+void read_poet(Deck& deck, LinearOptions& o) {
+  using Variant = LinearOptions::Variant;
+  const std::string variant = deck.choice("model.linear.variant", "fast", {"fast", "mem", "xq"});
+  o.variant = variant == "xq" ? Variant::xq : variant == "mem" ? Variant::mem : Variant::fast;
+  o.block_size = deck.integer("model.linear.block_size", o.block_size, {.min = 2, .max = 1 << 14});
+  o.merge_every = deck.integer("model.linear.merge_every", o.merge_every, count);
+  o.even = deck.choice("model.linear.cnp", "paper", {"paper", "even"}) == "even";
+  o.lr_factor = deck.number("model.linear.lr_factor", o.lr_factor, not_negative);
+  o.init = deck.choice("model.linear.init", "normalized", {"normalized", "gaussian"}) == "gaussian"
+               ? LinearOptions::Init::gaussian
+               : LinearOptions::Init::normalized;
+  o.dense_if_indivisible = deck.choice("model.linear.on_indivisible", "error", {"error", "dense"}) == "dense";
+  o.eps_on_corrected = deck.choice("model.linear.eps_on", "corrected", {"corrected", "uncorrected"}) == "corrected";
+  o.clip_warmup_steps = deck.integer("model.linear.clip_warmup_steps", 0, not_negative);
+  o.clip_warmup_until = deck.integer("model.linear.clip_warmup_until", 0, not_negative);
+  o.clip_start_ratio = deck.number("model.linear.clip_start_ratio", 0, {.min = 0, .max = 1});
+  if (o.variant != Variant::xq) return;
+  o.group_size = deck.integer("model.linear.group_size", o.group_size, {.min = 2, .max = 1 << 16});
+  o.zero_in_range = deck.boolean("model.linear.zero_in_range", true);
+}
+
+void read_lora(Deck& deck, LinearOptions& o) {
+  o.rank = deck.integer("model.linear.rank", o.rank, count);
+  o.alpha = deck.number("model.linear.alpha", o.alpha, {.min = 0, .open_min = true});
+}
+
+}  // namespace
+
+LinearOptions LinearOptions::read(Deck& deck) {
+  LinearOptions options;
+  options.form = deck.choice("model.linear.form", "dense", {"dense", "poet-x", "lora"});
+  if (options.form == "poet-x") read_poet(deck, options);
+  if (options.form == "lora") read_lora(deck, options);
+  return options;
+}
+
+std::vector<ModelDefect> linear_defects(const ModelConfig& c) {
+  const LinearOptions& o = c.linear;
+  const std::array<std::pair<const char*, std::int64_t>, 4> sides = {{{"hidden_size", c.hidden_size},
+                                                                      {"query width", c.query_width()},
+                                                                      {"key and value width", c.key_value_width()},
+                                                                      {"intermediate_size", c.intermediate_size}}};
+  std::vector<ModelDefect> found;
+  std::int64_t common = 0;
+  for (const auto& [name, side] : sides) common = std::gcd(common, side);
+  if (o.form == "lora")
+    for (const auto& [name, side] : sides)
+      if (o.rank > side)
+        found.push_back({"linear.rank", fmt::format("above the {} of {}", name, side), fmt::format("1 to {}", side)});
+  if (o.form != "poet-x" || o.dense_if_indivisible) return found;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 2; size <= common; ++size)
+    if (common % size == 0) sizes.push_back(size);
+  for (const auto& [name, side] : sides) {
+    if (side % o.block_size == 0) continue;
+    found.push_back({"linear.block_size", fmt::format("does not divide the {} of {}", name, side),
+                     fmt::format("{}, or any with model.linear.on_indivisible = \"dense\"", fmt::join(sizes, ", "))});
+    break;
+  }
+  return found;
+}
+
+void require_form_fits(Deck& deck, const Options& options) {
+  const LinearOptions& o = options.model.linear;
+  if (o.is_dense()) return;
+  const std::string form = fmt::format("model.linear.form = \"{}\"", o.form);
+  if (options.parallel.tp > 1)
+    deck.error("parallel.tp", fmt::format("{} is not implemented under tensor parallelism", form), "1");
+  if (options.parallel.pp > 1) deck.error("parallel.pp", fmt::format("{} is not implemented in a pipeline", form), "1");
+  if (options.optimizer.qk_clip > 0)
+    deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
+  if (o.form == "poet-x" && options.optimizer.kind != "adamw" && !o.dense_if_indivisible)
+    deck.error("optimizer.kind", fmt::format("{} trains packed rotations, which are vectors: no matrix is left", form),
+               "adamw");
+}
+
+double clip_norm_at(const LinearOptions& o, double clip_norm, std::int64_t t) {
+  if (o.is_dense() || o.clip_warmup_steps == 0) return clip_norm;
+  const std::int64_t j = t - 1, behind = j % o.merge_every;
+  if (j < o.merge_every || j > o.clip_warmup_until || behind >= o.clip_warmup_steps) return clip_norm;
+  const double risen = static_cast<double>(behind) / static_cast<double>(o.clip_warmup_steps);
+  return clip_norm * (o.clip_start_ratio + (1 - o.clip_start_ratio) * risen);
+}
+
+}  // namespace sestina

@@ -1,0 +1,48 @@
+// [model.linear]: in which form the weights of the linear layers inside blocks are kept and trained. A form is a row of
+// the table in core/layout/weight_form.hpp; `dense` is none. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+class Deck;
+struct ModelConfig;
+struct ModelDefect;
+struct Options;
+
+struct LinearOptions {
+  std::string form = "dense";
+
+  // poet-x
+  enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
+  std::int64_t block_size = 256, merge_every = 200;              // updates between merges
+  bool even = false;                                             // cnp = "even"
+  double lr_factor = 0.5;                                        // of the rotations
+  enum class Init { normalized, gaussian } init = Init::normalized;
+  std::int64_t group_size = 256;  // weights that share a scale (xq)
+  bool zero_in_range = true;      // of their codes; false: the published rule
+  bool dense_if_indivisible = false;
+  bool eps_on_corrected = true;                               // false, as published: eps beside the uncorrected root
+  std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates behind a merge; last update that knows them
+  double clip_start_ratio = 0;                                // of train.clip_norm, right behind a merge
+
+  // lora
+  std::int64_t rank = 8;
+  double alpha = 16;
+
+  bool is_dense() const { return form == "dense"; }
+  static LinearOptions read(Deck&);
+};
+
+// What keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
+std::vector<ModelDefect> linear_defects(const ModelConfig&);
+// Collects errors for what else of a deck does not go with the form.
+void require_form_fits(Deck&, const Options&);
+
+// Clipping threshold of update t (from 1): train.clip_norm, but for the first updates behind a merge, where it rises
+// from clip_start_ratio of it in a line.
+double clip_norm_at(const LinearOptions&, double clip_norm, std::int64_t t);
+
+}  // namespace sestina

@@ -1,0 +1,46 @@
+// Low-rank adaptation (Hu et al. 2021) as a form of weights: W = W0 + (alpha / rank) B A, W0 frozen
+// (core/model/lora.cpp).
+#include "core/layout/lora_form.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sestina {
+namespace {
+
+std::vector<TensorSpec> parts(const LinearOptions& o, const TensorSpec& dense) {
+  TensorSpec base = weight_part(dense, lora_base, "base", dense.rows, dense.cols, Role::matrix);
+  base.trainable = false;
+  base.stored = Stored::compute;
+  base.initial = Initial::zeros;
+  TensorSpec down = weight_part(dense, lora_down, "lora_a", o.rank, dense.cols, Role::matrix);
+  down.initial_range = 1 / std::sqrt(3 * static_cast<double>(dense.cols));  // variance of the published uniform one
+  TensorSpec up = weight_part(dense, lora_up, "lora_b", dense.rows, o.rank, Role::matrix);
+  up.initial = Initial::zeros;
+  return {base, down, up};
+}
+
+FormScratch scratch(const LinearOptions& o, const FormShape& s) {
+  const auto piece = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::size_t thin = piece(s.rows * static_cast<std::size_t>(o.rank) * s.element);
+  const std::size_t wide = piece(s.rows * std::max(s.in, s.out) * s.element);
+  const std::size_t dense = piece(s.out * s.in * s.accumulate);
+  return {thin + wide, thin + wide, 2 * dense};
+}
+
+}  // namespace
+
+WeightForm lora_form() {
+  WeightForm form;
+  form.name = "lora";
+  form.parts = parts;
+  form.fits = [](const LinearOptions& o, std::int64_t out, std::int64_t in) { return o.rank <= std::min(out, in); };
+  form.kept = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
+  form.passed = [](const LinearOptions& o, std::int64_t, std::int64_t) { return o.rank; };
+  form.scratch = scratch;
+  form.merge_every = [](const LinearOptions&) { return std::int64_t{0}; };
+  form.normalised = [](const LinearOptions&) { return false; };
+  return form;
+}
+
+}  // namespace sestina

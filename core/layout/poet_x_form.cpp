@@ -1,0 +1,85 @@
+// POET-X as a form of weights: a frozen base, two permutations, packed rotations of both sides (core/model/poet_x.hpp).
+#include "core/layout/poet_x_form.hpp"
+
+namespace sestina {
+namespace {
+
+std::int64_t packed(const LinearOptions& o, std::int64_t n) { return n * (o.block_size - 1) / 2; }
+
+TensorSpec frozen(TensorSpec spec, Stored stored) {
+  spec.trainable = false;
+  spec.stored = stored;
+  spec.initial = Initial::zeros;
+  return spec;
+}
+
+TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, const char* name, std::int64_t n) {
+  TensorSpec spec = weight_part(dense, part, name, packed(o, n), 1, Role::vector);
+  spec.initial = Initial::zeros;
+  spec.lr_factor = o.lr_factor;
+  spec.reset_every = o.merge_every;
+  spec.never_decays = true;
+  spec.eps_on_corrected = o.eps_on_corrected;
+  return spec;
+}
+
+std::vector<TensorSpec> parts(const LinearOptions& o, const TensorSpec& dense) {
+  const std::int64_t out = dense.rows, in = dense.cols;
+  const bool coded = o.variant == LinearOptions::Variant::xq;
+  std::vector<TensorSpec> specs = {
+      frozen(weight_part(dense, poet_base, coded ? "codes" : "base", out, in, Role::matrix),
+             coded ? Stored::code : Stored::compute),
+      frozen(weight_part(dense, poet_perm_in, "perm_in", in, 1, Role::vector), Stored::index),
+      frozen(weight_part(dense, poet_perm_out, "perm_out", out, 1, Role::vector), Stored::index),
+      rotation(o, dense, poet_rotation_in, "rotation_in", in),
+      rotation(o, dense, poet_rotation_out, "rotation_out", out)};
+  if (!coded) return specs;
+  const std::int64_t groups = (out * in + o.group_size - 1) / o.group_size;
+  specs.push_back(frozen(weight_part(dense, poet_scales, "scales", groups, 1, Role::vector), Stored::sum));
+  specs.push_back(frozen(weight_part(dense, poet_zeros, "zeros", groups, 1, Role::vector), Stored::code));
+  return specs;
+}
+
+bool fits(const LinearOptions& o, std::int64_t out, std::int64_t in) {
+  return out % o.block_size == 0 && in % o.block_size == 0;
+}
+
+std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
+  return o.variant == LinearOptions::Variant::fast ? out : 0;
+}
+
+std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { return in; }
+
+FormScratch scratch(const LinearOptions& o, const FormShape& shape) {
+  const PoetSetting setting = poet_setting(o);
+  const PoetScratch scratch{shape.element, shape.accumulate};
+  return {scratch.forward(setting, shape.rows, shape.out, shape.in),
+          scratch.backward(setting, shape.rows, shape.out, shape.in),
+          scratch.merge(setting, shape.out, shape.in) + scratch.piece(shape.out * shape.in, shape.accumulate)};
+}
+
+}  // namespace
+
+PoetSetting poet_setting(const LinearOptions& o) {
+  PoetSetting setting;
+  setting.block = static_cast<std::size_t>(o.block_size);
+  setting.fourth = o.even ? 2 : 1;
+  setting.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
+  setting.zero_in_range = o.zero_in_range;
+  return setting;
+}
+
+WeightForm poet_x_form() {
+  WeightForm form;
+  form.name = "poet-x";
+  form.parts = parts;
+  form.fits = fits;
+  form.kept = kept;
+  form.passed = passed;
+  form.scratch = scratch;
+  form.merge_every = [](const LinearOptions& o) { return o.merge_every; };
+  form.normalised = [](const LinearOptions& o) { return o.init == LinearOptions::Init::normalized; };
+  return form;
+}
+
+}  // namespace sestina

@@ -1,0 +1,13 @@
+// What the plain half of POET-X (poet_x_form.cpp) and its mathematics share: order of the parts, and the setting. No
+// Kokkos.
+#pragma once
+#include "core/layout/poet_x_size.hpp"
+#include "core/layout/weight_form.hpp"
+
+namespace sestina {
+
+enum PoetPart { poet_base, poet_perm_in, poet_perm_out, poet_rotation_in, poet_rotation_out, poet_scales, poet_zeros };
+
+PoetSetting poet_setting(const LinearOptions&);
+
+}  // namespace sestina

@@ -1,0 +1,54 @@
+// Forms in which the weight of a linear layer is kept and trained, beside dense: what one is to specs, budgets and
+// plans. A form is a row of the table here, and the mathematics that follows it (core/model/linear_form.hpp). Nobody
+// outside a form's own files knows it by name. No Kokkos.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/layout/tensor_spec.hpp"
+
+namespace sestina {
+
+// Of one weight (out, in) and N rows through it.
+struct FormShape {
+  std::size_t rows = 0, out = 0, in = 0;
+  std::size_t element = 4, accumulate = 4;  // bytes of compute type and of its sums
+};
+
+// Bytes of scratch that a pass takes and gives back, as a Workspace counts.
+struct FormScratch {
+  std::size_t forward = 0, backward = 0;
+  std::size_t merge = 0;  // with a dense weight in sums beside it
+};
+
+struct WeightForm {
+  std::string name;  // as model.linear.form says it
+  // The tensors that a dense weight becomes; the first one has its shape. Names and parts are those of the specs.
+  std::vector<TensorSpec> (*parts)(const LinearOptions&, const TensorSpec& dense) = nullptr;
+  // Whether a weight can have this form; it stays dense where not, if that is allowed.
+  bool (*fits)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
+  // Columns that a layer keeps from its forward pass (for all rows, unless blocks are recomputed), and that its input
+  // part hands to its weight part.
+  std::int64_t (*kept)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
+  std::int64_t (*passed)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
+  FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
+  std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
+  bool (*normalised)(const LinearOptions&) = nullptr;           // first weights have rows of length one
+};
+
+const WeightForm* find_weight_form(const LinearOptions&);  // null: dense
+
+inline constexpr int most_parts = 7;  // of a weight in any form
+
+// The part of a dense weight with this name and shape, all else as the weight has it.
+TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,
+                       Role role);
+
+// The specs of a layer with its weights in their form: groups that lie side by side (q, k, v; gate, up) are in it
+// together or not at all.
+std::vector<TensorSpec> formed_specs(const LinearOptions&, const std::vector<TensorSpec>& dense);
+
+// The same model with dense weights, as Hugging Face keeps it.
+ModelConfig dense_model(ModelConfig);
+
+}  // namespace sestina

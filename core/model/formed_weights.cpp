@@ -1,0 +1,99 @@
+#include "core/model/formed_weights.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/base/random.hpp"
+
+namespace sestina {
+namespace {
+
+template <class Exec, class A>
+using Storage = Kokkos::View<A**, Kokkos::LayoutRight, typename Exec::memory_space>;
+
+template <class Exec, class A>
+Storage<Exec, A> storage_of(const FormedWeight& w) {
+  return Storage<Exec, A>(Kokkos::view_alloc("sestina::staging", Kokkos::WithoutInitializing),
+                          static_cast<std::size_t>(w.rows), static_cast<std::size_t>(w.cols));
+}
+
+template <class A>
+void normalise_rows(const FormedWeight& w, std::vector<A>& values) {
+  for (std::int64_t row = 0; row < w.rows; ++row) {
+    A* begin = values.data() + row * w.cols;
+    double squares = 0;
+    for (std::int64_t j = 0; j < w.cols; ++j) squares += static_cast<double>(begin[j]) * static_cast<double>(begin[j]);
+    const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
+    for (std::int64_t j = 0; j < w.cols; ++j) begin[j] = static_cast<A>(begin[j] * scale);
+  }
+}
+
+}  // namespace
+
+bool merges_behind(const ModelConfig& config, std::int64_t t) {
+  const WeightForm* form = find_weight_form(config.linear);
+  const std::int64_t every = form == nullptr ? 0 : form->merge_every(config.linear);
+  return every > 0 && t % every == 0;
+}
+
+template <class Exec, class T>
+void merge_if_due(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::uint64_t seed, std::int64_t t) {
+  if (!merges_behind(model.config(), t)) return;
+  const LinearOptions& options = model.config().linear;
+  model.merge(weights, seed, t / find_weight_form(options)->merge_every(options));
+}
+
+template <class Exec, class T>
+void initialise_formed(const Exec& exec, Transformer<Exec, T>& model, const Weights<Exec, T>& weights,
+                       std::uint64_t seed) {
+  const ModelConfig& config = model.config();
+  std::vector<Acc<T>> values;
+  for_each_formed(weights, [&](const FormedWeight& w) {
+    values.resize(static_cast<std::size_t>(w.rows * w.cols));
+    normals(stream_of(seed, w.name), 0, values.size(), config.initializer_range, values.data());
+    if (find_weight_form(config.linear)->normalised(config.linear)) normalise_rows(w, values);
+    set_dense<Exec, T>(exec, model, w, seed, values.data());
+  });
+}
+
+template <class Exec, class T>
+void set_dense(const Exec& exec, Transformer<Exec, T>& model, const FormedWeight& w, std::uint64_t seed,
+               const Acc<T>* host) {
+  using A = Acc<T>;
+  const Storage<Exec, A> dense = storage_of<Exec, A>(w);
+  const auto n = dense.size();
+  Kokkos::deep_copy(exec, Vector<A, Exec>(dense.data(), n), Vector<const A, Host>(host, n));
+  model.assign(w, seed, Matrix<const A, Exec>(dense));
+  exec.fence("set_dense");
+}
+
+template <class Exec, class T>
+void get_dense(const Exec& exec, Transformer<Exec, T>& model, const FormedWeight& w, Acc<T>* host) {
+  using A = Acc<T>;
+  const Storage<Exec, A> dense = storage_of<Exec, A>(w);
+  model.effective(w, Matrix<A, Exec>(dense));
+  Kokkos::deep_copy(exec, Vector<A, Host>(host, dense.size()), Vector<const A, Exec>(dense.data(), dense.size()));
+  exec.fence("get_dense");
+}
+
+template <class Exec, class T>
+const FormedWeight& find_formed(const Weights<Exec, T>& weights, const std::string& name) {
+  const FormedWeight* found = nullptr;
+  for_each_formed(weights, [&](const FormedWeight& w) {
+    if (w.name == name) found = &w;
+  });
+  SESTINA_REQUIRE(found != nullptr, "no weight {} in a form of its own", name);
+  return *found;
+}
+
+#define SESTINA_FORMED(Exec, T)                                                                                     \
+  template void merge_if_due<Exec, T>(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t, std::int64_t); \
+  template void initialise_formed<Exec, T>(const Exec&, Transformer<Exec, T>&, const Weights<Exec, T>&,             \
+                                           std::uint64_t);                                                          \
+  template void set_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const FormedWeight&, std::uint64_t,          \
+                                   const Acc<T>*);                                                                  \
+  template void get_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>*);               \
+  template const FormedWeight& find_formed<Exec, T>(const Weights<Exec, T>&, const std::string&);
+SESTINA_INSTANTIATE(SESTINA_FORMED)
+
+}  // namespace sestina

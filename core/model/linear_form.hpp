@@ -1,0 +1,37 @@
+// The mathematics of a form of weights (core/layout/weight_form.hpp): one linear layer, forward and the two parts of
+// its backward pass, its merge, and its way from and to a dense weight. Objects hold nothing; tensors come with each
+// call.
+#pragma once
+#include "core/model/context.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class LinearForm {
+ public:
+  using A = Acc<T>;
+  virtual ~LinearForm() = default;
+
+  // y (N, out) from x (N, in); kept: (N, kept columns), or empty: nothing is kept.
+  virtual void forward(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> x, Matrix<T, Exec> kept,
+                       Matrix<T, Exec> y) const = 0;
+  // dx (N, in) = or += from dy (N, out); passed (N, passed columns) is for the weight part.
+  virtual void backward_input(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, bool add,
+                              Matrix<T, Exec> passed, Matrix<T, Exec> dx) const = 0;
+  // Gradients of what is trained, = or +=. gradient: its parts, null where they are frozen.
+  virtual void backward_weight(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
+                               Matrix<const T, Exec> kept, Matrix<const T, Exec> passed, bool accumulate,
+                               const FormedWeight& gradient) const = 0;
+  // What is frozen, so that the layer is `dense` (out, in) with what is trained as it begins. May wait for the space.
+  virtual void assign(Context<Exec>&, const FormedWeight&, std::uint64_t seed, Matrix<const A, Exec> dense) const = 0;
+  // The weight (out, in) that the layer is.
+  virtual void effective(Context<Exec>&, const FormedWeight&, Matrix<A, Exec> dense) const = 0;
+  // Merge `number` (from 1): the layer stays what it is. May wait for the space.
+  virtual void merge(Context<Exec>&, const FormedWeight&, std::uint64_t seed, std::int64_t number) const = 0;
+};
+
+// By its name in the model's options, which must not be dense.
+template <class Exec, class T>
+const LinearForm<Exec, T>& linear_form(const LinearOptions&);
+
+}  // namespace sestina

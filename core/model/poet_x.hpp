@@ -1,0 +1,62 @@
+// The linear layer of POET-X (Qiu et al. 2026), y = x W^T with a frozen base H (out, in) between block-diagonal
+// rotations G_in, G_out and two permutations kept as index maps:
+//   x'[:, perm_in[j]] = x[:, j];  a = x' G_in;  c = a H^T;  z = c G_out;  y[:, i] = z[:, perm_out[i]],
+// so that W = (blockdiag(G_out)^T H blockdiag(G_in)^T)[perm_out][:, perm_in]. H = W permuted from the very start, so
+// rotations of zero give W. Other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
+// rotations of packed skew matrices (kernels/model/cayley_neumann.hpp); H has no gradient.
+#pragma once
+#include "core/layout/poet_x_size.hpp"
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/workspace.hpp"
+
+namespace sestina {
+
+// Where the products run, and their scratch.
+template <class Exec>
+struct ProductSpace {
+  const Exec& exec;
+  Gemm<Exec>& gemm;
+  Workspace<Exec>& workspace;
+};
+
+// The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups.
+template <class Exec, class T>
+struct PoetBase {
+  Matrix<T, Exec> values;  // empty where codes are kept
+  Vector<std::uint8_t, Exec> codes, zeros;
+  Vector<Acc<T>, Exec> scales;
+};
+
+template <class Exec, class T>
+struct PoetWeight {
+  PoetBase<Exec, T> base;
+  Vector<std::int32_t, Exec> perm_in, perm_out;    // (in), (out)
+  Vector<Acc<T>, Exec> rotation_in, rotation_out;  // packed, see cayley_neumann.hpp
+  std::size_t rows() const { return perm_out.extent(0); }
+  std::size_t cols() const { return perm_in.extent(0); }
+};
+
+// y (N, out) from x (N, in). kept (N, out) receives c, what the backward pass would make again, or is empty.
+template <class Exec, class T>
+void poet_forward(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&, Matrix<const T, Exec> x,
+                  Matrix<T, Exec> kept, Matrix<T, Exec> y);
+// dx (N, in) = or += from dy (N, out); d_inner (N, in) receives the gradient of a, which the next one needs.
+template <class Exec, class T>
+void poet_backward_input(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+                         Matrix<const T, Exec> dy, bool add, Matrix<T, Exec> d_inner, Matrix<T, Exec> dx);
+// Gradients of both rotations, = or +=. kept empty: c is made again from x, with the same bits.
+template <class Exec, class T>
+void poet_backward_rotations(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+                             Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
+                             Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
+                             Vector<Acc<T>, Exec> d_rotation_out);
+
+// w (out, in): the weight that the layer is, computed in Acc<T>.
+template <class Exec, class T>
+void poet_effective(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);
+// Base from w (out, in) by the permutations in place; rotations become zero.
+template <class Exec, class T>
+void poet_assign(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+                 Matrix<const Acc<T>, Exec> w);
+
+}  // namespace sestina

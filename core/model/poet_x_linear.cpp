@@ -1,0 +1,105 @@
+// POET-X as a form of weights: from parts and deck options to the functions of poet_x.hpp.
+#include <fmt/format.h>
+
+#include "core/layout/poet_x_form.hpp"
+#include "core/model/linear_form.hpp"
+#include "core/model/poet_x.hpp"
+#include "kernels/base/random.hpp"
+
+namespace sestina {
+namespace {
+
+// A permutation drawn from (seed, weight, side, number of merges) on every rank alike; waits for the space.
+template <class Exec>
+void draw(const Exec& exec, std::uint64_t seed, const std::string& weight, const char* side, std::int64_t number,
+          const Vector<std::int32_t, Exec>& index) {
+  const std::uint64_t stream = stream_of(seed, fmt::format("{}/{}/{}", weight, side, number));
+  const auto n = index.extent(0);
+  const Kokkos::View<std::int32_t*, Kokkos::HostSpace> host("sestina::permutation", n);
+  for (std::size_t i = 0; i < n; ++i) host(i) = static_cast<std::int32_t>(permute(stream, i, n));
+  Kokkos::deep_copy(exec, index, Vector<const std::int32_t, Host>(host.data(), n));
+  exec.fence("permutation");
+}
+
+template <class Exec, class T>
+class PoetLinear final : public LinearForm<Exec, T> {
+ public:
+  using A = Acc<T>;
+
+  void forward(Context<Exec>& c, const FormedWeight& w, Matrix<const T, Exec> x, Matrix<T, Exec> kept,
+               Matrix<T, Exec> y) const override {
+    poet_forward<Exec, T>(space(c), setting(c), weight(c, w), x, kept, y);
+  }
+  void backward_input(Context<Exec>& c, const FormedWeight& w, Matrix<const T, Exec> dy, bool add,
+                      Matrix<T, Exec> passed, Matrix<T, Exec> dx) const override {
+    poet_backward_input<Exec, T>(space(c), setting(c), weight(c, w), dy, add, passed, dx);
+  }
+  void backward_weight(Context<Exec>& c, const FormedWeight& w, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
+                       Matrix<const T, Exec> kept, Matrix<const T, Exec> passed, bool accumulate,
+                       const FormedWeight& gradient) const override {
+    const PoetWeight<Exec, T> views = weight(c, w);
+    poet_backward_rotations<Exec, T>(space(c), setting(c), views, dy, x, kept, passed, accumulate,
+                                     rotation(gradient, poet_rotation_in, views.rotation_in.extent(0)),
+                                     rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
+  }
+  void assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, Matrix<const A, Exec> dense) const override {
+    permute_and_assign(c, w, seed, 0, dense);
+  }
+  void effective(Context<Exec>& c, const FormedWeight& w, Matrix<A, Exec> dense) const override {
+    poet_effective<Exec, T>(space(c), setting(c), weight(c, w), dense);
+  }
+  void merge(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, std::int64_t number) const override {
+    auto frame = c.workspace.frame();
+    const Matrix<A, Exec> dense =
+        c.workspace.template take<A>(static_cast<std::size_t>(w.rows), static_cast<std::size_t>(w.cols));
+    effective(c, w, dense);
+    permute_and_assign(c, w, seed, number, dense);
+  }
+
+ private:
+  static ProductSpace<Exec> space(Context<Exec>& c) { return {c.exec, c.gemm, c.workspace}; }
+  static PoetSetting setting(const Context<Exec>& c) { return poet_setting(c.config().linear); }
+  static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
+    return {static_cast<A*>(w.part[part]), n};
+  }
+  static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
+    const PoetSetting s = setting(c);
+    const auto out = static_cast<std::size_t>(w.rows), in = static_cast<std::size_t>(w.cols);
+    const auto packed = [&](std::size_t n) { return n * (s.block - 1) / 2; };
+    PoetWeight<Exec, T> views;
+    if (s.group == 0) {
+      views.base.values = {static_cast<T*>(w.part[poet_base]), out, in};
+    } else {
+      const std::size_t groups = (out * in + s.group - 1) / s.group;
+      views.base.codes = {static_cast<std::uint8_t*>(w.part[poet_base]), out * in};
+      views.base.scales = {static_cast<A*>(w.part[poet_scales]), groups};
+      views.base.zeros = {static_cast<std::uint8_t*>(w.part[poet_zeros]), groups};
+    }
+    views.perm_in = {static_cast<std::int32_t*>(w.part[poet_perm_in]), in};
+    views.perm_out = {static_cast<std::int32_t*>(w.part[poet_perm_out]), out};
+    views.rotation_in = rotation(w, poet_rotation_in, packed(in));
+    views.rotation_out = rotation(w, poet_rotation_out, packed(out));
+    return views;
+  }
+  void permute_and_assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, std::int64_t number,
+                          Matrix<const A, Exec> dense) const {
+    const PoetWeight<Exec, T> views = weight(c, w);
+    c.exec.fence("permutation");  // `dense` was made with the permutations that are drawn anew
+    draw(c.exec, seed, w.name, "in", number, views.perm_in);
+    draw(c.exec, seed, w.name, "out", number, views.perm_out);
+    poet_assign<Exec, T>(space(c), setting(c), views, dense);
+  }
+};
+
+}  // namespace
+
+template <class Exec, class T>
+const LinearForm<Exec, T>& poet_x_linear() {
+  static const PoetLinear<Exec, T> form;
+  return form;
+}
+
+#define SESTINA_POET_LINEAR(Exec, T) template const LinearForm<Exec, T>& poet_x_linear<Exec, T>();
+SESTINA_INSTANTIATE(SESTINA_POET_LINEAR)
+
+}  // namespace sestina

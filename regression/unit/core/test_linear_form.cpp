@@ -1,0 +1,301 @@
+// Weights in other forms than dense: gradients by differences in double, the same bits whether the forward pass keeps
+// something or not, dense weights that pass through a form unchanged, merges, specs and counts.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "core/layout/tensor_sums.hpp"
+#include "core/model/formed_weights.hpp"
+#include "regression/unit/core/model_rig.hpp"
+
+namespace sestina {
+namespace {
+
+ModelConfig formed_model(const std::string& form, Family family = Family::llama) {
+  ModelConfig c = small_model(family);
+  c.hidden_size = 16;
+  c.intermediate_size = 24;
+  c.head_dim = 4;  // q 16, k and v 8
+  c.linear.form = form;
+  c.linear.block_size = 4;
+  c.linear.init = LinearOptions::Init::gaussian;
+  c.linear.group_size = 16;
+  c.linear.rank = 3;
+  return c;
+}
+
+// The rig of a model with its first weights, and with trained parts that are not at their start.
+template <class T>
+struct FormRig : ModelRig<Host, T> {
+  using Rig = ModelRig<Host, T>;
+  explicit FormRig(const ModelConfig& c, bool recompute = false, double moved = 0.05) : Rig(c, 2, 7, recompute) {
+    initialise_formed<Host, T>(Rig::exec, Rig::model, Rig::weights, 7);
+    for (std::size_t i = 0; i < Rig::arena.size(); ++i) {
+      const TensorSpec& spec = Rig::arena.specs()[i];
+      if (spec.part < 0 || !spec.trainable) continue;
+      auto values = Rig::master(i);
+      for (std::size_t j = 0; j < values.size(); ++j)
+        values[j] += static_cast<Acc<T>>(moved * normal(stream_of(5, spec.name), j));
+      Rig::set_master(i, values);
+    }
+    Rig::arena.round_weights(Rig::exec);
+  }
+  std::vector<Acc<T>> dense(const FormedWeight& w) {
+    std::vector<Acc<T>> values(static_cast<std::size_t>(w.rows * w.cols));
+    get_dense<Host, T>(Rig::exec, Rig::model, w, values.data());
+    return values;
+  }
+};
+
+template <class F>
+double slope(const F& f, double h) {
+  return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
+}
+
+using Variant = LinearOptions::Variant;
+
+// As in test_gradient.cpp; a base in 8 bits does not move, so its rotations have gradients like the others.
+void expect_gradients(const ModelConfig& config) {
+  FormRig<double> rig(config);
+  rig.loss_and_backward(1.0);
+  for (std::size_t i = 0; i < rig.arena.size(); ++i) {
+    const TensorSpec& spec = rig.arena.specs()[i];
+    if (!spec.trainable) continue;
+    const std::vector<double> at = rig.master(i), gradient = rig.gradient(i);
+    std::vector<double> v(at.size());
+    normals(stream_of(3, spec.name), 0, v.size(), 1.0, v.data());
+    double analytic = 0, size = 0;
+    for (std::size_t j = 0; j < v.size(); ++j) {
+      analytic += v[j] * gradient[j];
+      size += std::abs(v[j] * gradient[j]);
+    }
+    const double numeric = slope(
+        [&](double h) {
+          std::vector<double> moved = at;
+          for (std::size_t j = 0; j < v.size(); ++j) moved[j] += h * v[j];
+          rig.set_master(i, moved);
+          return rig.loss();
+        },
+        4e-5);
+    EXPECT_NEAR(numeric, analytic, 2e-7 * (size + 1)) << spec.name;
+    EXPECT_GT(size, 1e-3) << spec.name << ": the loss hardly depends on it, the test says nothing";
+    rig.set_master(i, at);
+  }
+}
+
+TEST(LinearForm, PoetGradientsByDifferences) {
+  for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
+    ModelConfig c = formed_model("poet-x");
+    c.linear.variant = variant;
+    c.linear.even = variant == Variant::mem;
+    expect_gradients(c);
+  }
+}
+TEST(LinearForm, PoetGradientsWithBiasesAndNorms) {
+  ModelConfig c = formed_model("poet-x", Family::olmo2);
+  expect_gradients(c);
+  c = formed_model("poet-x", Family::gpt);
+  c.attention_bias = true;
+  expect_gradients(c);
+}
+TEST(LinearForm, LoraGradientsByDifferences) { expect_gradients(formed_model("lora")); }
+
+// All that a pass leaves: loss and gradients.
+template <class T>
+std::vector<double> numbers_of(const ModelConfig& config, bool recompute, bool twice) {
+  FormRig<T> rig(config, recompute);
+  std::vector<double> all{rig.loss_and_backward(1.0)};
+  if (twice) all.push_back(rig.loss_and_backward(1.0, true));
+  for (std::size_t i = 0; i < rig.arena.size(); ++i)
+    for (const auto value : rig.gradient(i)) all.push_back(static_cast<double>(value));
+  return all;
+}
+
+TEST(LinearForm, FastMemAndRecomputeGiveTheSameBits) {
+  for (const bool twice : {false, true}) {
+    ModelConfig c = formed_model("poet-x");
+    const auto fast = numbers_of<float>(c, false, twice);
+    EXPECT_EQ(fast, numbers_of<float>(c, true, twice));
+    c.linear.variant = Variant::mem;
+    EXPECT_EQ(fast, numbers_of<float>(c, false, twice));
+    EXPECT_EQ(fast, numbers_of<float>(c, true, twice));
+  }
+}
+
+TEST(LinearForm, GradientsOfMicroBatchesAddUp) {
+  for (const char* form : {"poet-x", "lora"}) {
+    FormRig<double> rig(formed_model(form));
+    rig.loss_and_backward(1.0);
+    std::vector<std::vector<double>> once;
+    for (std::size_t i = 0; i < rig.arena.size(); ++i) once.push_back(rig.gradient(i));
+    rig.loss_and_backward(1.0, true);
+    for (std::size_t i = 0; i < rig.arena.size(); ++i) {
+      const std::vector<double> sum = rig.gradient(i);
+      for (std::size_t j = 0; j < sum.size(); ++j) EXPECT_NEAR(sum[j], 2 * once[i][j], 1e-12 * (1 + std::abs(sum[j])));
+    }
+  }
+}
+
+// The same numbers as a dense model at the start: W_eff is W, exactly.
+TEST(LinearForm, StartsAsTheDenseModel) {
+  for (const char* form : {"poet-x", "lora"}) {
+    const ModelConfig c = formed_model(form);
+    FormRig<double> rig(c, false, 0);
+    ModelRig<Host, double> dense(dense_model(c));
+    const auto expect_same = [&](const FormedWeight& w) {
+      EXPECT_EQ(rig.dense(w), dense.master(dense.index(w.name))) << w.name;
+    };
+    for_each_formed(rig.weights, expect_same);
+    EXPECT_NEAR(rig.loss(), dense.loss(), 1e-11);  // sums in another order
+  }
+}
+
+TEST(LinearForm, NormalisedRowsHaveLengthOne) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.init = LinearOptions::Init::normalized;
+  FormRig<double> rig(c, false, 0);
+  for_each_formed(rig.weights, [&](const FormedWeight& w) {
+    const std::vector<double> values = rig.dense(w);
+    for (std::int64_t row = 0; row < w.rows; ++row) {
+      double squares = 0;
+      for (std::int64_t j = 0; j < w.cols; ++j)
+        squares += std::pow(values[static_cast<std::size_t>(row * w.cols + j)], 2);
+      EXPECT_NEAR(squares, 1, 1e-14);
+    }
+  });
+}
+
+TEST(LinearForm, MergesKeepTheLayerAndDrawNewPermutations) {
+  const ModelConfig c = formed_model("poet-x");
+  FormRig<double> rig(c);
+  const double before = rig.loss();
+  std::vector<std::vector<double>> weights;
+  for_each_formed(rig.weights, [&](const FormedWeight& w) { weights.push_back(rig.dense(w)); });
+  const auto permutation = [&] {
+    const std::size_t i = rig.index("model.layers.1.mlp.down_proj.weight/perm_in");
+    const auto* begin = static_cast<const std::int32_t*>(rig.arena.frozen(i));
+    return std::vector<std::int32_t>(begin, begin + rig.arena.specs()[i].rows);
+  };
+  const std::vector<std::int32_t> first = permutation();
+  EXPECT_EQ(std::set(first.begin(), first.end()).size(), first.size());
+  merge_if_due<Host, double>(rig.model, rig.weights, 7, c.linear.merge_every - 1);
+  EXPECT_EQ(permutation(), first);
+  merge_if_due<Host, double>(rig.model, rig.weights, 7, c.linear.merge_every);
+  EXPECT_NE(permutation(), first);
+  std::size_t at = 0;
+  for_each_formed(rig.weights, [&](const FormedWeight& w) {
+    const std::vector<double> now = rig.dense(w), &was = weights[at++];
+    for (std::size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], was[i], 1e-15) << w.name;  // sums of four products
+  });
+  for (std::size_t i = 0; i < rig.arena.size(); ++i)
+    if (rig.arena.specs()[i].never_decays)
+      for (const double value : rig.master(i)) EXPECT_EQ(value, 0);
+  EXPECT_NEAR(rig.loss(), before, 1e-10);
+}
+
+TEST(LinearForm, CodesHoldTheWeightsWithinHalfAStep) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.variant = Variant::xq;
+  FormRig<double> rig(c, false, 0);
+  ModelRig<Host, double> dense(dense_model(c));
+  for_each_formed(rig.weights, [&](const FormedWeight& w) {
+    const std::vector<double> got = rig.dense(w), want = dense.master(dense.index(w.name));
+    double largest = 0, error = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      largest = std::max(largest, std::abs(want[i]));
+      error = std::max(error, std::abs(got[i] - want[i]));
+    }
+    EXPECT_GT(error, 0);
+    EXPECT_LE(error, 2 * largest / 255 * 1.01) << w.name;  // a whole step at the ends of a range
+  });
+}
+
+TEST(LinearForm, GroupsThatBlocksDoNotDivideStayDense) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.block_size = 16;  // not of k and v (8), nor of the MLP (24)
+  EXPECT_EQ(linear_defects(c).size(), 1u);
+  EXPECT_NE(linear_defects(c)[0].allowed.find("2, 4, 8"), std::string::npos) << linear_defects(c)[0].allowed;
+  c.linear.dense_if_indivisible = true;
+  EXPECT_TRUE(linear_defects(c).empty());
+  std::set<std::string> formed;
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.part == 0 && spec.layer == 0) formed.insert(spec.weight);
+  EXPECT_EQ(formed, std::set<std::string>{"model.layers.0.self_attn.o_proj.weight"});
+  expect_gradients(c);
+}
+
+// The counts that the paper prints for a Llama of 3 billion parameters (vocabulary 32000, untied).
+TEST(LinearForm, TrainsAsManyParametersAsThePaperSays) {
+  ModelConfig c = preset("llama-3b");
+  c.vocab_size = 32000;
+  c.tie_word_embeddings = false;
+  c.linear.form = "poet-x";
+  const std::int64_t whole = parameter_count(dense_model(c));
+  EXPECT_EQ(parameter_count(c), whole);
+  c.linear.block_size = 256;
+  EXPECT_NEAR(static_cast<double>(trainable_count(c)) * 1e-6, 366.64, .005);
+  c.linear.block_size = 512;
+  EXPECT_NEAR(static_cast<double>(trainable_count(c)) * 1e-6, 570.06, .005);
+  EXPECT_EQ(trainable_count(dense_model(c)), whole);
+}
+
+template <class T>
+void expect_budget(const ModelConfig& c, StorageWidth width, bool recompute) {
+  ModelRig<Host, T> rig(c, 2, 7, recompute);
+  const ModelSize size = model_size(c, all_layers(c), 2, 7, width, recompute, 0);
+  EXPECT_EQ(size.weights, rig.arena.weight_bytes());
+  EXPECT_EQ(size.master, rig.arena.master_bytes());
+  EXPECT_EQ(size.gradients, rig.arena.gradient_bytes());
+  EXPECT_EQ(size.activations, rig.slot.bytes());
+  EXPECT_LE(size.workspace, rig.model.workspace_bytes());  // kernels take some for themselves
+  EXPECT_EQ(size.parameters, trainable_count(c));
+}
+
+TEST(LinearForm, BudgetsAreWhatIsAllocated) {
+  for (const char* form : {"poet-x", "lora"})
+    for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq})
+      for (const bool recompute : {false, true}) {
+        ModelConfig c = formed_model(form);
+        c.linear.variant = variant;
+        expect_budget<float>(c, width_fp32, recompute);
+        expect_budget<bf16>(c, width_bf16, recompute);
+      }
+}
+
+// Of a frozen weight nothing is kept but the weight: a byte in xq, beside scales and permutations.
+TEST(LinearForm, FrozenWeightsTakeNoMasterNoGradientAndNoState) {
+  ModelConfig c = preset("llama-60m");
+  c.linear.form = "poet-x";
+  c.linear.block_size = 16;
+  const auto size_of_variant = [&](Variant variant) {
+    c.linear.variant = variant;
+    return model_size(c, all_layers(c), 1, 64, width_bf16, false, 0);
+  };
+  const ModelSize dense = model_size(dense_model(c), all_layers(c), 1, 64, width_bf16, false, 0),
+                  fast = size_of_variant(Variant::fast), mem = size_of_variant(Variant::mem),
+                  xq = size_of_variant(Variant::xq);
+  EXPECT_LT(fast.master + fast.gradients, dense.master + dense.gradients);
+  EXPECT_LT(mem.activations, fast.activations);
+  EXPECT_EQ(mem.weights, fast.weights);
+  EXPECT_LT(xq.weights, mem.weights);
+}
+
+TEST(LinearForm, ClipRisesBehindAMerge) {
+  LinearOptions o;
+  o.form = "poet-x";
+  o.merge_every = 10;
+  o.clip_warmup_steps = 4;
+  o.clip_warmup_until = 25;
+  o.clip_start_ratio = .2;
+  EXPECT_EQ(clip_norm_at(o, 1, 1), 1);  // before the first merge
+  EXPECT_EQ(clip_norm_at(o, 1, 11), .2);
+  EXPECT_DOUBLE_EQ(clip_norm_at(o, 1, 13), .6);
+  EXPECT_EQ(clip_norm_at(o, 1, 15), 1);
+  EXPECT_EQ(clip_norm_at(o, 2, 21), .4);
+  EXPECT_EQ(clip_norm_at(o, 1, 31), 1);  // it is over
+  EXPECT_EQ(clip_norm_at(LinearOptions{}, 3, 11), 3);
+}
+
+}  // namespace
+}  // namespace sestina

@@ -1,0 +1,191 @@
+// Cayley-Neumann rotations and products with block-diagonal matrices against dense products of doubles, identities of
+// the series, and finite differences.
+#include "../reference.hpp"
+#include "../spaces.hpp"
+#include "kernels/blas/block_product.hpp"
+#include "kernels/model/cayley_neumann.hpp"
+
+namespace sestina {
+namespace {
+
+using namespace reference;
+
+Array product(const Array& a, const Array& b) {
+  Array c(a.rows, b.cols);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t k = 0; k < a.cols; ++k)
+      for (std::size_t j = 0; j < b.cols; ++j) c(i, j) += a(i, k) * b(k, j);
+  return c;
+}
+Array transposed(const Array& a) {
+  Array t(a.cols, a.rows);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t j = 0; j < a.cols; ++j) t(j, i) = a(i, j);
+  return t;
+}
+Array sum(const Array& a, double factor, const Array& b) {
+  Array c = a;
+  for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] += factor * b.values[i];
+  return c;
+}
+Array identity(std::size_t n) {
+  Array a(n, n);
+  for (std::size_t i = 0; i < n; ++i) a(i, i) = 1;
+  return a;
+}
+
+// The skew matrix of block `block` of theta (1, blocks b (b - 1) / 2).
+Array skew(const Array& theta, std::size_t block, std::size_t b) {
+  Array q(b, b);
+  std::size_t at = block * skew_elements(b);
+  for (std::size_t i = 0; i < b; ++i)
+    for (std::size_t j = i + 1; j < b; ++j) {
+      q(i, j) = theta.values[at];
+      q(j, i) = -theta.values[at++];
+    }
+  return q;
+}
+Array series(const Array& q, double k) {
+  const Array q2 = product(q, q), q3 = product(q2, q), q4 = product(q2, q2);
+  return sum(sum(sum(sum(identity(q.rows), 2, q), 2, q2), 2, q3), k, q4);
+}
+// Blocks of G one below the other.
+Array stacked(const Array& theta, std::size_t blocks, std::size_t b, double k) {
+  Array g(blocks * b, b);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const Array one = series(skew(theta, block, b), k);
+    std::copy(one.values.begin(), one.values.end(), g.values.begin() + static_cast<std::ptrdiff_t>(block * b * b));
+  }
+  return g;
+}
+Array diagonal(const Array& blocks) {
+  const std::size_t b = blocks.cols;
+  Array a(blocks.rows, blocks.rows);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t j = 0; j < b; ++j) a(i, i / b * b + j) = blocks(i, j);
+  return a;
+}
+
+struct Size {
+  std::size_t blocks, b;
+  double k, length;  // of the elements of theta
+};
+const Size sizes[] = {{1, 2, 1, .3}, {3, 4, 1, .2}, {2, 17, 2, .05}, {1, 64, 1, .02}, {5, 8, 2, 0}};
+
+template <class C>
+class CayleyNeumann : public testing::Test {
+ protected:
+  using Exec = typename C::Exec;
+  using T = typename C::T;
+  Exec exec_;
+  Gemm<Exec> gemm_{exec_};
+  Workspace<Exec> workspace_{std::size_t{1} << 22};
+
+  Array forward(const Size& s, const Array& theta) {
+    const Field<Acc<T>, Exec> packed(theta);
+    const Field<T, Exec> g(s.blocks * s.b, s.b);
+    cayley_neumann<Exec, T>(exec_, gemm_, workspace_, s.k, packed.read_vector(), g.matrix());
+    return g.get();
+  }
+};
+TYPED_TEST_SUITE(CayleyNeumann, AllCases);
+
+TYPED_TEST(CayleyNeumann, IsTheSeries) {
+  using T = typename TestFixture::T;
+  for (const Size& s : sizes) {
+    const Array theta = rounded<Acc<T>>(random_array(1, s.blocks * skew_elements(s.b), 1, 0, s.length));
+    // Two products of b terms and one rounding to T; entries are of the order of 1.
+    expect_close(this->forward(s, theta), stacked(theta, s.blocks, s.b, s.k),
+                 2 * epsilon<T> + 8 * static_cast<double>(s.b) * epsilon<Acc<T>>, "G");
+  }
+}
+
+TYPED_TEST(CayleyNeumann, OfZeroIsTheIdentityExactly) {
+  const Size s{2, 8, 1, 0};
+  const Array g = this->forward(s, Array(1, s.blocks * skew_elements(s.b)));
+  for (std::size_t i = 0; i < g.rows; ++i)
+    for (std::size_t j = 0; j < g.cols; ++j) EXPECT_EQ(g(i, j), i % s.b == j ? 1.0 : 0.0);
+}
+
+// G^T G = (I - Q^4)^2 as published, I + 4 Q^6 + 4 Q^8 with the even series.
+TEST(CayleyNeumannIdentity, GramMatrixIsThatOfTheSeries) {
+  const std::size_t b = 16;
+  Host exec;
+  Gemm<Host> gemm(exec);
+  Workspace<Host> workspace(std::size_t{1} << 20);
+  const Array theta = random_array(1, skew_elements(b), 2, 0, .08), q = skew(theta, 0, b), q2 = product(q, q),
+              q4 = product(q2, q2), short_of = sum(identity(b), -1, q4);
+  const Array want[] = {product(short_of, short_of), sum(sum(identity(b), 4, product(q4, q2)), 4, product(q4, q4))};
+  for (const int k : {1, 2}) {
+    const Field<double, Host> packed(theta), g(b, b);
+    cayley_neumann<Host, double>(exec, gemm, workspace, k, packed.read_vector(), g.matrix());
+    const Array got = g.get();
+    expect_close(product(transposed(got), got), want[k - 1], 1e-13, "G^T G");  // sums of 16 terms below 2, three deep
+  }
+}
+
+TYPED_TEST(CayleyNeumann, BackwardIsTheGradientByDifferences) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  for (const Size& s : sizes) {
+    const std::size_t n = s.blocks * s.b;
+    const Array theta = rounded<A>(random_array(1, s.blocks * skew_elements(s.b), 3, 0, s.length));
+    const Array d_g = rounded<A>(random_array(n, s.b, 4));
+    const Field<A, Exec> packed(theta), gradient(d_g), d_theta(Array(1, theta.cols, .5));
+    cayley_neumann_backward<Exec, A>(this->exec_, this->gemm_, this->workspace_, s.k, packed.read_vector(),
+                                     gradient.matrix(), true, d_theta.vector());
+    const Array got = d_theta.get();
+    constexpr double h = 1e-4;
+    for (std::size_t i = 0; i < theta.cols; i += 1 + theta.cols / 50) {
+      double difference = 0;
+      for (const double side : {1.0, -1.0}) {
+        Array moved = theta;
+        moved.values[i] += side * h;
+        const Array g = stacked(moved, s.blocks, s.b, s.k);
+        for (std::size_t e = 0; e < g.values.size(); ++e) difference += side * g.values[e] * d_g.values[e];
+      }
+      // Error of a central difference h^2 times third derivatives of the order of 10, products of b terms in A.
+      EXPECT_NEAR(got.values[i], .5 + difference / (2 * h), 1e-6 + 40 * static_cast<double>(s.b) * epsilon<A>)
+          << s.blocks << " blocks of " << s.b << ", element " << i;
+    }
+  }
+}
+
+TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  const std::size_t n = 24, b = 8, rows = 13;
+  const Array blocks = rounded<T>(random_array(n, b, 5)), x = rounded<T>(random_array(rows, n, 6)),
+              y = rounded<T>(random_array(rows, n, 7)), dense = diagonal(blocks);
+  const Field<T, Exec> g(blocks), left(x, 3), right(y), out(rows, n, 2), tall(transposed(x)), tall_out(n, rows);
+  const double tolerance = 30 * (epsilon<T> + static_cast<double>(rows) * epsilon<Acc<T>>);  // sums of at most 13 terms
+  times_blocks<Exec, T>(this->gemm_, left.read(), Op::none, g.read(), out.matrix());
+  expect_close(out.get(), product(x, dense), tolerance, "x G");
+  times_blocks<Exec, T>(this->gemm_, left.read(), Op::transpose, g.read(), out.matrix());
+  expect_close(out.get(), product(x, transposed(dense)), tolerance, "x G^T");
+  blocks_times<Exec, T>(this->gemm_, Op::transpose, g.read(), tall.read(), tall_out.matrix());
+  expect_close(tall_out.get(), product(transposed(dense), transposed(x)), tolerance, "G^T x");
+  const Field<Acc<T>, Exec> d(n, b);
+  diagonal_blocks<Exec, T>(this->gemm_, left.read(), right.read(), d.matrix());
+  const Array whole = product(transposed(x), y);
+  Array want(n, b);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < b; ++j) want(i, j) = whole(i, i / b * b + j);
+  expect_close(d.get(), want, tolerance, "blocks of x^T y");
+}
+
+TEST(CayleyNeumannThreads, DeterministicProductsGiveTheSameBits) {
+  const Size s{3, 16, 1, .1};
+  expect_same_for_any_thread_count([&](const Host& exec) {
+    Gemm<Host> gemm(exec, true);
+    Workspace<Host> workspace(std::size_t{1} << 20);
+    const Field<float, Host> packed(random_array(1, s.blocks * skew_elements(s.b), 8, 0, s.length)),
+        g(s.blocks * s.b, s.b);
+    cayley_neumann<Host, float>(exec, gemm, workspace, s.k, packed.read_vector(), g.matrix());
+    return std::vector<Array>{g.get()};
+  });
+}
+
+}  // namespace
+}  // namespace sestina
