@@ -145,11 +145,11 @@ TYPED_TEST(CheckpointSpaces, AValueThatIsNotFiniteIsNamed) {
     const float infinity = std::numeric_limits<float>::infinity();
     std::memcpy(bad.data() + bad.size() - sizeof infinity, &infinity, sizeof infinity);
     Snapshot snapshot;
-    run.copy_from_host(rig.exec, field, bad.data());
+    copy_from_host(run.rig.exec, field, bad.data());
     run.snapshot_into(snapshot);
     EXPECT_EQ(snapshot.problem.rfind(field.path + " holds a value that is not finite (inf at ", 0), 0u)
         << snapshot.problem;
-    run.copy_from_host(rig.exec, field, good.data());
+    copy_from_host(run.rig.exec, field, good.data());
     run.snapshot_into(snapshot);
     EXPECT_EQ(snapshot.problem, "");
   }
@@ -166,7 +166,7 @@ TYPED_TEST(CheckpointSpaces, SlabsAreReadIntoTheSpace) {
     if (one.path == "/model/model.layers.0.mlp.up_proj.weight") field = one;
   ASSERT_EQ(field.shape.size(), 2u);
   whole.resize(field.bytes() / sizeof(float));
-  run.copy_to_host(rig.exec, field, whole.data());
+  copy_to_host(run.rig.exec, field, whole.data());
   const std::int64_t columns = field.shape[1];
   field.row_begin = 3, field.row_end = 9;
   field.col_begin = 2, field.col_end = 7;
@@ -176,8 +176,8 @@ TYPED_TEST(CheckpointSpaces, SlabsAreReadIntoTheSpace) {
   reader.read(field, host.data());
   const Kokkos::View<float*, typename TypeParam::memory_space> held("held", n);
   field.data = held.data();
-  run.copy_from_host(rig.exec, field, host.data());
-  run.copy_to_host(rig.exec, field, back.data());
+  copy_from_host(run.rig.exec, field, host.data());
+  copy_to_host(run.rig.exec, field, back.data());
   for (std::size_t i = 0; i < n; ++i)
     EXPECT_EQ(back[i], whole[static_cast<std::size_t>((3 + static_cast<std::int64_t>(i) / 5) * columns + 2) + i % 5])
         << i;
