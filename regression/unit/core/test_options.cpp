@@ -140,6 +140,31 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
 }
 
+TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
+  const auto error = [](const std::string& visibility, const std::string& parallel) -> std::string {
+    Deck deck;
+    deck.add_text(model + "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nvisibility = \"" +
+                      visibility + "\"\n[parallel]\n" + parallel,
+                  "a.toml", "/folder");
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
+    try {
+      deck.finish();
+    } catch (const Error& found) {
+      return found.what();
+    }
+    return "";
+  };
+  const std::string replicated = "dp = 2\npartition = \"replicated\"\n",
+                    duplicated = "tp = 2\ntp_update = \"duplicated\"\n";
+  for (const std::string& layout : {replicated, duplicated}) {
+    EXPECT_NE(error("eager", layout).find("optimizer.refresh.visibility: ranks that update the same"),
+              std::string::npos);
+    EXPECT_EQ(error("fixed", layout), "");
+  }
+  EXPECT_EQ(error("eager", "dp = 2\n"), "");
+}
+
 TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
   const auto differences = [](const std::string& stored, const std::string& now) {
     Deck before, after;
