@@ -108,7 +108,7 @@ class StageRun {
   std::int64_t in_flight_end(int ahead) const;
   int in_update(std::int64_t micro) const { return static_cast<int>(micro % place_.micros); }
   const Weights<Exec, T>& weights_of(std::int64_t version) const {
-    return version == updates_ ? stage_.weights() : versions_.of(version);
+    return versions_.depth() == 0 || version == updates_ ? stage_.weights() : versions_.of(version);
   }
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);

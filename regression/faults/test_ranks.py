@@ -225,7 +225,9 @@ class Ranks(Case):
                                      (2, ("parallel.dp=3",), "mpirun -n 3"),
                                      (3, ("parallel.tp=2",), "a multiple of 2"),
                                      (2, ("parallel.tp=2", "parallel.tp_update=distributed"), "home"),
-                                     (2, ("parallel.pp=2",), "1")):
+                                     (3, ("parallel.pp=2",), "P divides 2"),
+                                     (2, ("parallel.pp=9",), "1 to "),
+                                     (2, ("parallel.pp=2", "model.tie_word_embeddings=true"), "parallel.pp = 1")):
             with self.subTest(keys):
                 output = self.train_ranks(ranks, "run", *MICRO, *keys, expected=BAD_DECK)
                 self.assertIn(allowed, output)
