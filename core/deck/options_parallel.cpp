@@ -101,6 +101,8 @@ void require_pipeline(Deck& deck, const Options& options) {
   if (parallel.schedule == ParallelOptions::Schedule::zb_h1 && options.train.recompute)
     deck.error("train.recompute", "conflicts with parallel.schedule = \"zb-h1\"", "false");
   if (!parallel.is_async()) return;
+  if (options.metrics.tensors_every > 0)
+    deck.error("metrics.tensors_every", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (parallel.stash == ParallelOptions::Stash::saved && options.train.recompute)

@@ -147,7 +147,8 @@ void poet_assign(const ProductSpace<Exec>& s, const PoetSetting& setting, const 
     group_quantise<Exec, A>(s.exec, flat<Exec, A>(held), setting.group, setting.zero_in_range, w.base.codes,
                             w.base.scales, w.base.zeros);
   }
-  for (const Vector<A, Exec>& theta : {w.rotation_in, w.rotation_out}) set_zero<Exec, A>(s.exec, theta);
+  set_zero<Exec, A>(s.exec, w.rotation_in);
+  set_zero<Exec, A>(s.exec, w.rotation_out);
 }
 
 #define SESTINA_POET(Exec, T)                                                                                          \

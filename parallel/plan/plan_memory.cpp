@@ -77,7 +77,8 @@ LocalBatch local_batch(const Options& options) {
 namespace {
 
 // Copies of weights for passes that began under them, and the tensors between this stage and the next one.
-std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule, const StagePlan& stage,
+// local: of the stage's tensors; boundary: bytes of one such tensor.
+std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule,
                         const std::vector<TensorSpec>& local, int number, const Options& options,
                         const StorageWidth& width, std::size_t boundary) {
   const bool stashed = options.parallel.stash == ParallelOptions::Stash::on;
@@ -92,7 +93,7 @@ std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& sch
   const bool from_another = number > 0 && pipe.rank_of(number - 1) != pipe.rank_of(number);
   if (from_another)
     bytes += boundary * at(schedule.activations[at(number - 1)] + schedule.gradients[at(number - 1)] + 2);
-  return stage.specs.empty() ? 0 : bytes;
+  return bytes;
 }
 
 void add(RankMemory& sum, const RankMemory& other) {
@@ -138,7 +139,7 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
         at(recomputes ? 1 : schedule.slots[at(number)]);
     common.size.workspace = part(scratch_bytes(whole, batch.micro, sequence, width));
     common.size.stash = stash_bytes(
-        pipe, schedule, stage, local, number, options, width,
+        pipe, schedule, local, number, options, width,
         part(at(batch.micro) * at(sequence) * static_cast<std::size_t>(options.model.hidden_size) * width.compute));
     std::vector<RankMemory> ranks(in_stage, common);
     add_matrices(ranks, stage, local, options, width);
