@@ -27,13 +27,20 @@ GROUPS = {
     "bases": ["tiny_soap", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
+    "forms": ["tiny_poet_x", "tiny_lora"],
+    "pipelines": ["tiny_pipeline"],
 }
 MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompute=true", "train.micro_batch=2"]]
 OPTIONS = {  # beside the modes, once each
     "tiny_shampoo": [["optimizer.packed=true"]],
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
+    "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"]],
+    "tiny_pipeline": [["parallel.schedule=zb-h1", "train.micro_batch=2"], ["parallel.schedule=async-1f1b"],
+                      ["parallel.schedule=async-1f1b", "parallel.stash=recompute"]],
 }
+# As many stages as the small model has layers; blocks that divide its sides.
+ALWAYS = {"tiny_pipeline": ["parallel.pp=2"], "tiny_poet_x": ["model.linear.block_size=16"]}
 SMALL = ["model.hidden_size=64", "model.intermediate_size=176", "model.num_hidden_layers=2", "data.sequence_length=64",
          "metrics.eval_every=0", "checkpoint.every=0", "schedule.steps=40", "schedule.warmup_steps=4",
          "run.on_nonfinite=skip"]
@@ -83,7 +90,7 @@ def decks(device, group):
     for deck in GROUPS[group]:
         for mode in MODES + OPTIONS.get(deck, []):
             for fill in (0, 63):  # memory of zeros, and of positive numbers
-                device.train(deck, "run.steps=12", *mode, fill=fill)
+                device.train(deck, "run.steps=12", *ALWAYS.get(deck, []), *mode, fill=fill)
 
 
 def ranks(device, n):
