@@ -125,7 +125,7 @@ void WorkerPool::stop() {
   shared_->stopping = true;
   shared_->queue.clear();
   shared_->for_workers.notify_all();
-  constexpr double least = 5;  // seconds: a worker that only got no core is not lost
+  constexpr double least = 2;  // seconds: a worker that only got no core is not lost
   const std::chrono::duration<double> limit(std::max(shared_->setting.timeout, least));
   const bool over = shared_->for_waiters.wait_for(lock, limit, [&] { return shared_->busy == 0; });
   lock.unlock();
