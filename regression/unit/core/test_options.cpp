@@ -199,7 +199,9 @@ TEST(Options, RefusesWhatThisVersionLacks) {
 TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\non_indivisible = \"dense\"\n";
   expect_error(poet + "[parallel]\ntp = 2\n", "parallel.tp: model.linear.form = \"poet-x\" is not implemented under");
-  expect_error(poet + "[parallel]\npp = 2\n", "parallel.pp: model.linear.form = \"poet-x\" is not implemented in");
+  for (const char* schedule : {"async-1f1b", "zb-h1"})
+    expect_error(poet + "[parallel]\npp = 2\nschedule = \"" + schedule + "\"\n",
+                 "parallel.schedule: model.linear.form = \"poet-x\" is not implemented for");
   expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[optimizer]\nkind = \"muon\"\n",
                "optimizer.kind: model.linear.form = \"poet-x\" trains packed rotations");
