@@ -22,7 +22,6 @@ class WeightVersions {
     return views_[place(version)];
   }
   int depth() const { return static_cast<int>(views_.size()); }
-  std::size_t bytes() const { return matrices_.size() * sizeof(T) + vectors_.size() * sizeof(Acc<T>); }
 
   // The copy of a version as state, "<prefix>/<HF name>": what this rank computes with. saved: by this rank, where
   // several hold the same.

@@ -5,6 +5,7 @@
 // Sources: GPipe (Huang et al. 2019), 1F1B (PipeDream-flush, Narayanan et al. 2021), interleaved 1F1B (Megatron-LM),
 // zero-bubble H1 (Qi et al. 2024), asynchronous 1F1B (PipeDream, Narayanan et al. 2019). No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,6 +51,36 @@ PipelineSchedule make_schedule(const PipelineSetting&);
 // Updates between the weights that stage s reads in a forward pass and those that its gradient updates:
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
 int update_delay(const PipelineSetting&, int stage);
+
+// How a stage stands in its pipeline.
+struct StagePlace {
+  int number = 0;            // of the stage
+  int micros = 1;            // of an update, on this rank
+  int slots = 1;             // micro-batches in flight
+  int ahead = 0, delay = 0;  // forwards between updates that have no backward yet; the same in updates
+  int ahead_before = 0;      // of the stage before
+  bool split = false;        // backward passes in two parts
+  std::int64_t drain_every = 0;
+  ParallelOptions::Stash stash = ParallelOptions::Stash::on;
+
+  bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
+  // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
+  // come between two forward passes that read the same version.
+  int versions() const {
+    if (stash == ParallelOptions::Stash::on) return delay;
+    return ahead % micros != 0 ? 1 : 0;
+  }
+  std::int64_t segment(std::int64_t minibatch) const {  // its first minibatch; the pipeline drains before each
+    return drain_every > 0 ? minibatch / drain_every * drain_every : 0;
+  }
+  // Updates in the weights that the forward pass of a minibatch reads.
+  std::int64_t version(std::int64_t minibatch) const {
+    return std::max({origin, segment(minibatch), minibatch - delay});
+  }
+  std::int64_t origin = 0;  // updates at which the delays began, from nothing
+};
+
+StagePlace stage_place(const PipelineSetting&, const PipelineSchedule&, const ParallelOptions&, int stage);
 
 // One row for each rank, one column for a unit of time: digits of micro-batches in forwards, letters in backwards.
 std::vector<std::string> draw(const PipelineSchedule&, int columns);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 namespace sestina {
+
 template <class Exec, class T>
 void Executor<Exec, T>::initialise(std::uint64_t seed) {
   for (auto& run : runs_) {
@@ -61,8 +62,10 @@ StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
   if (!is_async)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
-  if (is_async) note_step(driver);
-  if (is_async) return StepEnd::updated;
+  if (is_async) {
+    note_step(driver);
+    return StepEnd::updated;
+  }
   if (!driver.accept(sums_)) return StepEnd::refused;
   driver.before_update();
   update_all(t, driver);
@@ -98,11 +101,9 @@ bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
         forward(action, driver);
         break;
       case ActionKind::backward:
+      case ActionKind::backward_input:
         run.backward(micro, tokens_->of(micro), scale_);
         if (pipe_.stages == 1 && ++passes < pipe_.micros && driver.interrupted()) return false;
-        break;
-      case ActionKind::backward_input:
-        run.backward_input(micro, tokens_->of(micro), scale_);
         break;
       case ActionKind::backward_weight:
         run.backward_weight(micro);

@@ -87,15 +87,10 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
   Activations<Exec, T>& slot = slots_.of(micro);
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
-  stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
-  hand_down(micro, slot);
-}
-
-template <class Exec, class T>
-void StageRun<Exec, T>::backward_input(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
-  Activations<Exec, T>& slot = slots_.of(micro);
-  const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
-  stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  if (place_.split)
+    stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  else
+    stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
   hand_down(micro, slot);
 }
 

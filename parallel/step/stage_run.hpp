@@ -2,7 +2,6 @@
 // of the micro-batches in flight, and the older versions of its weights. Its three actions, forward, backward and
 // update, are what the executor's lists are made of. Micro-batches are numbered on through the run.
 #pragma once
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -14,34 +13,6 @@
 
 namespace sestina {
 
-// How a stage stands in its pipeline.
-struct StagePlace {
-  int number = 0;            // of the stage
-  int micros = 1;            // of an update, on this rank
-  int slots = 1;             // micro-batches in flight
-  int ahead = 0, delay = 0;  // forwards between updates that have no backward yet; the same in updates
-  int ahead_before = 0;      // of the stage before
-  bool split = false;        // backward passes in two parts
-  std::int64_t drain_every = 0;
-  ParallelOptions::Stash stash = ParallelOptions::Stash::on;
-
-  bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
-  // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
-  // come between two forward passes that read the same version.
-  int versions() const {
-    if (stash == ParallelOptions::Stash::on) return delay;
-    return ahead % micros != 0 ? 1 : 0;
-  }
-  std::int64_t segment(std::int64_t minibatch) const {  // its first minibatch; the pipeline drains before each
-    return drain_every > 0 ? minibatch / drain_every * drain_every : 0;
-  }
-  // Updates in the weights that the forward pass of a minibatch reads.
-  std::int64_t version(std::int64_t minibatch) const {
-    return std::max({origin, segment(minibatch), minibatch - delay});
-  }
-  std::int64_t origin = 0;  // updates at which the delays began, from nothing
-};
-
 template <class Exec, class T>
 class StageRun {
  public:
@@ -52,8 +23,8 @@ class StageRun {
            Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);
+  // Of a stage whose backward passes are in two parts: the first of them, which backward_weight follows.
   void backward(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
-  void backward_input(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
   void backward_weight(std::int64_t micro);
   // Update number t, of weights that have seen t - 1.
   void update(std::int64_t t, double factor, double gradient_scale);
