@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "app/start/kokkos_session.hpp"
 #include "kernels/base/device_memory.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -37,31 +38,41 @@ void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryS
   const bool own_memory = device.bytes > 0;
   const auto require = [&](const MemoryShare& share, std::uint64_t need) {
     if (share.bytes == 0 || need <= share.bytes) return;
-    fail(ExitCode::unavailable,
-         "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
-         "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, checkpoint "
-         "copy {:.2f}{}; a smaller "
-         "train.micro_batch or train.recompute = true shrinks the activations",
-         gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
-         gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(snapshot),
-         own_memory ? " (on the host)" : "");
+    fail(
+        ExitCode::unavailable,
+        "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
+        "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, "
+        "exchanges {:.2f}, checkpoint copy {:.2f}{}; a smaller train.micro_batch or train.recompute = true shrinks the "
+        "activations",
+        gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
+        gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges), gb(snapshot),
+        own_memory ? " (on the host)" : "");
   };
   if (own_memory) require(device, size.total());
   require(host, own_memory ? snapshot : size.total() + snapshot);
 }
 
+namespace {
+
+bool on_device(const Options& options) {
+  return !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
+         options.run.space == RunOptions::Space::device;
+}
+
+}  // namespace
+
+int planned_threads(const Options& options, int sharers) {
+  return on_device(options) ? 0
+                            : session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
+}
+
 void require_memory(const Options& options, int rank, int ranks, int node_ranks) {
-  const bool on_device = !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
-                         options.run.space == RunOptions::Space::device;
   const Plan plan = make_plan(options);
-  const RankMemory memory = rank_memory(plan, options, ranks / (plan.dp * plan.tp))[static_cast<std::size_t>(rank)];
-  ModelSize size = memory.size;
-  if (options.run.deterministic) {  // gradients of micro-batches wait on the levels of a tree
-    const int micros = options.train.global_batch / options.train.micro_batch / options.parallel.dp;
-    for (int width = 1; width < micros; width *= 2) size.gradients += memory.size.gradients;
-  }
+  const RankMemory memory = rank_memory(plan, options, planned_threads(options, node_ranks),
+                                        ranks / (plan.dp * plan.tp))[static_cast<std::size_t>(rank)];
   const MemoryShare host{"this machine", available_memory_bytes() / static_cast<std::uint64_t>(node_ranks)};
-  require_memory(size, memory.checkpoint, host, on_device ? device_share(node_ranks) : MemoryShare{"the device", 0});
+  require_memory(memory.size, memory.checkpoint, host,
+                 on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
 }
 
 }  // namespace sestina

@@ -20,7 +20,10 @@ struct MemoryShare {
 // checkpoint is written from, do not fit. A device with its own memory holds all but the snapshot.
 void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device);
 
-// The same for this rank of a run, with its share of what this machine and its devices have.
+// Threads of one rank of so many on this machine, as plans count their scratch: 0 where it computes on a device.
+int planned_threads(const Options&, int sharers = 1);
+
+// require_memory for this rank of a run, with its share of what this machine and its devices have.
 void require_memory(const Options&, int rank = 0, int ranks = 1, int node_ranks = 1);
 
 }  // namespace sestina

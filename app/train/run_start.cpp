@@ -52,7 +52,8 @@ std::vector<std::string> start_lines(const Options& options, const RunStart& sta
                                      std::uint64_t available) {
   const ParallelOptions& p = options.parallel;
   const int pipeline_ranks = ranks / (p.dp * p.tp);
-  const RankMemory memory = rank_memory(make_plan(options), options, pipeline_ranks)[static_cast<std::size_t>(rank)];
+  const RankMemory memory =
+      rank_memory(make_plan(options), options, start.threads, pipeline_ranks)[static_cast<std::size_t>(rank)];
   std::vector<std::string> lines = {
       fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
       fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),

@@ -99,7 +99,7 @@ RunPlan make_run_plan(const Options& options) {
   RunPlan run;
   run.options = options;
   run.plan = make_plan(options);
-  run.memory = rank_memory(run.plan, options);
+  run.memory = rank_memory(run.plan, options, planned_threads(options));
   run.pipe = pipeline_setting(options.parallel, run.plan.pp, static_cast<int>(local_batch(options).count));
   run.schedule = make_schedule(run.pipe);
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
@@ -120,6 +120,7 @@ std::vector<MemoryKind> kinds_of(const RankMemory& memory, bool shared_weights) 
           {"activations", "activations", size.activations},
           {"workspace", "workspace", size.workspace},
           {"stash", "pipeline stash", size.stash},
+          {"exchanges", "exchanges", size.exchanges},
           {"checkpoint_copy", "checkpoint copy", memory.checkpoint}};
 }
 

@@ -20,7 +20,7 @@ class AccumulationTree {
   // micros: micro-batches of a step.
   AccumulationTree(const Arena<Exec, T>& arena, int micros) : micros_(micros), gradient_(arena.gradients()) {
     levels_ =
-        decltype(levels_)("sestina::gradient_tree", static_cast<std::size_t>(levels_for(micros)), gradient_.size());
+        decltype(levels_)("sestina::gradient_tree", static_cast<std::size_t>(tree_levels(micros)), gradient_.size());
     for (std::size_t i = 0; i < arena.size(); ++i) {
       const auto block = static_cast<std::size_t>(arena.specs()[i].block);
       if (ranges_.size() <= block) ranges_.resize(block + 1);
@@ -34,13 +34,6 @@ class AccumulationTree {
         ranges.push_back({begin, begin + n, of_norm});
     }
   }
-  // Gradient buffers that it takes.
-  static int levels_for(int micros) {
-    int levels = 0;
-    while ((1 << levels) < micros) ++levels;
-    return levels;
-  }
-
   // The block's gradients of micro-batch `micro` lie in the gradient buffer: adds what the tree adds to them now. They
   // stay there after the last micro-batch, else they wait on their level.
   void add(const Exec& exec, int block, int micro, Part part = Part::all) const {

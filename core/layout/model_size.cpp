@@ -134,6 +134,17 @@ std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch,
   return total;
 }
 
+std::array<std::int64_t, 4> split_widths(const ModelConfig& c) {
+  return {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size, c.hidden_size};
+}
+
+std::size_t split_bytes(const ModelPart& part, LayerRange range, int micro_batch, int sequence, StorageWidth w) {
+  std::size_t layer = 0;
+  for (const std::int64_t width : split_widths(part.config))
+    layer += rounded(product(std::int64_t{micro_batch} * sequence, width) * w.compute, slot_alignment);
+  return layer * static_cast<std::size_t>(range.end - range.begin);
+}
+
 int logit_rows(const ModelPart& part, int rows, std::size_t compute_width, std::size_t limit) {
   const auto row = static_cast<std::size_t>(part.largest_vocabulary()) * compute_width;
   const std::int64_t most = std::clamp<std::int64_t>(static_cast<std::int64_t>(limit / row), 1, std::max(rows, 1));

@@ -1,7 +1,9 @@
 // What a model takes in memory, in plain numbers: the one place that says which activations are kept and how large the
 // scratch of a pass is. `plan` prints these numbers, the model allocates by them. No Kokkos.
 #pragma once
+#include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "core/layout/model_part.hpp"
 
@@ -44,6 +46,11 @@ LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence, bool rec
 // and the gradient of the residual stream.
 std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute);
 
+// Bytes that it keeps besides where backward passes are in two parts: what the input parts leave for the weight parts.
+std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
+// Widths of these, by layer: in front of the sum after attention, of q, k, v, inside the MLP, in front of its sum.
+std::array<std::int64_t, 4> split_widths(const ModelConfig&);
+
 // Rows of logits that exist at a time: slices of equal size under the limit, at least one row; the same on all ranks.
 int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
 int logit_rows(const ModelConfig&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
@@ -54,8 +61,11 @@ std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, Stora
 struct ModelSize {
   std::int64_t parameters = 0;
   std::size_t weights = 0, master = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;  // bytes
-  std::size_t stash = 0;  // of a pipeline: older weights, and what lies between stages
-  std::size_t total() const { return weights + master + gradients + optimizer + activations + workspace + stash; }
+  std::size_t stash = 0;      // of a pipeline: older weights, and what lies between stages
+  std::size_t exchanges = 0;  // with other ranks: what comes from them, and whole matrices at their homes
+  std::size_t total() const {
+    return weights + master + gradients + optimizer + activations + workspace + stash + exchanges;
+  }
 };
 // optimizer_bytes: of optimizer state (optimizer/routing.hpp). One activation slot. The whole model, or one rank's
 // part.

@@ -32,6 +32,14 @@ struct RankLayout {
   std::size_t gradient_elements = 0;   // of the buffer, gaps included
 };
 
+// Gradient buffers beside the one of the arena that a deterministic sum over so many micro-batches takes
+// (accumulation_tree.hpp).
+constexpr int tree_levels(int micros) {
+  int levels = 0;
+  while ((1 << levels) < micros) ++levels;
+  return levels;
+}
+
 // One rank holds and owns everything; gradients lie as arena_layout says.
 RankLayout lone_layout(const std::vector<TensorSpec>&);
 

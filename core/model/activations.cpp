@@ -90,15 +90,11 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
 
 template <class Exec, class T>
 void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch, int sequence) {
-  const ModelConfig& c = part.config;
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
-  const std::int64_t widths[4] = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size,
-                                  c.hidden_size};
-  std::size_t bytes = 0;
-  for (const std::int64_t width : widths)
-    bytes += (n * static_cast<std::size_t>(width) * sizeof(T) + slot_alignment - 1) / slot_alignment * slot_alignment;
+  const std::array<std::int64_t, 4> widths = split_widths(part.config);
+  const LayerRange range{0, static_cast<int>(layers.size())};
   kept_storage_ = decltype(kept_storage_)(Kokkos::view_alloc("sestina::kept_gradients", Kokkos::WithoutInitializing),
-                                          bytes * layers.size());
+                                          split_bytes(part, range, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}));
   Cutter<Exec> cut(kept_storage_.data(), kept_storage_.size());
   const auto matrix = [&](std::int64_t width) {
     return cut.template matrix<T>(n * static_cast<std::size_t>(width), n);

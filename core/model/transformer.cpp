@@ -1,5 +1,7 @@
 #include "core/model/transformer.hpp"
 
+#include "core/model/pass_scratch.hpp"
+
 #include <algorithm>
 
 #include "core/model/attention_layer.hpp"
@@ -38,8 +40,10 @@ Transformer<Exec, T>::Transformer(const Exec& exec, const ModelPart& part, Layer
   SESTINA_REQUIRE(!learned || sequence <= config.max_position_embeddings, "sequences of {}, {} learned positions",
                   sequence, config.max_position_embeddings);
   if (!learned) make_rope_tables(exec);
-  workspace_ = Workspace<Exec>(scratch_bytes(part, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}) +
-                               kernel_workspace_bytes(exec));
+  int threads = 0;
+  if constexpr (std::is_same_v<Exec, Host>) threads = exec.concurrency();
+  workspace_ =
+      Workspace<Exec>(sestina::workspace_bytes(part, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}, threads));
 }
 
 template <class Exec, class T>
@@ -55,19 +59,6 @@ void Transformer<Exec, T>::make_rope_tables(const Exec& exec) {
   exec.fence("rope tables");  // the host copies end here
   context_.cosine = cosine_;
   context_.sine = sine_;
-}
-
-// The most that one kernel takes; kernels run one after another.
-template <class Exec, class T>
-std::size_t Transformer<Exec, T>::kernel_workspace_bytes(const Exec& exec) const {
-  const ModelConfig& c = config();
-  const auto n = static_cast<std::size_t>(context_.rows());
-  const auto widest = static_cast<std::size_t>(
-      std::max({c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.gated() ? 0 : c.intermediate_size}));
-  return std::max({attention_workspace_bytes<Exec, T>(exec, attention_shape(c, context_.batch, context_.sequence)),
-                   norm_workspace_bytes<Exec, T>(n, widest),
-                   embed_workspace_bytes<Exec>(n, static_cast<std::size_t>(c.vocab_size)),
-                   reduce_workspace_bytes<Exec>(n)});
 }
 
 template <class Exec, class T>

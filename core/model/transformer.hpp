@@ -77,7 +77,6 @@ class Transformer {
   using Table = Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space>;
 
   void make_rope_tables(const Exec&);
-  std::size_t kernel_workspace_bytes(const Exec&) const;
   bool first_stage() const { return range_.begin == 0; }
   bool last_stage() const { return range_.end == static_cast<int>(config().num_hidden_layers); }
   int last_block() const { return 1 + static_cast<int>(config().num_hidden_layers); }

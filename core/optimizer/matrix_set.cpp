@@ -8,17 +8,11 @@
 #include <numeric>
 #include <utility>
 
+#include "core/optimizer/lane_share.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
 
 namespace sestina {
 namespace {
-
-// What one update of an m x n matrix costs, up to a factor: products with its Gram matrices.
-template <class Exec>
-double cost_of(const MatrixItem<Exec>& item) {
-  const double m = static_cast<double>(item.matrix.rows()), n = static_cast<double>(item.matrix.cols());
-  return m * n * std::min(m, n);
-}
 
 // The same matrix for a lane of another space with the same memory.
 template <class Space, class Exec>
@@ -57,7 +51,7 @@ class LanedSet : public MatrixSet<Exec> {
     std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
     const auto workspace_bytes = [&](std::size_t i) {
       const auto [found, is_new] = known.try_emplace({matrices_[i].rows(), matrices_[i].cols()});
-      if (is_new) found->second = optimizers_[i]->workspace_bytes();
+      if (is_new) found->second = scratch_bytes<Space>(setting.options, matrices_[i].rows(), matrices_[i].cols());
       return found->second;
     };
     for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
@@ -163,38 +157,14 @@ class LanedSet : public MatrixSet<Exec> {
   std::unique_ptr<RefreshWorkers> workers_;  // ends first: it works for the optimizers
 };
 
-// Lanes of one thread each, if they would all have about the same to do.
-int lane_count(const std::vector<double>& cost, int threads) {
-  constexpr double allowed_imbalance = 1.15;  // beyond it, all threads on each matrix are the faster way
-  const std::vector<int> lane = balance(cost, threads);
-  std::vector<double> load(static_cast<std::size_t>(threads));
-  for (std::size_t i = 0; i < cost.size(); ++i) load[static_cast<std::size_t>(lane[i])] += cost[i];
-  const double mean = std::accumulate(load.begin(), load.end(), 0.0) / threads;
-  return *std::max_element(load.begin(), load.end()) <= allowed_imbalance * mean ? threads : 1;
-}
-
 }  // namespace
-
-std::vector<int> balance(const std::vector<double>& cost, int lanes) {
-  std::vector<std::size_t> order(cost.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
-  std::vector<double> load(static_cast<std::size_t>(lanes));
-  std::vector<int> lane(cost.size());
-  for (const std::size_t item : order) {
-    const auto least = std::min_element(load.begin(), load.end());
-    *least += cost[item];
-    lane[item] = static_cast<int>(least - load.begin());
-  }
-  return lane;
-}
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
                                                  const MatrixSetSetting& setting) {
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
-    for (const auto& item : items) cost.push_back(cost_of(item));
+    for (const auto& item : items) cost.push_back(lane_cost(item.matrix.rows(), item.matrix.cols()));
     const int threads = exec.concurrency();
     const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
     if (lanes > 1 || threads == 1)

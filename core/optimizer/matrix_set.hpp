@@ -60,7 +60,4 @@ template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
                                                  const MatrixSetSetting&);
 
-// Which lane takes which item: largest first, each to the lane with the least so far. lane[i] for cost[i].
-std::vector<int> balance(const std::vector<double>& cost, int lanes);
-
 }  // namespace sestina

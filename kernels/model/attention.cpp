@@ -32,16 +32,15 @@ void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<co
 }
 
 // At least what attention_plain takes, which tests run in the same workspace.
-template <class Exec, class T>
-std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& shape) {
+template <class T>
+std::size_t attention_workspace_bytes(int threads, const AttentionShape& shape) {
   const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;
-  const std::size_t plain = Workspace<Exec>::template bytes<Acc<T>>(rows);
-  if constexpr (std::is_same_v<Exec, Host>) {
-    return std::max(plain, attention_blocked::workspace_bytes<T>(exec, shape));
-  } else {
-    return plain;
-  }
+  const std::size_t plain = Workspace<Host>::bytes<Acc<T>>(rows);
+  return threads > 0 ? std::max(plain, attention_blocked::workspace_bytes<T>(threads, shape)) : plain;
 }
+template std::size_t attention_workspace_bytes<float>(int, const AttentionShape&);
+template std::size_t attention_workspace_bytes<bf16>(int, const AttentionShape&);
+template std::size_t attention_workspace_bytes<double>(int, const AttentionShape&);
 
 #define SESTINA_ATTENTION(Exec, T)                                                                                   \
   template void attention<Exec, T>(const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, \
@@ -50,8 +49,7 @@ std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& sh
   template void attention_backward<Exec, T>(                                                                         \
       const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,       \
       Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,    \
-      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                                          \
-  template std::size_t attention_workspace_bytes<Exec, T>(const Exec&, const AttentionShape&);
+      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_ATTENTION)
 
 }  // namespace sestina

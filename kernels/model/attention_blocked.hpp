@@ -124,8 +124,8 @@ void for_units(const char* label, const Host& exec, int units, int workers, cons
   exec.fence("attention");  // the counter of units lies on the stack
 }
 
-inline int workers(const Host& exec, const AttentionShape& shape) {
-  return std::max(1, std::min(exec.concurrency(), shape.batch * shape.kv_heads));
+inline int workers(int threads, const AttentionShape& shape) {
+  return std::max(1, std::min(threads, shape.batch * shape.kv_heads));
 }
 
 // Smallest first key of rows [begin, end) of the batch, as the first block to visit.
@@ -350,7 +350,7 @@ struct Backward {
 template <class T, class Pass>
 void run(const char* label, const Host& exec, const Pass& pass, Workspace<Host>& workspace) {
   const AttentionShape& shape = pass.p.shape;
-  const int units = shape.batch * shape.kv_heads, count = workers(exec, shape);
+  const int units = shape.batch * shape.kv_heads, count = workers(exec.concurrency(), shape);
   if (units == 0 || shape.sequence == 0) return;
   auto frame = workspace.frame();
   const std::size_t slot = Workspace<Host>::bytes<Acc<T>>(pass.slot()) / sizeof(Acc<T>);
@@ -359,9 +359,9 @@ void run(const char* label, const Host& exec, const Pass& pass, Workspace<Host>&
 }
 
 template <class T>
-std::size_t workspace_bytes(const Host& exec, const AttentionShape& shape) {
+std::size_t workspace_bytes(int threads, const AttentionShape& shape) {
   const Problem<T> p{shape, {}, {}, {}, {}};
-  return Workspace<Host>::bytes<Acc<T>>(Backward<T>{p, {}, {}, {}, {}, {}, {}}.slot()) * workers(exec, shape);
+  return Workspace<Host>::bytes<Acc<T>>(Backward<T>{p, {}, {}, {}, {}, {}, {}}.slot()) * workers(threads, shape);
 }
 
 }  // namespace sestina::attention_blocked

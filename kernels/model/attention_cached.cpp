@@ -116,7 +116,8 @@ std::size_t attention_continued_bytes(const Exec& exec, const AttentionShape& sh
   if constexpr (std::is_same_v<Exec, Host>) {
     const attention_blocked::Forward<T> pass{{shape, {}, {}, {}, {}}, {}, {}, {}, 0};
     return W::template bytes<Acc<T>>(static_cast<std::size_t>(rows * shape.heads)) +
-           W::template bytes<Acc<T>>(pass.slot()) * static_cast<std::size_t>(attention_blocked::workers(exec, shape));
+           W::template bytes<Acc<T>>(pass.slot()) *
+               static_cast<std::size_t>(attention_blocked::workers(exec.concurrency(), shape));
   } else {
     AttentionShape step = shape;
     step.batch = rows;

@@ -46,6 +46,13 @@ NodeLevels::NodeLevels(std::vector<int> by_rank) : node_of(std::move(by_rank)) {
   }
 }
 
+std::vector<int> NodeLevels::passed_on_by(int rank) const {
+  std::vector<int> owners;
+  for (int owner = 0; owner < static_cast<int>(node_of.size()); ++owner)
+    if (node(owner) != node(rank) && relay(node(rank), owner) == rank) owners.push_back(owner);
+  return owners;
+}
+
 bool continues_the_tree(const NodeLevels& levels) {
   const std::size_t ranks = levels.nodes[0].size();
   if ((ranks & (ranks - 1)) != 0) return false;

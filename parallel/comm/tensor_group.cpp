@@ -2,13 +2,9 @@
 
 #include "kernels/blas/reduce.hpp"
 #include "kernels/blas/tree_sum.hpp"
+#include "parallel/comm/group_staging.hpp"
 
 namespace sestina {
-namespace {
-
-constexpr std::size_t direct_elements = 4096;  // up to here everybody sends everything to everybody: one round
-
-}  // namespace
 
 template <class Exec>
 template <class T>
@@ -53,15 +49,14 @@ void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
   if (size() == 1) return;
   ++count_.reductions;
   const std::size_t n = x.extent(0);
-  const auto ranks = static_cast<std::size_t>(size());
-  const auto apply = [&](const Vector<T, Exec>& own, const Vector<T, Exec>& others) {
+  const Vector<T, Exec> others = staging<T>(summed_from_others(n, size(), rank()));
+  const auto apply = [&](const Vector<T, Exec>& own) {
     if (sum)
       tree_sum<Exec, T>(exec, rank(), size(), own, others, own);
     else
       tree_max<Exec, T>(exec, rank(), size(), own, others, own);
   };
   if (n <= direct_elements) {
-    const Vector<T, Exec> others = staging<T>((ranks - 1) * n);
     exec.fence("group_reduce");
     std::size_t at = 0;
     for (int peer = 0; peer < size(); ++peer) {
@@ -71,13 +66,12 @@ void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
       at += n;
     }
     group_.wait("sum over the tensor-parallel group");
-    return apply(x, others);
+    return apply(x);
   }
-  const auto cut = [&](int r) { return n * static_cast<std::size_t>(r) / ranks; };
+  const auto cut = [&](int r) { return first_summed(n, size(), r); };
   const std::size_t mine = cut(rank() + 1) - cut(rank());
-  const Vector<T, Exec> others = staging<T>((ranks - 1) * mine);
   scatter(exec, "parts of a sum over the tensor-parallel group", x.data(), cut, others);
-  apply(Vector<T, Exec>(x.data() + cut(rank()), mine), others);
+  apply(Vector<T, Exec>(x.data() + cut(rank()), mine));
   collect(exec, "gather of a sum over the tensor-parallel group", x.data(), cut);
 }
 

@@ -3,63 +3,213 @@
 #include <algorithm>
 
 #include "core/layout/model_part.hpp"
+#include "core/model/pass_scratch.hpp"
+#include "core/optimizer/kinds/lane_scratch.hpp"
+#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/lane_share.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
+#include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {
 
-using TpUpdate = ParallelOptions::TpUpdate;
+// What all ranks have in common.
+struct Setting {
+  const Plan& plan;
+  const Options& options;
+  StorageWidth width;
+  int micro_batch = 1, threads = 1;
+  PipelineSetting pipe;
+  PipelineSchedule schedule;
+  NodeLevels levels;
+};
 
-bool shares_state(const ParallelOptions& parallel) {
-  return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
+// One stage as a tensor-parallel rank has it.
+struct Shard {
+  StagePlan stage;  // with its own buckets
+  std::vector<TensorSpec> local;
+  GradientBuckets buckets;
+  ModelPart part;
+  StagePlace place;
+  int tp_rank = 0;
+};
+
+std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
+
+// Copies of weights for passes that began under them, and the tensors between this stage and the next one, each with a
+// place for evaluation.
+std::size_t stash_bytes(const Setting& s, const Shard& shard) {
+  const int number = shard.place.number;
+  const ArenaLayout matrices = matrix_arena_layout(shard.local);
+  std::size_t vectors = 0;
+  for (const TensorSpec& spec : shard.local)
+    if (spec.is_vector()) vectors += elements_of(spec);
+  const std::size_t rows =
+      static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.options.data.sequence_length));
+  const std::size_t boundary = rows * static_cast<std::size_t>(s.options.model.hidden_size) * s.width.compute;
+  const auto link = [&](int from) {
+    return boundary * at(s.schedule.activations[at(from)] + s.schedule.gradients[at(from)] + 2);
+  };
+  std::size_t bytes = at(shard.place.versions()) * (matrices.elements * s.width.compute + vectors * s.width.accumulate);
+  if (number + 1 < s.pipe.stages) bytes += link(number);
+  if (number > 0 && s.pipe.rank_of(number - 1) != s.pipe.rank_of(number)) bytes += link(number - 1);
+  return bytes;
 }
 
-// Matrices whose master weights (dp) and state (dp and home) a rank keeps.
-void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const std::vector<TensorSpec>& local,
-                  const Options& options, const StorageWidth& width) {
-  const int dp = options.parallel.dp, tp = options.parallel.tp;
-  const bool shared = shares_state(options.parallel);
-  ByShape<std::size_t> bytes_of_state = state_bytes(options.optimizer);
-  for (std::size_t i = 0; i < stage.specs.size(); ++i) {
-    if (stage.owner[i] == scalar_tensor) continue;
-    const TensorSpec& kept = shared ? local[i] : stage.specs[i];
-    const std::size_t state = bytes_of_state.of(kept);
-    const std::size_t master = static_cast<std::size_t>(local[i].elements()) * width.accumulate;
-    for (int rank = 0; rank < dp * tp; ++rank) {
-      if (stage.owner[i] != every_rank && stage.owner[i] != rank / tp) continue;
-      RankMemory& memory = ranks[at(rank)];
-      if (!width.shared()) memory.size.master += master;
-      memory.checkpoint += master;
-      if (stage.home[i] != every_rank && stage.home[i] != rank % tp) continue;
-      memory.size.optimizer += state;
-      memory.checkpoint += state;
-      memory.size.parameters += kept.elements();
+// The same for all data-parallel ranks.
+ModelSize common_size(const Setting& s, const Shard& shard) {
+  const int sequence = s.options.data.sequence_length;
+  const LayerRange layers = shard.stage.layers;
+  ModelSize size;
+  if (!s.width.shared()) size.weights = matrix_arena_layout(shard.local).elements * s.width.compute;
+  size.weights += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;
+  const std::size_t slot = slot_bytes(shard.part, layers, s.micro_batch, sequence, s.width, s.options.train.recompute) +
+                           (shard.place.split ? split_bytes(shard.part, layers, s.micro_batch, sequence, s.width) : 0);
+  size.activations = slot * at(shard.place.recomputes() ? 1 : shard.place.slots);
+  size.workspace = workspace_bytes(shard.part, s.micro_batch, sequence, s.width, s.threads) +
+                   rope_table_bytes(s.options.model, sequence, s.width);
+  size.stash = stash_bytes(s, shard);
+  return size;
+}
+
+// Lanes and shards of the matrices that a rank updates.
+class UpdateScratch {
+ public:
+  UpdateScratch(const Setting& s, ByShape<std::size_t>& known) : setting_(s), known_(known) {}
+
+  void add(const TensorSpec& kept) {
+    const std::size_t heads = matrix_parts(kept, setting_.options.optimizer).size();
+    const std::size_t bytes = known_.of(kept), rows = static_cast<std::size_t>(kept.rows) / heads;
+    for (std::size_t head = 0; head < heads; ++head) {
+      cost_.push_back(lane_cost(rows, static_cast<std::size_t>(kept.cols)));
+      bytes_.push_back(bytes);
     }
   }
+  void add_shard(const TensorSpec& whole, const TensorSpec& local) {
+    shard_ = std::max(shard_, host_shard_scratch_bytes(*setting_.options.optimizer.matrix, local.rows, local.cols,
+                                                       local.cols == whole.cols, !setting_.width.shared()));
+  }
+  std::size_t total() const {
+    if (cost_.empty()) return shard_;
+    const int lanes = lane_count(cost_, std::max(1, setting_.threads));
+    const std::vector<int> lane = balance(cost_, lanes);
+    std::vector<std::size_t> largest(at(lanes));
+    for (std::size_t i = 0; i < lane.size(); ++i) largest[at(lane[i])] = std::max(largest[at(lane[i])], bytes_[i]);
+    std::size_t sum = shard_;
+    for (const std::size_t bytes : largest) sum += bytes;
+    return sum;
+  }
+
+ private:
+  const Setting& setting_;
+  ByShape<std::size_t>& known_;
+  std::vector<double> cost_;
+  std::vector<std::size_t> bytes_;
+  std::size_t shard_ = 0;
+};
+
+// Numbers of matrices by their shape.
+struct MatrixBytes {
+  ByShape<std::size_t> state, scratch;
+};
+
+MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
+  return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
+            const MatrixPart part = matrix_parts(spec, optimizer).front();
+            return host_scratch_bytes(*optimizer.matrix, part.rows, part.cols);
+          })};
 }
 
-// Rows of the tensors of the scalar optimizer.
-void add_rows(std::vector<RankMemory>& ranks, const StagePlan& stage, const Options& options,
-              const StorageWidth& width) {
-  const int dp = options.parallel.dp, tp = options.parallel.tp;
-  for (int rank = 0; rank < dp * tp; ++rank) {
-    std::int64_t elements = 0;
-    for (const BucketLayout& bucket : stage.scalar_buckets)
-      elements += dp == 1 ? 0 : bucket.cut[at(rank / tp) + 1] - bucket.cut[at(rank / tp)];
-    RankMemory& memory = ranks[at(rank)];
-    if (dp == 1)  // all of them, without the gaps of a bucket
-      for (const BucketLayout& bucket : stage.scalar_buckets)
-        for (const int spec : bucket.specs)
-          elements += local_shape(stage.specs[at(spec)], options.model, tp, rank % tp).elements();
-    const std::size_t bytes = static_cast<std::size_t>(elements) * width.accumulate;
-    memory.scalar_elements = elements;
+// What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
+// is, and optimizer state.
+void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
+  const Options& o = s.options;
+  const bool lone = s.plan.dp * s.plan.tp == 1;
+  UpdateScratch scratch(s, known.scratch);
+  std::size_t arena = 0;
+  const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
+    memory.size.optimizer += bytes;
     memory.size.parameters += elements;
-    if (!width.shared()) memory.size.master += bytes;
-    memory.size.optimizer += 2 * bytes;
-    memory.checkpoint += 3 * bytes;
+    memory.checkpoint += bytes + master * s.width.accumulate;
+  };
+  for (std::size_t i = 0; i < shard.local.size(); ++i) {
+    const TensorSpec &whole = shard.stage.specs[i], &local = shard.local[i];
+    const int spec = static_cast<int>(i);
+    if (!local.follows) arena = aligned_elements(arena);
+    if (!local.trainable) continue;
+    const OwnedRows rows =
+        lone ? OwnedRows{0, local.rows} : owned_rows(shard.stage, shard.buckets, spec, local, dp_rank);
+    const auto owned = static_cast<std::size_t>((rows.end - rows.begin) * local.cols);
+    const bool homed = s.plan.tp > 1 && shard.stage.is_matrix(spec) &&
+                       (o.parallel.tp_update == ParallelOptions::TpUpdate::home ||
+                        o.parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
+    arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
+    if (owned == 0) continue;
+    if (!shard.stage.is_matrix(spec)) {
+      add_state(2 * owned * s.width.accumulate, static_cast<std::int64_t>(owned), owned);
+      memory.scalar_elements += static_cast<std::int64_t>(owned);
+    } else if (is_sharded(whole, o)) {
+      add_state(known.state.of(local), local.elements(), owned);
+      scratch.add_shard(whole, local);
+    } else if (!homed || is_home(shard.stage, spec, shard.tp_rank)) {
+      const TensorSpec& kept = homed ? whole : local;
+      add_state(known.state.of(kept), kept.elements(), elements_of(kept));
+      scratch.add(kept);
+      if (homed) memory.size.master += elements_of(kept) * s.width.accumulate;
+    }
   }
+  memory.size.master += aligned_elements(arena) * s.width.accumulate;
+  memory.size.workspace += scratch.total();
+}
+
+// One data-parallel rank's share of a stage.
+RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& common, int dp_rank,
+                        MatrixBytes& known) {
+  const Options& o = s.options;
+  RankMemory memory;
+  memory.size = common;
+  add_tensors(s, shard, dp_rank, known, memory);
+  const std::size_t gradients = s.plan.dp * s.plan.tp == 1 ? arena_layout(shard.local).elements
+                                                           : static_cast<std::size_t>(shard.buckets.begin.back());
+  const int all = o.train.global_batch / s.micro_batch,
+            count = all * (dp_rank + 1) / s.plan.dp - all * dp_rank / s.plan.dp;
+  const int buffers = 1 + (o.run.deterministic && count > 1 ? tree_levels(count) : 0);
+  memory.size.gradients = at(buffers) * gradients * s.width.accumulate;
+  memory.size.exchanges = received_bytes(shard.buckets.buckets, s.levels, dp_rank) +
+                          home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
+  if (dp_rank == 0) memory.checkpoint += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;
+  return memory;
+}
+
+Shard shard_of(const Setting& s, int number, int tp_rank) {
+  Shard shard;
+  shard.tp_rank = tp_rank;
+  shard.stage = s.plan.stages[at(number)];
+  lay_out_buckets(shard.stage, s.options, tp_rank);
+  shard.buckets = gradient_buckets(shard.stage);
+  shard.local = local_shapes(shard.stage.specs, s.options.model, s.plan.tp, tp_rank);
+  shard.part = model_part(s.options.model, s.plan.tp, tp_rank, s.options.parallel.sequence_parallel);
+  shard.place = stage_place(s.pipe, s.schedule, s.options.parallel, number);
+  return shard;
+}
+
+void add(RankMemory& sum, const RankMemory& other) {
+  ModelSize& size = sum.size;
+  size.parameters += other.size.parameters;
+  size.weights += other.size.weights;
+  size.master += other.size.master;
+  size.gradients += other.size.gradients;
+  size.optimizer += other.size.optimizer;
+  size.activations += other.size.activations;
+  size.workspace += other.size.workspace;
+  size.stash += other.size.stash;
+  size.exchanges += other.size.exchanges;
+  sum.checkpoint += other.checkpoint;
+  sum.scalar_elements += other.scalar_elements;
 }
 
 }  // namespace
@@ -74,81 +224,40 @@ LocalBatch local_batch(const Options& options) {
   return batch;
 }
 
-namespace {
-
-// Copies of weights for passes that began under them, and the tensors between this stage and the next one.
-// local: of the stage's tensors; boundary: bytes of one such tensor.
-std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule, const StagePlace& place,
-                        const std::vector<TensorSpec>& local, const StorageWidth& width, std::size_t boundary) {
-  const int number = place.number;
-  std::size_t copy = 0;
-  for (const TensorSpec& spec : local)
-    copy += static_cast<std::size_t>(spec.elements()) * (spec.is_vector() ? width.accumulate : width.compute);
-  std::size_t bytes = at(place.versions()) * copy;
-  if (number + 1 < pipe.stages)  // each with a place for evaluation
-    bytes += boundary * at(schedule.activations[at(number)] + schedule.gradients[at(number)] + 2);
-  const bool from_another = number > 0 && pipe.rank_of(number - 1) != pipe.rank_of(number);
-  if (from_another)
-    bytes += boundary * at(schedule.activations[at(number - 1)] + schedule.gradients[at(number - 1)] + 2);
-  return bytes;
-}
-
-void add(RankMemory& sum, const RankMemory& other) {
-  ModelSize& size = sum.size;
-  size.parameters += other.size.parameters;
-  size.weights += other.size.weights;
-  size.master += other.size.master;
-  size.gradients += other.size.gradients;
-  size.optimizer += other.size.optimizer;
-  size.activations += other.size.activations;
-  size.workspace += other.size.workspace;
-  size.stash += other.size.stash;
-  sum.checkpoint += other.checkpoint;
-  sum.scalar_elements += other.scalar_elements;
-}
-
-}  // namespace
-
-std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, int pipeline_ranks) {
-  const StorageWidth width = options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
+std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, int threads, int pipeline_ranks) {
   const LocalBatch batch = local_batch(options);
   const PipelineSetting pipe =
       pipeline_setting(options.parallel, pipeline_ranks > 0 ? pipeline_ranks : plan.pp, static_cast<int>(batch.count));
-  const PipelineSchedule schedule = make_schedule(pipe);
+  const Setting s{plan,
+                  options,
+                  options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32,
+                  batch.micro,
+                  threads,
+                  pipe,
+                  make_schedule(pipe),
+                  planned_levels(options.parallel)};
+  MatrixBytes known = matrix_bytes(options.optimizer);
   const std::size_t in_stage = at(plan.dp * plan.tp);
   std::vector<RankMemory> all(in_stage * at(pipe.ranks));
-  for (int number = 0; number < plan.pp; ++number) {
-    const StagePlan& stage = plan.stages[at(number)];
-    const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, plan.tp, 0);
-    const ModelPart whole = model_part(options.model, 1, 0);
-    const int sequence = options.data.sequence_length;
-    const auto part = [&](std::size_t bytes) { return (bytes + at(plan.tp) - 1) / at(plan.tp); };
-    const StagePlace place = stage_place(pipe, schedule, options.parallel, number);
-    RankMemory common;
-    common.size.gradients = arena_layout(local).elements * width.accumulate;
-    (width.shared() ? common.size.master : common.size.weights) =
-        width.shared() ? common.size.gradients : matrix_arena_layout(local).elements * width.compute;
-    const std::size_t frozen = frozen_layout(local, width.compute, width.accumulate).elements;
-    common.size.weights += frozen;
-    common.size.activations =
-        part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
-        at(place.recomputes() ? 1 : place.slots);
-    common.size.workspace = part(scratch_bytes(whole, batch.micro, sequence, width));
-    common.size.stash = stash_bytes(
-        pipe, schedule, place, local, width,
-        part(at(batch.micro) * at(sequence) * static_cast<std::size_t>(options.model.hidden_size) * width.compute));
-    std::vector<RankMemory> ranks(in_stage, common);
-    add_matrices(ranks, stage, local, options, width);
-    add_rows(ranks, stage, options, width);
-    for (int rank = 0; rank < plan.tp; ++rank) ranks[at(rank)].checkpoint += frozen;
-    for (std::size_t i = 0; i < in_stage; ++i) add(all[at(pipe.rank_of(number)) * in_stage + i], ranks[i]);
-  }
-  if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
-    RankMemory& only = all.front();
-    only.size.master = only.size.gradients;
-    only.checkpoint = only.size.master + only.size.optimizer +
-                      frozen_layout(plan.stages.front().specs, width.compute, width.accumulate).elements;
-  }
+  std::vector<SumStaging> staging(all.size());  // one for all stages of a rank, as are its tokens
+  std::vector<bool> seen(all.size());
+  const std::size_t tokens = 3 * at(batch.micro) * at(options.data.sequence_length) * sizeof(std::int32_t);
+  for (int number = 0; number < plan.pp; ++number)
+    for (int tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
+      const Shard shard = shard_of(s, number, tp_rank);
+      const ModelSize common = common_size(s, shard);
+      const SumStaging sums = sum_staging_bytes(shard.stage, options, shard.part, batch.micro, s.width);
+      for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank) {
+        const std::size_t rank = at(pipe.rank_of(number)) * in_stage + at(dp_rank * plan.tp + tp_rank);
+        add(all[rank], stage_memory(s, shard, common, dp_rank, known));
+        staging[rank] = {std::max(staging[rank].group, sums.group),
+                         std::max(staging[rank].same_heads, sums.same_heads)};
+        if (!seen[rank]) all[rank].size.activations += tokens * at(shard.place.slots + 1);  // one for evaluation
+        seen[rank] = true;
+      }
+    }
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    all[rank].size.exchanges += staging[rank].group + staging[rank].same_heads;
   return all;
 }
 

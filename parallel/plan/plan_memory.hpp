@@ -17,15 +17,16 @@ struct LocalBatch {
 LocalBatch local_batch(const Options&);
 
 // Of one rank, as plan numbers them: pipeline rank by pipeline rank, in each dp_rank * tp + tp_rank. Master weights and
-// state are with the owners alone; where weights are computed in fp32 they are their own masters. Activations assume
-// sequence parallelism, and the micro-batches in flight that the pipeline's schedule has.
+// state are with the owners alone; where weights are computed in fp32 they are their own masters. All that a rank
+// allocates for training on the host, but for tables of a few numbers; the libraries of a device take scratch of their
+// own instead of the host's.
 struct RankMemory {
   ModelSize size;              // parameters: elements of which it keeps the state
   std::size_t checkpoint = 0;  // copy that a save is written from
   std::int64_t scalar_elements = 0;
   std::size_t total() const { return size.total() + checkpoint; }
 };
-// pipeline_ranks: on which the stages lie, 0 = one stage on each.
-std::vector<RankMemory> rank_memory(const Plan&, const Options&, int pipeline_ranks = 0);
+// threads: of each rank on the host, 0 = on a device. pipeline_ranks: on which the stages lie, 0 = one stage on each.
+std::vector<RankMemory> rank_memory(const Plan&, const Options&, int threads, int pipeline_ranks = 0);
 
 }  // namespace sestina

@@ -7,17 +7,6 @@
 namespace sestina {
 namespace {
 
-// Even pieces for a bucket that nobody owns.
-std::vector<std::int64_t> even_cuts(std::int64_t elements, int ranks) {
-  std::vector<std::int64_t> cut;
-  for (int r = 0; r <= ranks; ++r) cut.push_back(elements * r / ranks);
-  return cut;
-}
-
-std::vector<std::int64_t> cuts_of(const BucketLayout& bucket, int ranks) {
-  return bucket.cut.empty() ? even_cuts(bucket.elements, ranks) : bucket.cut;
-}
-
 Block floats(float* begin, std::int64_t from, std::int64_t to) {
   return block_of(begin + from, static_cast<std::size_t>(to - from) * sizeof(float));
 }
@@ -34,41 +23,20 @@ GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, c
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
   std::size_t largest = 0;
-  for (const BucketLayout& bucket : all.buckets) largest = std::max(largest, places(cuts_of(bucket, group_.size())));
+  for (const BucketLayout& bucket : all.buckets)
+    largest = std::max(largest, received_elements(levels_, group_.rank(), bucket_cuts(bucket, group_.size())));
   for (auto& slot : received_) slot = std::decay_t<decltype(slot)>("sestina::received", largest);
   for (const std::size_t b : order)
-    add_bucket(all.buckets[b], gradients.data() + all.begin[b], buckets_.size() % slots);
-}
-
-// The ranks of other nodes whose pieces this one sums over its node.
-template <class Exec>
-std::vector<int> GradientReduce<Exec>::passed_on() const {
-  std::vector<int> owners;
-  const int me = group_.rank(), here = levels_.node(me);
-  for (int owner = 0; owner < group_.size(); ++owner)
-    if (levels_.node(owner) != here && levels_.relay(here, owner) == me) owners.push_back(owner);
-  return owners;
-}
-
-// Elements that come from other ranks.
-template <class Exec>
-std::size_t GradientReduce<Exec>::places(const std::vector<std::int64_t>& cut) const {
-  const auto length = [&](int rank) {
-    return cut[static_cast<std::size_t>(rank) + 1] - cut[static_cast<std::size_t>(rank)];
-  };
-  const auto mates = static_cast<std::int64_t>(levels_.mates(group_.rank()).size()) - 1;
-  std::int64_t count = length(group_.rank()) * (mates + static_cast<std::int64_t>(levels_.nodes.size()) - 1);
-  for (const int owner : passed_on()) count += length(owner) * mates;
-  return static_cast<std::size_t>(count);
+    add_bucket(all.buckets[b], gradients.data() + all.begin[b], buckets_.size() % bucket_places);
 }
 
 template <class Exec>
 void GradientReduce<Exec>::add_bucket(const BucketLayout& layout, float* begin, std::size_t slot) {
-  const auto cut = cuts_of(layout, group_.size());
+  const auto cut = bucket_cuts(layout, group_.size());
   Bucket bucket;
   bucket.block = layout.block;
   float* place = received_[slot].data();
-  std::vector<int> owners = passed_on();
+  std::vector<int> owners = levels_.passed_on_by(group_.rank());
   owners.insert(owners.begin(), group_.rank());
   for (const int owner : owners) {
     const auto o = static_cast<std::size_t>(owner);
@@ -118,7 +86,7 @@ template <class Exec>
 void GradientReduce<Exec>::route_between(Bucket& bucket, const std::vector<std::int64_t>& cut, float* begin) {
   const int me = group_.rank(), here = levels_.node(me);
   std::vector<Message> sends, receives;
-  for (const int owner : passed_on())
+  for (const int owner : levels_.passed_on_by(group_.rank()))
     sends.push_back(
         {owner, {floats(begin, cut[static_cast<std::size_t>(owner)], cut[static_cast<std::size_t>(owner) + 1])}});
   const std::size_t length = bucket.node_pieces[0].own.extent(0);
@@ -134,9 +102,9 @@ void GradientReduce<Exec>::route_between(Bucket& bucket, const std::vector<std::
 template <class Exec>
 void GradientReduce<Exec>::start(std::size_t number) {
   using State = Bucket::State;
-  if (number >= slots && buckets_[number - slots].state != State::idle &&
-      buckets_[number - slots].state != State::summed) {
-    add_up(buckets_[number - slots]);
+  if (number >= bucket_places && buckets_[number - bucket_places].state != State::idle &&
+      buckets_[number - bucket_places].state != State::summed) {
+    add_up(buckets_[number - bucket_places]);
     exec_.fence("reduce");  // its turn in the slot ends
   }
   buckets_[number].pieces->start();

@@ -11,6 +11,7 @@
 #include "core/model/seams.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/node_levels.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -55,8 +56,6 @@ class GradientReduce {
   void add_bucket(const BucketLayout&, float* begin, std::size_t slot);
   void route_pieces(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
   void route_between(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
-  std::size_t places(const std::vector<std::int64_t>& cut) const;
-  std::vector<int> passed_on() const;
   void start(std::size_t bucket);
   void sum_in_node(Bucket&);
   void add_up(Bucket&);
@@ -67,8 +66,7 @@ class GradientReduce {
   std::vector<Bucket> buckets_;  // in the order in which they are completed
   std::vector<PartialGradient<Exec>> partial_;
   // What comes from other ranks: buckets take turns in these, so memory does not grow with their number.
-  static constexpr std::size_t slots = 3;
-  Kokkos::View<float*, typename Exec::memory_space> received_[slots];
+  Kokkos::View<float*, typename Exec::memory_space> received_[bucket_places];
 };
 
 }  // namespace sestina

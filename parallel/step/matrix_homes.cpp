@@ -20,38 +20,23 @@ Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard,
   return block_of(data + begin * cols * width, count * cols * width);
 }
 
-// Groups of specs in the order of their updates.
-std::vector<std::vector<int>> groups_of(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
-  std::vector<std::vector<int>> groups;
-  if (parallel.tp_update == ParallelOptions::TpUpdate::home) {
-    for (const MicroGroup& group : stage.micro_groups[at(dp_rank)]) groups.push_back(group.specs);
-    return groups;
-  }
-  for (const int spec :
-       backward_order(stage.specs, [&](std::size_t i) { return stage.is_matrix(static_cast<int>(i)); }))
-    if (stage.owner[at(spec)] == dp_rank || stage.owner[at(spec)] == every_rank) groups.push_back({spec});
-  return groups;
-}
-
 }  // namespace
 
 template <class Exec, class T>
 MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
                                   const Options& options, const Arena<Exec, T>& arena, int dp_rank)
-    : exec_(exec), group_(tp_group), home_(stage.home) {
-  using TpUpdate = ParallelOptions::TpUpdate;
-  const TpUpdate update = options.parallel.tp_update;
-  if (options.parallel.tp == 1 || (update != TpUpdate::home && update != TpUpdate::duplicated)) return;
-  for (std::vector<int>& specs : groups_of(stage, options.parallel, dp_rank)) {
+    : exec_(exec), group_(tp_group) {
+  for (std::vector<int>& specs : homed_groups(stage, options.parallel, dp_rank)) {
     Group group;
     group.specs = std::move(specs);
     groups_.push_back(std::move(group));
   }
+  if (groups_.empty()) return;
   home_matrices(stage, options, dp_rank);
   const MatrixIndex index = matrix_index(tensor_specs(options.model), options.optimizer);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    place(group, slots_[g % 2]);
+    place(group, slots_[g % group_places]);
     group.first_item = items_.size();
     for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
       const Homed& matrix = homed_[h];
@@ -66,21 +51,16 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
   }
 }
 
-template <class Exec, class T>
-bool MatrixHomes<Exec, T>::is_home(int spec, int tp_rank) const {
-  return home_[at(spec)] == tp_rank || home_[at(spec)] == every_rank;
-}
-
 // Master weights, and slots large enough for the largest group that uses them.
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
-  std::size_t largest[2] = {0, 0};
+  std::size_t largest[group_places] = {};
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     group.first_homed = homed_.size();
     std::size_t elements = 0;
     for (const int spec : group.specs) {
-      if (!is_home(spec, group_.rank())) continue;
+      if (!is_home(stage, spec, group_.rank())) continue;
       Homed matrix;
       matrix.spec = stage.specs[at(spec)];
       matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
@@ -91,9 +71,9 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& 
       homed_.push_back(matrix);
     }
     group.end_homed = homed_.size();
-    largest[g % 2] = std::max(largest[g % 2], elements);
+    largest[g % group_places] = std::max(largest[g % group_places], elements);
   }
-  for (int s = 0; s < 2; ++s) {
+  for (std::size_t s = 0; s < group_places; ++s) {
     slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
     slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);
   }
@@ -129,12 +109,12 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
       const auto elements = static_cast<std::size_t>(arena.specs()[at(number)].elements());
       // A shard that several ranks hold comes from the first of them and goes to all; where every rank is a home, each
       // takes its own shard of its own result.
-      if (is_home(number, peer) && shard_holders(spec, model, tp, me).first == me)
+      if (is_home(stage, number, peer) && shard_holders(spec, model, tp, me).first == me)
         to_home.blocks.push_back(block_of(arena.gradient(at(number)).data(), elements * sizeof(float)));
-      const bool everywhere = home_[at(number)] == every_rank;
-      if (is_home(number, peer) && (!everywhere || peer == me))
+      const bool everywhere = stage.home[at(number)] == every_rank;
+      if (is_home(stage, number, peer) && (!everywhere || peer == me))
         from_home.blocks.push_back(block_of(arena.matrix(at(number)), elements * sizeof(T)));
-      if (!is_home(number, me)) continue;
+      if (!is_home(stage, number, me)) continue;
       const Homed& matrix = homed_[homed++];
       if (shard_holders(spec, model, tp, peer).first == peer)
         from_holder.blocks.push_back(shard_block(matrix.gradient.data(), spec, others, sizeof(float)));

@@ -12,6 +12,7 @@
 #include "core/stage.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/trace.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -58,7 +59,6 @@ class MatrixHomes {
   };
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  bool is_home(int spec, int tp_rank) const;
   void home_matrices(const StagePlan&, const Options&, int dp_rank);
   void place(Group&, Slot&);
   void wait(Exchange&);
@@ -66,11 +66,10 @@ class MatrixHomes {
 
   Exec exec_;
   Communicator& group_;
-  std::vector<int> home_;  // by spec, as in the plan
   std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
-  Slot slots_[2];
+  Slot slots_[group_places];
   double wait_seconds_ = 0;
 };
 

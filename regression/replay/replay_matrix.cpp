@@ -59,7 +59,13 @@ class Run {
         optimizer_(make_matrix_optimizer<Space>(
             exec, options_,
             {"/optimizer/matrix", static_cast<std::size_t>(shape_.at(1)), static_cast<std::size_t>(shape_.at(2)), 0})),
-        lane_{exec, Gemm<Space>(exec), Workspace<Space>(optimizer_->workspace_bytes()), {}, 0, 0},
+        lane_{exec,
+              Gemm<Space>(exec),
+              Workspace<Space>(scratch_bytes<Space>(options_, static_cast<std::size_t>(shape_[1]),
+                                                    static_cast<std::size_t>(shape_[2]))),
+              {},
+              0,
+              0},
         gradient_("gradient", static_cast<std::size_t>(shape_[1]), static_cast<std::size_t>(shape_[2])),
         weight_("weight", gradient_.extent(0), gradient_.extent(1)) {
     write(file.numbers("weight_0"), 0, weight_.data(), weight_.size());

@@ -97,7 +97,6 @@ class MatrixOptimizer {
   // One update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not fence;
   // allocates nothing after its second call.
   virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
-  virtual std::size_t workspace_bytes() const = 0;
   virtual MatrixState<Space>& state() = 0;
   virtual RefreshAges ages() const { return {}; }
   virtual RefreshNeeds refresh_needs() const { return {}; }
@@ -112,6 +111,10 @@ struct MatrixShape {
 
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
+
+// Bytes of a lane's workspace that an update of a matrix of this shape takes.
+template <class Space>
+std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 // True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index.
 inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, bool stagger) {

@@ -47,6 +47,15 @@ void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, Side
   add_jobs(fields, options, snapshots);
 }
 
+Sides sides_with_bases(const std::vector<FieldSize>& fields) {
+  Sides sides{false, false};
+  for (const FieldSize& field : fields) {
+    sides.left = sides.left || field.name == "basis_left";
+    sides.right = sides.right || field.name == "basis_right";
+  }
+  return sides;
+}
+
 std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);

@@ -30,6 +30,9 @@ void add_counters(std::vector<FieldSize>&, Sides);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
 
+// The sides that have a basis among these fields.
+Sides sides_with_bases(const std::vector<FieldSize>&);
+
 // What the kind of these options lists.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
@@ -37,6 +40,9 @@ std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::si
 struct LowRank {
   std::int64_t rank = 1;
   bool right = true;  // projects rows of G: R (m, r) = G P^T with P (r, n); else R (r, n) = P^T G with P (m, r)
+  std::size_t small_elements(std::size_t rows, std::size_t cols) const {  // of R
+    return (right ? rows : cols) * static_cast<std::size_t>(rank);
+  }
 };
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // projector, momentum, second_moment and counters.

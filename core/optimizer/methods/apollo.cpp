@@ -48,14 +48,6 @@ class Apollo : public MatrixOptimizer<Space> {
                          factors, matrix.gradient, matrix.master, matrix.weight);
   }
 
-  std::size_t workspace_bytes() const override {
-    using W = Workspace<Space>;
-    const std::size_t m = shape_.rows, n = shape_.cols;
-    const std::size_t sums = low_.right ? 0 : column_squares_workspace_bytes<Space>(m, n);
-    const std::size_t update =
-        4 * W::template bytes<float>(low_.right ? m : n) + 2 * W::template bytes<float>(low_.momentum.size()) + sums;
-    return std::max(update, reduce_workspace_bytes<Space>(m * n));
-  }
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
 
@@ -123,7 +115,18 @@ std::unique_ptr<MatrixOptimizer<Space>> make_apollo(const Space& exec, const Mat
   return std::make_unique<Apollo<Space>>(exec, options, shape);
 }
 
+template <class Space>
+std::size_t scratch_apollo(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  using W = Workspace<Space>;
+  const LowRank low = low_rank_of(options, std::int64_t(rows), std::int64_t(cols));
+  const std::size_t sums = low.right ? 0 : column_squares_workspace_bytes<Space>(rows, cols);
+  const std::size_t update = 4 * W::template bytes<float>(low.right ? rows : cols) +
+                             2 * W::template bytes<float>(low.small_elements(rows, cols)) + sums;
+  return std::max(update, reduce_workspace_bytes<Space>(rows * cols));
+}
+
 #define SESTINA_APOLLO(Space)                                                                             \
+  template std::size_t scratch_apollo<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_apollo<Space>(const Space&, const MatrixOptions&, \
                                                                       const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_APOLLO)

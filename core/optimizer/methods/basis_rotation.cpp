@@ -3,7 +3,7 @@
 namespace sestina {
 namespace {
 
-RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) {
+RotatedAdamRule rule_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   RotatedAdamRule rule;
   rule.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")};
   rule.factor_beta = options.number("factor_beta");
@@ -14,7 +14,7 @@ RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) 
   rule.from_momentum = options.word("source") == "1st";
   rule.release = options.word("dialect") == "release";
   // The published code asks whether there is a left basis to know whether there is any.
-  if (rule.release && options.word("geometry") == "unilateral" && shape.rows >= shape.cols) rule.refresh_every = 1;
+  if (rule.release && options.word("geometry") == "unilateral" && rows >= cols) rule.refresh_every = 1;
   return rule;
 }
 
@@ -23,10 +23,16 @@ RotatedAdamRule rule_of(const MatrixOptions& options, const MatrixShape& shape) 
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
                                                             const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options, shape), shape);
+  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options, shape.rows, shape.cols), shape);
+}
+
+template <class Space>
+std::size_t scratch_basis_rotation(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  return RotatedAdam<Space>::scratch_bytes(options, rule_of(options, rows, cols), rows, cols);
 }
 
 #define SESTINA_BASIS_ROTATION(Space)                                                                             \
+  template std::size_t scratch_basis_rotation<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation<Space>(const Space&, const MatrixOptions&, \
                                                                               const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_BASIS_ROTATION)

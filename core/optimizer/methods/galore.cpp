@@ -42,12 +42,6 @@ class GaLore : public MatrixOptimizer<Space> {
                               flat<bf16, Space>(matrix.weight));
   }
 
-  std::size_t workspace_bytes() const override {
-    using W = Workspace<Space>;
-    const std::size_t m = shape_.rows, n = shape_.cols;
-    const std::size_t update = 2 * W::template bytes<float>(low_.momentum.size()) + W::template bytes<float>(m * n);
-    return std::max(update, leading_vectors_bytes<Space>(m, n, low_.right));
-  }
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
   RefreshNeeds refresh_needs() const override {
@@ -90,7 +84,17 @@ std::unique_ptr<MatrixOptimizer<Space>> make_galore(const Space& exec, const Mat
   return std::make_unique<GaLore<Space>>(exec, options, shape);
 }
 
+template <class Space>
+std::size_t scratch_galore(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  using W = Workspace<Space>;
+  const LowRank low = low_rank_of(options, std::int64_t(rows), std::int64_t(cols));
+  const std::size_t update =
+      2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
+  return std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
+}
+
 #define SESTINA_GALORE(Space)                                                                             \
+  template std::size_t scratch_galore<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_galore<Space>(const Space&, const MatrixOptions&, \
                                                                       const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_GALORE)

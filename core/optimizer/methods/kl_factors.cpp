@@ -116,21 +116,19 @@ void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>
 }
 
 template <class Space>
-std::size_t KlFactors<Space>::roots_bytes() const {
-  return Workspace<Space>::template bytes<float>(rows_) + Workspace<Space>::template bytes<float>(cols_);
+std::size_t kl_scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  using W = Workspace<Space>;
+  const Sides sides = sides_with_bases(fields_of(options, rows, cols));
+  const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
+  const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
+                             column_squares_workspace_bytes<Space>(rows, cols);
+  return std::max({update, first_bases_bytes<Space>(sides, rows, cols),
+                   refresh_bytes<Space>(sides, KlRule::read(options).refresh, rows, cols)});
 }
 
-template <class Space>
-std::size_t KlFactors<Space>::accumulate_bytes() const {
-  return roots_bytes() + column_squares_workspace_bytes<Space>(rows_, cols_);
-}
-
-template <class Space>
-std::size_t KlFactors<Space>::rest_bytes() const {
-  return std::max(sides_.first_bases_bytes(), sides_.refresh_bytes(rule_.refresh));
-}
-
-#define SESTINA_KL_FACTORS(Space) template class KlFactors<Space>;
+#define SESTINA_KL_FACTORS(Space)                                                               \
+  template std::size_t kl_scratch_bytes<Space>(const MatrixOptions&, std::size_t, std::size_t); \
+  template class KlFactors<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_KL_FACTORS)
 
 }  // namespace sestina

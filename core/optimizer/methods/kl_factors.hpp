@@ -49,15 +49,15 @@ class KlFactors {
   void refresh(Lane<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
   RefreshNeeds refresh_needs() const { return sides_.refresh_needs(rule_.refresh); }
 
-  std::size_t roots_bytes() const;
-  std::size_t accumulate_bytes() const;
-  std::size_t rest_bytes() const;  // of start() and refresh()
-
  private:
   KlRule rule_;
   std::size_t rows_, cols_;
   TwoSided<Space> sides_;
   Vector<float, Space> left_values_, right_values_;
 };
+
+// Scratch of an update, which holds G Qr and Ql^T G Qr, and of start() and refresh(); of either kind.
+template <class Space>
+std::size_t kl_scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -35,10 +35,6 @@ class KlSoap : public MatrixOptimizer<Space> {
     factors_.refresh(lane, {updates_, due}, second_moment_);
   }
 
-  std::size_t workspace_bytes() const override {
-    const std::size_t matrix = Workspace<Space>::template bytes<float>(shape_.rows * shape_.cols);
-    return std::max(2 * matrix + factors_.roots_bytes() + factors_.accumulate_bytes(), factors_.rest_bytes());
-  }
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return factors_.sides().ages(); }
   RefreshNeeds refresh_needs() const override { return factors_.refresh_needs(); }
@@ -80,7 +76,13 @@ std::unique_ptr<MatrixOptimizer<Space>> make_kl_soap(const Space& exec, const Ma
   return std::make_unique<KlSoap<Space>>(exec, options, shape);
 }
 
+template <class Space>
+std::size_t scratch_kl_soap(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  return kl_scratch_bytes<Space>(options, rows, cols);
+}
+
 #define SESTINA_KL_SOAP(Space)                                                                             \
+  template std::size_t scratch_kl_soap<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_kl_soap<Space>(const Space&, const MatrixOptions&, \
                                                                        const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_KL_SOAP)

@@ -104,12 +104,11 @@ bool refresh_from_momentum(Lane<Space>& lane, TwoSided<Space>& sides, const Rota
 }
 
 template <class Space>
-std::size_t refresh_from_momentum_bytes(const TwoSided<Space>& sides, const RotatedAdamRule& rule, std::size_t rows,
-                                        std::size_t cols) {
+std::size_t refresh_from_momentum_bytes(Sides sides, const RotatedAdamRule& rule, std::size_t rows, std::size_t cols) {
   using W = Workspace<Space>;
-  const std::size_t left = sides.left.on() ? W::template bytes<float>(rows * rows) : 0;
-  const std::size_t right = sides.right.on() ? W::template bytes<float>(cols * cols) : 0;
-  if (!rule.release) return left + right + sides.refresh_bytes(rule.refresh);
+  const std::size_t left = sides.left ? W::template bytes<float>(rows * rows) : 0;
+  const std::size_t right = sides.right ? W::template bytes<float>(cols * cols) : 0;
+  if (!rule.release) return left + right + refresh_bytes<Space>(sides, rule.refresh, rows, cols);
   const std::size_t moments = W::template bytes<float>(rows * cols);
   std::size_t held = 0, most = moments;  // products and orders; the largest of what comes on top
   const auto add = [&](std::size_t d, std::size_t e) {
@@ -117,17 +116,16 @@ std::size_t refresh_from_momentum_bytes(const TwoSided<Space>& sides, const Rota
     most = std::max({most, W::template bytes<double>(e),
                      2 * W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.refresh.method, d)});
   };
-  if (sides.left.on()) add(rows, cols);
-  if (sides.right.on()) add(cols, rows);
+  if (sides.left) add(rows, cols);
+  if (sides.right) add(cols, rows);
   return held + most;
 }
 
-#define SESTINA_MOMENTUM_BASES(Space)                                                                                  \
-  template bool refresh_from_momentum<Space>(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,                   \
-                                             const typename TwoSided<Space>::Point&, Matrix<const float, Space>,       \
-                                             Matrix<float, Space>);                                                    \
-  template std::size_t refresh_from_momentum_bytes<Space>(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t, \
-                                                          std::size_t);
+#define SESTINA_MOMENTUM_BASES(Space)                                                                            \
+  template bool refresh_from_momentum<Space>(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,             \
+                                             const typename TwoSided<Space>::Point&, Matrix<const float, Space>, \
+                                             Matrix<float, Space>);                                              \
+  template std::size_t refresh_from_momentum_bytes<Space>(Sides, const RotatedAdamRule&, std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_MOMENTUM_BASES)
 
 }  // namespace sestina

@@ -36,16 +36,6 @@ class Muon final : public MatrixOptimizer<Space> {
       step_as<float>(lane, numbers, matrix);
   }
 
-  std::size_t workspace_bytes() const override {
-    const std::size_t products = rule_.precision == MuonRule::Precision::bf16
-                                     ? newton_schulz_workspace_bytes<bf16, Space>(rows_, cols_)
-                                     : newton_schulz_workspace_bytes<float, Space>(rows_, cols_);
-    const std::size_t last = variant_ == Variant::normuon   ? normuon_workspace_bytes<Space>(rows_, cols_)
-                             : variant_ == Variant::adamuon ? adamuon_workspace_bytes<Space>(rows_, cols_)
-                                                            : 0;
-    return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows_ * cols_));
-  }
-
   MatrixState<Space>& state() override { return state_; }
 
  private:
@@ -87,6 +77,17 @@ class Muon final : public MatrixOptimizer<Space> {
   Vector<float, Space> momentum_;  // (m n)
 };
 
+template <class Space>
+std::size_t muon_scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols, Variant variant) {
+  const std::size_t products = read_muon_rule(options, rows, cols).precision == MuonRule::Precision::bf16
+                                   ? newton_schulz_workspace_bytes<bf16, Space>(rows, cols)
+                                   : newton_schulz_workspace_bytes<float, Space>(rows, cols);
+  const std::size_t last = variant == Variant::normuon   ? normuon_workspace_bytes<Space>(rows, cols)
+                           : variant == Variant::adamuon ? adamuon_workspace_bytes<Space>(rows, cols)
+                                                         : 0;
+  return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
+}
+
 }  // namespace
 
 #define SESTINA_MUON_MAKER(id)                                                                       \
@@ -94,12 +95,17 @@ class Muon final : public MatrixOptimizer<Space> {
   std::unique_ptr<MatrixOptimizer<Space>> make_##id(const Space& exec, const MatrixOptions& options, \
                                                     const MatrixShape& shape) {                      \
     return std::make_unique<Muon<Space>>(exec, options, shape, Variant::id);                         \
+  }                                                                                                  \
+  template <class Space>                                                                             \
+  std::size_t scratch_##id(const MatrixOptions& options, std::size_t rows, std::size_t cols) {       \
+    return muon_scratch_bytes<Space>(options, rows, cols, Variant::id);                              \
   }
 SESTINA_MUON_MAKER(muon)
 SESTINA_MUON_MAKER(normuon)
 SESTINA_MUON_MAKER(adamuon)
 
 #define SESTINA_MUON_INSTANCE(Space, id)                                                                \
+  template std::size_t scratch_##id<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_##id<Space>(const Space&, const MatrixOptions&, \
                                                                     const MatrixShape&);
 #define SESTINA_MUON_INSTANCES(Space)   \

@@ -129,14 +129,15 @@ void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& n
 }
 
 template <class Space>
-std::size_t RotatedAdam<Space>::workspace_bytes() const {
-  const std::size_t size = shape_.rows * shape_.cols, buffers = sides_.rotates() ? 3 : 1;
+std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, const RotatedAdamRule& rule,
+                                              std::size_t rows, std::size_t cols) {
+  const Sides sides = sides_with_bases(fields_of(options, rows, cols));
+  const std::size_t size = rows * cols, buffers = sides.left || sides.right ? 3 : 1;
   const std::size_t update = buffers * Workspace<Space>::template bytes<float>(size) +
-                             (rule_.normalize ? reduce_workspace_bytes<Space>(size) : 0);
-  const std::size_t refresh = rule_.from_momentum
-                                  ? refresh_from_momentum_bytes<Space>(sides_, rule_, shape_.rows, shape_.cols)
-                                  : sides_.refresh_bytes(rule_.refresh);
-  return std::max({update, refresh, sides_.first_bases_bytes()});
+                             (rule.normalize ? reduce_workspace_bytes<Space>(size) : 0);
+  const std::size_t refresh = rule.from_momentum ? refresh_from_momentum_bytes<Space>(sides, rule, rows, cols)
+                                                 : refresh_bytes<Space>(sides, rule.refresh, rows, cols);
+  return std::max({update, refresh, first_bases_bytes<Space>(sides, rows, cols)});
 }
 
 #define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;

@@ -30,7 +30,7 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   RotatedAdam(const Space&, const MatrixOptions&, const RotatedAdamRule&, const MatrixShape&);
 
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
-  std::size_t workspace_bytes() const override;
+  static std::size_t scratch_bytes(const MatrixOptions&, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return sides_.ages(); }
   RefreshNeeds refresh_needs() const override { return sides_.refresh_needs(rule_.refresh); }
@@ -60,7 +60,6 @@ bool refresh_from_momentum(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule
                            const typename TwoSided<Space>::Point&, Matrix<const float, Space> momentum,
                            Matrix<float, Space> second_moment);
 template <class Space>
-std::size_t refresh_from_momentum_bytes(const TwoSided<Space>&, const RotatedAdamRule&, std::size_t rows,
-                                        std::size_t cols);
+std::size_t refresh_from_momentum_bytes(Sides, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -189,18 +189,6 @@ class Shampoo final : public MatrixOptimizer<Space> {
     move_weight<Space, float>(lane.exec, move, flat, master, weight);
   }
 
-  std::size_t workspace_bytes() const override {
-    using W = Workspace<Space>;
-    std::size_t block = 0, refreshing = 0;
-    for (const ShampooBlock& b : layout_.blocks)
-      block = std::max(block,
-                       2 * W::template bytes<float>(b.rows * b.cols) + reduce_workspace_bytes<Space>(b.rows * b.cols));
-    for (const Side<Space>& s : sides_)
-      refreshing = std::max(refreshing, W::template bytes<float>(s.size() * s.size()) +
-                                            refresh_workspace_bytes<Space>(rule_.root, s.size()));
-    const bool single = layout_.blocks.size() == 1;
-    return (single ? 0 : W::template bytes<float>(layout_.rows * layout_.cols)) + std::max(block, refreshing);
-  }
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
   RefreshNeeds refresh_needs() const override {
@@ -346,7 +334,27 @@ std::unique_ptr<MatrixOptimizer<Space>> make_shampoo(const Space& exec, const Ma
   return std::make_unique<Shampoo<Space>>(exec, options, shape);
 }
 
+template <class Space>
+std::size_t scratch_shampoo(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  using W = Workspace<Space>;
+  const ShampooLayout layout = shampoo_layout(options, rows, cols);
+  const ShampooRule rule(options);
+  std::size_t block = 0, refreshing = 0;
+  const auto side = [&](std::size_t d) {
+    refreshing = std::max(refreshing, W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.root, d));
+  };
+  for (const ShampooBlock& b : layout.blocks) {
+    block =
+        std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + reduce_workspace_bytes<Space>(b.rows * b.cols));
+    side(b.rows);
+    if (!layout.is_vector) side(b.cols);
+  }
+  const bool single = layout.blocks.size() == 1;
+  return (single ? 0 : W::template bytes<float>(layout.rows * layout.cols)) + std::max(block, refreshing);
+}
+
 #define SESTINA_SHAMPOO(Space)                                                                             \
+  template std::size_t scratch_shampoo<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_shampoo<Space>(const Space&, const MatrixOptions&, \
                                                                        const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_SHAMPOO)

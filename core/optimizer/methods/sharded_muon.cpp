@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/optimizer/kinds/lane_scratch.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -37,22 +38,38 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
 }
 
 // As in Muon: in bf16 where the model is computed in bf16, unless the deck says otherwise.
+static bool is_bf16(const MuonRule& rule, bool computes_bf16) {
+  using Precision = MuonRule::Precision;
+  return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && computes_bf16);
+}
+
 template <class Exec, class T>
 bool ShardedMuon<Exec, T>::Shard::in_bf16() const {
-  using Precision = MuonRule::Precision;
-  return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && std::is_same_v<T, bf16>);
+  return is_bf16(rule, std::is_same_v<T, bf16>);
+}
+
+template <class Space>
+static std::size_t shard_bytes(std::size_t m, std::size_t n, CutSide cut, bool in_bf16) {
+  const std::size_t products = in_bf16 ? newton_schulz_shard_workspace_bytes<bf16, Space>(m, n, cut)
+                                       : newton_schulz_shard_workspace_bytes<float, Space>(m, n, cut);
+  return products + Workspace<Space>::template bytes<double>(chunk_count(m * n));
 }
 
 template <class Exec, class T>
 std::size_t ShardedMuon<Exec, T>::workspace_bytes() const {
   std::size_t bytes = 0;
-  for (const Shard& shard : shards_) {
-    const auto m = static_cast<std::size_t>(shard.tensor.rows()), n = static_cast<std::size_t>(shard.tensor.cols());
-    const std::size_t products = shard.in_bf16() ? newton_schulz_shard_workspace_bytes<bf16, Exec>(m, n, shard.cut)
-                                                 : newton_schulz_shard_workspace_bytes<float, Exec>(m, n, shard.cut);
-    bytes = std::max(bytes, products + Workspace<Exec>::template bytes<double>(chunk_count(m * n)));
-  }
+  for (const Shard& shard : shards_)
+    bytes =
+        std::max(bytes, shard_bytes<Exec>(static_cast<std::size_t>(shard.tensor.rows()),
+                                          static_cast<std::size_t>(shard.tensor.cols()), shard.cut, shard.in_bf16()));
   return bytes;
+}
+
+std::size_t host_shard_scratch_bytes(const MatrixOptions& options, std::int64_t rows, std::int64_t cols, bool cut_rows,
+                                     bool computes_bf16) {
+  const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
+  return shard_bytes<Host>(m, n, cut_rows ? CutSide::rows : CutSide::cols,
+                           is_bf16(read_muon_rule(options, m, n), computes_bf16));
 }
 
 template <class Exec, class T>

@@ -28,7 +28,13 @@ std::unique_ptr<MatrixOptimizer<Space>> make_soap(const Space& exec, const Matri
   return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options), shape);
 }
 
+template <class Space>
+std::size_t scratch_soap(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  return RotatedAdam<Space>::scratch_bytes(options, rule_of(options), rows, cols);
+}
+
 #define SESTINA_SOAP(Space)                                                                             \
+  template std::size_t scratch_soap<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
   template std::unique_ptr<MatrixOptimizer<Space>> make_soap<Space>(const Space&, const MatrixOptions&, \
                                                                     const MatrixShape&);
 SESTINA_INSTANTIATE_LANES(SESTINA_SOAP)

@@ -132,23 +132,25 @@ RefreshNeeds TwoSided<Space>::refresh_needs(const RefreshRule& rule) const {
 }
 
 template <class Space>
-std::size_t TwoSided<Space>::first_bases_bytes() const {
-  const std::size_t check = reduce_workspace_bytes<Space>(rows_ * cols_);
-  return rotates() ? std::max(check, cold_bases_workspace_bytes<Space>(rows_, cols_)) : check;
+std::size_t first_bases_bytes(Sides sides, std::size_t rows, std::size_t cols) {
+  const std::size_t check = reduce_workspace_bytes<Space>(rows * cols);
+  return sides.left || sides.right ? std::max(check, cold_bases_workspace_bytes<Space>(rows, cols)) : check;
 }
 
 template <class Space>
-std::size_t TwoSided<Space>::refresh_bytes(const RefreshRule& rule) const {
+std::size_t refresh_bytes(Sides sides, const RefreshRule& rule, std::size_t rows, std::size_t cols) {
   using W = Workspace<Space>;
-  if (!rotates()) return 0;
-  const std::size_t jobs = std::max(left.on() ? refresh_workspace_bytes<Space>(rule.method, rows_) : 0,
-                                    right.on() ? refresh_workspace_bytes<Space>(rule.method, cols_) : 0);
-  return W::template bytes<std::int32_t>(rows_) + W::template bytes<std::int32_t>(cols_) +
-         std::max(jobs, W::template bytes<float>(rows_ * cols_));
+  if (!sides.left && !sides.right) return 0;
+  const std::size_t jobs = std::max(sides.left ? refresh_workspace_bytes<Space>(rule.method, rows) : 0,
+                                    sides.right ? refresh_workspace_bytes<Space>(rule.method, cols) : 0);
+  return W::template bytes<std::int32_t>(rows) + W::template bytes<std::int32_t>(cols) +
+         std::max(jobs, W::template bytes<float>(rows * cols));
 }
 
-#define SESTINA_TWO_SIDED(Space)                                          \
-  template bool is_zero<Space>(Lane<Space>&, Matrix<const float, Space>); \
+#define SESTINA_TWO_SIDED(Space)                                                                  \
+  template bool is_zero<Space>(Lane<Space>&, Matrix<const float, Space>);                         \
+  template std::size_t first_bases_bytes<Space>(Sides, std::size_t, std::size_t);                 \
+  template std::size_t refresh_bytes<Space>(Sides, const RefreshRule&, std::size_t, std::size_t); \
   template class TwoSided<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_TWO_SIDED)
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -73,9 +74,6 @@ class TwoSided {
   RefreshAges ages() const { return port_.ages(); }
   RefreshNeeds refresh_needs(const RefreshRule&) const;
 
-  std::size_t first_bases_bytes() const;
-  std::size_t refresh_bytes(const RefreshRule&) const;
-
  private:
   struct Moved;
   Moved refresh_side(Lane<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
@@ -85,5 +83,11 @@ class TwoSided {
   std::size_t rows_, cols_;
   RefreshPort<Space> port_;
 };
+
+// Scratch of first_bases() and of refresh() of a matrix with bases on these sides.
+template <class Space>
+std::size_t first_bases_bytes(Sides, std::size_t rows, std::size_t cols);
+template <class Space>
+std::size_t refresh_bytes(Sides, const RefreshRule&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -26,6 +26,8 @@ class SignMomentum : public sestina::MatrixOptimizer<Space> {
             sign_momentum_state(options, static_cast<std::int64_t>(shape.rows), static_cast<std::int64_t>(shape.cols)),
             shape.path) {}
 
+  static std::size_t scratch_bytes(const sestina::MatrixOptions&, std::size_t, std::size_t) { return 0; }
+
   void step(sestina::Lane<Space>& lane, const sestina::UpdateNumbers& now,
             const sestina::OwnedMatrix<Space>& matrix) override {
     const auto momentum = state_.matrix("momentum");
@@ -46,7 +48,6 @@ class SignMomentum : public sestina::MatrixOptimizer<Space> {
           if (copy) weight(i, j) = sestina::bf16(master(i, j));
         });
   }
-  std::size_t workspace_bytes() const override { return 0; }
   sestina::MatrixState<Space>& state() override { return state_; }
 
  private:

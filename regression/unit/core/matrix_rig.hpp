@@ -48,7 +48,11 @@ struct MatrixRig {
             std::int64_t staleness = 0, bool eager = false)
       : options(made(kind, numbers, words, every, staleness, eager)),
         optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
-        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes() - less_bytes), {}, 0,
+        lane{Space(),
+             Gemm<Space>(Space(), true),
+             Workspace<Space>(scratch_bytes<Space>(options, rows, cols) - less_bytes),
+             {},
+             0,
              0},
         weight(random_array(rows, cols, 77)),
         master("w", rows, cols),

@@ -25,7 +25,12 @@ struct Rig {
       : options(default_options(kind)),
         optimizer(
             make_matrix_optimizer<Space>(exec, short_period(options), {"/optimizer/w", shape.rows, shape.cols, 0})),
-        lane{exec, Gemm<Space>(exec, true), Workspace<Space>(optimizer->workspace_bytes()), {}, 0, 0},
+        lane{exec,
+             Gemm<Space>(exec, true),
+             Workspace<Space>(scratch_bytes<Space>(short_period(options), shape.rows, shape.cols)),
+             {},
+             0,
+             0},
         gradient("g", shape.rows, shape.cols),
         master("w", shape.rows, shape.cols),
         rounded("b", shape.rows, shape.cols),

@@ -147,7 +147,7 @@ template <class Space>
 struct Rig {
   Rig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", m, n, 0})),
-        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes()), {}, 0, 0},
+        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, m, n)), {}, 0, 0},
         m(m),
         n(n),
         gradient(m * n),

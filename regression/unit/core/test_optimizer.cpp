@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "core/optimizer/lane_share.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/core/stage_rig.hpp"
 
@@ -91,7 +92,8 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
     gradient(i) = q.gradient(2 * n + i);
   }
   const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
-  Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true), Workspace<Serial>(optimizer->workspace_bytes())};
+  Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true),
+                    Workspace<Serial>(scratch_bytes<Serial>(*heads.matrix, 6, 20))};
   optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 6, 20}, {alone.data(), 6, 20}, {}});
   rig.update(1, 1.0, 0.5);
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;

@@ -23,7 +23,9 @@ template <class Space>
 struct Rig {
   Rig(const MatrixOptions& options, const Array& w)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", w.rows, w.cols, 0})),
-        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(optimizer->workspace_bytes()), {}, 0, 0},
+        lane{
+            Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, w.rows, w.cols)), {}, 0,
+            0},
         weight(w) {}
   void step(std::int64_t t, const Array& g, double lr = 1, double decay = 0) {
     const Field<float, Space> gradient(g);

@@ -1,0 +1,14 @@
+// The workspace of a model's passes as plans count it and the model allocates it. No Kokkos.
+#pragma once
+#include "core/layout/model_size.hpp"
+
+namespace sestina {
+
+// What a pass holds (scratch_bytes), and on top the most that one kernel takes for itself: kernels run one after
+// another. threads: of the host; 0: a device.
+std::size_t workspace_bytes(const ModelPart&, int micro_batch, int sequence, StorageWidth, int threads);
+
+// Cosines and sines of all positions; 0 where positions are learned.
+std::size_t rope_table_bytes(const ModelConfig&, int sequence, StorageWidth);
+
+}  // namespace sestina

@@ -1,0 +1,36 @@
+#include "core/optimizer/lane_share.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace sestina {
+
+double lane_cost(std::size_t rows, std::size_t cols) {
+  const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
+  return m * n * std::min(m, n);
+}
+
+std::vector<int> balance(const std::vector<double>& cost, int lanes) {
+  std::vector<std::size_t> order(cost.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
+  std::vector<double> load(static_cast<std::size_t>(lanes));
+  std::vector<int> lane(cost.size());
+  for (const std::size_t item : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += cost[item];
+    lane[item] = static_cast<int>(least - load.begin());
+  }
+  return lane;
+}
+
+int lane_count(const std::vector<double>& cost, int threads) {
+  constexpr double allowed_imbalance = 1.15;  // beyond it, all threads on each matrix are the faster way
+  const std::vector<int> lane = balance(cost, threads);
+  std::vector<double> load(static_cast<std::size_t>(threads));
+  for (std::size_t i = 0; i < cost.size(); ++i) load[static_cast<std::size_t>(lane[i])] += cost[i];
+  const double mean = std::accumulate(load.begin(), load.end(), 0.0) / threads;
+  return *std::max_element(load.begin(), load.end()) <= allowed_imbalance * mean ? threads : 1;
+}
+
+}  // namespace sestina

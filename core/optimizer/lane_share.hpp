@@ -1,0 +1,17 @@
+// Which lane of the host updates which matrix (core/optimizer/matrix_set.hpp). No Kokkos.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+namespace sestina {
+
+// What one update of an m x n matrix costs, up to a factor: products with its Gram matrices.
+double lane_cost(std::size_t rows, std::size_t cols);
+
+// Which lane takes which item: largest first, each to the lane with the least so far. lane[i] for cost[i].
+std::vector<int> balance(const std::vector<double>& cost, int lanes);
+
+// So many lanes of one thread each as there are threads, if they would all have about the same to do; else one.
+int lane_count(const std::vector<double>& cost, int threads);
+
+}  // namespace sestina

@@ -1,0 +1,202 @@
+// What the plan says a rank needs is what the rank allocates, kind by kind, for every layout, optimizer and tp_update.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using Bytes = std::map<std::string, double>;
+
+// Live bytes of Kokkos by label, of what is allocated while one of these lives.
+class Ledger {
+ public:
+  Ledger() {
+    live().clear();
+    Kokkos::Tools::Experimental::set_allocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
+          live()[label] += static_cast<double>(n);
+        });
+    Kokkos::Tools::Experimental::set_deallocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
+          live()[label] -= static_cast<double>(n);
+        });
+  }
+  ~Ledger() {
+    Kokkos::Tools::Experimental::set_allocate_data_callback(nullptr);
+    Kokkos::Tools::Experimental::set_deallocate_data_callback(nullptr);
+  }
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // By kind of RankMemory; a label that belongs to none is a kind of its own, which no plan knows.
+  Bytes by_kind() const {
+    static const std::map<std::string, std::string> kind_of = {{"weights", "weights"},
+                                                               {"frozen", "weights"},
+                                                               {"master", "master"},
+                                                               {"gradient", "gradients"},
+                                                               {"gradient_tree", "gradients"},
+                                                               {"momentum", "optimizer"},
+                                                               {"second_moment", "optimizer"},
+                                                               {"matrix_state", "optimizer"},
+                                                               {"activations", "activations"},
+                                                               {"kept_gradients", "activations"},
+                                                               {"batch", "activations"},
+                                                               {"workspace", "workspace"},
+                                                               {"cosine", "workspace"},
+                                                               {"sine", "workspace"},
+                                                               {"squares", "workspace"},
+                                                               {"weight_versions", "stash"},
+                                                               {"vector_versions", "stash"},
+                                                               {"link", "stash"},
+                                                               {"received", "exchanges"},
+                                                               {"group", "exchanges"},
+                                                               {"whole_gradients", "exchanges"},
+                                                               {"whole_weights", "exchanges"}};
+    Bytes kinds;
+    for (const auto& [label, bytes] : live()) {
+      const std::string name = label.substr(label.rfind(':') + 1);
+      const auto kind = kind_of.find(name);
+      kinds[kind == kind_of.end() ? label : kind->second] += bytes;
+    }
+    return kinds;
+  }
+
+ private:
+  static Bytes& live() {
+    static Bytes bytes;
+    return bytes;
+  }
+};
+
+Bytes by_kind(const ModelSize& size) {
+  const auto bytes = [](std::size_t n) { return static_cast<double>(n); };
+  return {{"weights", bytes(size.weights)},
+          {"master", bytes(size.master)},
+          {"gradients", bytes(size.gradients)},
+          {"optimizer", bytes(size.optimizer)},
+          {"activations", bytes(size.activations)},
+          {"workspace", bytes(size.workspace)},
+          {"stash", bytes(size.stash)},
+          {"exchanges", bytes(size.exchanges)}};
+}
+
+// Relative difference of the worst kind. Kokkos counts 128 bytes for an allocation of nothing and rounds others up to
+// 64, and a matrix's fields begin at cache lines: of matrices as small as these that is much, so a kibibyte is not
+// looked at.
+double worst_kind(const Bytes& planned, const Bytes& allocated, const std::string& what) {
+  double worst = 0;
+  for (const auto& [kind, bytes] : allocated) {
+    const auto found = planned.find(kind);
+    const double plan = found == planned.end() ? 0 : found->second, off = std::abs(plan - bytes);
+    if (off <= 1024) continue;
+    worst = std::max(worst, off / std::max(bytes, 1.0));
+    EXPECT_LE(off, 0.01 * bytes) << what << ", rank " << world().rank() << ": " << kind << " planned " << plan
+                                 << ", allocated " << bytes;
+  }
+  return worst;
+}
+
+template <class T>
+double compare(const TrainingCase& run, const std::string& what) {
+  Ledger ledger;
+  Executor<Host, T> executor(Host(), run.options, world());
+  executor.initialise(5);
+  Trained result;
+  train_steps(executor, run.options, 0, 6, result);
+  const ParallelOptions& p = run.options.parallel;
+  const RankMemory planned = rank_memory(make_plan(run.options), run.options, Host().concurrency(),
+                                         world().size() / (p.dp * p.tp))[static_cast<std::size_t>(world().rank())];
+  return worst_kind(by_kind(planned.size), ledger.by_kind(), what);
+}
+
+// The largest of all runs of a test, for reports.
+class Largest {
+ public:
+  ~Largest() {
+    world().all_reduce(&off_, 1, Reduction::max);
+    if (world().rank() == 0) fmt::print("largest difference {:.2f} %\n", 100 * off_);
+  }
+  void add(double off) { off_ = std::max(off_, off); }
+
+ private:
+  double off_ = 0;
+};
+
+double compare(TrainingCase run, const std::string& what) {
+  run.options.train.precision = TrainOptions::Precision::bf16;
+  const double bf16_off = compare<bf16>(run, what + ", bf16");
+  run.options.train.precision = TrainOptions::Precision::fp32;
+  return std::max(bf16_off, compare<float>(run, what + ", fp32"));
+}
+
+// Ranks: PlannedBytes 1 2 4
+
+TEST(PlannedBytes, OfEveryOptimizerOnEveryGrid) {
+  Largest largest;
+  for (const std::string& kind : every_kind())
+    for (const int tp : {1, 2})
+      if (world().size() % tp == 0) largest.add(compare(grid_case(kind, tp), fmt::format("{}, tp {}", kind, tp)));
+}
+
+TEST(PlannedBytes, OfEveryTpUpdate) {
+  Largest largest;
+  using TpUpdate = ParallelOptions::TpUpdate;
+  if (world().size() % 2 != 0) return;  // pairs of ranks alone
+  for (const auto update : {TpUpdate::duplicated, TpUpdate::distributed, TpUpdate::blockwise})
+    for (const Family family : {Family::llama, Family::olmo2}) {
+      TrainingCase run = grid_case("muon", 2, family);
+      run.options.parallel.tp_update = update;
+      largest.add(compare(run, fmt::format("tp_update {}", static_cast<int>(update))));
+    }
+}
+
+TEST(PlannedBytes, OfWhatPassesKeep) {
+  Largest largest;
+  for (const bool recompute : {false, true})
+    for (const bool sequence_parallel : {false, true})
+      for (const bool deterministic : {false, true}) {
+        TrainingCase run = grid_case("muon", world().size() % 2 == 0 ? 2 : 1, Family::qwen3);
+        run.options.train.recompute = recompute;
+        run.options.parallel.sequence_parallel = sequence_parallel;
+        run.options.run.deterministic = deterministic;
+        largest.add(compare(run, fmt::format("recompute {}, sequence_parallel {}, deterministic {}", recompute,
+                                             sequence_parallel, deterministic)));
+      }
+}
+
+TEST(PlannedBytes, OfNodeGroups) {
+  Largest largest;
+  for (const char* partition : {"balanced", "replicated"}) {
+    TrainingCase run = grid_case("muon", 1);
+    run.options.parallel.node_size = 2;
+    run.options.parallel.partition = std::string(partition) == "balanced" ? ParallelOptions::Partition::balanced
+                                                                          : ParallelOptions::Partition::replicated;
+    largest.add(compare(run, fmt::format("nodes of two, {}", partition)));
+  }
+}
+
+TEST(PlannedBytes, OfPipelines) {
+  Largest largest;
+  using Schedule = ParallelOptions::Schedule;
+  using Stash = ParallelOptions::Stash;
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1, Schedule::async_1f1b})
+    for (const Stash stash : {Stash::on, Stash::recompute, Stash::saved}) {
+      if (stash != Stash::on && schedule != Schedule::async_1f1b) continue;
+      TrainingCase run = grid_case("adamw", 1);
+      run.options.model.num_hidden_layers = 4;
+      run.options.parallel.pp = 4;
+      run.options.parallel.dp = 1;
+      run.options.parallel.schedule = schedule;
+      run.options.parallel.stash = stash;
+      largest.add(
+          compare(run, fmt::format("schedule {}, stash {}", static_cast<int>(schedule), static_cast<int>(stash))));
+    }
+}
+
+}  // namespace
+}  // namespace sestina
