@@ -30,6 +30,9 @@ void add_counters(std::vector<FieldSize>&, Sides);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
 
+// Of Adam in rotated bases (SOAP, basis rotation): moments, factors where the bases follow them, bases, counters, jobs.
+std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, std::int64_t rows, std::int64_t cols);
+
 // What the kind of these options lists.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
@@ -39,6 +42,8 @@ struct LowRank {
   bool right = true;  // projects rows of G: R (m, r) = G P^T with P (r, n); else R (r, n) = P^T G with P (m, r)
 };
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+// Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.
+MatrixKind low_rank_kind(std::string name, double scale, std::string source);
 // projector, momentum, second_moment and counters.
 std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols);
 
