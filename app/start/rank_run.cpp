@@ -34,7 +34,7 @@ void end_together(Runtime& runtime, int code) {
 void require_one_task(const char* verb) {
   const Launch launch = find_launch();
   if (launch.tasks > 1)
-    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train takes several",
+    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train, eval and bench step take several",
          verb, launch.tasks, launch.variable);
 }
 
