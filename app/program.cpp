@@ -25,7 +25,7 @@ int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0
 int run(const InitArguments& a) { return alone("init", run_init, a); }
 int run(const TrainArguments& a) { return run_train(a); }
 int run(const PlanArguments& a) { return run_plan(a); }
-int run(const EvalArguments& a) { return alone("eval", run_eval, a); }
+int run(const EvalArguments& a) { return run_eval(a); }
 int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
 int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
 int run(const DataTrainTokenizerArguments& a) { return alone("data train-tokenizer", run_data_train_tokenizer, a); }
@@ -37,7 +37,7 @@ int run(const CheckpointExportArguments& a) { return alone("checkpoint export", 
 int run(const CheckpointConvertArguments& a) { return alone("checkpoint convert", run_checkpoint_convert, a); }
 int run(const CheckpointImportArguments& a) { return alone("checkpoint import", run_checkpoint_import, a); }
 int run(const ReportArguments& a) { return alone("report", run_report, a); }
-int run(const BenchStepArguments& a) { return alone("bench step", run_bench_step, a); }
+int run(const BenchStepArguments& a) { return run_bench_step(a); }
 int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
 int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
 int run(const InfoArguments& a) { return run_info(a); }

@@ -33,17 +33,21 @@ host_tests() {
   run_ctest "$build" --label-regex slurm --parallel 1 --repeat until-pass:2
 }
 
-# The unit tests and the kept fuzz inputs once more, with checks of every memory access and every undefined operation.
+# The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of
+# every memory access and every undefined operation.
 sanitizer_tests() {
   prepare host
   say "building the unit tests with sanitizers"
-  compile cpu-asan "$build/asan" unit_tests fuzz_replays || { build_failed "$build/asan"; return 0; }
+  compile cpu-asan "$build/asan" unit_tests fuzz_replays unit_mpi || { build_failed "$build/asan"; return 0; }
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
   # Ranks acted on stacks of their own throw where the sanitizer does not follow.
   run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi --exclude-regex 'RankScale\.'
-  unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
+  unset ASAN_OPTIONS LSAN_OPTIONS
+  say "two ranks under the sanitizers"
+  run_ctest "$build/asan" --parallel 1 --tests-regex '^mpi\.(Communicator|TensorGroup|TraceOrder|TraceFile)\.2$'
+  unset UBSAN_OPTIONS
 }
 
 # The program runs on the null device (regression/null_device), which checks and counts what its host side does. Where

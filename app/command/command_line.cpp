@@ -55,6 +55,7 @@ class Parser {
   }
 
   static void refuse_extras(const App& verb);
+  static void add_files(App*, DeckArguments&, const char* what);
   static void add_deck(App*, DeckArguments&);
   static void add_json(App* app, bool& json) { app->add_flag("--json", json, "print one JSON object"); }
   template <class Arguments>
@@ -112,9 +113,16 @@ void Parser::refuse_extras(const App& verb) {
        meant_text(nearest(word, options)), fmt::join(options, " "), path_of(verb));
 }
 
+void Parser::add_files(App* app, DeckArguments& deck, const char* what) {
+  app->add_option("-i,--input", deck.files, what)
+      ->type_name("DECK")
+      ->default_str("")
+      ->allow_extra_args(false);  // one file behind each -i
+}
+
 // Overrides are the words that are left.
 void Parser::add_deck(App* app, DeckArguments& deck) {
-  app->add_option("-i,--input", deck.deck, "deck (TOML; every key: inputs/README.md)");
+  add_files(app, deck, "deck (TOML; every key: inputs/README.md); of several -i later ones win");
   app->add_option("overrides", deck.overrides, "section.key=value, each read as TOML; override the deck")
       ->type_name("KEY=VALUE")
       ->default_str("");
@@ -257,7 +265,7 @@ void Parser::add_data() {
   add_json(app, s->json);
 
   auto v = verb<DataVerifyArguments>(*data, "verify", "check data files from end to end", app);
-  app->add_option("-i,--input", v->deck.deck, "deck: all of its sources");
+  add_files(app, v->deck, "deck: all of its sources");
   app->add_option("paths", v->paths, "token files, Megatron prefixes or text")->default_str("");
   app->add_option("--set", v->deck.overrides, "section.key=value for the deck")
       ->type_name("KEY=VALUE")
@@ -267,7 +275,7 @@ void Parser::add_data() {
       ->check(CLI::Range(0, 1 << 30));
   add_json(app, v->json);
   app->parse_complete_callback([v] {
-    if (v->paths.empty() && v->deck.deck.empty())
+    if (v->paths.empty() && v->deck.files.empty())
       fail(ExitCode::usage, "sestina data verify: nothing to check: give files, or a deck with -i");
   });
 }
@@ -329,11 +337,16 @@ void Parser::add_bench() {
     add_json(app, a->json);
     app->parse_complete_callback([this, keep] { keep->kokkos = kokkos_; });
   };
+  const auto add_machine = [](App* app, BenchArguments* a) {
+    app->add_option("--machine", a->machine, "write the measured rates as a [machine] table: a deck for plan -i");
+  };
   App* app = nullptr;
-  auto s = verb<BenchStepArguments>(*bench, "step", "whole training steps", app);
+  auto s = verb<BenchStepArguments>(*bench, "step", "whole training steps, on any number of ranks", app);
   fill(app, s.get(), s);
+  add_machine(app, s.get());
   auto k = verb<BenchKernelsArguments>(*bench, "kernels", "the kernels of a step, one by one", app);
   fill(app, k.get(), k);
+  add_machine(app, k.get());
   auto o = verb<BenchOptimizerArguments>(*bench, "optimizer", "whole update passes with random gradients", app);
   fill(app, o.get(), o);
   app->add_option("--shapes", o->shapes, "matrices such as 1024x1024,768x2048 instead of the model's");
@@ -400,7 +413,7 @@ void check_overrides(const DeckArguments& deck) {
   for (const auto& word : deck.overrides)
     if (word.find('=') == word.npos)
       fail(ExitCode::usage, "not an override, got {}, allowed section.key=value{}", word,
-           deck.deck.empty() ? fmt::format("; a deck is given with -i {}", word) : "");
+           deck.files.empty() ? fmt::format("; a deck is given with -i {}", word) : "");
 }
 
 }  // namespace

@@ -23,8 +23,12 @@ constexpr Example examples[] = {
      "sestina train -i deck.toml -r auto\n"
      "sestina train -i deck.toml -r runs/muon -d runs/fork --weights-only\n"
      "mpirun -n 4 sestina train -i deck.toml parallel.tp=2"},
-    {"plan", "sestina plan -i deck.toml parallel.dp=64 parallel.tp=4"},
-    {"eval", "sestina eval -r runs/mine\nsestina eval --hf folder 'data.validation=[{path=\"held_out.jsonl\"}]'"},
+    {"plan",
+     "sestina plan -i deck.toml parallel.dp=64 parallel.tp=4\n"
+     "sestina plan -i deck.toml -i machine.toml parallel.cost=seconds"},
+    {"eval",
+     "sestina eval -r runs/mine\nmpirun -n 4 sestina eval -r runs/mine parallel.tp=2\n"
+     "sestina eval --hf folder 'data.validation=[{path=\"held_out.jsonl\"}]'"},
     {"generate", "sestina generate -r runs/mine --prompt \"Once upon a time\" --temperature 0.7"},
     {"data", "sestina data train-tokenizer corpus.jsonl -o tokenizer.json --vocab-size 32000"},
     {"data tokenize", "sestina data tokenize corpus.jsonl.zst --tokenizer tokenizer.json -o tokens"},
@@ -39,7 +43,8 @@ constexpr Example examples[] = {
     {"checkpoint import", "sestina checkpoint import hf_model -d runs/tuned -i deck.toml"},
     {"report", "sestina report runs/*"},
     {"bench", "sestina bench step -i deck.toml --json"},
-    {"bench step", "sestina bench step -i deck.toml --steps 20"},
+    {"bench step",
+     "sestina bench step -i deck.toml --steps 20\nmpirun -n 2 sestina bench step -i deck.toml --machine machine.toml"},
     {"bench kernels", "sestina bench kernels -i deck.toml"},
     {"bench optimizer", "sestina bench optimizer -i deck.toml optimizer.kind=muon"},
     {"info", "sestina info --json"},

@@ -13,9 +13,10 @@ namespace sestina {
 // Where a verb's deck comes from, in rising precedence below the deck of a checkpoint. deck_layers.hpp puts them
 // together.
 struct DeckArguments {
-  std::string deck;                    // -i, "" none
+  std::vector<std::string> files;      // each -i, in rising precedence
   std::vector<std::string> overrides;  // section.key=value
-  std::string hf = {};                 // takes the place of [model] in the deck: its from_hf
+  bool empty() const { return files.empty() && overrides.empty(); }
+  std::string hf = {};  // takes the place of [model] in the deck: its from_hf
 };
 
 struct TrainArguments {
@@ -140,6 +141,7 @@ struct ReportArguments {
 struct BenchArguments {
   DeckArguments deck;
   int steps = 20, warmup = 3;
+  std::string machine;  // --machine: a [machine] table to write, "" none
   bool json = false;
   std::vector<std::string> kokkos;
 };

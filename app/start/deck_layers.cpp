@@ -1,15 +1,20 @@
 #include "app/start/deck_layers.hpp"
 
 namespace sestina {
-
 namespace {
+
+void add_files(Deck& deck, const DeckArguments& arguments) {
+  for (const std::string& file : arguments.files) deck.add_file(file);
+}
+
+void add_overrides(Deck& deck, const DeckArguments& arguments) {
+  for (const std::string& assignment : arguments.overrides) deck.add_override(assignment);
+}
 
 // Another form of weights has other keys: those of the stored one would be unknown, and say nothing of what is wrong.
 void drop_other_form(Deck& stored, const DeckArguments& arguments) {
   constexpr const char *section = "model.linear", *key = "model.linear.form";
-  Deck given;
-  if (!arguments.deck.empty()) given.add_file(arguments.deck);
-  for (const auto& assignment : arguments.overrides) given.add_override(assignment);
+  Deck given = given_deck(arguments);
   if (!given.has(key)) return;
   const std::string form = stored.text(key, "dense");
   if (given.text(key, form) != form) stored.replace_section(section, "form", form);
@@ -17,15 +22,22 @@ void drop_other_form(Deck& stored, const DeckArguments& arguments) {
 
 }  // namespace
 
+Deck given_deck(const DeckArguments& arguments) {
+  Deck deck;
+  add_files(deck, arguments);
+  add_overrides(deck, arguments);
+  return deck;
+}
+
 Deck layered_deck(const DeckArguments& arguments, const std::string& stored, const std::string& stored_where) {
-  if (stored.empty() && arguments.deck.empty() && arguments.overrides.empty() && arguments.hf.empty())
+  if (stored.empty() && arguments.empty() && arguments.hf.empty())
     fail(ExitCode::usage, "no deck: give one with -i DECK (examples: inputs/*.toml), or keys as section.key=value");
   Deck deck;
   if (!stored.empty()) deck.add_text(stored, stored_where, "");
   if (!stored.empty()) drop_other_form(deck, arguments);
-  if (!arguments.deck.empty()) deck.add_file(arguments.deck);
+  add_files(deck, arguments);
   if (!arguments.hf.empty()) deck.replace_section("model", "from_hf", arguments.hf);
-  for (const auto& assignment : arguments.overrides) deck.add_override(assignment);
+  add_overrides(deck, arguments);
   return deck;
 }
 

@@ -1,6 +1,12 @@
 #include "app/start/rank_run.hpp"
 
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <Kokkos_Core.hpp>
 #include <cstdio>
+
+#include "app/start/core_share.hpp"
 
 namespace sestina {
 namespace {
@@ -28,7 +34,7 @@ void end_together(Runtime& runtime, int code) {
 void require_one_task(const char* verb) {
   const Launch launch = find_launch();
   if (launch.tasks > 1)
-    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train takes several",
+    fail(ExitCode::unavailable, "{} runs as one process, but {} tasks were started ({} is set); train, eval and bench step take several",
          verb, launch.tasks, launch.variable);
 }
 
@@ -53,6 +59,28 @@ int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
     end_all(runtime, ExitCode::internal, error.what());
   }
   return static_cast<int>(ExitCode::internal);
+}
+
+void warn_on_stderr(const Runtime& runtime) {
+  auto logger = std::make_shared<spdlog::logger>("sestina", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("sestina: warning: %v");
+  logger->set_level(runtime.is_first() ? spdlog::level::warn : spdlog::level::off);
+  spdlog::set_default_logger(logger);
+}
+
+std::unique_ptr<KokkosSession> start_kokkos(Runtime& runtime, int threads, std::vector<std::string> flags, int workers,
+                                            const RunPhase& phase) {
+  if (!runtime.is_first()) flags.push_back("--kokkos-disable-warnings");
+  const int sharers = core_sharers(runtime);
+  std::unique_ptr<KokkosSession> session;
+  phase("starting Kokkos", [&] { session = std::make_unique<KokkosSession>(threads, flags, sharers, workers); });
+  warn_of_shared_cores(runtime, Kokkos::num_threads() + workers);
+  if (const int cores = available_cores() / sharers; workers > 0 && Kokkos::num_threads() + workers > cores)
+    spdlog::warn(
+        "{} refresh workers share {} cores with {} compute threads: fewer of both (optimizer.refresh.workers, "
+        "run.threads) may be faster",
+        workers, cores, Kokkos::num_threads());
+  return session;
 }
 
 }  // namespace sestina

@@ -1,7 +1,11 @@
 // A verb on several ranks: errors are reported once, and no rank is left behind.
 #pragma once
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "app/start/kokkos_session.hpp"
 #include "parallel/comm/runtime.hpp"
 
 namespace sestina {
@@ -13,5 +17,15 @@ int run_on_ranks(Runtime&, const std::function<int()>& verb);
 
 // For verbs that run as one process: Error(unavailable) when a launcher started several, each of which would do it all.
 void require_one_task(const char* verb);
+
+// For verbs whose results go to the standard output: warnings go to stderr, those of the first rank alone, for they are
+// the same on all.
+void warn_on_stderr(const Runtime&);
+
+// Kokkos on every rank, with its share of the cores but for those of so many workers; warns once where there are too
+// few. phase: Runtime::phase, or what does more. Collective.
+using RunPhase = std::function<void(const char* name, const std::function<void()>&)>;
+std::unique_ptr<KokkosSession> start_kokkos(Runtime&, int threads, std::vector<std::string> flags, int workers,
+                                            const RunPhase& phase);
 
 }  // namespace sestina

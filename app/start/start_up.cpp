@@ -25,8 +25,7 @@ Poll StartUp::last_poll() const {
 }
 
 void StartUp::phase(const char* name, const std::function<void()>& f) {
-  runtime_.begin_phase(name);
-  runtime_.together([&] {
+  runtime_.phase(name, [&] {
     try {
       poll()();
       f();

@@ -17,36 +17,43 @@ MeanError mean_error(const std::vector<double>& values) {
 }
 
 template <class Exec, class T>
+void share_results(Executor<Exec, T>& executor, std::vector<double>& results) {
+  executor.grid().dp_group->all_reduce(results.data(), results.size(), Reduction::sum);
+  executor.pipeline().all_reduce(results.data(), results.size(), Reduction::sum);
+}
+
+template <class Exec, class T>
 std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const SampleSet& set, int batches,
                                         const std::function<bool()>& stop) {
   const ProcessGrid& grid = executor.grid();
   const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
              length = static_cast<std::size_t>(executor.setting().sequence);
-  const bool all_here = grid.dp == 1 && executor.pipeline().size() == 1;
+  const bool last = executor.has_last_stage();
+  const auto dp = static_cast<std::size_t>(grid.dp), dp_rank = static_cast<std::size_t>(grid.dp_rank);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
-  std::vector<double> losses((wanted + B - 1) / B, 0.0), window_losses;
-  std::vector<Acc<T>> token_losses(all_here ? B * length : 0);
-  for (std::size_t i = 0; i < losses.size(); ++i) {
+  std::vector<double> losses((wanted + B - 1) / B, 0.0), window_losses(wanted, 0.0);
+  std::vector<Acc<T>> token_losses(B * length);
+  for (std::size_t round = 0; round < losses.size(); round += dp) {
     if (stop()) return std::nullopt;
-    if (i % static_cast<std::size_t>(grid.dp) != static_cast<std::size_t>(grid.dp_rank)) continue;
+    const std::size_t i = round + dp_rank;
+    if (i >= losses.size()) continue;
     const std::uint64_t sample = i * B;
     const std::size_t rows = std::min<std::uint64_t>(B, wanted - sample);
     for (std::size_t b = 0; b < rows; ++b) set.read(sample + b, &tokens[b * (length + 1)], &first_key[b * length]);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
     losses[i] = executor.loss({tokens.data(), executor.setting().mask_documents ? first_key.data() : nullptr});
-    if (!all_here) continue;
+    if (!last) continue;
     executor.token_losses(token_losses.data());
     for (std::size_t b = 0; b < rows; ++b) {
       const auto begin = token_losses.begin() + static_cast<std::ptrdiff_t>(b * length);
-      window_losses.push_back(std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(length), 0.0) /
-                              static_cast<double>(length));
+      window_losses[sample + b] =
+          std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(length), 0.0) / static_cast<double>(length);
     }
   }
-  // Every place is filled by one rank: the sums are exact.
-  grid.dp_group->all_reduce(losses.data(), losses.size(), Reduction::sum);
-  executor.pipeline().all_reduce(losses.data(), losses.size(), Reduction::sum);
+  share_results(executor, losses);
+  share_results(executor, window_losses);
   Evaluation result;
   result.tokens = wanted * length;
   result.window_losses = std::move(window_losses);
@@ -56,6 +63,7 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
 }
 
 #define SESTINA_EVALUATE(Exec, T)                                                                      \
+  template void share_results<Exec, T>(Executor<Exec, T>&, std::vector<double>&);                      \
   template std::optional<Evaluation> evaluate_loss<Exec, T>(Executor<Exec, T>&, const SampleSet&, int, \
                                                             const std::function<bool()>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)

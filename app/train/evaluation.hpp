@@ -13,7 +13,7 @@ struct Evaluation {
   double loss = 0;                      // nats per token
   std::optional<double> bits_per_byte;  // when the set knows its bytes per token
   std::uint64_t tokens = 0;
-  std::vector<double> window_losses;  // mean of each window, where one rank read them all; else empty
+  std::vector<double> window_losses;  // mean of each window
 };
 
 // The mean of independent numbers, and its standard error: deviation / sqrt(count), NaN for fewer than two numbers.
@@ -22,11 +22,16 @@ struct MeanError {
 };
 MeanError mean_error(const std::vector<double>&);
 
-// Data-parallel ranks share the micro-batches: rank r computes numbers i with i mod dp = r, and all have the sum.
+// Data-parallel ranks share the micro-batches: rank r computes numbers i with i mod dp = r, and all have all results.
 // Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
-// so; it is asked ahead of every micro-batch, whoever computes it.
+// so; it is asked ahead of every micro-batch of a rank.
 template <class Exec, class T>
 std::optional<Evaluation> evaluate_loss(Executor<Exec, T>&, const SampleSet&, int batches,
                                         const std::function<bool()>& stop);
+
+// Numbers of which each is there on the data-parallel rank that computed it, in the last pipeline stage, and 0 on other
+// ranks: all of them on every rank. Exact.
+template <class Exec, class T>
+void share_results(Executor<Exec, T>&, std::vector<double>&);
 
 }  // namespace sestina

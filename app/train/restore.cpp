@@ -7,6 +7,7 @@
 #include <map>
 
 #include "app/start/deck_layers.hpp"
+#include "app/start/rank_deck.hpp"
 #include "app/train/dense_reader.hpp"
 #include "io/store/finite.hpp"
 
@@ -27,15 +28,20 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
   return source;
 }
 
-Options options_of(const Source& source, DeckArguments layers) {
+SourceDeck read_source_deck(const Source& source, DeckArguments layers, int ranks) {
   layers.hf = source.hf;
-  for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) layers.overrides.push_back(one);
+  take_forward_ranks(layers, source.deck, source.checkpoint, ranks);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
-  const Options options = Options::read(deck);
-  require_one_rank(deck, options.parallel);
+  Options options = Options::read(deck);
+  require_computable(deck, options);
+  require_ranks(deck, options.parallel, ranks);
   deck.finish();
-  return options;
+  return {std::move(deck), std::move(options)};
+}
+
+Options options_of(const Source& source, const DeckArguments& layers) {
+  return read_source_deck(source, layers, 1).options;
 }
 
 template <class Exec>

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "app/command/verbs.hpp"
+#include "core/deck/deck.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/hf/hf_model.hpp"
 #include "parallel/step/executor.hpp"
@@ -15,8 +16,14 @@ struct Source {
   std::string deck;            // of the checkpoint, TOML
 };
 Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
-// The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says.
-Options options_of(const Source&, DeckArguments);
+// The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says, for forward
+// passes on so many ranks.
+struct SourceDeck {
+  Deck deck;
+  Options options;
+};
+SourceDeck read_source_deck(const Source&, DeckArguments, int ranks);
+Options options_of(const Source&, const DeckArguments&);  // of one process
 
 // Reads fields. A field that the checkpoint lacks is an Error(bad_data),
 // or with reset_missing stays as it is, with one line in the log for all of them; a value that is not finite is an

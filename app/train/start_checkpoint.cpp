@@ -22,8 +22,7 @@ bool holds_checkpoints(const std::string& folder) {
 
 std::string find_run_dir(const TrainArguments& arguments) {
   if (!arguments.run_dir.empty()) return arguments.run_dir;
-  if (arguments.deck.deck.empty() && arguments.deck.overrides.empty())
-    fail(ExitCode::usage, "train: neither a deck (-i) nor a run directory (-d) was given");
+  if (arguments.deck.empty()) fail(ExitCode::usage, "train: neither a deck (-i) nor a run directory (-d) was given");
   Deck deck = layered_deck(arguments.deck);
   const RunOptions run = RunOptions::read(deck);
   return run.dir.empty() ? "runs/" + run.name : run.dir;

@@ -38,6 +38,12 @@ class PhaseClock {
     seconds_[static_cast<std::size_t>(from)] -= seconds;
     seconds_[static_cast<std::size_t>(to)] += seconds;
   }
+  // Waits for other ranks inside of the passes and the update (Executor::take_seconds) as phases of their own.
+  void move_waits(double gather, double reduce, double homes) {
+    move(Phase::optimizer, Phase::gather, homes);
+    move(Phase::forward_backward, Phase::gather, gather);
+    move(Phase::forward_backward, Phase::reduce, reduce);
+  }
   double total() const { return last_ - begin_; }
   // Seconds by phase and, last, of all.
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {

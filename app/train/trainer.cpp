@@ -200,9 +200,7 @@ RankStep Trainer<Exec, T>::rank_step() {
   }
   const auto seconds = executor_.take_seconds();
   clock_.move(Phase::optimizer, Phase::refresh, refresh);
-  clock_.move(Phase::optimizer, Phase::gather, seconds.homes);
-  clock_.move(Phase::forward_backward, Phase::gather, seconds.gather);
-  clock_.move(Phase::forward_backward, Phase::reduce, seconds.reduce);
+  clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
   return {clock_.seconds(), static_cast<double>(peak_memory_bytes()), static_cast<double>(ages.max),

@@ -1,16 +1,18 @@
-// What the benchmarks share: their options and the middle of repeated timings.
+// What the benchmark verbs share.
 #pragma once
 #include <vector>
 
 #include "app/command/verbs.hpp"
 #include "core/deck/options.hpp"
+#include "parallel/comm/runtime.hpp"
 
 namespace sestina {
 
-// Options of the benchmark's deck, checked, with the memory they need.
+// Deck and options of a benchmark that runs as one process; Error(unavailable) when the model does not fit into memory.
 Options bench_options(const BenchArguments&);
+// Of training steps on all ranks, which agree on them; likewise.
+Options bench_options(const BenchArguments&, Runtime&);
 
-// Of at least one value.
-double median(std::vector<double> values);
+double median(std::vector<double>);
 
 }  // namespace sestina

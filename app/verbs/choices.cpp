@@ -97,21 +97,30 @@ std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector
              length = static_cast<std::size_t>(executor.setting().sequence);
   std::vector<std::int32_t> window(B * (length + 1));
   std::vector<Acc<T>> losses(B * length);
-  std::vector<double> scores;
-  for (std::size_t first = 0; first < choices.size(); first += B) {
-    const std::size_t rows = std::min(B, choices.size() - first);
-    std::fill(window.begin(), window.end(), -1);  // behind the end: no target, and attention is causal
-    for (std::size_t b = 0; b < rows; ++b)
-      std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
-                window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
-    executor.loss({window.data(), nullptr});
-    executor.token_losses(losses.data());
-    for (std::size_t b = 0; b < rows; ++b) {
-      const ChoiceTokens& choice = choices[first + b];
-      double score = 0;
-      for (std::size_t at = choice.begin; at < choice.ids.size(); ++at) score -= losses[b * length + at - 1];
-      scores.push_back(score);
+  const auto dp = static_cast<std::size_t>(executor.grid().dp),
+             dp_rank = static_cast<std::size_t>(executor.grid().dp_rank);
+  std::vector<double> scores, part;
+  for (std::size_t round = 0; round < choices.size(); round += dp * B) {
+    const std::size_t end = std::min(round + dp * B, choices.size()), first = std::min(round + dp_rank * B, end),
+                      rows = std::min(B, end - first);
+    part.assign(end - round, 0.0);
+    if (rows > 0) {
+      std::fill(window.begin(), window.end(), -1);  // behind the end: no target, and attention is causal
+      for (std::size_t b = 0; b < rows; ++b)
+        std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
+                  window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
+      executor.loss({window.data(), nullptr});
     }
+    if (rows > 0 && executor.has_last_stage()) {
+      executor.token_losses(losses.data());
+      for (std::size_t b = 0; b < rows; ++b) {
+        const ChoiceTokens& choice = choices[first + b];
+        for (std::size_t at = choice.begin; at < choice.ids.size(); ++at)
+          part[first + b - round] -= losses[b * length + at - 1];
+      }
+    }
+    share_results(executor, part);  // in every round: a rank that is lost is missed soon
+    scores.insert(scores.end(), part.begin(), part.end());
   }
   return scores;
 }

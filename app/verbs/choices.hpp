@@ -32,7 +32,8 @@ struct ChoiceTokens {
 std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>&, const std::string& path, const Codec&,
                                         std::int64_t end_of_document, const ModelConfig&);
 
-// Log-likelihood of each choice in nats. The executor's windows have room for the longest (ids.size() - 1).
+// Log-likelihood of each choice in nats, on all ranks. The executor's windows have room for the longest (ids.size() -
+// 1); data-parallel ranks share them.
 template <class Exec, class T>
 std::vector<double> score_choices(Executor<Exec, T>&, const std::vector<ChoiceTokens>&);
 

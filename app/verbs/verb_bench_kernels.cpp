@@ -10,6 +10,7 @@
 #include "app/start/kokkos_session.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
+#include "app/verbs/machine_rates.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "core/stage.hpp"
 #include "kernels/blas/gemm.hpp"
@@ -183,6 +184,12 @@ int run_bench_kernels(const BenchArguments& arguments) {
   const std::vector<Row> rows = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
     peak = measure_machine_peak<Exec>(exec);
+    if (!arguments.machine.empty()) {
+      Runtime alone(options.run.start_timeout);
+      write_machine(alone, arguments.machine,
+                    measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine),
+                    options.train.precision);
+    }
     return KernelBench<Exec, typename decltype(tag)::type>(exec, options, arguments).run();
   });
   const double tflops =

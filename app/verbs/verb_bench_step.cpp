@@ -6,10 +6,12 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/dispatch.hpp"
-#include "app/start/kokkos_session.hpp"
+#include "app/start/rank_deck.hpp"
+#include "app/start/rank_run.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
+#include "app/verbs/machine_rates.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/blas/machine_peak.hpp"
@@ -41,15 +43,22 @@ class BenchData {
   std::unique_ptr<SampleSet> set_;
 };
 
+// Medians of a step; of all ranks where there are several: times of the slowest one.
 struct StepBench {
-  double step_s = 0, forward_backward_s = 0, optimizer_s = 0, matmul_s = 0, matmul_tflops = 0;
+  double step_s = 0, forward_backward_s = 0, reduce_s = 0, optimizer_s = 0, gather_s = 0;
+  struct Products {  // of one rank
+    double seconds = 0, tflops = 0, peak_tflops = 0;
+  } products;  // of the rank that multiplies longest
+  double memory_gbs = 0, memory_bytes = 0;
 };
 
 // Feeds the executor, and times what it does.
 class BenchDriver final : public StepDriver {
  public:
-  BenchDriver(const Options& options, const PassSetting& setting)
+  BenchDriver(const Options& options, const PassSetting& setting, const BatchShare& share, bool several)
       : data_(options),
+        share_(share),
+        several_(several),
         rows_(static_cast<std::size_t>(setting.micro_batch)),
         length_(static_cast<std::size_t>(setting.sequence)),
         masked_(setting.mask_documents),
@@ -58,113 +67,193 @@ class BenchDriver final : public StepDriver {
 
   BatchView next_batch() override {
     clock.end(Phase::forward_backward);
+    const std::int64_t micro = micro_ / share_.count * share_.all + share_.first + micro_ % share_.count;
+    ++micro_;
     for (std::size_t b = 0; b < rows_; ++b)
-      data_.read(sample_++, &tokens_[b * (length_ + 1)], &first_key_[b * length_]);
+      data_.read(static_cast<std::uint64_t>(micro) * rows_ + b, &tokens_[b * (length_ + 1)], &first_key_[b * length_]);
     clock.end(Phase::data);
     return {tokens_.data(), masked_ ? first_key_.data() : nullptr};
   }
   double factor(std::int64_t) override { return 1; }
-  bool accept(const StepSums&) override {  // a device is waited for in the sums: for its passes
-    clock.end(Phase::forward_backward);
+  void passes_done() override { clock.end(Phase::forward_backward); }
+  bool accept(const StepSums&) override {  // one rank waits for a device in the sums: for its passes
+    clock.end(several_ ? Phase::reduce : Phase::forward_backward);
     return true;
   }
+  void update_done() override { clock.end(Phase::optimizer); }
 
   PhaseClock clock;
 
  private:
   BenchData data_;
+  BatchShare share_;
+  bool several_;
   std::size_t rows_, length_;
   bool masked_;
-  std::uint64_t sample_ = 0;
+  std::int64_t micro_ = 0;  // of this rank
   std::vector<std::int32_t> tokens_, first_key_;
 };
 
-// Steps with fixed hyper-parameters; the products are timed in a few more steps, because timing them costs fences.
-template <class Exec, class T>
-StepBench time_steps(const Exec& exec, const Options& options, const BenchArguments& arguments) {
-  const auto alone = make_lone_communicator();
-  Executor<Exec, T> executor(exec, options, *alone);
-  executor.initialise(options.run.seed);
-  executor.weights_changed();
-  BenchDriver driver(options, executor.setting());
-  PhaseClock& clock = driver.clock;
-  int t = 0;
-  const auto step = [&] {
-    clock.start();
-    executor.step(++t, driver);
-    clock.end(Phase::optimizer);
-  };
-
-  for (int i = 0; i < arguments.warmup; ++i) step();
-  std::vector<double> total, passes, updates, products, flops;
-  for (int i = 0; i < arguments.steps; ++i) {
-    step();
-    total.push_back(clock.total());
-    passes.push_back(clock[Phase::forward_backward]);
-    updates.push_back(clock[Phase::optimizer]);
+// Medians over the steps, each as its slowest rank saw it. mine: steps of this rank. Collective.
+StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
+  const std::size_t steps = mine.size(), ranks = static_cast<std::size_t>(world.size());
+  std::vector<RankStep> all(steps * ranks), one(ranks);
+  world.all_gather(mine.data(), steps * sizeof(RankStep), all.data());
+  std::vector<std::vector<double>> seconds(mine.front().seconds.size());
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) one[rank] = all[rank * steps + step];
+    const RankStep slowest = of_all_ranks(one);
+    for (std::size_t phase = 0; phase < seconds.size(); ++phase) seconds[phase].push_back(slowest.seconds[phase]);
   }
-  Gemm<Exec>& gemm = executor.stage().model().gemm();
-  gemm.time_products(true);
-  for (int i = 0; i < std::max(1, std::min(5, arguments.steps)); ++i) {
-    gemm.take_count();
+  const auto of = [&](Phase phase) { return median(seconds[static_cast<std::size_t>(phase)]); };
+  return {of(Phase::count), of(Phase::forward_backward), of(Phase::reduce), of(Phase::optimizer), of(Phase::gather)};
+}
+
+// Products of all stages of this rank, in a few steps, because timing them costs fences.
+template <class Exec, class T, class Step>
+StepBench::Products time_products(Executor<Exec, T>& executor, int steps, const Step& step) {
+  const auto take = [&] {
+    typename Gemm<Exec>::Count all;
+    for (std::size_t i = 0; i < executor.stage_count(); ++i) {
+      const auto count = executor.stage(i).model().gemm().take_count();
+      all.seconds += count.seconds;
+      all.flops += count.flops;
+    }
+    return all;
+  };
+  for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).model().gemm().time_products(true);
+  std::vector<double> seconds, flops;
+  for (int i = 0; i < steps; ++i) {
+    take();
     step();
-    const auto count = gemm.take_count();
-    products.push_back(count.seconds);
+    const auto count = take();
+    seconds.push_back(count.seconds);
     flops.push_back(count.flops);
   }
-  StepBench result{median(total), median(passes), median(updates), median(products), 0};
-  result.matmul_tflops = median(flops) / result.matmul_s * 1e-12;
+  return {median(seconds), median(flops) / median(seconds) * 1e-12, 0};
+}
+
+// Steps with fixed hyper-parameters.
+template <class Exec, class T>
+StepBench time_steps(const Exec& exec, const Options& options, const BenchArguments& arguments, Runtime& runtime) {
+  Executor<Exec, T> executor(exec, options, runtime.world());
+  executor.initialise(options.run.seed);
+  executor.weights_changed();
+  std::unique_ptr<BenchDriver> driver;
+  runtime.phase("opening the data", [&] {
+    driver = std::make_unique<BenchDriver>(options, executor.setting(), executor.share(), runtime.size() > 1);
+  });
+  runtime.set_timeout(options.run.abort_timeout);
+  PhaseClock& clock = driver->clock;
+  int t = 0;
+  const auto step = [&] {
+    executor.take_seconds();
+    clock.start();
+    executor.step(++t, *driver);
+    clock.end(Phase::optimizer);
+    const auto waits = executor.take_seconds();
+    clock.move_waits(waits.gather, waits.reduce, waits.homes);
+  };
+  for (int i = 0; i < arguments.warmup; ++i) step();
+  std::vector<RankStep> mine;
+  for (int i = 0; i < arguments.steps; ++i) {
+    step();
+    mine.push_back({});
+    mine.back().seconds = clock.seconds();
+  }
+  StepBench result = medians(mine, runtime.world());
+  result.products = time_products(executor, std::max(1, std::min(5, arguments.steps)), step);
+  executor.settle(*driver);
+  executor.finish_gather();
   return result;
+}
+
+// The ranks' own numbers brought together: the rank that multiplies longest, beside its own peak.
+void join(StepBench& bench, Communicator& world) {
+  std::vector<StepBench::Products> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&bench.products, sizeof bench.products, all.data());
+  bench.products =
+      *std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  world.all_reduce(&bench.memory_bytes, 1, Reduction::max);
+  world.all_reduce(&bench.memory_gbs, 1, Reduction::min);
+}
+
+void print(const StepBench& bench, const Options& options, const BenchArguments& arguments, int ranks) {
+  const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
+  const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
+  const double tflops = flops_per_token(options.model, options.data.sequence_length) * tokens / bench.step_s * 1e-12;
+  if (arguments.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"precision", bf16_run ? "bf16" : "fp32"},
+                                              {"ranks", ranks},
+                                              {"parameters", parameter_count(options.model)},
+                                              {"step_s", bench.step_s},
+                                              {"forward_backward_s", bench.forward_backward_s},
+                                              {"reduce_s", bench.reduce_s},
+                                              {"optimizer_s", bench.optimizer_s},
+                                              {"gather_s", bench.gather_s},
+                                              {"tokens_per_s", tokens / bench.step_s},
+                                              {"tflops", tflops},
+                                              {"matmul_s", bench.products.seconds},
+                                              {"matmul_share", bench.products.seconds / bench.step_s},
+                                              {"matmul_tflops", bench.products.tflops},
+                                              {"matmul_peak_tflops", bench.products.peak_tflops},
+                                              {"memory_bandwidth_gbs", bench.memory_gbs},
+                                              {"memory_peak_bytes", static_cast<std::uint64_t>(bench.memory_bytes)},
+                                              {"steps", arguments.steps}}
+                           .dump());
+    return;
+  }
+  const ParallelOptions& parallel = options.parallel;
+  const int in_stage = parallel.dp * parallel.tp;
+  fmt::print("{} parameters, {} x {} tokens, {}; medians of {} steps{}\n", parameter_count(options.model),
+             options.train.global_batch, options.data.sequence_length, bf16_run ? "bf16" : "fp32", arguments.steps,
+             ranks == 1
+                 ? ""
+                 : fmt::format(" of the slowest of {} x {} x {} ranks", parallel.dp, parallel.tp, ranks / in_stage));
+  fmt::print("step               {:9.1f} ms   {:.0f} tokens/s   {:.3f} TFLOP/s\n", bench.step_s * 1e3,
+             tokens / bench.step_s, tflops);
+  fmt::print("forward, backward  {:9.1f} ms\n", bench.forward_backward_s * 1e3);
+  if (ranks > 1) fmt::print("sums of gradients  {:9.1f} ms\n", bench.reduce_s * 1e3);
+  fmt::print("clip, update       {:9.1f} ms\n", bench.optimizer_s * 1e3);
+  if (ranks > 1) fmt::print("gathered weights   {:9.1f} ms\n", bench.gather_s * 1e3);
+  fmt::print(
+      "matrix products    {:9.1f} ms   {:.0f} % of the step, {:.3f} TFLOP/s = {:.0f} % of the measured peak {:.3f}\n",
+      bench.products.seconds * 1e3, 100 * bench.products.seconds / bench.step_s, bench.products.tflops,
+      100 * bench.products.tflops / bench.products.peak_tflops, bench.products.peak_tflops);
+  fmt::print("peak memory        {:9.1f} MB\n", bench.memory_bytes * 1e-6);
+}
+
+int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
+  const Options options = bench_options(arguments, runtime);
+  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, options.optimizer.refresh_workers(),
+                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  runtime.begin_phase("building the model");
+  const StepBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+    using Exec = std::decay_t<decltype(exec)>;
+    StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, options, arguments, runtime);
+    // Ahead of the bounds, whose vectors are larger than a small model.
+    result.memory_bytes = static_cast<double>(peak_memory_bytes());
+    const MachinePeak peak = measure_machine_peak<Exec>(exec);
+    const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
+    result.products.peak_tflops = bf16_run ? peak.gemm_bf16_tflops : peak.gemm_fp32_tflops;
+    result.memory_gbs = peak.memory_gbs;
+    if (!arguments.machine.empty())
+      write_machine(runtime, arguments.machine,
+                    measure_rates<Exec>(exec, runtime, peak, options.train.precision, arguments.machine),
+                    options.train.precision);
+    return result;
+  });
+  StepBench all = bench;
+  join(all, runtime.world());
+  if (runtime.is_first()) print(all, options, arguments, runtime.size());
+  return 0;
 }
 
 }  // namespace
 
 int run_bench_step(const BenchArguments& arguments) {
-  const Options options = bench_options(arguments);
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos, 1, options.optimizer.refresh_workers());
-  const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
-  MachinePeak peak;
-  std::uint64_t memory = 0;
-  const StepBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    const StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, options, arguments);
-    memory = peak_memory_bytes();  // ahead of the bounds, whose vectors are larger than a small model
-    peak = measure_machine_peak<Exec>(exec);
-    return result;
-  });
-  const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
-  const double tflops = flops_per_token(options.model, options.data.sequence_length) * tokens / bench.step_s * 1e-12;
-  const double peak_tflops = bf16_run ? peak.gemm_bf16_tflops : peak.gemm_fp32_tflops;
-  if (arguments.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"precision", bf16_run ? "bf16" : "fp32"},
-                                              {"parameters", parameter_count(options.model)},
-                                              {"step_s", bench.step_s},
-                                              {"forward_backward_s", bench.forward_backward_s},
-                                              {"optimizer_s", bench.optimizer_s},
-                                              {"tokens_per_s", tokens / bench.step_s},
-                                              {"tflops", tflops},
-                                              {"matmul_s", bench.matmul_s},
-                                              {"matmul_share", bench.matmul_s / bench.step_s},
-                                              {"matmul_tflops", bench.matmul_tflops},
-                                              {"matmul_peak_tflops", peak_tflops},
-                                              {"memory_bandwidth_gbs", peak.memory_gbs},
-                                              {"memory_peak_bytes", memory},
-                                              {"steps", arguments.steps}}
-                           .dump());
-    return 0;
-  }
-  fmt::print("{} parameters, {} x {} tokens, {}; medians of {} steps\n", parameter_count(options.model),
-             options.train.global_batch, options.data.sequence_length, bf16_run ? "bf16" : "fp32", arguments.steps);
-  fmt::print("step               {:9.1f} ms   {:.0f} tokens/s   {:.3f} TFLOP/s\n", bench.step_s * 1e3,
-             tokens / bench.step_s, tflops);
-  fmt::print("forward, backward  {:9.1f} ms\n", bench.forward_backward_s * 1e3);
-  fmt::print("clip, update       {:9.1f} ms\n", bench.optimizer_s * 1e3);
-  fmt::print(
-      "matrix products    {:9.1f} ms   {:.0f} % of the step, {:.3f} TFLOP/s = {:.0f} % of the measured peak {:.3f}\n",
-      bench.matmul_s * 1e3, 100 * bench.matmul_s / bench.step_s, bench.matmul_tflops,
-      100 * bench.matmul_tflops / peak_tflops, peak_tflops);
-  fmt::print("peak memory        {:9.1f} MB\n", static_cast<double>(memory) * 1e-6);
-  return 0;
+  Runtime runtime(find_start_timeout(arguments.deck));
+  return run_on_ranks(runtime, [&] { return bench_on_ranks(arguments, runtime); });
 }
 
 }  // namespace sestina

@@ -85,7 +85,7 @@ void copy_file(const std::string& from, const std::string& to) {
 // says another model is refused.
 std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config,
                         const std::string& tokenizer) {
-  const bool given = !arguments.deck.empty() || !arguments.overrides.empty();
+  const bool given = !arguments.empty();
   const bool from_hf =
       given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand beside it
   Deck deck = layered_deck(arguments, from_hf ? "" : model_section(config), hf + "/config.json");

@@ -147,7 +147,7 @@ int run_data_inspect(const DataInspectArguments& arguments) {
 
 int run_data_verify(const DataVerifyArguments& arguments) {
   nlohmann::ordered_json checked = nlohmann::ordered_json::array();
-  if (!arguments.deck.deck.empty() || !arguments.deck.overrides.empty()) checked = verify_deck(arguments);
+  if (!arguments.deck.empty()) checked = verify_deck(arguments);
   for (const std::string& path : arguments.paths) {
     const auto source = open_source(find_source(path, arguments.format), nullptr, arguments.vocab_size);
     checked.push_back({{"what", path}, {"tokens", source->size()}, {"description", source->description()}});

@@ -5,31 +5,48 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
+#include "app/start/deck_layers.hpp"
 #include "app/start/dispatch.hpp"
-#include "app/start/kokkos_session.hpp"
+#include "app/start/rank_deck.hpp"
+#include "app/start/rank_run.hpp"
 #include "app/train/evaluation.hpp"
+#include "app/train/rank_agreement.hpp"
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/choices.hpp"
+#include "io/store/digest.hpp"
 
 namespace sestina {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// What all ranks have settled, alike.
+struct Setup {
+  const EvalArguments& arguments;
+  Runtime& runtime;
+  Source source;
+  Options options = {};
+  std::string what() const { return source.hf.empty() ? source.checkpoint : source.hf; }
+};
+
 // use(executor) of an executor for forward passes with the weights of the source.
 template <class Use>
-auto with_model(const EvalArguments& arguments, const Source& source, const Options& options,
-                const PassSetting& setting, const Use& use) {
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
+auto with_model(const Setup& setup, const PassSetting& setting, const Use& use) {
+  Runtime& runtime = setup.runtime;
+  const Options& options = setup.options;
+  const auto session = start_kokkos(runtime, options.run.threads, setup.arguments.kokkos, 0,
+                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    const auto alone = make_lone_communicator();
-    Executor<Exec, typename decltype(tag)::type> executor(exec, options, setting, *alone);
-    restore_weights(executor, source);
+    Executor<Exec, typename decltype(tag)::type> executor(exec, options, setting, runtime.world());
+    runtime.phase("reading the weights", [&] { restore_weights(executor, setup.source); });
+    runtime.set_timeout(options.run.abort_timeout);
     return use(executor);
   });
 }
@@ -39,17 +56,28 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nul
 // " +- 0.012" where an error is known.
 std::string error_text(double error) { return std::isfinite(error) ? fmt::format(" +- {:.6f}", error) : ""; }
 
-int eval_loss(const EvalArguments& arguments, const Source& source, const Options& options, const std::string& what) {
-  require_byte_vocabulary(options);
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.data);
+int eval_loss(const Setup& setup) {
+  const Options& options = setup.options;
+  const std::string what = setup.what();
   const bool held_out = has_validation(options.data);
-  const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
-  const Evaluation result = with_model(arguments, source, options, pass_setting(options), [&](auto& executor) {
-    return *evaluate_loss(executor, set, options.metrics.eval_batches, [] { return false; });
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<SampleSet> set;
+  setup.runtime.phase("opening the data", [&] {
+    require_byte_vocabulary(options);
+    tokenizer = open_tokenizer(options.data);
+    set = std::make_unique<SampleSet>(
+        open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get()));
   });
-  if (!std::isfinite(result.loss)) fail(ExitCode::diverged, "{}: its weights are finite, the loss is not", what);
+  const Evaluation result = with_model(setup, pass_setting(options), [&](auto& executor) {
+    return *evaluate_loss(executor, *set, options.metrics.eval_batches, [&] {
+      if (setup.runtime.size() > 1) call_roll(setup.runtime.world(), "evaluation");
+      return false;
+    });
+  });
+  if (!std::isfinite(result.loss)) fail_on_all(ExitCode::diverged, "{}: its weights are finite, the loss is not", what);
+  if (!setup.runtime.is_first()) return 0;
   const double perplexity = std::exp(result.loss), error = mean_error(result.window_losses).error;
-  if (arguments.json) {
+  if (setup.arguments.json) {
     Json json{{"model", what},
               {"split", held_out ? "validation" : "train"},
               {"tokens", result.tokens},
@@ -68,26 +96,36 @@ int eval_loss(const EvalArguments& arguments, const Source& source, const Option
   return 0;
 }
 
-int eval_choices(const EvalArguments& arguments, const Source& source, const Options& options,
-                 const std::string& what) {
+// The questions, as tokens for this model.
+std::vector<ChoiceTokens> question_tokens(const Setup& setup, const std::vector<Question>& questions) {
+  const Options& options = setup.options;
   require_byte_vocabulary(options, true);
-  constexpr std::size_t tokens_at_once = 4096;
-  const std::vector<Question> questions = read_questions(arguments.choices);
   const Codec codec{open_tokenizer(options.data)};
   const std::int64_t end = codec.tokenizer ? codec.tokenizer->end_of_document() : options.model.eos_token_id;
-  const auto choices = choice_tokens(questions, arguments.choices, codec, end, options.model);
+  return choice_tokens(questions, setup.arguments.choices, codec, end, options.model);
+}
+
+int eval_choices(const Setup& setup) {
+  constexpr std::size_t tokens_at_once = 4096;
+  const std::string what = setup.what();
+  std::vector<Question> questions;
+  std::vector<ChoiceTokens> choices;
+  setup.runtime.phase("reading the questions", [&] {
+    questions = read_questions(setup.arguments.choices);
+    choices = question_tokens(setup, questions);
+  });
   std::size_t longest = 1;
   for (const ChoiceTokens& choice : choices) longest = std::max(longest, choice.ids.size() - 1);
-  PassSetting setting = pass_setting(options);
+  PassSetting setting = pass_setting(setup.options);
   setting.sequence = static_cast<int>(longest);
   setting.micro_batch = static_cast<int>(std::clamp<std::size_t>(tokens_at_once / longest, 1, choices.size()));
   setting.mask_documents = false;
-  const ChoiceResult result =
-      choice_result(questions, with_model(arguments, source, options, setting,
-                                          [&](auto& executor) { return score_choices(executor, choices); }));
-  if (arguments.json) {
+  const ChoiceResult result = choice_result(
+      questions, with_model(setup, setting, [&](auto& executor) { return score_choices(executor, choices); }));
+  if (!setup.runtime.is_first()) return 0;
+  if (setup.arguments.json) {
     fmt::print("{}\n", Json{{"model", what},
-                            {"choices", arguments.choices},
+                            {"choices", setup.arguments.choices},
                             {"questions", result.questions},
                             {"accuracy", result.accuracy.mean},
                             {"accuracy_error", number(result.accuracy.error)},
@@ -97,18 +135,57 @@ int eval_choices(const EvalArguments& arguments, const Source& source, const Opt
     return 0;
   }
   fmt::print("{}\n{} questions of {}: accuracy {:.6f}{}, normalised by length {:.6f}{}\n", what, result.questions,
-             arguments.choices, result.accuracy.mean, error_text(result.accuracy.error),
+             setup.arguments.choices, result.accuracy.mean, error_text(result.accuracy.error),
              result.accuracy_normalised.mean, error_text(result.accuracy_normalised.error));
   return 0;
+}
+
+// The first rank finds the checkpoint; all of them read its deck under the same layers, and the same data.
+void settle(Setup& setup) {
+  Runtime& runtime = setup.runtime;
+  Source& source = setup.source;
+  warn_on_stderr(runtime);
+  runtime.begin_phase("comparing the programs");
+  require_agreement(runtime.world(), program_statements(), ExitCode::bad_deck);
+  runtime.phase("finding the checkpoint", [&] {
+    if (runtime.is_first()) source = find_source(setup.arguments.checkpoint, setup.arguments.hf);
+    if (runtime.size() > 1 && !source.checkpoint.empty())
+      source.checkpoint = std::filesystem::absolute(source.checkpoint).string();
+  });
+  for (std::string* text : {&source.checkpoint, &source.hf, &source.deck}) runtime.world().broadcast(*text, 0);
+  std::vector<Statement> said, read;
+  runtime.phase("reading the deck", [&] {
+    const DeckArguments& layers = setup.arguments.deck;
+    SourceDeck found = read_source_deck(source, layers, runtime.size());
+    said = deck_statements(found.deck, given_deck(layers));
+    setup.options = std::move(found.options);
+    said.push_back({"--choices", setup.arguments.choices.empty() ? "not given" : "given", "", true});
+  });
+  require_agreement(runtime.world(), said, ExitCode::bad_deck);
+  runtime.set_start_timeout(setup.options.run.start_timeout);
+  if (runtime.size() == 1) return;
+  runtime.phase("comparing the data", [&] {
+    Options used = setup.options;
+    const std::string& choices = setup.arguments.choices;
+    if (!choices.empty()) used.data.source = used.data.validation = {};
+    read = data_statements(used, {});
+    if (!choices.empty()) read.push_back({"--choices", digest_file(choices).xxh3_128, "", true});
+    if (source.checkpoint.empty()) return;
+    const FileDigest manifest = digest_files({source.checkpoint + "/manifest.json"});
+    read.push_back({"checkpoint", manifest.xxh3_128, fmt::format("{} ({})", source.checkpoint, manifest.xxh3_128)});
+  });
+  require_agreement(runtime.world(), read, ExitCode::bad_data);
 }
 
 }  // namespace
 
 int run_eval(const EvalArguments& arguments) {
-  const Source source = find_source(arguments.checkpoint, arguments.hf);
-  const Options options = options_of(source, arguments.deck);
-  const std::string what = source.hf.empty() ? source.checkpoint : source.hf;
-  return (arguments.choices.empty() ? eval_loss : eval_choices)(arguments, source, options, what);
+  Runtime runtime(find_start_timeout(arguments.deck));
+  return run_on_ranks(runtime, [&] {
+    Setup setup{arguments, runtime, {}};
+    settle(setup);
+    return arguments.choices.empty() ? eval_loss(setup) : eval_choices(setup);
+  });
 }
 
 }  // namespace sestina

@@ -12,12 +12,12 @@
 #include <thread>
 
 #include "app/command/verbs.hpp"
-#include "app/start/core_share.hpp"
 #include "app/start/deck_layers.hpp"
 #include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/log_file.hpp"
 #include "app/start/memory_check.hpp"
+#include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/start/start_up.hpp"
@@ -75,45 +75,8 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
   spdlog::set_default_logger(logger);
 }
 
-// parallel.dp where neither deck nor command line says it (a resumed deck does not count): all ranks that are left; one
-// where there are pipeline stages, on which the ranks are laid.
-void take_all_ranks(DeckArguments& arguments, const std::string& stored, const std::string& stored_where, int ranks) {
-  if (!arguments.deck.empty() || !arguments.overrides.empty())
-    if (layered_deck(arguments).has("parallel.dp")) return;
-  Deck deck = layered_deck(arguments, stored, stored_where);
-  const std::int64_t tp = deck.integer("parallel.tp", 1), pp = deck.integer("parallel.pp", 1);
-  if (pp > 1)
-    arguments.overrides.push_back("parallel.dp=1");
-  else if (tp > 0 && ranks % tp == 0)
-    arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / tp));
-}
-
-// dp x tp x P ranks, where the P pipeline ranks divide the stages evenly.
-void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
-  const int in_stage = parallel.dp * parallel.tp;
-  const std::string started = ranks == 1 ? "one was started" : fmt::format("{} were started", ranks);
-  if (parallel.pp > 1) {
-    if (ranks % in_stage == 0 && parallel.pp % (ranks / in_stage) == 0) return;
-    deck.error("parallel.pp",
-               fmt::format("{} stages do not lie evenly on the ranks: dp {} x tp {} x P ranks, {}", parallel.pp,
-                           parallel.dp, parallel.tp, started),
-               fmt::format("mpirun -n {} x P, where P divides {}", in_stage, parallel.pp));
-    return;
-  }
-  if (in_stage == ranks) return;
-  if (ranks % parallel.tp != 0) {
-    deck.error("parallel.tp", fmt::format("does not divide the {} ranks that were started", ranks),
-               fmt::format("mpirun -n with a multiple of {}", parallel.tp));
-    return;
-  }
-  deck.error(
-      "parallel.dp",
-      fmt::format("the deck is for {} x {} = {} ranks (dp, tp), {}", parallel.dp, parallel.tp, in_stage, started),
-      fmt::format("start it with mpirun -n {}, or omit parallel.dp", in_stage));
-}
-
 // Everything behind the settled setup: data, Kokkos, the run itself.
-ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const std::string& command_line,
+ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
   const Options& options = setup.options;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -124,17 +87,8 @@ ExitCode train(const TrainSetup& setup, std::vector<std::string> kokkos, const s
     if (options.metrics.eval_every > 0 && has_validation(options.data))
       validation = std::make_unique<SampleSet>(training->validation(tokenizer.get(), start.poll()));
   });
-  if (!runtime.is_first()) kokkos.push_back("--kokkos-disable-warnings");
-  const int sharers = core_sharers(runtime);
-  const int workers = options.optimizer.refresh_workers();
-  std::optional<KokkosSession> session;
-  start.phase("starting Kokkos", [&] { session.emplace(options.run.threads, kokkos, sharers, workers); });
-  warn_of_shared_cores(runtime, Kokkos::num_threads() + workers);
-  if (const int cores = available_cores() / sharers; workers > 0 && Kokkos::num_threads() + workers > cores)
-    spdlog::warn(
-        "{} refresh workers share {} cores with {} compute threads: fewer of both (optimizer.refresh.workers, "
-        "run.threads) may be faster",
-        workers, cores, Kokkos::num_threads());
+  const auto session = start_kokkos(runtime, options.run.threads, kokkos, options.optimizer.refresh_workers(),
+                                    [&](const char* name, const auto& f) { start.phase(name, f); });
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
@@ -194,8 +148,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
-  const bool said = !arguments.deck.deck.empty() || !arguments.deck.overrides.empty();
-  return deck_statements(deck, said ? layered_deck(arguments.deck) : Deck());
+  return deck_statements(deck, given_deck(arguments.deck));
 }
 
 // What the command line says beside the deck. A checkpoint that is named is compared by what it holds.
@@ -312,14 +265,6 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
 }
 
-// run.start_timeout as far as it is known before the ranks meet; what is wrong with the deck is told later.
-double find_start_timeout(const TrainArguments& arguments) try {
-  Deck deck = layered_deck(arguments.deck);
-  return RunOptions::read(deck).start_timeout;
-} catch (const Error&) {
-  return RunOptions().start_timeout;
-}
-
 // Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
 int print_deck(const TrainArguments& arguments) {
   TrainSetup setup;
@@ -352,7 +297,7 @@ int run_train(const TrainArguments& arguments) {
     const bool saved = !glance_at_checkpoint(arguments).empty();
     return static_cast<int>(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved);
   };
-  Runtime runtime(find_start_timeout(arguments), stopped_code);
+  Runtime runtime(find_start_timeout(arguments.deck), stopped_code);
   return run_on_ranks(runtime, [&] {
     try {
       return train_on_ranks(arguments, runtime, stop);

@@ -89,15 +89,18 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   return found;
 }
 
+void require_computable(Deck& deck, const Options& options) {
+  if (options.parallel.pp > 1 && options.model.tie_word_embeddings)
+    deck.error("model.tie_word_embeddings", "conflicts with parallel.pp > 1: first and last stage would share a matrix",
+               "false, or parallel.pp = 1");
+}
+
 namespace {
 
-// What pipelines conflict with.
+// What training in pipelines conflicts with.
 void require_pipeline(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (parallel.pp == 1) return;
-  if (options.model.tie_word_embeddings)
-    deck.error("model.tie_word_embeddings", "conflicts with parallel.pp > 1: first and last stage would share a matrix",
-               "false, or parallel.pp = 1");
   if (parallel.schedule == ParallelOptions::Schedule::zb_h1 && options.train.recompute)
     deck.error("train.recompute", "conflicts with parallel.schedule = \"zb-h1\"", "false");
   if (!parallel.is_async()) return;
@@ -114,6 +117,7 @@ void require_pipeline(Deck& deck, const Options& options) {
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   TrainOptions& train = options.train;
+  require_computable(deck, options);
   require_pipeline(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
@@ -146,7 +150,8 @@ void require_trainable(Deck& deck, Options& options) {
 
 void require_one_rank(Deck& deck, const ParallelOptions& parallel) {
   const auto check = [&](const char* key, int ranks) {
-    if (ranks > 1) deck.error(key, "this verb runs on one rank (several ranks: `sestina train`, `sestina plan`)", "1");
+    if (ranks > 1)
+      deck.error(key, "this verb runs on one rank (several ranks: `train`, `eval`, `bench step`, `plan`)", "1");
   };
   check("parallel.dp", parallel.dp);
   check("parallel.tp", parallel.tp);

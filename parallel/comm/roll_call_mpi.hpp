@@ -41,6 +41,11 @@ class RollCall {
       if (peer != rank_) MPI_Isend(&word, 1, MPI_CHAR, peer, 0, comm_, request());
   }
 
+  // Nobody waits any more.
+  void end() {
+    if (comm_ != MPI_COMM_NULL && requests_.empty()) MPI_Comm_free(&comm_);
+  }
+
   // "rank 2, 3 (node b)": those that have not answered; otherwise "" where this rank is not one that hears it, or all
   // have.
   std::string silent() {

@@ -94,6 +94,10 @@ void Runtime::set_timeout(double seconds) {
 }
 
 void Runtime::together(const std::function<void()>& f) { agree(*world_, f); }
+void Runtime::phase(const char* name, const std::function<void()>& f) {
+  begin_phase(name);
+  together(f);
+}
 
 void Runtime::end(int code) {
   if (size() == 1) return;

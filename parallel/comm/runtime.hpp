@@ -41,6 +41,8 @@ class Runtime {
 
   // As agree() of agreement.hpp, with all ranks.
   void together(const std::function<void()>& f);
+  // Both: a phase of the start-up in which a rank may fail by itself. `name` must outlive it.
+  void phase(const char* name, const std::function<void()>& f);
 
   // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
   void end(int code);

@@ -371,6 +371,7 @@ void stop(int code) {
   action.sa_handler = [](int) { _exit(leave_code); };
   sigaction(SIGALRM, &action, nullptr);
   alarm(static_cast<unsigned>(std::clamp(wait_limit().seconds, 1.0, 1e9)));
+  roll_call().end();
   MPI_Finalize();
   alarm(0);
 }

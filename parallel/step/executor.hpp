@@ -108,6 +108,7 @@ class Executor {
   std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
 
   std::size_t stage_count() const { return runs_.size(); }  // on this rank
+  bool has_last_stage() const { return runs_.back()->place().number + 1 == plan_.pp; }
   StageRun<Exec, T>& run(std::size_t i = 0) { return *runs_[i]; }
   const StageRun<Exec, T>& run(std::size_t i = 0) const { return *runs_[i]; }
   Stage<Exec, T>& stage(std::size_t i = 0) { return runs_[i]->stage(); }

@@ -5,7 +5,7 @@ import shutil
 import time
 import unittest
 
-from sestina import BAD_DATA, BAD_DECK, Case, DONE, INPUT_MISSING, MICRO
+from sestina import BAD_DATA, BAD_DECK, Case, DIVERGED, DONE, INPUT_MISSING, MICRO, poison
 
 
 class Agreement(Case):
@@ -103,6 +103,28 @@ class Agreement(Case):
             self.differ("run", INPUT_MISSING, *((f"data.source.0.path={self.work / name}",) for name in names), named=("none.txt",))
         many = [("run.threads=0",)] * 3
         self.differ("run", BAD_DECK, *many, named=("OMP_NUM_THREADS", "512"), environment={"OMP_NUM_THREADS": "1024"})
+
+    def test_27_errors_of_eval_on_several_ranks(self):
+        """Each with its own code and one message, whichever rank it hits."""
+        self.train("run", *MICRO, "run.steps=5")
+        run, deck = ("eval", "-r", self.work / "run"), ("-i", self.deck)
+        shutil.copytree(self.folder("run", 5), self.work / "bad")
+        poison(self.work / "bad", "layers.1.mlp.up_proj.weight")
+        for expected, words, *ranks in (
+                (INPUT_MISSING, "no such checkpoint folder", ("eval", "-r", self.work / "none"), ("eval", "-r", self.work / "none")),
+                (INPUT_MISSING, "none.jsonl", (*run, "--choices", "none.jsonl"), (*run, "--choices", "none.jsonl")),
+                (BAD_DECK, "does not divide the 3 ranks", *[(*run, "parallel.tp=2")] * 3),
+                (BAD_DECK, "tie_word_embeddings", *[(*run, "parallel.pp=2", "model.tie_word_embeddings=true")] * 2),
+                (BAD_DECK, "metrics.eval_batches: 3 on rank 1, 2 on rank 0", *[(*run, f"metrics.eval_batches={n}") for n in (2, 3)]),
+                (BAD_DECK, "--choices: given on rank 1, not given on rank 0", run, (*run, "--choices", "none.jsonl")),
+                (BAD_DECK, "rank 1: command line: schedule.lr", (*run, *deck), (*run, *deck, "schedule.lr=-1")),
+                (INPUT_MISSING, "none.txt", *[(*run, *deck, f"data.source.0.path={self.work / name}") for name in ("text.txt", "none.txt")]),
+                (DIVERGED, "layers.1.mlp.up_proj.weight", *[("eval", "-r", self.work / "bad")] * 2),
+                (DIVERGED, "layers.1.mlp.up_proj.weight", *[("eval", "-r", self.work / "bad", "parallel.pp=2")] * 2)):
+            with self.subTest(words):
+                output = self.finish(self.start_unlike(*ranks), expected)[1]
+                self.assert_one_message(output)
+                self.assertIn(words, output)
 
 
 if __name__ == "__main__":

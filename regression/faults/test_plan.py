@@ -103,7 +103,8 @@ class Plans(Case):
         self.call("plan", "-i", "deck.toml", "--reading", "mine", expected=USAGE)
 
     def test_running_takes_one_rank(self):
-        for words, text in ((["train", "-i", "deck.toml"], "start it with mpirun -n 2"), (["bench", "step", "-i", "deck.toml"], "this verb runs on one rank")):
+        for words, text in ((["train", "-i", "deck.toml"], "start it with mpirun -n 2"), (["bench", "kernels", "-i", "deck.toml"], "this verb runs on one rank"),
+                            (["bench", "step", "-i", "deck.toml"], "start it with mpirun -n 2")):
             self.assertIn(text, self.call(*words, "parallel.dp=2", expected=BAD_DECK))
         self.assertIn("dp = 2", self.call("train", "-n", "-i", "deck.toml", "parallel.dp=2", expected=DONE))
 

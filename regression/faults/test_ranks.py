@@ -294,14 +294,55 @@ class Ranks(Case):
             self.assertGreater(sum(line[phase] for line in lines), 0, phase)
         self.assertEqual(max(line["preconditioner_age_max"] for line in lines), 3)
 
+    def evaluate(self, ranks, *words, model=None):
+        """What `eval` prints on so many ranks: the first one prints, and no other."""
+        words = ("eval", *(model or ("-r", self.work / "run")), "-i", self.deck, *MICRO, *words, "--json")
+        lines = (self.finish(self.start_ranks(ranks, *words), DONE)[1] if ranks > 1 else self.run_sestina(*words)).splitlines()
+        lines = [line for line in lines if line.startswith("{")]  # others: warnings, and Kokkos'
+        self.assertEqual(len(lines), 1, lines)
+        result = json.loads(lines[0])
+        del result["model"]
+        return result
+
+    def test_13_evaluation_on_any_layout(self):
+        """Trained under tensor parallelism; the loss and its error are those of one process: to the bit where nothing else is
+        summed, and those of the run's own last evaluation on its layout."""
+        keys = ('data.validation=[{path="text.txt"}]', "metrics.eval_batches=7", "metrics.eval_every=5")
+        self.train_ranks(2, "run", *MICRO, "run.steps=5", "parallel.tp=2", "parallel.dp=1", *keys)
+        one = self.evaluate(1, *keys)
+        self.assertEqual(one["windows"], 7)
+        self.assertEqual(one, self.evaluate(3, "parallel.tp=1", *keys))
+        self.assertEqual(one, self.evaluate(2, "parallel.tp=1", "parallel.pp=2", *keys))
+        self.assertEqual(one, self.evaluate(4, "parallel.tp=1", "parallel.pp=2", "parallel.dp=1", *keys))  # 2 x 1 x 2
+        split = self.evaluate(2, *keys)  # as the checkpoint's deck says
+        self.assertEqual(split["loss"], self.lines("run", "val")[-1]["loss"])
+        self.assertEqual(split, self.evaluate(4, *keys))
+        for key, value in split.items():
+            self.assertAlmostEqual(value, one[key], delta=1e-5 * one[key]) if isinstance(value, float) else self.assertEqual(value, one[key])
+
+    def test_13_choices_and_folders_on_any_layout(self):
+        self.train("run", *MICRO, "run.steps=5")
+        lines = [{"context": f"the {a} of ", "choices": [f"{b} and", "zq", f"{a}"], "answer": n % 3}
+                 for n, (a, b) in enumerate((a, b) for a in ("to", "that", "was") for b in ("his", "they", "we"))]
+        (self.work / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        keys = ("--choices", self.work / "questions.jsonl")
+        one = self.evaluate(1, *keys)
+        for ranks, *layout in ((3,), (2, "parallel.tp=2"), (2, "parallel.pp=2")):
+            self.assertEqual(one, self.evaluate(ranks, *keys, *layout))
+        self.run_sestina("checkpoint", "export", self.work / "run", "-o", self.work / "hf")
+        folder = ("--hf", self.work / "hf")
+        one = self.evaluate(1, model=folder)
+        self.assertEqual(one, self.evaluate(3, model=folder))
+        self.assertAlmostEqual(one["loss"], self.evaluate(2, "parallel.tp=2", model=folder)["loss"], delta=1e-5 * one["loss"])
+
     def test_25_tasks_that_do_not_find_each_other(self):
         output = self.train("run", "run.steps=2", environment={"OMPI_COMM_WORLD_SIZE": "4"}, expected=UNAVAILABLE)
         self.assertIn("OMPI_COMM_WORLD_SIZE", output)
 
     def test_25_verbs_of_one_process(self):
         self.train("run", "run.steps=2")
-        output = self.finish(self.start_ranks(2, "eval", "-r", self.work / "run"), UNAVAILABLE)[1]
-        self.assertIn("eval runs as one process", output)
+        output = self.finish(self.start_ranks(2, "generate", "-r", self.work / "run", "--prompt", "the"), UNAVAILABLE)[1]
+        self.assertIn("generate runs as one process", output)
 
     def test_25_two_jobs_in_one_directory(self):
         child = self.run_and_signal("run", HUP, 0, 2, "run.steps=1000000")

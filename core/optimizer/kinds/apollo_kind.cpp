@@ -6,26 +6,13 @@
 namespace sestina {
 
 MatrixKind apollo_kind() {
-  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
-  MatrixKind kind;
-  kind.name = "apollo";
-  kind.weight_decay = 0;
-  kind.refresh_every = 200;
-  kind.keys = {
-      integer_key("rank", 0),
-      word_key("side", {"auto", "left", "right"}),
-      number_key("scale", 1),
-      flag_key("scale_front", false),
-      word_key("scale_type", {"channel", "tensor"}),
-      number_key("growth_limit", 1.01),
-      eps_key("norm_eps", 1e-8),
-      number_key("beta1", 0.9, rate),
-      number_key("beta2", 0.999, rate),
-      eps_key("eps", 1e-6),
+  MatrixKind kind = low_rank_kind("apollo", 1, "random");
+  const std::vector<KindKey> own = {
+      flag_key("scale_front", false),   word_key("scale_type", {"channel", "tensor"}),
+      number_key("growth_limit", 1.01), eps_key("norm_eps", 1e-8),
       integer_key("seed", 0),
-      word_key("projector", {"random", "given"}),
-      word_key("decay_order", {"after", "before"}),
   };
+  kind.keys.insert(kind.keys.end(), own.begin(), own.end());
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
     fields.push_back({"update_norm", DType::f32, 1, 1});

@@ -11,13 +11,7 @@ Sides rotated_sides(const MatrixOptions& options, std::int64_t rows, std::int64_
 }
 
 std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const Sides sides = rotated_sides(options, rows, cols);
-  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
-  if (options.word("source") == "2nd") add_squares(fields, "factor", sides, rows, cols);
-  add_squares(fields, "basis", sides, rows, cols);
-  add_counters(fields, sides);
-  add_jobs(fields, options, sides, rows, cols);
-  return fields;
+  return rotated_fields(options, rotated_sides(options, rows, cols), options.word("source") == "2nd", rows, cols);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "core/optimizer/kinds/sides.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace sestina {
 
@@ -56,6 +57,16 @@ Sides sides_with_bases(const std::vector<FieldSize>& fields) {
   return sides;
 }
 
+std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides, bool factors, std::int64_t rows,
+                                      std::int64_t cols) {
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
+  if (factors) add_squares(fields, "factor", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols);
+  add_counters(fields, sides);
+  add_jobs(fields, options, sides, rows, cols);
+  return fields;
+}
+
 std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
@@ -69,6 +80,25 @@ LowRank low_rank_of(const MatrixOptions& options, std::int64_t rows, std::int64_
   low.rank = asked == 0 ? std::max<std::int64_t>(1, shorter / 4) : std::min(asked, shorter);
   low.right = side == "right" || (side == "auto" && rows >= cols);
   return low;
+}
+
+MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
+  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
+  MatrixKind kind;
+  kind.name = std::move(name);
+  kind.weight_decay = 0;
+  kind.refresh_every = 200;
+  kind.keys = {
+      integer_key("rank", 0),
+      word_key("side", {"auto", "left", "right"}),
+      number_key("scale", scale),
+      number_key("beta1", 0.9, rate),
+      number_key("beta2", 0.999, rate),
+      eps_key("eps", 1e-6),
+      word_key("projector", {std::move(source), "given"}),
+      word_key("decay_order", {"after", "before"}),
+  };
+  return kind;
 }
 
 std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, std::int64_t cols) {

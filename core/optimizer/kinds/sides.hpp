@@ -33,6 +33,9 @@ void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t
 // The sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);
 
+// Of Adam in rotated bases (SOAP, basis rotation): moments, factors where the bases follow them, bases, counters, jobs.
+std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, std::int64_t rows, std::int64_t cols);
+
 // What the kind of these options lists.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
@@ -45,6 +48,8 @@ struct LowRank {
   }
 };
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+// Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.
+MatrixKind low_rank_kind(std::string name, double scale, std::string source);
 // projector, momentum, second_moment and counters.
 std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols);
 

@@ -12,11 +12,7 @@ Sides soap_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t c
 
 std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const Sides sides = soap_sides(options, rows, cols);
-  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
-  add_squares(fields, "factor", sides, rows, cols);
-  add_squares(fields, "basis", sides, rows, cols);
-  add_counters(fields, sides);
-  add_jobs(fields, options, sides, rows, cols);
+  std::vector<FieldSize> fields = rotated_fields(options, sides, true, rows, cols);
   if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {
     fields.push_back({"momentum_rotated", DType::f32, rows, cols});
     fields.push_back({"momentum_in_basis", DType::i64, 1, 1});

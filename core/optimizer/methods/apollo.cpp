@@ -11,41 +11,42 @@
 namespace sestina {
 namespace {
 
+ChannelRule channel_rule(const MatrixOptions& options) {
+  ChannelRule rule;
+  rule.scale = options.number("scale");
+  rule.scale_front = options.flag("scale_front");
+  rule.per_tensor = options.word("scale_type") == "tensor";
+  rule.norm_eps = options.number("norm_eps");
+  rule.growth_limit = options.number("growth_limit");
+  return rule;
+}
+
 template <class Space>
 class Apollo : public MatrixOptimizer<Space> {
  public:
   Apollo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-      : adam_{options.number("beta1"), options.number("beta2"), options.number("eps")},
-        decay_first_(options.word("decay_order") == "before"),
-        given_(options.word("projector") == "given"),
-        refresh_every_(options.refresh_every),
+      : rule_(LowRankRule::read(options, shape)),
+        channel_rule_(channel_rule(options)),
         stream_(stream_of(static_cast<std::uint64_t>(options.integer("seed")), shape.path)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        low_(state_, low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
+        low_(state_, rule_.right),
         port_(state_, options, {{.name = shape.path + "/projector"}}),
         drawn_(Kokkos::create_mirror_view(low_.projector)),
         update_norm_(state_.vector("update_norm")),
         updates_(state_.counter("updates")),
-        started_(state_.counter("started")) {
-    rule_.scale = options.number("scale");
-    rule_.scale_front = options.flag("scale_front");
-    rule_.per_tensor = options.word("scale_type") == "tensor";
-    rule_.norm_eps = options.number("norm_eps");
-    rule_.growth_limit = options.number("growth_limit");
-  }
+        started_(state_.counter("started")) {}
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ == 0 && is_zero<Space>(lane, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
-    if (!given_ && updates_ % refresh_every_ == 0) draw(lane);
+    if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(lane);
     started_ = 1;
     port_.pass(++updates_);
     const auto frame = lane.workspace.frame();
     const Vector<float, Space> factors = channel_scales(lane, now, matrix.gradient);
-    const auto t = static_cast<double>(updates_);
-    const double correction = std::sqrt(1 - std::pow(adam_.beta2, t)) / (1 - std::pow(adam_.beta1, t));
-    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, decay_first_, lane.nonfinite}, low_.right,
-                         factors, matrix.gradient, matrix.master, matrix.weight);
+    const double correction = rule_.bias_correction(updates_);
+    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, rule_.decay_first, lane.nonfinite},
+                         low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
   }
 
   MatrixState<Space>& state() override { return state_; }
@@ -58,21 +59,17 @@ class Apollo : public MatrixOptimizer<Space> {
     const std::size_t channels = low_.right ? shape_.rows : shape_.cols;
     const auto take = [&] { return lane.workspace.template take<float>(channels); };
     const Vector<float, Space> factors = take(), of_direction = take(), of_small = take(), of_gradient = take();
-    const Matrix<float, Space> small = take_small(lane), direction = take_small(lane);
+    const Matrix<float, Space> small = low_.take_small(lane), direction = low_.take_small(lane);
     low_.project(lane, static_cast<float>(now.gradient_scale), gradient, small);
-    low_.adam(lane, adam_, small, direction);
+    low_.adam(lane, rule_.adam, small, direction);
     channel_squares(lane, direction, of_direction);
     channel_squares(lane, small, of_small);
     channel_squares(lane, gradient, of_gradient);
-    ChannelRule rule = rule_;
+    ChannelRule rule = channel_rule_;
     rule.gradient_scale = now.gradient_scale;
     rule.limited = updates_ > 1;
     channel_factors<Space>(lane.exec, rule, of_direction, of_small, of_gradient, update_norm_, factors);
     return factors;
-  }
-
-  Matrix<float, Space> take_small(Lane<Space>& lane) const {
-    return lane.workspace.template take<float>(low_.momentum.extent(0), low_.momentum.extent(1));
   }
 
   void channel_squares(Lane<Space>& lane, Matrix<const float, Space> x, Vector<float, Space> sums) const {
@@ -86,17 +83,15 @@ class Apollo : public MatrixOptimizer<Space> {
   void draw(Lane<Space>& lane) {
     const std::size_t size = low_.projector.size();
     const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
-    const auto number = static_cast<std::uint64_t>(updates_ / refresh_every_);
+    const auto number = static_cast<std::uint64_t>(updates_ / rule_.refresh_every);
     port_.renew(updates_ + 1);
     lane.exec.fence("projector");
     normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
     if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);
   }
 
-  AdamRule adam_;
-  ChannelRule rule_;
-  bool decay_first_, given_;
-  std::int64_t refresh_every_;
+  LowRankRule rule_;
+  ChannelRule channel_rule_;
   std::uint64_t stream_;
   MatrixShape shape_;
   MatrixState<Space> state_;

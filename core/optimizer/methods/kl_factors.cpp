@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "core/optimizer/kinds/sides.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/line_squares.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
@@ -126,9 +128,55 @@ std::size_t kl_scratch_bytes(const MatrixOptions& options, std::size_t rows, std
                    refresh_bytes<Space>(sides, KlRule::read(options).refresh, rows, cols)});
 }
 
+template <class Space>
+KlMethod<Space>::KlMethod(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+    : rule_(KlRule::read(options)),
+      shape_(shape),
+      state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+      factors_(state_, options, rule_, shape.rows, shape.cols),
+      momentum_(state_.matrix("momentum")),
+      updates_(state_.counter("updates")),
+      started_(state_.counter("started")) {}
+
+template <class Space>
+void KlMethod<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
+  if (started_ == 0) {
+    if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
+    started_ = 1;
+    if (rule_.skip_first) return;
+  }
+  ++updates_;
+  {
+    const auto frame = lane.workspace.frame();
+    const Matrix<float, Space> half = lane.workspace.template take<float>(shape_.rows, shape_.cols);
+    const Matrix<float, Space> rotated = lane.workspace.template take<float>(shape_.rows, shape_.cols);
+    update(lane, now, matrix, factors_.roots(lane), half, rotated);
+  }
+  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+  factors_.refresh(lane, {updates_, due}, second_moment());
+}
+
+template <class Space>
+void KlMethod<Space>::rotate_momentum(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient,
+                                      Matrix<float, Space> half, Matrix<float, Space> rotated) {
+  average_momentum<Space>(lane.exec, rule_.beta1, gradient_scale, flat<const float, Space>(gradient),
+                          flat<float, Space>(momentum_));
+  factors_.sides().rotate(lane, 1, momentum_, half, rotated);
+}
+
+template <class Space>
+void KlMethod<Space>::move(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
+                           Matrix<float, Space> rotated, Matrix<float, Space> half) {
+  const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
+  move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite},
+                            flat<float, Space>(direction), flat<float, Space>(matrix.master),
+                            flat<bf16, Space>(matrix.weight));
+}
+
 #define SESTINA_KL_FACTORS(Space)                                                               \
   template std::size_t kl_scratch_bytes<Space>(const MatrixOptions&, std::size_t, std::size_t); \
-  template class KlFactors<Space>;
+  template class KlFactors<Space>;                                                              \
+  template class KlMethod<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_KL_FACTORS)
 
 }  // namespace sestina

@@ -60,4 +60,39 @@ class KlFactors {
 template <class Space>
 std::size_t kl_scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
+// The frame of both: the first call, the update that is theirs, and the refresh point behind it.
+template <class Space>
+class KlMethod : public MatrixOptimizer<Space> {
+ public:
+  KlMethod(const Space&, const MatrixOptions&, const MatrixShape&);
+
+  void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
+  MatrixState<Space>& state() final { return state_; }
+  RefreshAges ages() const final { return factors_.sides().ages(); }
+  RefreshNeeds refresh_needs() const final { return factors_.refresh_needs(); }
+
+ protected:
+  // Moves the weight, and has factors_ take in the gradient. half and rotated (m, n) may be used up.
+  virtual void update(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
+                      const typename KlFactors<Space>::Roots&, Matrix<float, Space> half,
+                      Matrix<float, Space> rotated) = 0;
+  virtual Matrix<float, Space> second_moment() const { return {}; }  // in the bases; (0, 0): none
+
+  // M += (1 - beta1) (G - M), and rotated = Ql^T M Qr; half is scratch.
+  void rotate_momentum(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient,
+                       Matrix<float, Space> half, Matrix<float, Space> rotated);
+  // The weight by the direction in the bases, which is used up, as half is.
+  void move(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&, Matrix<float, Space> rotated,
+            Matrix<float, Space> half);
+
+  KlRule rule_;
+  MatrixShape shape_;
+  MatrixState<Space> state_;
+  KlFactors<Space> factors_;
+
+ private:
+  Matrix<float, Space> momentum_;  // in the original basis
+  std::int64_t &updates_, &started_;
+};
+
 }  // namespace sestina

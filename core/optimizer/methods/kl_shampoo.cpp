@@ -1,66 +1,25 @@
-#include <algorithm>
-
-#include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/kl_factors.hpp"
-#include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
 namespace {
 
 template <class Space>
-class KlShampoo : public MatrixOptimizer<Space> {
+class KlShampoo final : public KlMethod<Space> {
  public:
-  KlShampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-      : rule_(KlRule::read(options)),
-        shape_(shape),
-        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        factors_(state_, options, rule_, shape.rows, shape.cols),
-        momentum_(state_.matrix("momentum")),
-        updates_(state_.counter("updates")),
-        started_(state_.counter("started")) {}
-
-  void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    if (started_ == 0) {
-      if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
-      started_ = 1;
-      if (rule_.skip_first) return;
-    }
-    ++updates_;
-    update(lane, now, matrix);
-    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
-    factors_.refresh(lane, {updates_, due}, {});
-  }
-
-  MatrixState<Space>& state() override { return state_; }
-  RefreshAges ages() const override { return factors_.sides().ages(); }
-  RefreshNeeds refresh_needs() const override { return factors_.refresh_needs(); }
+  using KlMethod<Space>::KlMethod;
 
  private:
   // The weight moves first: the factors take the gradient in with the bases and eigenvalues that it was moved with.
-  void update(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
-    const auto frame = lane.workspace.frame();
-    const Matrix<float, Space> half = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    const Matrix<float, Space> rotated = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    const auto roots = factors_.roots(lane);
-    average_momentum<Space>(lane.exec, rule_.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
-                            flat<float, Space>(momentum_));
-    factors_.sides().rotate(lane, 1, momentum_, half, rotated);
-    scale_damped<Space>(lane.exec, rule_.eps, roots.left, roots.right, rotated);
-    const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
-    move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite},
-                              flat<float, Space>(direction), flat<float, Space>(matrix.master),
-                              flat<bf16, Space>(matrix.weight));
-    factors_.rotate(lane, now.gradient_scale, matrix.gradient, half, rotated);
-    factors_.accumulate(lane, now.gradient_scale, roots, matrix.gradient, half, rotated);
+  void update(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
+              const typename KlFactors<Space>::Roots& roots, Matrix<float, Space> half,
+              Matrix<float, Space> rotated) override {
+    this->rotate_momentum(lane, now.gradient_scale, matrix.gradient, half, rotated);
+    scale_damped<Space>(lane.exec, this->rule_.eps, roots.left, roots.right, rotated);
+    this->move(lane, now, matrix, rotated, half);
+    this->factors_.rotate(lane, now.gradient_scale, matrix.gradient, half, rotated);
+    this->factors_.accumulate(lane, now.gradient_scale, roots, matrix.gradient, half, rotated);
   }
-
-  KlRule rule_;
-  MatrixShape shape_;
-  MatrixState<Space> state_;
-  KlFactors<Space> factors_;
-  Matrix<float, Space> momentum_;
-  std::int64_t &updates_, &started_;
 };
 
 }  // namespace

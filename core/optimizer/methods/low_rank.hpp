@@ -1,12 +1,38 @@
 // What GaLore and APOLLO share: a projector of one side, and Adam's moments of the projected gradient, which a refresh
 // of the projector leaves as they are.
 #pragma once
+#include <cmath>
+
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
+
+struct LowRankRule {
+  AdamRule adam;
+  double scale = 1;  // of the direction
+  bool right = true;
+  bool decay_first = false;
+  bool given = false;  // the projector is not renewed
+  std::int64_t refresh_every = 200;
+
+  static LowRankRule read(const MatrixOptions& options, const MatrixShape& shape) {
+    const LowRank low = low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols));
+    return {.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")},
+            .scale = options.number("scale"),
+            .right = low.right,
+            .decay_first = options.word("decay_order") == "before",
+            .given = options.word("projector") == "given",
+            .refresh_every = options.refresh_every};
+  }
+  // Of both moments, behind t updates.
+  double bias_correction(std::int64_t t) const {
+    const auto n = static_cast<double>(t);
+    return std::sqrt(1 - std::pow(adam.beta2, n)) / (1 - std::pow(adam.beta1, n));
+  }
+};
 
 template <class Space>
 struct LowRankMoments {
@@ -20,6 +46,9 @@ struct LowRankMoments {
   Matrix<float, Space> projector;  // (r, n) on the right, (m, r) on the left
   Matrix<float, Space> momentum, second_moment;
 
+  Matrix<float, Space> take_small(Lane<Space>& lane) const {  // in the lane's workspace
+    return lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+  }
   // small = alpha G P^T, or alpha P^T G.
   void project(Lane<Space>& lane, float alpha, Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
     if (right)

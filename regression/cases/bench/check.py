@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 sestina, deck = sys.argv[1:]
 TOKENS = 8 * 128  # train.global_batch x data.sequence_length of the deck
@@ -40,7 +41,16 @@ assert optimizer["kind"] == "muon" and optimizer["parameters"] == parameters
 # Momentum of the matrices, two moments of the rest.
 assert 4 * parameters < optimizer["state_bytes"] < 8 * parameters, optimizer
 
-kernels = call("bench", "kernels", *bench)
+kernels = call("bench", "kernels", *bench, "--machine", "machine.toml")
+machine = tomllib.load(open("machine.toml", "rb"))["machine"]
+assert sorted(machine) == ["disk_bandwidth", "memory_bandwidth", "peak_tflops"], machine
+close(machine["peak_tflops"], kernels["gemm_peak_tflops"], 1e-3)
+close(machine["memory_bandwidth"], kernels["memory_bandwidth_gbs"], 1e-3)
+# A plan with these rates: a layer above the deck, below the command line.
+plan = call("plan", "-i", deck, "-i", "machine.toml", "parallel.dp=2", "parallel.cost=seconds", "--json")
+close(plan["estimate"]["forward_backward_s"], plan["flops_per_step"] / (2 * machine["peak_tflops"] * 1e12), 1e-9)
+half = call("plan", "-i", deck, "-i", "machine.toml", "parallel.dp=2", f"machine.peak_tflops={machine['peak_tflops'] / 2}", "--json")
+close(half["estimate"]["forward_backward_s"], 2 * plan["estimate"]["forward_backward_s"], 1e-9)
 positive(kernels, "gemm_peak_tflops", "memory_bandwidth_gbs")
 names = [kernel["name"] for kernel in kernels["kernels"]]
 assert len(names) == len(set(names)) and len(names) > 10, names

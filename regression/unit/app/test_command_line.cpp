@@ -34,7 +34,7 @@ TEST(CommandLine, Train) {
   const auto a =
       as<TrainArguments>({"train", "-i", "a.toml", "run.steps=3", "--kokkos-num-threads=2", "-t", "01:00:01", "-r",
                           "auto", "-d", "out", "-n", "--weights-only", "data.source=[{path=\"a b\"}]"});
-  EXPECT_EQ(a.deck.deck, "a.toml");
+  EXPECT_EQ(a.deck.files, std::vector<std::string>{"a.toml"});
   EXPECT_EQ(a.deck.overrides, (std::vector<std::string>{"run.steps=3", "data.source=[{path=\"a b\"}]"}));
   EXPECT_EQ(a.kokkos, std::vector<std::string>{"--kokkos-num-threads=2"});
   EXPECT_EQ(a.walltime, 3601);
@@ -42,6 +42,12 @@ TEST(CommandLine, Train) {
   EXPECT_EQ(a.run_dir, "out");
   EXPECT_TRUE(a.dry_run);
   EXPECT_TRUE(a.weights_only);
+}
+
+TEST(CommandLine, SeveralDecks) {
+  const auto a = as<PlanArguments>({"plan", "-i", "a.toml", "parallel.dp=2", "-i", "b.toml", "parallel.tp=2"});
+  EXPECT_EQ(a.deck.files, (std::vector<std::string>{"a.toml", "b.toml"}));
+  EXPECT_EQ(a.deck.overrides, (std::vector<std::string>{"parallel.dp=2", "parallel.tp=2"}));
 }
 
 TEST(CommandLine, PromptsAndStops) {

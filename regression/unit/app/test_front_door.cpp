@@ -113,7 +113,7 @@ TEST(FrontDoor, TheFolderOfTheModelBringsItsTokenizer) {
   write_bytes(folder / "deck.toml",
               std::string("[model]\nfamily = \"llama\"\nhidden_size = 16\n[data]\ntokenizer = \"deck.json\"\n"));
   DeckArguments arguments;
-  arguments.deck = folder / "deck.toml";
+  arguments.files = {folder / "deck.toml"};
   arguments.hf = folder.path();  // replaces [model]
   const auto tokenizer = [&] {
     Deck deck = layered_deck(arguments);

@@ -107,7 +107,7 @@ TEST(VerbData, VerifiesTheSourcesOfADeck) {
       "[data]\nsequence_length = 32\nvalidation_fraction = 0.1\n[[data.source]]\nformat = \"text\"\npath = \"" +
           data_folder + "\"\n");
   DataVerifyArguments verify;
-  verify.deck.deck = folder / "deck.toml";
+  verify.deck.files = {folder / "deck.toml"};
   verify.json = true;
   const auto result = json::parse(printed(run_data_verify, verify));
   ASSERT_EQ(result["checked"].size(), 2u);

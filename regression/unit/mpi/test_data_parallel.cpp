@@ -20,66 +20,73 @@ void expect_same(const Trained& one, const Trained& several, const std::string& 
 }
 
 // Ranks: DataParallel 2 4
+template <class Space>
+class DataParallel : public testing::Test {};
+TYPED_TEST_SUITE(DataParallel, reference::RunSpaces, reference::SpaceNames);
 
 // Ranks 1, 2 and 4 divide the four micro-batches into aligned parts.
-TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
+TYPED_TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
   for (const std::string& kind : every_kind()) {
     TrainingCase one = training_case(kind), several = one;
     several.options.parallel.dp = world().size();
-    expect_same<float>(train_alone<float>(one, 12), train_together<float>(several, 12), kind);
+    expect_same<float>(train_alone<float, TypeParam>(one, 12), train_together<float, TypeParam>(several, 12), kind);
   }
 }
 
-TEST(DataParallel, WeightsThatOverflowOnOneRankAreKnownToAll) {
+TYPED_TEST(DataParallel, WeightsThatOverflowOnOneRankAreKnownToAll) {
   for (const char* kind : {"adamw", "muon", "shampoo"}) {
     TrainingCase run = training_case(kind);
     run.options.parallel.dp = world().size();
-    EXPECT_EQ(train_together<float>(run, 2).weights_finite, (std::vector<bool>{true, true})) << kind;
-    EXPECT_EQ(finite_after_overflow(run), (std::vector<bool>{true, false})) << kind;
+    EXPECT_EQ((train_together<float, TypeParam>(run, 2).weights_finite), (std::vector<bool>{true, true})) << kind;
+    EXPECT_EQ(finite_after_overflow<TypeParam>(run), (std::vector<bool>{true, false})) << kind;
   }
 }
 
-TEST(DataParallel, NodesOfTwoRanksChangeNoBit) {
+TYPED_TEST(DataParallel, NodesOfTwoRanksChangeNoBit) {
   for (const std::string& kind : every_kind()) {
     TrainingCase one_node = training_case(kind), nodes = one_node;
     one_node.options.parallel.dp = nodes.options.parallel.dp = world().size();
     nodes.options.parallel.node_size = 2;
-    expect_same<float>(train_together<float>(one_node, 5), train_together<float>(nodes, 5), kind);
+    expect_same<float>(train_together<float, TypeParam>(one_node, 5), train_together<float, TypeParam>(nodes, 5), kind);
   }
 }
 
-TEST(DataParallel, RoundedWeightsGiveTheBitsOfOneRank) {
+TYPED_TEST(DataParallel, RoundedWeightsGiveTheBitsOfOneRank) {
   for (const char* kind : {"adamw", "muon", "soap"}) {
     TrainingCase one = training_case(kind), several = one;
     several.options.parallel.dp = world().size();
-    expect_same<bf16>(train_alone<bf16>(one, 8), train_together<bf16>(several, 8), kind);
+    expect_same<bf16>(train_alone<bf16, TypeParam>(one, 8), train_together<bf16, TypeParam>(several, 8), kind);
   }
 }
 
-TEST(DataParallel, EveryPartitionGivesTheSameNumbers) {
+TYPED_TEST(DataParallel, EveryPartitionGivesTheSameNumbers) {
   TrainingCase plain = training_case("muon");
   plain.options.parallel.dp = world().size();
-  const Trained optimal = train_together<float>(plain, 6);
+  const Trained optimal = train_together<float, TypeParam>(plain, 6);
   for (const Partition partition :
        {Partition::balanced, Partition::layerwise, Partition::start_index, Partition::replicated}) {
     TrainingCase other = plain;
     other.options.parallel.partition = partition;
     other.options.parallel.bucket_elements = 5000;  // several buckets, some in flight at a time
-    expect_same<float>(optimal, train_together<float>(other, 6), std::to_string(static_cast<int>(partition)));
+    expect_same<float>(optimal, train_together<float, TypeParam>(other, 6),
+                       std::to_string(static_cast<int>(partition)));
   }
 }
 
 // Ranks: DataParallelUneven 3 5
+template <class Space>
+class DataParallelUneven : public testing::Test {};
+TYPED_TEST_SUITE(DataParallelUneven, reference::RunSpaces, reference::SpaceNames);
 
 // Twelve micro-batches: four each on three ranks, which are aligned parts of the tree again; on five, two or three
 // each, which are not.
-TEST(DataParallelUneven, EveryOptimizerAgreesWithOneRank) {
+TYPED_TEST(DataParallelUneven, EveryOptimizerAgreesWithOneRank) {
   for (const std::string& kind : every_kind()) {
     TrainingCase one = training_case(kind);
     one.options.train.global_batch = 12;
     TrainingCase several = one;
     several.options.parallel.dp = world().size();
-    const Trained a = train_alone<float>(one, 20), b = train_together<float>(several, 20);
+    const Trained a = train_alone<float, TypeParam>(one, 20), b = train_together<float, TypeParam>(several, 20);
     if (world().size() == 3) {
       expect_same<float>(a, b, kind);
       continue;

@@ -10,23 +10,26 @@ namespace {
 using TpUpdate = ParallelOptions::TpUpdate;
 
 // Ranks: Grids 2 4 6
+template <class Space>
+class Grids : public testing::Test {};
+TYPED_TEST_SUITE(Grids, reference::RunSpaces, reference::SpaceNames);
 
 // In the tensor-parallel group too, wherever the matrix is updated.
-TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
+TYPED_TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
   for (const int tp : tensor_sizes())
     for (const auto update : {ParallelOptions::TpUpdate::home, ParallelOptions::TpUpdate::duplicated,
                               ParallelOptions::TpUpdate::distributed, ParallelOptions::TpUpdate::blockwise}) {
       TrainingCase run = grid_case("muon", tp);
       run.options.parallel.tp_update = update;
-      EXPECT_EQ(finite_after_overflow(run), (std::vector<bool>{true, false})) << tp;
+      EXPECT_EQ(finite_after_overflow<TypeParam>(run), (std::vector<bool>{true, false})) << tp;
     }
 }
 
-TEST(Grids, EveryOptimizerAgreesWithOneRank) {
+TYPED_TEST(Grids, EveryOptimizerAgreesWithOneRank) {
   for (const std::string& kind : every_kind()) {
-    const Trained one = train_alone<float>(alone(grid_case(kind, 1)), 50);
+    const Trained one = train_alone<float, TypeParam>(alone(grid_case(kind, 1)), 50);
     for (const int tp : tensor_sizes()) {
-      const Trained several = train_together<float>(grid_case(kind, tp), 50);
+      const Trained several = train_together<float, TypeParam>(grid_case(kind, tp), 50);
       const std::string what = fmt::format("{} on {} x {}", kind, world().size() / tp, tp);
       const double loss = largest_difference(one, several), weights = weight_difference(one, several);
       EXPECT_NEAR(one.loss[0], several.loss[0], 3e-6 * one.loss[0]) << what;
@@ -39,11 +42,11 @@ TEST(Grids, EveryOptimizerAgreesWithOneRank) {
 
 // Before sorted bases part ways over many refreshes the weights themselves agree: a cold start, a refresh (in update 4)
 // and an update after it. Data-parallel ranks whose parts of the tree are aligned change no bit.
-TEST(Grids, WeightsAgreeThroughTheFirstRefresh) {
+TYPED_TEST(Grids, WeightsAgreeThroughTheFirstRefresh) {
   for (const std::string& kind : every_kind()) {
-    const Trained one = train_alone<float>(alone(grid_case(kind, 1)), 5);
+    const Trained one = train_alone<float, TypeParam>(alone(grid_case(kind, 1)), 5);
     for (const int tp : tensor_sizes()) {
-      const Trained several = train_together<float>(grid_case(kind, tp), 5);
+      const Trained several = train_together<float, TypeParam>(grid_case(kind, tp), 5);
       const std::string what = fmt::format("{} on {} x {}", kind, world().size() / tp, tp);
       EXPECT_LT(largest_difference(one, several), allowed_drift(kind, 5).loss) << what;
       EXPECT_LT(weight_difference(one, several), allowed_drift(kind, 5).weights) << what;
@@ -52,14 +55,14 @@ TEST(Grids, WeightsAgreeThroughTheFirstRefresh) {
   }
 }
 
-TEST(Grids, EveryFamilyAgreesWithOneRank) {
+TYPED_TEST(Grids, EveryFamilyAgreesWithOneRank) {
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt}) {
-    const Trained one = train_alone<float>(alone(grid_case("muon", 1, family)), 20);
+    const Trained one = train_alone<float, TypeParam>(alone(grid_case("muon", 1, family)), 20);
     for (const int tp : tensor_sizes())
       for (const bool sequence_parallel : {true, false}) {
         TrainingCase run = grid_case("muon", tp, family);
         run.options.parallel.sequence_parallel = sequence_parallel;
-        const Trained several = train_together<float>(run, 20);
+        const Trained several = train_together<float, TypeParam>(run, 20);
         const std::string what =
             fmt::format("family {}, tp {}, sequence parallel {}", static_cast<int>(family), tp, sequence_parallel);
         EXPECT_NEAR(one.norm[0], several.norm[0], 3e-5 * one.norm[0]) << what;
@@ -69,26 +72,26 @@ TEST(Grids, EveryFamilyAgreesWithOneRank) {
 }
 
 // The usual mode: gradients that lie side by side are one product, and micro-batches are added in order.
-TEST(Grids, AgreeWithoutDeterminismToo) {
+TYPED_TEST(Grids, AgreeWithoutDeterminismToo) {
   TrainingCase usual = grid_case("muon", 1);
   usual.options.run.deterministic = false;
-  const Trained one = train_alone<float>(alone(usual), 20);
+  const Trained one = train_alone<float, TypeParam>(alone(usual), 20);
   for (const int tp : tensor_sizes()) {
     TrainingCase run = grid_case("muon", tp);
     run.options.run.deterministic = false;
-    const Trained several = train_together<float>(run, 20);
+    const Trained several = train_together<float, TypeParam>(run, 20);
     EXPECT_NEAR(one.norm[0], several.norm[0], 3e-5 * one.norm[0]) << tp;
     EXPECT_LT(largest_difference(one, several), 1e-5) << tp;
   }
 }
 
 // Each shard as a matrix by itself: another algorithm, but the same numbers on all ranks, and one that trains.
-TEST(Grids, BlockwiseUpdatesTrain) {
+TYPED_TEST(Grids, BlockwiseUpdatesTrain) {
   for (const char* kind : {"muon", "soap"}) {
     TrainingCase run = grid_case(kind, tensor_sizes().back());
     run.options.parallel.tp_update = TpUpdate::blockwise;
-    const Trained trained = train_together<float>(run, 30),
-                  home = train_together<float>(grid_case(kind, tensor_sizes().back()), 30);
+    const Trained trained = train_together<float, TypeParam>(run, 30),
+                  home = train_together<float, TypeParam>(grid_case(kind, tensor_sizes().back()), 30);
     EXPECT_EQ(trained.loss[0], home.loss[0]) << kind;
     EXPECT_NE(trained.loss.back(), home.loss.back()) << kind;
     EXPECT_LT(trained.loss.back(), 0.93 * trained.loss.front()) << kind;
@@ -96,26 +99,27 @@ TEST(Grids, BlockwiseUpdatesTrain) {
 }
 
 // The update is computed from the same whole gradients, at one place or at all.
-TEST(Grids, HomeEqualsDuplicatedBitForBit) {
+TYPED_TEST(Grids, HomeEqualsDuplicatedBitForBit) {
   for (const std::string& kind : kind_names())
     for (const int tp : tensor_sizes()) {
       if (tp == 1) continue;
       TrainingCase home = grid_case(kind, tp), duplicated = home;
       duplicated.options.parallel.tp_update = TpUpdate::duplicated;
-      const Trained a = train_together<float>(home, 6), b = train_together<float>(duplicated, 6);
+      const Trained a = train_together<float, TypeParam>(home, 6), b = train_together<float, TypeParam>(duplicated, 6);
       EXPECT_EQ(a.loss, b.loss) << kind << ", tp " << tp;
       EXPECT_EQ(a.weights, b.weights) << kind << ", tp " << tp;
     }
   TrainingCase home = grid_case("muon", tensor_sizes().back()), duplicated = home;
   duplicated.options.parallel.tp_update = TpUpdate::duplicated;
-  EXPECT_EQ(train_together<bf16>(home, 6).weights, train_together<bf16>(duplicated, 6).weights);
+  const Trained a = train_together<bf16, TypeParam>(home, 6), b = train_together<bf16, TypeParam>(duplicated, 6);
+  EXPECT_EQ(a.weights, b.weights);
 }
 
 // Who owns what changes no bit under tensor parallelism either.
-TEST(Grids, EveryPartitionGivesTheSameNumbers) {
+TYPED_TEST(Grids, EveryPartitionGivesTheSameNumbers) {
   TrainingCase two = grid_case("muon", 2), other = two;
   other.options.parallel.partition = ParallelOptions::Partition::replicated;
-  const Trained a = train_together<float>(two, 6), b = train_together<float>(other, 6);
+  const Trained a = train_together<float, TypeParam>(two, 6), b = train_together<float, TypeParam>(other, 6);
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.weights, b.weights);
 }

@@ -39,34 +39,9 @@ class SettlingDriver final : public StepDriver {
   Trained& result_;
 };
 
-// The weights of all stages, from the ranks that have them, in the order of the stages.
-std::vector<float> pipeline_weights(Executor<Host, float>& run) {
-  std::vector<float> all;
-  for (const StagePlan& stage : run.plan().stages)
-    for (const TensorSpec& spec : stage.specs) {
-      std::vector<double> values(static_cast<std::size_t>(spec.elements()), -1e300);
-      for (std::size_t i = 0; i < run.stage_count(); ++i) {
-        const Arena<Host, float>& arena = run.stage(i).arena();
-        for (std::size_t k = 0; k < arena.size(); ++k) {
-          const TensorHolding& held = arena.layout().tensors[k];
-          if (held.whole.name != spec.name) continue;
-          for (std::int64_t r = 0; r < held.local.rows; ++r)
-            for (std::int64_t c = 0; c < held.local.cols; ++c) {
-              const auto from = static_cast<std::size_t>(r * held.local.cols + c);
-              const auto to = static_cast<std::size_t>((held.row_begin + r) * spec.cols + held.col_begin + c);
-              values[to] = spec.is_vector() ? arena.vector(k)[from] : arena.matrix(k)[from];
-            }
-        }
-      }
-      run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
-      run.pipeline().all_reduce(values.data(), values.size(), Reduction::max);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-  return all;
-}
-
+template <class Exec>
 Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Host, float> executor(Host(), run.options, ranks);
+  Executor<Exec, float> executor(Exec(), run.options, ranks);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
@@ -79,13 +54,14 @@ Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps) 
   } else {
     train_steps(executor, run.options, 0, steps, result);
   }
-  result.weights = pipeline_weights(executor);
+  result.weights = whole_weights(executor);
   return result;
 }
 
+template <class Exec>
 Trained train_in_one_process(const TrainingCase& run, int steps) {
   const auto alone = make_lone_communicator();
-  return train_pipeline(*alone, run, steps);
+  return train_pipeline<Exec>(*alone, run, steps);
 }
 
 void expect_same(const Trained& one, const Trained& other, const std::string& what) {
@@ -95,18 +71,22 @@ void expect_same(const Trained& one, const Trained& other, const std::string& wh
 }
 
 // Ranks: Pipeline 2 4
+template <class Space>
+class Pipeline : public testing::Test {};
+TYPED_TEST_SUITE(Pipeline, reference::RunSpaces, reference::SpaceNames);
 
-TEST(Pipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
+TYPED_TEST(Pipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
   for (const Family family : {Family::llama, Family::olmo2, Family::gpt}) {
     const TrainingCase plain = pipeline_case("muon", family);
-    const Trained whole = train_in_one_process(plain, 4);
+    const Trained whole = train_in_one_process<TypeParam>(plain, 4);
     for (const Kind kind : {Kind::one_f_one_b, Kind::gpipe, Kind::interleaved, Kind::zb_h1})
       for (const bool many : {false, true}) {
         TrainingCase run = plain;
         run.options.parallel.pp = kind == Kind::interleaved ? 4 : world().size();
         run.options.parallel.schedule = kind;
         if (kind == Kind::interleaved) run.options.parallel.placement = ParallelOptions::Placement::round_robin;
-        const Trained staged = many ? train_pipeline(world(), run, 4) : train_in_one_process(run, 4);
+        const Trained staged =
+            many ? train_pipeline<TypeParam>(world(), run, 4) : train_in_one_process<TypeParam>(run, 4);
         expect_same(whole, staged,
                     fmt::format("schedule {}, {} ranks", static_cast<int>(kind), many ? world().size() : 1));
       }
@@ -114,7 +94,7 @@ TEST(Pipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
 }
 
 // Two stages of data- or tensor-parallel ranks: as those ranks without stages.
-TEST(Pipeline, StagesOfSeveralRanksGiveTheBitsOfTheSameRanksWithoutStages) {
+TYPED_TEST(Pipeline, StagesOfSeveralRanksGiveTheBitsOfTheSameRanksWithoutStages) {
   if (world().size() != 4) return;
   const auto half = world().split(world().rank() / 2, world().rank());
   for (const char* kind : {"soap", "adamw"})
@@ -122,14 +102,15 @@ TEST(Pipeline, StagesOfSeveralRanksGiveTheBitsOfTheSameRanksWithoutStages) {
       for (const Kind schedule : {Kind::one_f_one_b, Kind::zb_h1}) {
         TrainingCase run = pipeline_case(kind);
         (tensor ? run.options.parallel.tp : run.options.parallel.dp) = 2;
-        const Trained flat = train_pipeline(*half, run, 4);
+        const Trained flat = train_pipeline<TypeParam>(*half, run, 4);
         run.options.parallel.pp = 2;
         run.options.parallel.schedule = schedule;
-        expect_same(flat, train_pipeline(world(), run, 4), fmt::format("{}, {}", kind, tensor ? "tp 2" : "dp 2"));
+        expect_same(flat, train_pipeline<TypeParam>(world(), run, 4),
+                    fmt::format("{}, {}", kind, tensor ? "tp 2" : "dp 2"));
       }
 }
 
-TEST(Pipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
+TYPED_TEST(Pipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
   for (const char* kind : {"adamw", "muon", "soap", "basis-rotation"})
     for (const Stash stash : {Stash::on, Stash::recompute, Stash::saved})
       for (const int micro_batch : {8, 4}) {  // one and two micro-batches of an update
@@ -140,23 +121,23 @@ TEST(Pipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
         run.options.parallel.clip_scope = ParallelOptions::ClipScope::stage;
         run.options.parallel.stash = stash;
         run.options.parallel.drain_every = stash == Stash::saved ? 4 : 0;
-        expect_same(train_in_one_process(run, 7), train_pipeline(world(), run, 7),
+        expect_same(train_in_one_process<TypeParam>(run, 7), train_pipeline<TypeParam>(world(), run, 7),
                     fmt::format("{}, stash {}, micro-batches of {}", kind, static_cast<int>(stash), micro_batch));
       }
 }
 
-TEST(Pipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) {
+TYPED_TEST(Pipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) {
   TrainingCase run = pipeline_case("muon");
   run.options.parallel.pp = world().size();
   run.options.parallel.clip_scope = ParallelOptions::ClipScope::stage;
-  const Trained synchronous = train_pipeline(world(), run, 5);
+  const Trained synchronous = train_pipeline<TypeParam>(world(), run, 5);
   run.options.parallel.schedule = Kind::async_1f1b;
   run.options.parallel.delay_scale = 0;
-  const Trained none = train_pipeline(world(), run, 5);
+  const Trained none = train_pipeline<TypeParam>(world(), run, 5);
   EXPECT_EQ(synchronous.loss, none.loss);
   EXPECT_TRUE(synchronous.weights == none.weights);
   run.options.parallel.delay_scale = 1;
-  EXPECT_NE(train_pipeline(world(), run, 5).loss, none.loss);  // a delay shows
+  EXPECT_NE(train_pipeline<TypeParam>(world(), run, 5).loss, none.loss);  // a delay shows
 }
 
 }  // namespace

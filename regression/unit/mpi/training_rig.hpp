@@ -10,6 +10,7 @@
 #include "parallel/step/executor.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 
@@ -58,24 +59,47 @@ inline std::vector<std::int32_t> sample_tokens(const Options& options, std::uint
   return tokens;
 }
 
-// The whole weights: those of shards put together over the tensor-parallel group.
-template <class T>
-std::vector<float> whole_weights(Executor<Host, T>& run) {
+// Values in the memory of a space, on the host.
+template <class Exec, class V>
+std::vector<double> host_values(const V* data, std::int64_t n) {
+  const Kokkos::View<const V*, typename Exec::memory_space, Kokkos::MemoryUnmanaged> there(data,
+                                                                                           static_cast<std::size_t>(n));
+  const auto here = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), there);
+  std::vector<double> values(here.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(static_cast<float>(here(i)));
+  return values;
+}
+
+// What this rank computes with of tensor i of an arena, where it lies in the whole one; other places as they were.
+template <class Exec, class T>
+void place_weights(const Arena<Exec, T>& arena, std::size_t i, std::vector<double>& whole) {
+  const TensorHolding& tensor = arena.layout().tensors[i];
+  const std::int64_t n = tensor.local.elements();
+  const std::vector<double> mine =
+      tensor.local.is_vector() ? host_values<Exec>(arena.vector(i), n) : host_values<Exec>(arena.matrix(i), n);
+  for (std::int64_t r = 0; r < tensor.local.rows; ++r)
+    for (std::int64_t c = 0; c < tensor.local.cols; ++c)
+      whole[static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c)] =
+          mine[static_cast<std::size_t>(r * tensor.local.cols + c)];
+}
+
+// The whole weights of all stages, in their order: shards put together over the tensor-parallel group, stages from the
+// pipeline ranks that have them.
+template <class Exec, class T>
+std::vector<float> whole_weights(Executor<Exec, T>& run) {
   std::vector<float> all;
-  const Arena<Host, T>& arena = run.stage().arena();
-  for (std::size_t i = 0; i < arena.size(); ++i) {
-    const TensorHolding& tensor = arena.layout().tensors[i];
-    std::vector<double> values(static_cast<std::size_t>(tensor.whole.elements()), -1e300);
-    for (std::int64_t r = 0; r < tensor.local.rows; ++r)
-      for (std::int64_t c = 0; c < tensor.local.cols; ++c) {
-        const auto from = static_cast<std::size_t>(r * tensor.local.cols + c);
-        const double value = tensor.local.is_vector() ? static_cast<double>(arena.vector(i)[from])
-                                                      : static_cast<double>(float(arena.matrix(i)[from]));
-        values[static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c)] = value;
+  for (const StagePlan& stage : run.plan().stages)
+    for (const TensorSpec& spec : stage.specs) {
+      std::vector<double> values(static_cast<std::size_t>(spec.elements()), -1e300);
+      for (std::size_t i = 0; i < run.stage_count(); ++i) {
+        const Arena<Exec, T>& arena = run.stage(i).arena();
+        for (std::size_t k = 0; k < arena.size(); ++k)
+          if (arena.layout().tensors[k].whole.name == spec.name) place_weights<Exec, T>(arena, k, values);
       }
-    run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
-    all.insert(all.end(), values.begin(), values.end());
-  }
+      run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
+      run.pipeline().all_reduce(values.data(), values.size(), Reduction::max);
+      all.insert(all.end(), values.begin(), values.end());
+    }
   return all;
 }
 
@@ -105,8 +129,8 @@ class SampleDriver final : public StepDriver {
   std::vector<std::int32_t> tokens_;
 };
 
-template <class T>
-void train_steps(Executor<Host, T>& run, const Options& options, int begin, int end, Trained& result) {
+template <class Exec, class T>
+void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int end, Trained& result) {
   const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
   SampleDriver driver(options, run.share(), begin);
   for (int t = begin + 1; t <= end; ++t) {
@@ -118,9 +142,9 @@ void train_steps(Executor<Host, T>& run, const Options& options, int begin, int 
   run.finish_gather();
 }
 
-template <class T>
+template <class T, class Exec = Host>
 Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Host, T> session(Host(), run.options, ranks);
+  Executor<Exec, T> session(Exec(), run.options, ranks);
   session.initialise(5);
   Trained result;
   train_steps(session, run.options, 0, steps, result);
@@ -128,15 +152,15 @@ Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
   return result;
 }
 
-template <class T>
+template <class T, class Exec = Host>
 Trained train_alone(const TrainingCase& run, int steps) {
   const auto alone = make_lone_communicator();
-  return train_on<T>(*alone, run, steps);
+  return train_on<T, Exec>(*alone, run, steps);
 }
 
-template <class T>
+template <class T, class Exec = Host>
 Trained train_together(const TrainingCase& run, int steps) {
-  return train_on<T>(world(), run, steps);
+  return train_on<T, Exec>(world(), run, steps);
 }
 
 // Six heads over two, three or six ranks; the vocabulary of 301 and the rows of the stream divide by none of them.
@@ -169,12 +193,13 @@ inline TrainingCase alone(TrainingCase run) {
 }
 
 // One matrix leaves the range of its type in the first update, on the rank that updates it: the next sums tell all.
-inline std::vector<bool> finite_after_overflow(TrainingCase run) {
+template <class Exec = Host>
+std::vector<bool> finite_after_overflow(TrainingCase run) {
   OptimizerGroup group;
   group.match = "*.1.mlp.down_proj.weight";
   group.lr_multiplier = 1e300;
   run.options.optimizer.group.push_back(group);
-  return train_together<float>(run, 2).weights_finite;
+  return train_together<float, Exec>(run, 2).weights_finite;
 }
 
 inline double largest_difference(const Trained& a, const Trained& b) {

@@ -1,0 +1,104 @@
+#include "app/verbs/machine_rates.hpp"
+
+#include <Kokkos_Core.hpp>
+#include <filesystem>
+#include <vector>
+
+#include "app/start/run_dir.hpp"
+#include "app/train/step_report.hpp"
+#include "io/store/output_file.hpp"
+#include "parallel/comm/device_communicator.hpp"
+#include "sestina_version.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr double giga = 1e9;
+
+double write_gbs(Runtime& runtime, const std::string& file) {
+  constexpr std::size_t block = std::size_t{8} << 20, most = std::size_t{256} << 20;
+  constexpr double enough = 1;  // seconds
+  std::vector<std::uint32_t> data(block / sizeof(std::uint32_t));
+  std::uint32_t state = 1;
+  for (std::uint32_t& word : data) word = state = state * 1664525u + 1013904223u;  // no file system packs it
+  const std::string name = fmt::format("{}.rate-{}", file, runtime.rank());
+  double rate = 0;
+  runtime.world().barrier();
+  runtime.together([&] {
+    OutputFile out(name);
+    const double start = now_seconds();
+    do out.write(data.data(), block);
+    while (out.written() < most && now_seconds() < start + enough);
+    out.commit();
+    rate = static_cast<double>(out.written()) / giga / (now_seconds() - start);
+    std::filesystem::remove(name);
+  });
+  return rate;
+}
+
+template <class Exec>
+double exchange_gbs(const Exec& exec, Communicator& world) {
+  constexpr std::size_t bytes = std::size_t{16} << 20;
+  constexpr int rounds = 8;
+  std::unique_ptr<Communicator> group = world.split(0, world.rank());
+  if (!is_host<Exec>) group = on_device(std::move(group));
+  const Kokkos::View<char*, typename Exec::memory_space> out("sestina::rate", bytes), in("sestina::rate", bytes);
+  exec.fence();
+  const int n = group->size(), next = (group->rank() + 1) % n, before = (group->rank() + n - 1) % n;
+  const auto exchange = group->make_exchange("measured exchange", {{next, {block_of(out.data(), bytes)}}},
+                                             {{before, {block_of(in.data(), bytes)}}});
+  double start = 0;
+  for (int round = -1; round < rounds; ++round) {  // the first one sets up
+    exchange->start();
+    exchange->finish();
+    if (round >= 0) continue;
+    group->barrier();
+    start = now_seconds();
+  }
+  return static_cast<double>(rounds) * static_cast<double>(bytes) / giga / (now_seconds() - start);
+}
+
+}  // namespace
+
+template <class Exec>
+MachineRates measure_rates(const Exec& exec, Runtime& runtime, const MachinePeak& mine,
+                           TrainOptions::Precision precision, const std::string& file) {
+  const bool several = runtime.size() > 1;
+  double rates[] = {precision == TrainOptions::Precision::bf16 ? mine.gemm_bf16_tflops : mine.gemm_fp32_tflops,
+                    mine.memory_gbs, write_gbs(runtime, file), 0};
+  if (several) rates[3] = exchange_gbs(exec, runtime.world());
+  runtime.world().all_reduce(rates, std::size(rates), Reduction::min);
+  return {rates[0], rates[1], rates[2], several ? std::optional(rates[3]) : std::nullopt};
+}
+
+std::string machine_table(const MachineRates& rates, const std::string& how) {
+  std::string text = fmt::format("# {}\n[machine]\n", how);
+  const auto add = [&](const char* key, std::optional<double> value, const char* what) {
+    if (value) text += fmt::format("{} = {:.4g}  # {}\n", key, *value, what);
+  };
+  add("peak_tflops", rates.peak_tflops, "TFLOP/s of matrix products, of a rank");
+  add("memory_bandwidth", rates.memory_bandwidth, "GB/s, of a rank");
+  add("disk_bandwidth", rates.disk_bandwidth, "GB/s that a rank writes beside this file");
+  add("network_bandwidth", rates.network_bandwidth, "GB/s that a rank sends while it receives as much");
+  return text;
+}
+
+void write_machine(Runtime& runtime, const std::string& file, const MachineRates& rates,
+                   TrainOptions::Precision precision) {
+  runtime.together([&] {
+    if (!runtime.is_first()) return;
+    OutputFile out(file);
+    const bool bf16_run = precision == TrainOptions::Precision::bf16;
+    out.write(machine_table(
+        rates, fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version,
+                           host_name(), bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads())));
+    out.commit();
+  });
+}
+
+#define SESTINA_MEASURE_RATES(Exec)                                                                             \
+  template MachineRates measure_rates<Exec>(const Exec&, Runtime&, const MachinePeak&, TrainOptions::Precision, \
+                                            const std::string&);
+SESTINA_INSTANTIATE_SPACES(SESTINA_MEASURE_RATES)
+
+}  // namespace sestina

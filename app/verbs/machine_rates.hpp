@@ -1,0 +1,31 @@
+// Rates of this machine as [machine] of a deck has them, each rank's own while all of them are at it: what `bench`
+// measures and `plan` computes with.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/deck/options.hpp"
+#include "kernels/blas/machine_peak.hpp"
+#include "parallel/comm/runtime.hpp"
+
+namespace sestina {
+
+struct MachineRates {
+  double peak_tflops = 0, memory_bandwidth = 0;             // TFLOP/s; GB/s
+  std::optional<double> disk_bandwidth, network_bandwidth;  // GB/s; network: where there are several ranks
+};
+
+// Of the slowest rank: GB/s at which every rank writes a file of its own beside `file`, until the disk has it; and GB/s
+// that every rank sends to the next one while it receives from the one before, in the memory of its space. Collective.
+// Errors of the disk on all ranks.
+template <class Exec>
+MachineRates measure_rates(const Exec&, Runtime&, const MachinePeak& mine, TrainOptions::Precision,
+                           const std::string& file);
+
+// The table, as a deck by itself. how: a comment.
+std::string machine_table(const MachineRates&, const std::string& how);
+
+// Written by the first rank, whole or not at all. Collective.
+void write_machine(Runtime&, const std::string& file, const MachineRates&, TrainOptions::Precision);
+
+}  // namespace sestina
