@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/model/initialise.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
 namespace {
@@ -128,6 +129,15 @@ template <class Exec, class T>
 void Stage<Exec, T>::backward_weight(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, int micro,
                                      BlockHooks& hooks) {
   model_.backward_weight(weights, slot, adds(micro), gradients_, hooks);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::scale_gradients(double projections, double rest) const {
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    const TensorHolding& tensor = arena_.layout().tensors[i];
+    if (!tensor.whole.trainable || tensor.owned_rows() == 0) continue;
+    scale_values<Exec>(exec_, tensor.whole.is_projection() ? projections : rest, arena_.owned_gradient(i));
+  }
 }
 
 template <class Exec, class T>

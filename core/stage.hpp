@@ -54,6 +54,8 @@ class Stage {
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
   }
+  // Behind the sums of squares: gradients that are owned here, times a factor for projections and one for the rest.
+  void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
     if (qk_clip_) qk_clip_->start_step(exec_);
   }

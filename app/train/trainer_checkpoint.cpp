@@ -1,6 +1,8 @@
 // The trainer's checkpoints: saved between updates, and read back at the start.
 #include <spdlog/spdlog.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -24,11 +26,12 @@ RunState Trainer<Exec, T>::run_state() const {
   nlohmann::json extra{{"skipped", skipped_}};
   if (options_.parallel.is_async()) {
     const PipelineState pipeline = executor_.pipeline_state();
-    extra["pipeline"] = {{"ahead", pipeline.ahead},
-                         {"micros", pipeline.micros},
-                         {"stash", pipeline.stash},
-                         {"origin", pipeline.origin},
-                         {"started", pipeline.started}};
+    extra["pipeline"] = {{"ahead", pipeline.ahead},   {"micros", pipeline.micros},
+                         {"stash", pipeline.stash},   {"correction", pipeline.correction},
+                         {"origin", pipeline.origin}, {"started", pipeline.started}};
+    // JSON has no word for what is not finite.
+    for (const double norm : pipeline.norms)
+      extra["pipeline"]["norms"].push_back(std::isfinite(norm) ? nlohmann::json(norm) : nlohmann::json());
   }
   state.extra = extra.dump();
   return state;
@@ -142,8 +145,15 @@ void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nloh
   const bool was = extra.contains("pipeline");
   if (options_.parallel.is_async() && was) {
     const nlohmann::json& stored = extra["pipeline"];
-    const PipelineState state{stored.at("ahead"), stored.at("micros"), stored.at("stash"), stored.at("origin"),
-                              stored.at("started")};
+    PipelineState state{stored.at("ahead"),
+                        stored.at("micros"),
+                        stored.at("stash"),
+                        stored.value("correction", "none"),
+                        stored.at("origin"),
+                        stored.at("started"),
+                        {}};
+    for (const nlohmann::json& norm : stored.value("norms", nlohmann::json::array()))
+      state.norms.push_back(norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>());
     if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
   }
   if (was || options_.parallel.is_async())

@@ -231,6 +231,19 @@ int update_delay(const PipelineSetting& setting, int stage) {
   return (ahead + setting.micros - 1) / setting.micros;
 }
 
+HeldWeights held_weights(const ParallelOptions& parallel, const PipelineSetting& setting, int stage) {
+  using Correction = ParallelOptions::DelayCorrection;
+  const int delay = update_delay(setting, stage);
+  HeldWeights held;
+  if (delay == 0) return held;
+  const int ahead = setting.delay_scale * (setting.stages - 1 - stage);
+  held.versions = parallel.stash == ParallelOptions::Stash::on ? delay : ahead % setting.micros != 0 ? 1 : 0;
+  held.versions += parallel.correction.kind == Correction::prediction ? 1 : 0;
+  held.velocity = parallel.correction.kind == Correction::pipemare;
+  held.estimates = held.velocity ? 1 : 0;
+  return held;
+}
+
 std::vector<std::string> draw(const PipelineSchedule& schedule, int columns) {
   std::vector<std::string> rows;
   for (const auto& actions : schedule.ranks) {

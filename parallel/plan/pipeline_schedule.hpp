@@ -51,6 +51,15 @@ PipelineSchedule make_schedule(const PipelineSetting&);
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
 int update_delay(const PipelineSetting&, int stage);
 
+// What a stage of so many updates' delay holds beside its newest weights, as copies of what is computed with:
+// for backward passes to come; without a stash one, where an update can come between two forward passes that read the
+// same version; predictions, the newest too; PipeMare's estimate of earlier weights.
+struct HeldWeights {
+  int versions = 0, estimates = 0;
+  bool velocity = false;  // and the mean movement, in the type of sums
+};
+HeldWeights held_weights(const ParallelOptions&, const PipelineSetting&, int stage);
+
 // One row for each rank, one column for a unit of time: digits of micro-batches in forwards, letters in backwards.
 std::vector<std::string> draw(const PipelineSchedule&, int columns);
 

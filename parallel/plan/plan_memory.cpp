@@ -81,13 +81,13 @@ namespace {
 std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule,
                         const std::vector<TensorSpec>& local, int number, const Options& options,
                         const StorageWidth& width, std::size_t boundary) {
-  const bool stashed = options.parallel.stash == ParallelOptions::Stash::on;
-  const int delay = update_delay(pipe, number),
-            held = stashed ? delay : (schedule.ahead[at(number)] % pipe.micros != 0 ? 1 : 0);
-  std::size_t copy = 0;
-  for (const TensorSpec& spec : local)
+  const HeldWeights held = held_weights(options.parallel, pipe, number);
+  std::size_t copy = 0, sums = 0;
+  for (const TensorSpec& spec : local) {
     copy += static_cast<std::size_t>(spec.elements()) * (spec.is_vector() ? width.accumulate : width.compute);
-  std::size_t bytes = at(held) * copy;
+    sums += static_cast<std::size_t>(spec.elements()) * width.accumulate;
+  }
+  std::size_t bytes = at(held.versions + held.estimates) * copy + (held.velocity ? sums : 0);
   if (number + 1 < pipe.stages)  // each with a place for evaluation
     bytes += boundary * at(schedule.activations[at(number)] + schedule.gradients[at(number)] + 2);
   const bool from_another = number > 0 && pipe.rank_of(number - 1) != pipe.rank_of(number);

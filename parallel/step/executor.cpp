@@ -14,25 +14,41 @@ void Executor<Exec, T>::initialise(std::uint64_t seed) {
 
 template <class Exec, class T>
 void Executor<Exec, T>::start_at(std::int64_t updates) {
-  for (auto& run : runs_) run->start_at(updates, updates);
+  for (auto& run : runs_) {
+    run->start_at(updates, updates);
+    run->start_corrections(false);
+  }
+  resumed_ = false;
   first_micro_ = updates * pipe_.micros;
-  origin_ = settled_ = updates;
+  origin_ = settled_ = norms_from_ = updates;
 }
 
 template <class Exec, class T>
 PipelineState Executor<Exec, T>::pipeline_state() const {
   static constexpr const char* stashes[] = {"on", "recompute", "saved"};
-  return {schedule_.ahead, pipe_.micros, stashes[static_cast<int>(options_.parallel.stash)], origin_, started_};
+  const ParallelOptions& parallel = options_.parallel;
+  std::vector<double> norms;
+  if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
+    for (std::int64_t i = std::max(norms_from_, settled_ - lag()); i < settled_; ++i)
+      norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
+  return {
+      schedule_.ahead, pipe_.micros, stashes[static_cast<int>(parallel.stash)], name(parallel.correction.kind), origin_,
+      started_,        norms};
 }
 
 template <class Exec, class T>
 bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   const PipelineState now = pipeline_state();
-  if (was.ahead != now.ahead || was.micros != now.micros || was.stash != now.stash) return false;
+  if (was.ahead != now.ahead || was.micros != now.micros || was.stash != now.stash || was.correction != now.correction)
+    return false;
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;
   settled_ = updates;
+  norms_from_ = updates - static_cast<std::int64_t>(was.norms.size());
+  for (std::size_t i = 0; i < was.norms.size(); ++i)
+    norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
+  resumed_ = was.started || updates > was.origin;
   if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
   started_ = restored_ = true;
@@ -75,7 +91,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::run_ahead(StepDriver& driver) {
   const StagePlace& place = runs_.front()->place();
   const std::int64_t minibatch = first_micro_ / pipe_.micros;
-  const bool drained = place.drain_every > 0 && minibatch % place.drain_every == 0;
+  const bool drained = place.drains_before(minibatch);
   if (restored_ && !drained)
     for (int micro = 0; micro < schedule_.ahead[at(place.number)]; ++micro) load(place, first_micro_ + micro, driver);
   restored_ = false;
@@ -138,6 +154,7 @@ void Executor<Exec, T>::forward(const Action& action, StepDriver& driver) {
 template <class Exec, class T>
 void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
   const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
+  run.finish_gradients();
   const std::vector<double>& squares = run.exchanges().sum(losses_, share_.first, share_.count);
   std::copy(squares.begin(), squares.end() - 1, whole_.begin() + static_cast<std::ptrdiff_t>(first));
   whole_[flag] += squares.back();
@@ -177,8 +194,8 @@ void Executor<Exec, T>::note_step(StepDriver& driver) {
 
 // One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
 template <class Exec, class T>
-void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
+StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const {
+  const std::size_t own = at(pipe_.stages) + 2;
   const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
   StepSums sums;
   for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
@@ -186,6 +203,14 @@ void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
   sums.loss = of(pipe_.stages - 1)[own - 2];
   for (int rank = 0; rank < world_.size(); ++rank)
     if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
+  return sums;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
+  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
+  const StepSums sums = sums_in(all, stride);
+  norms_[static_cast<std::size_t>(settled_ % lag())] = sums.norm;
   driver.settled(++settled_, sums, all + own, stride);
 }
 
@@ -201,18 +226,50 @@ double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
 }
 
 template <class Exec, class T>
+double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run, bool projections) const {
+  const std::vector<TensorSpec>& specs = run.plan().specs;
+  const std::size_t first = first_tensor_[at(run.place().number)];
+  double squares = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (specs[i].is_projection() == projections) squares += whole_[first + i];
+  return std::sqrt(squares);
+}
+
+// Of the minibatch lag() before this one: every rank has sent its part before it began this one's last forward pass.
+// None at the beginning of a run.
+template <class Exec, class T>
+std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, StepDriver& driver) {
+  const std::int64_t then = minibatch - lag();
+  if (options_.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
+    return std::nullopt;
+  if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
+  const double* all = notes_->peek();
+  SESTINA_REQUIRE(all && then == settled_, "the norm of minibatch {} at minibatch {}", then, minibatch);
+  return sums_in(all, at(pipe_.stages) + 2 + driver.note_count()).norm;
+}
+
+template <class Exec, class T>
+ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double clip,
+                                          std::optional<double> lagged) const {
+  using Scope = ParallelOptions::ClipScope;
+  const Scope scope = options_.parallel.clip_scope;
+  if (scope == Scope::group) return {clip_scale(norm_of(run, true), clip), clip_scale(norm_of(run, false), clip)};
+  const double scale = clip_scale(scope == Scope::global ? sums_.norm : lagged.value_or(norm_of(run)), clip);
+  return {scale, scale};
+}
+
+template <class Exec, class T>
 void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
   const double factor = driver.factor(t), clip = clip_norm_at(options_.model.linear, options_.train.clip_norm, t);
-  const bool by_stage = options_.parallel.clip_scope == ParallelOptions::ClipScope::stage;
-  for (auto& run : runs_) run->update(t, factor, clip_scale(by_stage ? norm_of(*run) : sums_.norm, clip));
+  for (auto& run : runs_) run->update(t, factor, clip_scales(*run, clip, std::nullopt));
 }
 
 // A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
 template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
-  const double norm = norm_of(run);
-  if (!std::isfinite(norm)) return run.withhold();
-  run.update(t, driver.factor(t), clip_scale(norm, options_.train.clip_norm));
+  const std::optional<double> lagged = lagged_norm(t - 1, driver);
+  if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
+  run.update(t, driver.factor(t), clip_scales(run, options_.train.clip_norm, lagged));
 }
 
 template <class Exec, class T>
@@ -284,7 +341,10 @@ std::vector<StateField> Executor<Exec, T>::fields() const {
 
 template <class Exec, class T>
 void Executor<Exec, T>::weights_changed() {
-  for (auto& run : runs_) run->weights_changed();
+  for (auto& run : runs_) {
+    run->weights_changed();
+    if (options_.parallel.is_async()) run->start_corrections(resumed_);
+  }
 }
 
 template <class Exec, class T>

@@ -70,6 +70,7 @@ Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const Pass
     run_of_stage_[at(stage)] = runs_.size();
     make_stage(stage, training);
   }
+  norms_.resize(at(lag()));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;
@@ -132,7 +133,10 @@ StagePlace Executor<Exec, T>::place_of(int stage) const {
   place.delay = update_delay(pipe_, stage);
   place.split = pipe_.kind == ParallelOptions::Schedule::zb_h1;
   place.drain_every = options_.parallel.drain_every;
+  if (options_.parallel.correction.kind == ParallelOptions::DelayCorrection::pipemare)
+    place.warmup = options_.parallel.correction.warmup;
   place.stash = options_.parallel.stash;
+  place.versions = held_weights(options_.parallel, pipe_, stage).versions;
   return place;
 }
 

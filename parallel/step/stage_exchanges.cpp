@@ -47,11 +47,13 @@ void StageExchanges<Exec, T>::block_done(int block) {
 }
 
 template <class Exec, class T>
+void StageExchanges<Exec, T>::finish_gradients() {
+  const TraceSpan span(trace_, "rest of the gradients");
+  reduce_.finish();
+}
+
+template <class Exec, class T>
 const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
-  {
-    const TraceSpan span(trace_, "rest of the gradients");
-    reduce_.finish();
-  }
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
   std::vector<double>& squares = norm.squares(exec_);

@@ -13,7 +13,8 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const Stag
       stage_(exec, part, plan.layers, setting, layout, group, groups != nullptr),
       exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, options, plan_, *groups, stage_, trace)
                         : nullptr),
-      versions_(part.config, plan.layers, stage_.arena(), place.versions()),
+      versions_(part.config, plan.layers, stage_.arena(), place.versions),
+      correction_(options.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
       own_output_(slots_.of(0).output),
       in_(in),
@@ -61,7 +62,11 @@ template <class Exec, class T>
 const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, const TokenSlot<Exec>& tokens,
                                                             Activations<Exec, T>& slot) {
   const bool stashed = place_.stash == ParallelOptions::Stash::on;
-  const Weights<Exec, T>& weights = stashed ? weights_of(place_.version(micro / place_.micros)) : stage_.weights();
+  const std::int64_t minibatch = micro / place_.micros;
+  const Weights<Exec, T>* estimate = correction_.estimate(minibatch);
+  const Weights<Exec, T>& weights = estimate  ? *estimate
+                                    : stashed ? weights_of(place_.version(minibatch))
+                                              : stage_.weights();
   if (in_) slot.bind_input(in_->activation(micro));
   slot.tokens = tokens.inputs();
   slot.first_key = tokens.first_key();
@@ -108,17 +113,55 @@ void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
 }
 
 template <class Exec, class T>
-void StageRun<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
-  if (versions_.depth() > 0) {
-    exchanges_->finish_gather();
-    versions_.keep(exec_, updates_);
-  }
-  exchanges_->update(t, factor, gradient_scale);
+void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& scales) {
+  before_update();
+  const bool alike = scales.projections == scales.rest;
+  if (!alike) stage_.scale_gradients(scales.projections, scales.rest);
+  exchanges_->update(t, factor * correction_.rate(t), alike ? scales.rest : 1);
   if (stage_.merges_behind(t)) {
     exchanges_->finish_gather();  // every rank merges all weights, alike
     stage_.merge_if_due(t);
   }
+  after_update();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::withhold() {
+  before_update();
+  after_update();
+}
+
+// What later passes will read of the weights as they are now.
+template <class Exec, class T>
+void StageRun<Exec, T>::before_update() {
+  if (versions_.depth() == 0 && !correction_.follows_weights()) return;
+  exchanges_->finish_gather();
+  if (!correction_.predicts()) versions_.keep(exec_, updates_);
+  correction_.before_update(exec_, updates_);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::after_update() {
+  if (correction_.follows_weights()) {
+    exchanges_->finish_gather();
+    correction_.after_update(exec_, updates_);
+  }
   ++updates_;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::finish_gradients() {
+  exchanges_->finish_gradients();
+  const std::int64_t version = place_.version(updates_);  // of the forward pass
+  if (version < updates_) correction_.correct_gradients(exec_, version);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::start_corrections(bool read) {
+  if (read)
+    correction_.restored(exec_);
+  else
+    correction_.begin(exec_, updates_);
 }
 
 template <class Exec, class T>
@@ -141,20 +184,15 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
 }
 
 template <class Exec, class T>
-std::int64_t StageRun<Exec, T>::in_flight_end(int ahead) const {
-  const std::int64_t drain = place_.drain_every, first = updates_ * place_.micros;
-  if (drain == 0) return first + ahead;
-  return std::min(first + ahead, (updates_ + drain - 1) / drain * drain * place_.micros);
-}
-
-template <class Exec, class T>
 std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool reading) const {
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
-  for (std::int64_t version = oldest; version < updates_; ++version)
+  const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
+  for (std::int64_t version = oldest; version <= newest; ++version)
     for (StateField& field :
          versions_.fields(version, fmt::format("/run/pipeline/version_{}", updates_ - version), grid.dp_rank == 0))
       all.push_back(std::move(field));
+  for (StateField& field : correction_.fields("/run/pipeline", grid.dp_rank == 0)) all.push_back(std::move(field));
   if (place_.stash == ParallelOptions::Stash::on) return all;
   const std::int64_t first = updates_ * place_.micros;
   const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {

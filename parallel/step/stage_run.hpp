@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/delay_correction.hpp"
 #include "core/slot_pool.hpp"
 #include "core/weight_versions.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
@@ -16,30 +17,40 @@ namespace sestina {
 
 // How a stage stands in its pipeline.
 struct StagePlace {
-  int number = 0;            // of the stage
-  int micros = 1;            // of an update, on this rank
-  int slots = 1;             // micro-batches in flight
-  int ahead = 0, delay = 0;  // forwards between updates that have no backward yet; the same in updates
-  int ahead_before = 0;      // of the stage before
-  bool split = false;        // backward passes in two parts
-  std::int64_t drain_every = 0;
+  int number = 0;                            // of the stage
+  int micros = 1;                            // of an update, on this rank
+  int slots = 1;                             // micro-batches in flight
+  int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
+  int ahead_before = 0;                      // of the stage before
+  bool split = false;                        // backward passes in two parts
+  std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
   ParallelOptions::Stash stash = ParallelOptions::Stash::on;
+  int versions = 0;  // of the weights that are held beside the newest (held_weights)
 
   bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
-  // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
-  // come between two forward passes that read the same version.
-  int versions() const {
-    if (stash == ParallelOptions::Stash::on) return delay;
-    return ahead % micros != 0 ? 1 : 0;
+  // The pipeline drains before the first minibatch of each segment.
+  std::int64_t segment(std::int64_t minibatch) const {
+    if (minibatch < warmup) return minibatch;
+    return std::max(warmup, drain_every > 0 ? minibatch / drain_every * drain_every : 0);
   }
-  std::int64_t segment(std::int64_t minibatch) const {  // its first minibatch; the pipeline drains before each
-    return drain_every > 0 ? minibatch / drain_every * drain_every : 0;
+  bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
+  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
+  std::int64_t in_flight_end(std::int64_t updates, int ahead_of_it) const {
+    const std::int64_t end = updates * micros + ahead_of_it;
+    for (std::int64_t minibatch = updates; minibatch * micros < end; ++minibatch)
+      if (drains_before(minibatch)) return minibatch * micros;
+    return end;
   }
   // Updates in the weights that the forward pass of a minibatch reads.
   std::int64_t version(std::int64_t minibatch) const {
     return std::max({origin, segment(minibatch), minibatch - delay});
   }
   std::int64_t origin = 0;  // updates at which the delays began, from nothing
+};
+
+// What gradients are multiplied by: those of the layers' projections, and the rest.
+struct ClipScales {
+  double projections = 1, rest = 1;
 };
 
 template <class Exec, class T>
@@ -56,8 +67,10 @@ class StageRun {
   void backward_input(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
   void backward_weight(std::int64_t micro);
   // Update number t, of weights that have seen t - 1.
-  void update(std::int64_t t, double factor, double gradient_scale);
-  void withhold() { ++updates_; }  // the weights stay as they are, one version on
+  void update(std::int64_t t, double factor, const ClipScales&);
+  void withhold();  // the weights stay as they are, one version on
+  // Behind the last backward pass of an update: gradients are complete where they are owned.
+  void finish_gradients();
 
   // A forward pass at the newest weights in a place of its own; the last stage computes the losses of its tokens, and
   // their sum is returned (fences), else 0.
@@ -69,6 +82,8 @@ class StageRun {
     updates_ = updates;
     place_.origin = origin;
   }
+  // The weights are there: what corrections know of the past is nothing, or was read.
+  void start_corrections(bool read);
   // What passes to come will read of the past, between updates: older weights, and without a stash the activations that
   // went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those too that another rank saves.
   std::vector<StateField> in_flight_fields(const ProcessGrid&, bool reading) const;
@@ -103,13 +118,14 @@ class StageRun {
     int micro = 0;          // in its update
     bool training = false;  // an evaluation shows no blocks
   };
-  // Behind the last micro-batch of which a stage that is so far ahead has done the forward pass. Nothing crosses a
-  // drain.
-  std::int64_t in_flight_end(int ahead) const;
+  std::int64_t in_flight_end(int ahead) const { return place_.in_flight_end(updates_, ahead); }
   int in_update(std::int64_t micro) const { return static_cast<int>(micro % place_.micros); }
   const Weights<Exec, T>& weights_of(std::int64_t version) const {
-    return versions_.depth() == 0 || version == updates_ ? stage_.weights() : versions_.of(version);
+    const bool newest = version == updates_ && !correction_.predicts();
+    return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
   }
+  void before_update();
+  void after_update();
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
@@ -120,6 +136,7 @@ class StageRun {
   Stage<Exec, T> stage_;
   std::unique_ptr<StageExchanges<Exec, T>> exchanges_;  // null: forward passes alone
   WeightVersions<Exec, T> versions_;
+  DelayCorrection<Exec, T> correction_;
   SlotPool<Activations<Exec, T>> slots_;
   Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
   std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are

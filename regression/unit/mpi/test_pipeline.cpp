@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -10,6 +11,7 @@ namespace {
 
 using Kind = ParallelOptions::Schedule;
 using Stash = ParallelOptions::Stash;
+using Correction = ParallelOptions::DelayCorrection;
 
 TrainingCase pipeline_case(const std::string& kind, Family family = Family::llama) {
   TrainingCase run = training_case(kind, family);
@@ -88,6 +90,54 @@ Trained train_in_one_process(const TrainingCase& run, int steps) {
   return train_pipeline(*alone, run, steps);
 }
 
+using SavedState = std::map<std::string, std::vector<std::byte>>;
+
+void save(Executor<Host, float>& run, const std::vector<StateField>& fields, SavedState& state) {
+  for (const StateField& field : fields) {
+    std::vector<std::byte>& bytes = state[field.path];
+    bytes.resize(field.bytes());
+    copy_to_host(run.exec(), field, bytes.data());
+  }
+}
+void restore(Executor<Host, float>& run, const std::vector<StateField>& fields, const SavedState& state) {
+  for (const StateField& field : fields) {
+    ASSERT_TRUE(state.contains(field.path)) << field.path;
+    ASSERT_EQ(state.at(field.path).size(), field.bytes()) << field.path;
+    copy_from_host(run.exec(), field, state.at(field.path).data());
+  }
+}
+
+// In one process: so many updates, and the rest in another executor, from state alone.
+Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps) {
+  const auto alone = make_lone_communicator();
+  Trained result;
+  SavedState saved;
+  PipelineState pipeline;
+  {
+    Executor<Host, float> first(Host(), run.options, *alone);
+    first.initialise(5);
+    first.weights_changed();
+    first.start_at(0);
+    SettlingDriver driver(run.options, first.share(), 0, result);
+    for (int t = 1; t <= stop; ++t) first.step(t, driver);
+    first.settle(driver);
+    save(first, first.fields(), saved);
+    save(first, first.in_flight_fields(false), saved);
+    pipeline = first.pipeline_state();
+  }
+  Executor<Host, float> second(Host(), run.options, *alone);
+  second.initialise(6);
+  restore(second, second.fields(), saved);
+  EXPECT_TRUE(second.resume(stop, pipeline));
+  restore(second, second.in_flight_fields(true), saved);
+  second.weights_changed();
+  SettlingDriver driver(run.options, second.share(), stop, result);
+  for (int t = stop + 1; t <= steps; ++t) second.step(t, driver);
+  second.settle(driver);
+  result.weights = pipeline_weights(second);
+  return result;
+}
+
 void expect_same(const Trained& one, const Trained& other, const std::string& what) {
   EXPECT_EQ(one.loss, other.loss) << what;
   EXPECT_EQ(one.norm, other.norm) << what;
@@ -143,6 +193,103 @@ TEST(Pipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
         expect_same(train_in_one_process(run, 7), train_pipeline(world(), run, 7),
                     fmt::format("{}, stash {}, micro-batches of {}", kind, static_cast<int>(stash), micro_batch));
       }
+}
+
+// Four stages with a delay that is corrected for; one or two micro-batches of an update.
+TrainingCase corrected_case(Correction kind, const char* optimizer, int micro_batch) {
+  TrainingCase run = pipeline_case(optimizer);
+  run.options.train.micro_batch = micro_batch;
+  ParallelOptions& parallel = run.options.parallel;
+  parallel.pp = 4;
+  parallel.schedule = Kind::async_1f1b;
+  parallel.clip_scope = ParallelOptions::ClipScope::stage;
+  parallel.stash = kind == Correction::pipemare ? Stash::saved : Stash::on;
+  parallel.correction = {.kind = kind, .steps = 20, .decay = 0.3, .lambda = 1e4};
+  if (kind == Correction::nesterov) run.options.optimizer.adamw.momentum_decay = 1.0;
+  return run;
+}
+
+constexpr std::pair<Correction, const char*> corrections[] = {
+    {Correction::pipedream_lr, "soap"}, {Correction::nesterov, "adamw"},   {Correction::pipemare, "adamw"},
+    {Correction::prediction, "muon"},   {Correction::prediction, "adamw"}, {Correction::dc_asgd, "adamw"}};
+
+TEST(Pipeline, CorrectionsOfDelaysGiveTheBitsOfOneProcess) {
+  for (const auto& [kind, optimizer] : corrections)
+    for (const int micro_batch : {8, 4}) {
+      const TrainingCase run = corrected_case(kind, optimizer, micro_batch);
+      SCOPED_TRACE(fmt::format("{}, {}, micro-batches of {}", name(kind), optimizer, micro_batch));
+      const Trained one = train_in_one_process(run, 7);
+      expect_same(one, train_pipeline(world(), run, 7), "as in one process");
+      expect_same(one, stopped_and_resumed(run, 4, 7), "stopped and resumed");
+      TrainingCase plain = run;
+      plain.options.parallel.correction = {};
+      plain.options.optimizer.adamw.momentum_decay.reset();
+      EXPECT_NE(one.loss, train_in_one_process(plain, 7).loss);
+    }
+}
+
+// Each stage on two data- or tensor-parallel ranks: gradients and weights are corrected where they are owned.
+TEST(Pipeline, CorrectionsOfDelaysAreThoseOfRanksThatShareAStage) {
+  if (world().size() != 4) return;
+  const auto half = world().split(world().rank() / 2, world().rank());
+  for (const auto& [kind, optimizer] : corrections)
+    for (const bool tensor : {false, true}) {
+      TrainingCase run = corrected_case(kind, optimizer, 4);
+      (tensor ? run.options.parallel.tp : run.options.parallel.dp) = 2;
+      expect_same(train_pipeline(*half, run, 6), train_pipeline(world(), run, 6),
+                  fmt::format("{}, {}, {}", name(kind), optimizer, tensor ? "tp 2" : "dp 2"));
+    }
+}
+
+// PipeMare's warm-up is a synchronous pipeline, and its drains are those of drain_every = 1.
+TEST(Pipeline, PipeMareWarmsUpSynchronously) {
+  TrainingCase run = corrected_case(Correction::pipemare, "adamw", 4);
+  run.options.parallel.correction.warmup = 6;
+  const Trained warm = train_in_one_process(run, 6);
+  expect_same(warm, train_pipeline(world(), run, 6), "warm-up");
+  TrainingCase synchronous = run;
+  synchronous.options.parallel.schedule = Kind::one_f_one_b;
+  synchronous.options.parallel.correction = {};
+  const Trained plain = train_in_one_process(synchronous, 6);  // (norms are summed tensor by tensor)
+  EXPECT_EQ(warm.loss, plain.loss);
+  EXPECT_TRUE(warm.weights == plain.weights);
+  run.options.parallel.correction.warmup = 3;
+  const Trained one = train_in_one_process(run, 8);
+  expect_same(one, train_pipeline(world(), run, 8), "warm-up and after it");
+  for (const int stop : {2, 3, 5}) expect_same(one, stopped_and_resumed(run, stop, 8), fmt::format("stop {}", stop));
+  EXPECT_NE(one.loss, train_in_one_process(synchronous, 8).loss);
+}
+
+TEST(Pipeline, ClipScopesGiveTheBitsOfOneProcess) {
+  using Scope = ParallelOptions::ClipScope;
+  for (const char* kind : {"adamw", "muon"})
+    for (const Scope scope : {Scope::group, Scope::global_lagged}) {
+      TrainingCase run = corrected_case(Correction::none, kind, 4);
+      run.options.train.clip_norm = 0.3;
+      const Trained by_stage = train_in_one_process(run, 9);
+      run.options.parallel.clip_scope = scope;
+      const Trained one = train_in_one_process(run, 9);
+      EXPECT_FALSE(by_stage.weights == one.weights);
+      const std::string what = fmt::format("{}, scope {}", kind, static_cast<int>(scope));
+      expect_same(one, train_pipeline(world(), run, 9), what);
+      for (const int stop : {2, 6}) expect_same(one, stopped_and_resumed(run, stop, 9), what + ", resumed");
+    }
+}
+
+// Groups of synchronous stages are clipped alike; with all of a stage in one group it is clipped as a stage.
+TEST(Pipeline, SynchronousStagesClipByGroup) {
+  TrainingCase run = pipeline_case("muon");
+  run.options.train.clip_norm = 0.3;
+  run.options.parallel.pp = world().size();
+  run.options.parallel.clip_scope = ParallelOptions::ClipScope::group;
+  const Trained one = train_in_one_process(run, 4);
+  expect_same(one, train_pipeline(world(), run, 4), "by group");
+  run.options.parallel.clip_scope = ParallelOptions::ClipScope::stage;
+  EXPECT_FALSE(one.weights == train_in_one_process(run, 4).weights);
+  run.options.train.clip_norm = 1e9;  // limits nothing
+  const Trained unlimited = train_in_one_process(run, 4);
+  run.options.parallel.clip_scope = ParallelOptions::ClipScope::group;
+  expect_same(unlimited, train_in_one_process(run, 4), "without a limit");
 }
 
 TEST(Pipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) {
