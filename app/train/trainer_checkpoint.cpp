@@ -11,6 +11,33 @@
 #include "app/train/trainer.hpp"
 
 namespace sestina {
+namespace {
+
+nlohmann::json json_of(const PipelineState& pipeline) {
+  nlohmann::json all{{"ahead", pipeline.ahead},    {"layers", pipeline.layers},         {"micros", pipeline.micros},
+                     {"stash", pipeline.stash},    {"correction", pipeline.correction}, {"origin", pipeline.origin},
+                     {"started", pipeline.started}};
+  for (const double norm : pipeline.norms)  // JSON has no word for what is not finite
+    all["norms"].push_back(std::isfinite(norm) ? nlohmann::json(norm) : nlohmann::json());
+  return all;
+}
+
+// like: of this run, whose stages are cut as those of a checkpoint that does not say it.
+PipelineState state_from(const nlohmann::json& stored, const PipelineState& like) {
+  PipelineState state;
+  state.ahead = stored.at("ahead").get<std::vector<int>>();
+  state.layers = stored.value("layers", like.layers);
+  state.micros = stored.at("micros");
+  state.stash = stored.at("stash");
+  state.correction = stored.value("correction", "none");
+  state.origin = stored.at("origin");
+  state.started = stored.at("started");
+  for (const nlohmann::json& norm : stored.value("norms", nlohmann::json::array()))
+    state.norms.push_back(norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>());
+  return state;
+}
+
+}  // namespace
 
 template <class Exec, class T>
 RunState Trainer<Exec, T>::run_state() const {
@@ -25,13 +52,7 @@ RunState Trainer<Exec, T>::run_state() const {
   state.loss = loss_;
   nlohmann::json extra{{"skipped", skipped_}};
   if (options_.parallel.is_async()) {
-    const PipelineState pipeline = executor_.pipeline_state();
-    extra["pipeline"] = {{"ahead", pipeline.ahead},   {"micros", pipeline.micros},
-                         {"stash", pipeline.stash},   {"correction", pipeline.correction},
-                         {"origin", pipeline.origin}, {"started", pipeline.started}};
-    // JSON has no word for what is not finite.
-    for (const double norm : pipeline.norms)
-      extra["pipeline"]["norms"].push_back(std::isfinite(norm) ? nlohmann::json(norm) : nlohmann::json());
+    extra["pipeline"] = json_of(executor_.pipeline_state());
   }
   state.extra = extra.dump();
   return state;
@@ -144,16 +165,7 @@ void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nloh
   executor_.start_at(step_);
   const bool was = extra.contains("pipeline");
   if (options_.parallel.is_async() && was) {
-    const nlohmann::json& stored = extra["pipeline"];
-    PipelineState state{stored.at("ahead"),
-                        stored.at("micros"),
-                        stored.at("stash"),
-                        stored.value("correction", "none"),
-                        stored.at("origin"),
-                        stored.at("started"),
-                        {}};
-    for (const nlohmann::json& norm : stored.value("norms", nlohmann::json::array()))
-      state.norms.push_back(norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>());
+    const PipelineState state = state_from(extra["pipeline"], executor_.pipeline_state());
     if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
   }
   if (was || options_.parallel.is_async())

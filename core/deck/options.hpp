@@ -126,8 +126,9 @@ struct ParallelOptions {
   enum class Placement { block, round_robin } placement = Placement::block;
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
   enum class ClipScope { global, stage, group, global_lagged } clip_scope = ClipScope::global;
-  int delay_scale = 1;           // asynchronous: forwards ahead of a stage, times the stages behind it
-  std::int64_t drain_every = 0;  // updates, 0 = never
+  std::vector<int> stage_layers;  // of each stage; empty: even parts
+  int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages behind it
+  std::int64_t drain_every = 0;   // updates, 0 = never
   enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
   struct Correction {  // what a stage does about its delay (core/delay_correction.hpp)
     DelayCorrection kind = DelayCorrection::none;

@@ -62,6 +62,24 @@ void read_correction(Deck& deck, const ScheduleOptions& schedule, ParallelOption
     deck.error(word_key, "needs parallel.stash = \"saved\"", "another correction");
 }
 
+// Layers of each stage, cut by hand.
+void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& parallel) {
+  constexpr const char* key = "parallel.stage_layers";
+  std::int64_t sum = 0;
+  for (const std::int64_t layers : deck.integers(key, {.min = 1, .max = 1 << 20})) {
+    parallel.stage_layers.push_back(static_cast<int>(layers));
+    sum += layers;
+  }
+  const std::size_t stages = parallel.stage_layers.size();
+  if (stages == 0) return;
+  if (stages != static_cast<std::size_t>(parallel.pp))
+    deck.error(key, fmt::format("{} numbers for parallel.pp = {} stages", stages, parallel.pp),
+               "one number for each stage, or []");
+  else if (sum != model.num_hidden_layers)
+    deck.error(key, fmt::format("{} layers in all", sum),
+               fmt::format("a sum of model.num_hidden_layers = {}", model.num_hidden_layers));
+}
+
 // Stages, their schedule, and what an asynchronous one needs beside.
 void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   using Parallel = ParallelOptions;
@@ -114,6 +132,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
   read_correction(deck, schedule, parallel);
   constexpr std::int64_t most_ranks = 1 << 20;
@@ -164,12 +183,11 @@ namespace {
 void require_pipeline(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (parallel.pp == 1) return;
-  if (options.model.tie_word_embeddings)
-    deck.error("model.tie_word_embeddings", "conflicts with parallel.pp > 1: first and last stage would share a matrix",
-               "false, or parallel.pp = 1");
   if (parallel.schedule == ParallelOptions::Schedule::zb_h1 && options.train.recompute)
     deck.error("train.recompute", "conflicts with parallel.schedule = \"zb-h1\"", "false");
   if (!parallel.is_async()) return;
+  if (options.model.tie_word_embeddings && parallel.stash != ParallelOptions::Stash::on)
+    deck.error("parallel.stash", "conflicts with model.tie_word_embeddings: both uses read the same version", "on");
   if (options.metrics.tensors_every > 0)
     deck.error("metrics.tensors_every", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (options.optimizer.qk_clip > 0)

@@ -196,8 +196,10 @@ void add_places(PipelineSchedule& schedule, const PipelineSetting& set) {
     raise(schedule.slots[at(s)], forwards[at(s)] - ends[at(s)]);
     if (s + 1 < set.stages) raise(schedule.activations[at(s)], forwards[at(s)] - ends[at(s + 1)]);
     if (s > 0) raise(schedule.gradients[at(s - 1)], backwards[at(s)] - ends[at(s - 1)]);
+    raise(schedule.tied_gradients, backwards.back() - ends.front());
     if (action.kind == (split ? ActionKind::backward_weight : ActionKind::backward)) ++ends[at(s)];
   }
+  schedule.tied_weights = 1 + update_delay(set, 0);
   for (int s = 0; s + 1 < set.stages; ++s) {
     raise(schedule.activations[at(s)], std::max(schedule.slots[at(s)], schedule.slots[at(s + 1)]));
     if (set.rank_of(s) != set.rank_of(s + 1)) raise(schedule.gradients[at(s)], schedule.slots[at(s)]);

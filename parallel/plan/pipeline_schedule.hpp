@@ -41,8 +41,9 @@ struct PipelineSchedule {
   std::vector<int> slots;                  // by stage: micro-batches in flight, at most
   // By boundary between stage s and the next: micro-batches whose activation, and gradient, must be held at a time.
   std::vector<int> activations, gradients;
-  double span = 0;    // units from the first action of an update to the last
-  double bubble = 0;  // idle share of all ranks in that time
+  int tied_weights = 1, tied_gradients = 1;  // likewise of tied embeddings: minibatches, and micro-batches
+  double span = 0;                           // units from the first action of an update to the last
+  double bubble = 0;                         // idle share of all ranks in that time
 };
 
 PipelineSchedule make_schedule(const PipelineSetting&);

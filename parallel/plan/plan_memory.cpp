@@ -96,6 +96,16 @@ std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& sch
   return bytes;
 }
 
+// What a tied embedding of so many elements takes on the way between first and last stage, on each side.
+std::size_t tie_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule, int number, std::size_t elements,
+                      const StorageWidth& width) {
+  const int last = pipe.stages - 1;
+  const bool once = pipe.rank_of(0) == pipe.rank_of(last);
+  if (last == 0 || !(number == 0 || (number == last && !once))) return 0;
+  return elements *
+         (at(schedule.tied_weights + 1) * width.compute + at(schedule.tied_gradients + 1) * width.accumulate);
+}
+
 void add(RankMemory& sum, const RankMemory& other) {
   ModelSize& size = sum.size;
   size.parameters += other.size.parameters;
@@ -141,6 +151,10 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
     common.size.stash = stash_bytes(
         pipe, schedule, local, number, options, width,
         part(at(batch.micro) * at(sequence) * static_cast<std::size_t>(options.model.hidden_size) * width.compute));
+    if (options.model.tie_word_embeddings)  // the first tensor of the first stage
+      common.size.stash += tie_bytes(
+          pipe, schedule, number,
+          static_cast<std::size_t>(local_shape(plan.stages[0].specs[0], options.model, plan.tp, 0).elements()), width);
     std::vector<RankMemory> ranks(in_stage, common);
     add_matrices(ranks, stage, local, options, width);
     add_rows(ranks, stage, options, width);

@@ -27,20 +27,23 @@ template <class Exec, class T>
 PipelineState Executor<Exec, T>::pipeline_state() const {
   static constexpr const char* stashes[] = {"on", "recompute", "saved"};
   const ParallelOptions& parallel = options_.parallel;
-  std::vector<double> norms;
+  PipelineState state;
+  state.ahead = schedule_.ahead;
+  for (const StagePlan& stage : plan_.stages) state.layers.push_back(stage.layers.begin);
+  state.micros = pipe_.micros;
+  state.stash = stashes[static_cast<int>(parallel.stash)];
+  state.correction = name(parallel.correction.kind);
+  state.origin = origin_;
+  state.started = started_;
   if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
     for (std::int64_t i = std::max(norms_from_, settled_ - lag()); i < settled_; ++i)
-      norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
-  return {
-      schedule_.ahead, pipe_.micros, stashes[static_cast<int>(parallel.stash)], name(parallel.correction.kind), origin_,
-      started_,        norms};
+      state.norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
+  return state;
 }
 
 template <class Exec, class T>
 bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
-  const PipelineState now = pipeline_state();
-  if (was.ahead != now.ahead || was.micros != now.micros || was.stash != now.stash || was.correction != now.correction)
-    return false;
+  if (!was.fits(pipeline_state())) return false;
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;

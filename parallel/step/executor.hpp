@@ -31,12 +31,17 @@ struct StepSums {
 
 // What an asynchronous pipeline in flight belongs to.
 struct PipelineState {
-  std::vector<int> ahead;  // by stage, in micro-batches
-  int micros = 0;          // of an update
+  std::vector<int> ahead;   // by stage, in micro-batches
+  std::vector<int> layers;  // first one of each stage
+  int micros = 0;           // of an update
   std::string stash, correction;
-  std::int64_t origin = 0;    // updates at which its delays began
-  bool started = false;       // something is in flight
-  std::vector<double> norms;  // of the last minibatches, where they clip later ones
+  std::int64_t origin = 0;                     // updates at which its delays began
+  bool started = false;                        // something is in flight
+  std::vector<double> norms;                   // of the last minibatches, where they clip later ones
+  bool fits(const PipelineState& now) const {  // what is in flight can go on there
+    return ahead == now.ahead && layers == now.layers && micros == now.micros && stash == now.stash &&
+           correction == now.correction;
+  }
 };
 
 // Who takes the steps.
@@ -162,6 +167,7 @@ class Executor {
   PipelineSchedule schedule_;
   ModelPart part_;
   std::vector<std::unique_ptr<Link<Exec, T>>> links_;  // by boundary
+  std::unique_ptr<Tie<Exec, T>> tie_;                  // null: no tied embeddings, or one stage
   std::vector<std::unique_ptr<StageRun<Exec, T>>> runs_;
   std::vector<std::size_t> run_of_stage_;  // by stage, where it is one of this rank's
   std::vector<std::size_t> first_tensor_;  // by stage, and one behind the last: places in whole_

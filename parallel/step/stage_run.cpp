@@ -1,11 +1,13 @@
 #include "parallel/step/stage_run.hpp"
 
+#include <utility>
+
 namespace sestina {
 
 template <class Exec, class T>
 StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const StagePlan& plan, const StagePlace& place,
                             const ModelPart& part, const PassSetting& setting, const RankLayout& layout,
-                            GroupOps<Exec>* group, StageGroups<Exec>* groups, Link<Exec, T>* in, Link<Exec, T>* out,
+                            GroupOps<Exec>* group, StageGroups<Exec>* groups, const StageLinks<Exec, T>& links,
                             Trace* trace)
     : exec_(exec),
       plan_(plan),
@@ -17,8 +19,9 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const Stag
       correction_(options.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
       own_output_(slots_.of(0).output),
-      in_(in),
-      out_(out),
+      in_(links.in),
+      out_(links.out),
+      tie_(links.tie),
       hooks_(*this, trace) {}
 
 template <class Exec, class T>
@@ -53,8 +56,32 @@ void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& token
   Activations<Exec, T>& slot = slots_.of(micro);
   if (in_) slot.bind_input(in_->receive_activation(micro));
   if (out_) slot.output = out_->activation_to_write(micro);
-  pass(weights_of(place_.version(micro / place_.micros)), slot, tokens);
+  const std::int64_t minibatch = micro / place_.micros;
+  const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
+  pass(weights, slot, tokens);
   if (out_) out_->send_activation(micro);
+  if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t minibatch) {
+  const Matrix<T, Exec> to = tie_->weights.to_write(minibatch);
+  convert<Exec, T, T>(exec_, {weights.embedding.data(), to.size()}, {to.data(), to.size()});
+  tie_->weights.send(exec_, minibatch);
+}
+
+// Ahead of a backward pass of the last stage: the head of the minibatch, and room for its gradient.
+template <class Exec, class T>
+void StageRun<Exec, T>::receive_head(std::int64_t micro) {
+  const std::int64_t minibatch = micro / place_.micros;
+  const Matrix<T, Exec> head =
+      in_update(micro) == 0 ? tie_->weights.receive(minibatch) : tie_->weights.place(minibatch);
+  stage_.bind_head(head, tie_->gradients.to_write(micro));
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
+  if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(micro), in_update(micro));
 }
 
 // The weights that the backward pass multiplies by; the slot is made ready for it.
@@ -62,6 +89,7 @@ template <class Exec, class T>
 const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, const TokenSlot<Exec>& tokens,
                                                             Activations<Exec, T>& slot) {
   const bool stashed = place_.stash == ParallelOptions::Stash::on;
+  if (receives_head()) receive_head(micro);
   const std::int64_t minibatch = micro / place_.micros;
   const Weights<Exec, T>* estimate = correction_.estimate(minibatch);
   const Weights<Exec, T>& weights = estimate  ? *estimate
@@ -82,6 +110,7 @@ const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, 
 template <class Exec, class T>
 void StageRun<Exec, T>::hand_down(std::int64_t micro, const Activations<Exec, T>& slot) {
   hooks_.span.end();
+  if (receives_head()) tie_->gradients.send(exec_, micro);
   if (!in_) return;
   const Matrix<T, Exec> gradient = in_->gradient_to_write(micro);
   convert<Exec, T, T>(exec_, {slot.gradient.data(), slot.gradient.size()}, {gradient.data(), gradient.size()});
@@ -92,6 +121,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
   Activations<Exec, T>& slot = slots_.of(micro);
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
+  begin_embedding_gradient(micro);
   stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
   hand_down(micro, slot);
 }
@@ -107,6 +137,7 @@ void StageRun<Exec, T>::backward_input(std::int64_t micro, const TokenSlot<Exec>
 template <class Exec, class T>
 void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.micro = in_update(micro);
+  begin_embedding_gradient(micro);
   hooks_.span.begin("backward weights", place_.number);
   stage_.backward_weight(stage_.weights(), slots_.of(micro), in_update(micro), hooks_);
   hooks_.span.end();
@@ -178,6 +209,11 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
   if (out_) slot.output = out_->activation_to_write(Link<Exec, T>::evaluation);
   stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks_);
   if (out_) out_->send_activation(Link<Exec, T>::evaluation);
+  constexpr std::int64_t evaluation = Link<Exec, T>::evaluation;
+  const bool newer = std::exchange(head_of_, updates_) != updates_;  // alike on both sides
+  if (sends_head() && newer) send_head(stage_.weights(), evaluation);
+  if (receives_head())
+    stage_.bind_head(newer ? tie_->weights.receive(evaluation) : tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
   return stage_.model().loss_sum(slot);
@@ -224,6 +260,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
 
 template <class Exec, class T>
 void StageRun<Exec, T>::weights_changed() {
+  head_of_ = -1;
   if (exchanges_) return exchanges_->weights_changed();
   stage_.weights_changed();
   exec_.fence("weights");

@@ -48,6 +48,13 @@ struct StagePlace {
   std::int64_t origin = 0;  // updates at which the delays began, from nothing
 };
 
+// What a stage exchanges with others; null where there is nothing.
+template <class Exec, class T>
+struct StageLinks {
+  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and behind
+  Tie<Exec, T>* tie = nullptr;                 // of the first and of the last
+};
+
 // What gradients are multiplied by: those of the layers' projections, and the rest.
 struct ClipScales {
   double projections = 1, rest = 1;
@@ -56,11 +63,9 @@ struct ClipScales {
 template <class Exec, class T>
 class StageRun {
  public:
-  // in, out: links to the stages before and behind, null at the ends of the pipeline. groups null: forward passes
-  // alone. All references must outlive it.
+  // groups null: forward passes alone. All references must outlive it.
   StageRun(const Exec&, const Options&, const StagePlan&, const StagePlace&, const ModelPart&, const PassSetting&,
-           const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, Link<Exec, T>* in, Link<Exec, T>* out,
-           Trace*);
+           const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, const StageLinks<Exec, T>&, Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);
   void backward(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
@@ -129,6 +134,12 @@ class StageRun {
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
+  // Tied embeddings, of a stage at either end of several.
+  bool sends_head() const { return tie_ && stage_.is_first(); }
+  bool receives_head() const { return tie_ && stage_.is_last(); }
+  void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
+  void receive_head(std::int64_t micro);
+  void begin_embedding_gradient(std::int64_t micro);
 
   Exec exec_;
   StagePlan plan_;
@@ -141,6 +152,8 @@ class StageRun {
   Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
   std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
   Link<Exec, T>*in_, *out_;
+  Tie<Exec, T>* tie_;
+  std::int64_t head_of_ = -1;  // updates in the table that was last sent for an evaluation
   Hooks hooks_;
   std::int64_t updates_ = 0;
 };

@@ -261,6 +261,15 @@ TEST(Options, CorrectionsOfDelaysSayWhatTheyNeed) {
             ParallelOptions::ClipScope::group);
 }
 
+TEST(Options, StagesAreCutByHand) {
+  const auto deck = [](const std::string& layers) { return "[parallel]\npp = 3\nstage_layers = " + layers + "\n"; };
+  EXPECT_EQ(read(deck("[1, 5, 2]")).parallel.stage_layers, (std::vector<int>{1, 5, 2}));
+  EXPECT_TRUE(read(deck("[]")).parallel.stage_layers.empty());
+  expect_error(deck("[4, 4]"), "parallel.stage_layers: 2 numbers for parallel.pp = 3 stages, got [4, 4]");
+  expect_error(deck("[4, 3, 2]"), "parallel.stage_layers: 9 layers in all, got [4, 3, 2], allowed a sum of");
+  expect_error(deck("[0, 4, 4]"), "parallel.stage_layers: out of range");
+}
+
 TEST(Options, AnAsynchronousPipelineKeepsItsDelaysOnAResume) {
   const auto changed = [](const std::string& now) {
     const auto deck = [](const std::string& text) {
