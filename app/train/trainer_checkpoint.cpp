@@ -69,6 +69,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
+  if (options_.checkpoint.drains && asynchronous()) drain_pipeline();
   wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
   drain_events();
@@ -84,6 +85,13 @@ void Trainer<Exec, T>::save() {
   write_loads();
   saved_step_ = step_;
   save_voted_ = false;
+}
+
+// What ran ahead of the updates runs again.
+template <class Exec, class T>
+void Trainer<Exec, T>::drain_pipeline() {
+  executor_.drain(step_);
+  open_data();
 }
 
 template <class Exec, class T>

@@ -186,6 +186,7 @@ CheckpointOptions CheckpointOptions::read(Deck& deck) {
   checkpoint.keep_every = deck.integer("checkpoint.keep_every", 0, not_negative);
   checkpoint.async = deck.boolean("checkpoint.async", true);
   checkpoint.staging_dir = deck.text("checkpoint.staging_dir", "");
+  checkpoint.drains = deck.choice("checkpoint.pipeline", "stash", {"stash", "drain"}) == "drain";
   checkpoint.verify_full = deck.choice("checkpoint.verify", "digest", {"digest", "full"}) == "full";
   return checkpoint;
 }

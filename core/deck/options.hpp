@@ -153,6 +153,7 @@ struct CheckpointOptions {
   bool async = true;
   std::string staging_dir;   // empty: none
   bool verify_full = false;  // verify = "full"
+  bool drains = false;       // pipeline = "drain": an asynchronous pipeline is empty at a save
   static CheckpointOptions read(Deck&);
 };
 

@@ -51,7 +51,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   norms_from_ = updates - static_cast<std::int64_t>(was.norms.size());
   for (std::size_t i = 0; i < was.norms.size(); ++i)
     norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
-  resumed_ = was.started || updates > was.origin;
+  resumed_ = true;
   if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
   started_ = restored_ = true;
@@ -62,11 +62,20 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
 template <class Exec, class T>
 std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
   std::vector<StateField> fields;
-  if (!options_.parallel.is_async() || !(started_ || options_.parallel.stash == ParallelOptions::Stash::on))
-    return fields;
+  if (!options_.parallel.is_async()) return fields;
   for (const auto& run : runs_)
-    for (StateField& field : run->in_flight_fields(groups_.grid, reading)) fields.push_back(std::move(field));
+    for (StateField& field : run->in_flight_fields(groups_.grid, started_, reading)) fields.push_back(std::move(field));
   return fields;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::drain(std::int64_t updates) {
+  for (auto& run : runs_) {
+    if (started_) run->drop_in_flight();
+    run->start_at(updates, updates);
+  }
+  origin_ = updates;
+  started_ = restored_ = false;
 }
 
 template <class Exec, class T>

@@ -80,6 +80,9 @@ class Executor {
   PipelineState pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
+  // Between updates, with all of them settled: an asynchronous pipeline is empty, and its delays begin anew; data are
+  // to go on behind the last update.
+  void drain(std::int64_t updates);
   // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
   StepEnd step(std::int64_t t, StepDriver&);
   // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; settled() has all.

@@ -137,6 +137,7 @@ StagePlace Executor<Exec, T>::place_of(int stage) const {
   place.slots = schedule_.slots[at(stage)];
   place.ahead = schedule_.ahead[at(stage)];
   place.ahead_before = stage > 0 ? schedule_.ahead[at(stage - 1)] : 0;
+  place.ahead_first = schedule_.ahead.front();
   place.delay = update_delay(pipe_, stage);
   place.split = pipe_.kind == ParallelOptions::Schedule::zb_h1;
   place.drain_every = options_.parallel.drain_every;

@@ -219,8 +219,22 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
   return stage_.model().loss_sum(slot);
 }
 
+// Others have sent, or will, all that their own forward passes made.
 template <class Exec, class T>
-std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool reading) const {
+void StageRun<Exec, T>::drop_in_flight() {
+  if (in_) {
+    for (std::int64_t micro = in_flight_end(place_.ahead); micro < in_flight_end(place_.ahead_before); ++micro)
+      in_->receive_activation(micro);
+    in_->restored(0);
+  }
+  if (receives_head())
+    for (std::int64_t minibatch = updates_; minibatch * place_.micros < in_flight_end(place_.ahead_first); ++minibatch)
+      tie_->weights.receive(minibatch);
+}
+
+template <class Exec, class T>
+std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool in_flight,
+                                                            bool reading) const {
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
   const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
@@ -229,7 +243,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
          versions_.fields(version, fmt::format("/run/pipeline/version_{}", updates_ - version), grid.dp_rank == 0))
       all.push_back(std::move(field));
   for (StateField& field : correction_.fields("/run/pipeline", grid.dp_rank == 0)) all.push_back(std::move(field));
-  if (place_.stash == ParallelOptions::Stash::on) return all;
+  if (place_.stash == ParallelOptions::Stash::on || !in_flight) return all;
   const std::int64_t first = updates_ * place_.micros;
   const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {
     StateField field;

@@ -22,6 +22,7 @@ struct StagePlace {
   int slots = 1;                             // micro-batches in flight
   int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
   int ahead_before = 0;                      // of the stage before
+  int ahead_first = 0;                       // of the first one
   bool split = false;                        // backward passes in two parts
   std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
   ParallelOptions::Stash stash = ParallelOptions::Stash::on;
@@ -89,9 +90,12 @@ class StageRun {
   }
   // The weights are there: what corrections know of the past is nothing, or was read.
   void start_corrections(bool read);
-  // What passes to come will read of the past, between updates: older weights, and without a stash the activations that
-  // went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those too that another rank saves.
-  std::vector<StateField> in_flight_fields(const ProcessGrid&, bool reading) const;
+  // Between updates: forward passes that went ahead are forgotten, here and on the way here, and delays begin anew.
+  void drop_in_flight();
+  // What passes to come will read of the past, between updates: older weights, and without a stash, where passes are in
+  // flight, the activations that went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those
+  // too that another rank saves.
+  std::vector<StateField> in_flight_fields(const ProcessGrid&, bool in_flight, bool reading) const;
   void restored() {  // they were read
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
   }

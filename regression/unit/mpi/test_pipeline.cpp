@@ -67,13 +67,23 @@ std::vector<float> pipeline_weights(Executor<Host, float>& run) {
   return all;
 }
 
-Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps) {
+// drain_at: updates after which the pipeline is emptied, 0: none.
+Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, int drain_at = 0) {
   Executor<Host, float> executor(Host(), run.options, ranks);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
   Trained result;
-  if (run.options.parallel.is_async()) {
+  if (drain_at > 0) {
+    SettlingDriver before(run.options, executor.share(), 0, result),
+        behind(run.options, executor.share(), drain_at, result);
+    for (int t = 1; t <= drain_at; ++t) executor.step(t, before);
+    executor.settle(before);
+    executor.drain(drain_at);
+    for (int t = drain_at + 1; t <= steps; ++t) executor.step(t, behind);
+    executor.settle(behind);
+    executor.finish_gather();
+  } else if (run.options.parallel.is_async()) {
     SettlingDriver driver(run.options, executor.share(), 0, result);
     for (int t = 1; t <= steps; ++t) executor.step(t, driver);
     executor.settle(driver);
@@ -108,7 +118,7 @@ void restore(Executor<Host, float>& run, const std::vector<StateField>& fields, 
 }
 
 // In one process: so many updates, and the rest in another executor, from state alone.
-Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps) {
+Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps, bool drains = false) {
   const auto alone = make_lone_communicator();
   Trained result;
   SavedState saved;
@@ -121,6 +131,7 @@ Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps) {
     SettlingDriver driver(run.options, first.share(), 0, result);
     for (int t = 1; t <= stop; ++t) first.step(t, driver);
     first.settle(driver);
+    if (drains) first.drain(stop);
     save(first, first.fields(), saved);
     save(first, first.in_flight_fields(false), saved);
     pipeline = first.pipeline_state();
@@ -362,6 +373,30 @@ TEST(Pipeline, TiedEmbeddingsOfAsynchronousStages) {
       expect_same(one, train_pipeline(world(), run, 8), fmt::format("{}, {}", name(kind), micro_batch));
       expect_same(one, stopped_and_resumed(run, 4, 8), "stopped and resumed");
     }
+}
+
+// Emptied at a save: as by parallel.drain_every, on any number of ranks, and as from the checkpoint.
+TEST(Pipeline, ASaveCanEmptyIt) {
+  for (const auto& [kind, optimizer] : {std::pair(Correction::none, "muon"), std::pair(Correction::prediction, "adamw"),
+                                        std::pair(Correction::pipemare, "adamw")})
+    for (const Stash stash : {Stash::on, Stash::recompute, Stash::saved})
+      for (const int micro_batch : {8, 4}) {
+        TrainingCase run = corrected_case(kind, optimizer, micro_batch);
+        if (kind == Correction::none)
+          run.options.parallel.stash = stash;
+        else if (stash != Stash::on)
+          continue;
+        run.options.model.tie_word_embeddings = run.options.parallel.stash == Stash::on;
+        SCOPED_TRACE(
+            fmt::format("{}, stash {}, micro-batches of {}", name(kind), static_cast<int>(stash), micro_batch));
+        const auto alone = make_lone_communicator();
+        const Trained one = train_pipeline(*alone, run, 8, 4);
+        EXPECT_FALSE(one.weights == train_in_one_process(run, 8).weights);
+        expect_same(one, train_pipeline(world(), run, 8, 4), "on many ranks");
+        expect_same(one, stopped_and_resumed(run, 4, 8, true), "stopped and resumed");
+        run.options.parallel.drain_every = 4;
+        expect_same(one, train_in_one_process(run, 8), "as drain_every");
+      }
 }
 
 // What an evaluation multiplies by is the newest matrix: the losses of a run without stages.
