@@ -86,13 +86,16 @@ struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::optional<double> lr_multiplier, weight_decay;
   std::optional<std::string> kind;  // "adamw" or optimizer.kind: overrides the routing by role
 };
-struct RefreshOptions {           // [optimizer.refresh]; every: MatrixOptions
-  bool stagger = false;           // matrix i at updates with (t + i) mod every = 0, not all at once
-  std::int64_t max_failures = 3;  // in a row, of one factor, before the run stops
-  bool asynchronous = false;      // mode = "async"; when results are put in place: MatrixOptions
-  int workers = 1, priority = 0;  // threads beside those that compute, and what is added to their nice value
-  std::vector<int> cores;         // that they may run on; empty: any
-  double timeout = 45;            // seconds that an update waits for a result that must be there
+struct RefreshOptions {  // [optimizer.refresh]; every: MatrixOptions
+  bool stagger = false;  // matrix i at updates with (t + i) mod every = 0, not all at once
+  enum class Budget { uniform, stage_aware, reversed } budget = Budget::uniform;  // parallel/plan/refresh_budget.hpp
+  double budget_power = 1;
+  std::int64_t count = 0, window = 0;  // one stage's share of it: refreshes in so many updates; 0: one in `every`
+  std::int64_t max_failures = 3;       // in a row, of one factor, before the run stops
+  bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
+  int workers = 1, priority = 0;       // threads beside those that compute, and what is added to their nice value
+  std::vector<int> cores;              // that they may run on; empty: any
+  double timeout = 45;                 // seconds that an update waits for a result that must be there
 };
 struct OptimizerOptions {
   std::string kind = "adamw";

@@ -9,6 +9,7 @@
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/plan_homes.hpp"
 #include "parallel/plan/plan_layout.hpp"
+#include "parallel/plan/refresh_budget.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
@@ -250,6 +251,7 @@ Plan make_plan(const Options& options) {
   plan.pp = options.parallel.pp;
   for (int stage = 0; stage < plan.pp; ++stage)
     plan.stages.push_back(plan_stage(options, stage_layers(options, stage)));
+  plan_refreshes(plan, options);
   add_ratios(plan, options.parallel);
   plan.collectives = collectives(plan, options);
   return plan;

@@ -28,7 +28,7 @@ class KlShampoo : public MatrixOptimizer<Space> {
     }
     ++updates_;
     update(lane, now, matrix);
-    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
     factors_.refresh(lane, {updates_, due}, {});
   }
 

@@ -31,7 +31,7 @@ class KlSoap : public MatrixOptimizer<Space> {
     }
     ++updates_;
     update(lane, now, matrix);
-    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
     factors_.refresh(lane, {updates_, due}, second_moment_);
   }
 

@@ -137,6 +137,10 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
       "rare", "");
   rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
   known.merge(keys_of(rare));
+  Deck shared;
+  shared.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"soap\"\nrefresh = {budget = \"reversed\"}\n",
+                  "shared out", "");
+  known.merge(keys_of(shared));
   for (const std::string correction : {"nesterov", "pipemare", "dc-asgd"}) {
     Deck deck;
     deck.add_text("[model]\npreset = \"llama-8m\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n" +

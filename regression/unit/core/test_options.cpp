@@ -261,6 +261,19 @@ TEST(Options, CorrectionsOfDelaysSayWhatTheyNeed) {
             ParallelOptions::ClipScope::group);
 }
 
+TEST(Options, RefreshesAreSharedOutAmongStages) {
+  const auto deck = [](const std::string& kind, const std::string& keys, const std::string& more = "") {
+    return "[optimizer]\nkind = \"" + kind + "\"\n" + more + "[optimizer.refresh]\n" + keys;
+  };
+  const RefreshOptions refresh = read(deck("soap", "budget = \"stage-aware\"\nbudget_power = 2\n")).optimizer.refresh;
+  EXPECT_EQ(refresh.budget, RefreshOptions::Budget::stage_aware);
+  EXPECT_EQ(refresh.budget_power, 2);
+  expect_error(deck("soap", "budget_power = 2\n"), "optimizer.refresh.budget_power: needs optimizer.refresh.budget");
+  expect_error(deck("apollo", "budget = \"reversed\"\n"), "optimizer.refresh.budget: kind = \"apollo\" has no refresh");
+  expect_error(deck("basis-rotation", "budget = \"reversed\"\n", "dialect = \"release\"\n"),
+               "optimizer.refresh.budget: conflicts with optimizer.dialect");
+}
+
 TEST(Options, StagesAreCutByHand) {
   const auto deck = [](const std::string& layers) { return "[parallel]\npp = 3\nstage_layers = " + layers + "\n"; };
   EXPECT_EQ(read(deck("[1, 5, 2]")).parallel.stage_layers, (std::vector<int>{1, 5, 2}));

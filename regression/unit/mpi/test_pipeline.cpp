@@ -303,6 +303,24 @@ TEST(Pipeline, SynchronousStagesClipByGroup) {
   expect_same(unlimited, train_in_one_process(run, 4), "without a limit");
 }
 
+// Refreshes more often where gradients are older.
+TEST(Pipeline, StagesRefreshAtTheirOwnPace) {
+  using Budget = RefreshOptions::Budget;
+  for (const char* kind : {"soap", "basis-rotation", "shampoo"}) {
+    TrainingCase run = corrected_case(Correction::none, kind, 8);
+    const Trained uniform = train_in_one_process(run, 9);
+    run.options.optimizer.refresh.budget = Budget::stage_aware;
+    const Trained one = train_in_one_process(run, 9);
+    EXPECT_FALSE(uniform.weights == one.weights) << kind;
+    expect_same(one, train_pipeline(world(), run, 9), kind);
+    expect_same(one, stopped_and_resumed(run, 4, 9), kind);
+    run.options.optimizer.refresh.budget = Budget::reversed;
+    EXPECT_FALSE(one.weights == train_in_one_process(run, 9).weights) << kind;
+    run.options.optimizer.refresh.budget_power = 0;
+    expect_same(uniform, train_in_one_process(run, 9), kind);
+  }
+}
+
 // Wherever stages are cut, synchronous ones give the same bits; asynchronous ones have their delays at other layers.
 TEST(Pipeline, StagesAreCutByHand) {
   TrainingCase run = pipeline_case("muon");
