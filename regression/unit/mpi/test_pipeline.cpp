@@ -444,6 +444,25 @@ TEST(Pipeline, TiedEmbeddingsAreEvaluatedAsTheyAre) {
   EXPECT_EQ(whole, losses(world(), run));
 }
 
+// An update that is withheld is a version like any other: the weights as they were, for passes that began under them.
+TEST(Pipeline, AWithheldUpdateKeepsItsVersion) {
+  const TrainingCase run = corrected_case(Correction::none, "adamw", 8);
+  const auto alone = make_lone_communicator();
+  Executor<Host, float> executor(Host(), run.options, *alone);
+  executor.initialise(5);
+  executor.weights_changed();
+  executor.start_at(0);
+  SampleDriver driver(run.options, executor.share(), 0);
+  for (int t = 1; t <= 5; ++t) executor.step(t, driver);
+  executor.run(0).withhold();
+  SavedState state;
+  save(executor, executor.model_fields(), state);
+  save(executor, executor.in_flight_fields(false), state);
+  const std::string name = "model.embed_tokens.weight";
+  EXPECT_EQ(state.at("/run/pipeline/version_1/" + name), state.at("/model/" + name));
+  EXPECT_NE(state.at("/run/pipeline/version_2/" + name), state.at("/model/" + name));
+}
+
 TEST(Pipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) {
   TrainingCase run = pipeline_case("muon");
   run.options.parallel.pp = world().size();
