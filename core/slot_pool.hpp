@@ -74,7 +74,6 @@ class SlotPool {
   }
   Slot& of(std::int64_t micro) { return slots_[static_cast<std::size_t>(micro) % slots_.size()]; }
   const Slot& of(std::int64_t micro) const { return slots_[static_cast<std::size_t>(micro) % slots_.size()]; }
-  int places() const { return static_cast<int>(slots_.size()); }
 
  private:
   std::vector<Slot> slots_;

@@ -87,11 +87,6 @@ void Stage<Exec, T>::set_dense(const std::string& weight, const Acc<T>* host) {
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::get_dense(const std::string& weight, Acc<T>* host) {
-  sestina::get_dense<Exec, T>(exec_, model_, find_formed<Exec, T>(weights_, weight), host);
-}
-
-template <class Exec, class T>
 Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
   Activations<Exec, T> slot = model_.make_slot();
   if (split) slot.split_backward(part(), setting_.micro_batch, setting_.sequence);

@@ -74,13 +74,11 @@ class Stage {
   void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
   // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>. They fence.
   void set_dense(const std::string& weight, const Acc<T>* host);
-  void get_dense(const std::string& weight, Acc<T>* host);
 
   std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
   void weights_changed() { arena_.round_weights(exec_); }  // master weights were written: rounds the compute weights
 
   LayerRange range() const { return model_.range(); }
-  bool is_first() const { return range().begin == 0; }
   bool is_last() const { return range().end == static_cast<int>(model_.config().num_hidden_layers); }
   const ModelPart& part() const { return model_.part(); }
   Transformer<Exec, T>& model() { return model_; }

@@ -31,7 +31,6 @@ class WeightVersions {
     return spec.is_vector() ? Vector<Acc<T>, Exec>(vector(version, i), elements(spec)) : Vector<Acc<T>, Exec>();
   }
   int depth() const { return static_cast<int>(views_.size()); }
-  std::size_t bytes() const { return matrices_.size() * sizeof(T) + vectors_.size() * sizeof(Acc<T>); }
 
   // The copy of a version as state, "<prefix>/<HF name>": what this rank computes with. saved: by this rank, where
   // several hold the same.

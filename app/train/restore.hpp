@@ -1,4 +1,4 @@
-// Weights and state from a checkpoint or an HF folder into a session.
+// Weights and state from a checkpoint or an HF folder into an executor.
 #pragma once
 #include <string>
 

@@ -182,7 +182,7 @@ bool Trainer<Exec, T>::accept(const StepSums& sums) {
   loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
-  if (several() && stop_voted() && !options_.parallel.is_async()) return false;
+  if (several() && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
 }

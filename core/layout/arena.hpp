@@ -68,9 +68,6 @@ class Arena {
   }
   A* vector(std::size_t i) const { return value(i); }
   void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
-  std::size_t frozen_bytes(std::size_t i) const {
-    return elements(specs_[i]) * frozen_width(specs_[i], sizeof(T), sizeof(A));
-  }
   // Its first byte, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
     return specs_[i].is_vector() ? static_cast<void*>(vector(i)) : static_cast<void*>(matrix(i));

@@ -1,5 +1,5 @@
 // Low-rank adaptation (Hu et al. 2021) as a form of weights: W = W0 + (alpha / rank) B A, W0 frozen
-// (core/model/lora.cpp).
+// (core/model/lora_linear.cpp).
 #include "core/layout/lora_form.hpp"
 
 #include <algorithm>

@@ -44,7 +44,8 @@ class Play {
  private:
   struct Progress {
     int ahead = 0, forwards = 0, backwards = 0, weights = 0;
-    bool updated = false;
+    bool updated = false, is_stale = true;
+    std::optional<Action> next;                     // what it can begin first
     std::vector<double> forward_end, backward_end;  // by micro-batch
   };
 
@@ -52,19 +53,30 @@ class Play {
   bool is_split() const { return set_.kind == Kind::zb_h1; }
   int chunks() const { return set_.stages / set_.ranks; }
 
-  // The action that can begin first; of those, backwards before forwards before weight parts.
-  std::optional<Action> next() const {
-    std::optional<Action> best = choose(true);
-    return best ? best : choose(false);
-  }
-  std::optional<Action> choose(bool limited) const {
-    std::optional<Action> best;
+  // The action that can begin first; of those, backwards before forwards before weight parts. What a stage can begin
+  // changes with its rank and with its neighbours alone.
+  std::optional<Action> next() {
     for (int s = 0; s < set_.stages; ++s)
-      for (const ActionKind kind :
-           {ActionKind::update, backward_kind(), ActionKind::forward, ActionKind::backward_weight}) {
-        const std::optional<Action> action = possible(kind, s, limited);
-        if (action && (!best || before(*action, *best))) best = action;
-      }
+      if (stages_[at(s)].is_stale) choose(s, true);
+    std::optional<Action> best = first_of_all();
+    if (best) return best;
+    for (int s = 0; s < set_.stages; ++s) choose(s, false);  // a limit would stop the pipeline for good
+    return first_of_all();
+  }
+  void choose(int s, bool limited) {
+    Progress& stage = stages_[at(s)];
+    stage.next.reset();
+    for (const ActionKind kind :
+         {ActionKind::update, backward_kind(), ActionKind::forward, ActionKind::backward_weight}) {
+      const std::optional<Action> action = possible(kind, s, limited);
+      if (action && (!stage.next || before(*action, *stage.next))) stage.next = action;
+    }
+    stage.is_stale = !limited;
+  }
+  std::optional<Action> first_of_all() const {
+    std::optional<Action> best;
+    for (const Progress& stage : stages_)
+      if (stage.next && (!best || before(*stage.next, *best))) best = stage.next;
     return best;
   }
   ActionKind backward_kind() const { return is_split() ? ActionKind::backward_input : ActionKind::backward; }
@@ -159,6 +171,9 @@ class Play {
   void finish(const Action& action) {
     Progress& stage = stages_[at(action.stage)];
     free_[at(set_.rank_of(action.stage))] = action.end;
+    for (int s = 0; s < set_.stages; ++s)
+      if (set_.rank_of(s) == set_.rank_of(action.stage) || std::abs(s - action.stage) == 1)
+        stages_[at(s)].is_stale = true;
     switch (action.kind) {
       case ActionKind::forward:
         stage.forward_end[at(stage.forwards++)] = action.end;
@@ -233,17 +248,22 @@ int update_delay(const PipelineSetting& setting, int stage) {
   return (ahead + setting.micros - 1) / setting.micros;
 }
 
-HeldWeights held_weights(const ParallelOptions& parallel, const PipelineSetting& setting, int stage) {
-  using Correction = ParallelOptions::DelayCorrection;
-  const int delay = update_delay(setting, stage);
-  HeldWeights held;
-  if (delay == 0) return held;
-  const int ahead = setting.delay_scale * (setting.stages - 1 - stage);
-  held.versions = parallel.stash == ParallelOptions::Stash::on ? delay : ahead % setting.micros != 0 ? 1 : 0;
-  held.versions += parallel.correction.kind == Correction::prediction ? 1 : 0;
-  held.velocity = parallel.correction.kind == Correction::pipemare;
-  held.estimates = held.velocity ? 1 : 0;
-  return held;
+StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& schedule,
+                       const ParallelOptions& parallel, int stage) {
+  StagePlace place;
+  place.number = stage;
+  place.micros = setting.micros;
+  place.slots = schedule.slots[at(stage)];
+  place.ahead = schedule.ahead[at(stage)];
+  place.ahead_before = stage > 0 ? schedule.ahead[at(stage - 1)] : 0;
+  place.ahead_first = schedule.ahead.front();
+  place.delay = update_delay(setting, stage);
+  place.split = setting.kind == Kind::zb_h1;
+  place.drain_every = parallel.drain_every;
+  place.stash = parallel.stash;
+  place.correction = parallel.correction.kind;
+  if (place.correction == ParallelOptions::DelayCorrection::pipemare) place.warmup = parallel.correction.warmup;
+  return place;
 }
 
 std::vector<std::string> draw(const PipelineSchedule& schedule, int columns) {

@@ -5,6 +5,7 @@
 // Sources: GPipe (Huang et al. 2019), 1F1B (PipeDream-flush, Narayanan et al. 2021), interleaved 1F1B (Megatron-LM),
 // zero-bubble H1 (Qi et al. 2024), asynchronous 1F1B (PipeDream, Narayanan et al. 2019). No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -52,14 +53,50 @@ PipelineSchedule make_schedule(const PipelineSetting&);
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
 int update_delay(const PipelineSetting&, int stage);
 
-// What a stage of so many updates' delay holds beside its newest weights, as copies of what is computed with:
-// for backward passes to come; without a stash one, where an update can come between two forward passes that read the
-// same version; predictions, the newest too; PipeMare's estimate of earlier weights.
-struct HeldWeights {
-  int versions = 0, estimates = 0;
-  bool velocity = false;  // and the mean movement, in the type of sums
+// How a stage stands in its pipeline.
+struct StagePlace {
+  int number = 0;                            // of the stage
+  int micros = 1;                            // of an update, on this rank
+  int slots = 1;                             // micro-batches in flight
+  int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
+  int ahead_before = 0;                      // of the stage before
+  int ahead_first = 0;                       // of the first one
+  bool split = false;                        // backward passes in two parts
+  std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
+  ParallelOptions::Stash stash = ParallelOptions::Stash::on;
+  ParallelOptions::DelayCorrection correction = ParallelOptions::DelayCorrection::none;
+
+  bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
+  // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
+  // come between two forward passes that read the same version; predictions, the newest too.
+  int versions() const {
+    const int predicted = delay > 0 && correction == ParallelOptions::DelayCorrection::prediction ? 1 : 0;
+    if (stash == ParallelOptions::Stash::on) return delay + predicted;
+    return ahead % micros != 0 ? 1 : 0;
+  }
+  // PipeMare: one more, the estimate of earlier weights, and the mean movement in the type of sums.
+  bool estimates() const { return delay > 0 && correction == ParallelOptions::DelayCorrection::pipemare; }
+  // The pipeline drains before the first minibatch of each segment.
+  std::int64_t segment(std::int64_t minibatch) const {
+    if (minibatch < warmup) return minibatch;
+    return std::max(warmup, drain_every > 0 ? minibatch / drain_every * drain_every : 0);
+  }
+  bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
+  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
+  std::int64_t in_flight_end(std::int64_t updates, int ahead_of_it) const {
+    const std::int64_t end = updates * micros + ahead_of_it;
+    for (std::int64_t minibatch = updates; minibatch * micros < end; ++minibatch)
+      if (drains_before(minibatch)) return minibatch * micros;
+    return end;
+  }
+  // Updates in the weights that the forward pass of a minibatch reads.
+  std::int64_t version(std::int64_t minibatch) const {
+    return std::max({origin, segment(minibatch), minibatch - delay});
+  }
+  std::int64_t origin = 0;  // updates at which the delays began, from nothing
 };
-HeldWeights held_weights(const ParallelOptions&, const PipelineSetting&, int stage);
+
+StagePlace stage_place(const PipelineSetting&, const PipelineSchedule&, const ParallelOptions&, int stage);
 
 // One row for each rank, one column for a unit of time: digits of micro-batches in forwards, letters in backwards.
 std::vector<std::string> draw(const PipelineSchedule&, int columns);

@@ -78,16 +78,15 @@ namespace {
 
 // Copies of weights for passes that began under them, and the tensors between this stage and the next one.
 // local: of the stage's tensors; boundary: bytes of one such tensor.
-std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule,
-                        const std::vector<TensorSpec>& local, int number, const Options& options,
-                        const StorageWidth& width, std::size_t boundary) {
-  const HeldWeights held = held_weights(options.parallel, pipe, number);
+std::size_t stash_bytes(const PipelineSetting& pipe, const PipelineSchedule& schedule, const StagePlace& place,
+                        const std::vector<TensorSpec>& local, const StorageWidth& width, std::size_t boundary) {
+  const int number = place.number;
   std::size_t copy = 0, sums = 0;
   for (const TensorSpec& spec : local) {
     copy += static_cast<std::size_t>(spec.elements()) * (spec.is_vector() ? width.accumulate : width.compute);
     sums += static_cast<std::size_t>(spec.elements()) * width.accumulate;
   }
-  std::size_t bytes = at(held.versions + held.estimates) * copy + (held.velocity ? sums : 0);
+  std::size_t bytes = at(place.versions()) * copy + (place.estimates() ? copy + sums : 0);
   if (number + 1 < pipe.stages)  // each with a place for evaluation
     bytes += boundary * at(schedule.activations[at(number)] + schedule.gradients[at(number)] + 2);
   const bool from_another = number > 0 && pipe.rank_of(number - 1) != pipe.rank_of(number);
@@ -136,8 +135,7 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
     const ModelPart whole = model_part(options.model, 1, 0);
     const int sequence = options.data.sequence_length;
     const auto part = [&](std::size_t bytes) { return (bytes + at(plan.tp) - 1) / at(plan.tp); };
-    const bool recomputes =
-        options.parallel.stash == ParallelOptions::Stash::recompute && update_delay(pipe, number) > 0;
+    const StagePlace place = stage_place(pipe, schedule, options.parallel, number);
     RankMemory common;
     common.size.gradients = arena_layout(local).elements * width.accumulate;
     (width.shared() ? common.size.master : common.size.weights) =
@@ -146,10 +144,10 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
     common.size.weights += frozen;
     common.size.activations =
         part(slot_bytes(whole, stage.layers, batch.micro, sequence, width, options.train.recompute)) *
-        at(recomputes ? 1 : schedule.slots[at(number)]);
+        at(place.recomputes() ? 1 : place.slots);
     common.size.workspace = part(scratch_bytes(whole, batch.micro, sequence, width));
     common.size.stash = stash_bytes(
-        pipe, schedule, local, number, options, width,
+        pipe, schedule, place, local, width,
         part(at(batch.micro) * at(sequence) * static_cast<std::size_t>(options.model.hidden_size) * width.compute));
     if (options.model.tie_word_embeddings)  // the first tensor of the first stage
       common.size.stash += tie_bytes(

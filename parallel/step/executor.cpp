@@ -4,6 +4,7 @@
 #include <numeric>
 
 namespace sestina {
+
 template <class Exec, class T>
 void Executor<Exec, T>::initialise(std::uint64_t seed) {
   for (auto& run : runs_) {
@@ -89,8 +90,10 @@ StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
   if (!is_async)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
-  if (is_async) note_step(driver);
-  if (is_async) return StepEnd::updated;
+  if (is_async) {
+    note_step(driver);
+    return StepEnd::updated;
+  }
   if (!driver.accept(sums_)) return StepEnd::refused;
   driver.before_update();
   update_all(t, driver);
@@ -126,11 +129,9 @@ bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
         forward(action, driver);
         break;
       case ActionKind::backward:
+      case ActionKind::backward_input:
         run.backward(micro, tokens_->of(micro), scale_);
         if (pipe_.stages == 1 && ++passes < pipe_.micros && driver.interrupted()) return false;
-        break;
-      case ActionKind::backward_input:
-        run.backward_input(micro, tokens_->of(micro), scale_);
         break;
       case ActionKind::backward_weight:
         run.backward_weight(micro);
@@ -186,52 +187,6 @@ void Executor<Exec, T>::complete_sums() {
 }
 
 template <class Exec, class T>
-int Executor<Exec, T>::lag() const {
-  return options_.parallel.delay_scale * (pipe_.stages - 1) + 1;
-}
-
-// What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
-template <class Exec, class T>
-void Executor<Exec, T>::note_step(StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2;
-  if (!notes_) notes_ = std::make_unique<LaggedGather>(world_, own + driver.note_count(), lag());
-  double* mine = notes_->mine();
-  std::fill_n(mine, own, 0.0);
-  for (std::size_t i = 0; i < runs_.size(); ++i) mine[runs_[i]->place().number] = std::pow(stage_norm(i), 2);
-  mine[own - 2] = sums_.loss;
-  mine[own - 1] = sums_.weights_finite ? 0 : 1;
-  driver.note(mine + own);
-  if (const double* all = notes_->push()) settle_one(all, driver);
-}
-
-// One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
-template <class Exec, class T>
-StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const {
-  const std::size_t own = at(pipe_.stages) + 2;
-  const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
-  StepSums sums;
-  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
-  sums.norm = std::sqrt(sums.norm);
-  sums.loss = of(pipe_.stages - 1)[own - 2];
-  for (int rank = 0; rank < world_.size(); ++rank)
-    if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
-  return sums;
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
-  const StepSums sums = sums_in(all, stride);
-  norms_[static_cast<std::size_t>(settled_ % lag())] = sums.norm;
-  driver.settled(++settled_, sums, all + own, stride);
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::settle(StepDriver& driver) {
-  while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
-}
-
-template <class Exec, class T>
 double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
   const auto place = [&](int stage) { return whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_[at(stage)]); };
   return std::sqrt(std::accumulate(place(run.place().number), place(run.place().number + 1), 0.0));
@@ -245,19 +200,6 @@ double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run, bool projections
   for (std::size_t i = 0; i < specs.size(); ++i)
     if (specs[i].is_projection() == projections) squares += whole_[first + i];
   return std::sqrt(squares);
-}
-
-// Of the minibatch lag() before this one: every rank has sent its part before it began this one's last forward pass.
-// None at the beginning of a run.
-template <class Exec, class T>
-std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, StepDriver& driver) {
-  const std::int64_t then = minibatch - lag();
-  if (options_.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
-    return std::nullopt;
-  if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
-  const double* all = notes_->peek();
-  SESTINA_REQUIRE(all && then == settled_, "the norm of minibatch {} at minibatch {}", then, minibatch);
-  return sums_in(all, at(pipe_.stages) + 2 + driver.note_count()).norm;
 }
 
 template <class Exec, class T>

@@ -133,7 +133,6 @@ class Executor {
   void make_groups(Communicator& world);
   void make_links();
   void make_stage(int number, bool training);
-  StagePlace place_of(int stage) const;
   StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
 
   bool run_actions(StepDriver&, std::int64_t t);

@@ -27,7 +27,7 @@ Options without_owners(Options options) {
 
 BatchShare batch_share(const Options& options, int dp_rank) {
   BatchShare share;
-  share.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
+  share.micro_batch = pass_setting(options).micro_batch;
   share.all = options.train.global_batch / share.micro_batch;
   share.first = share.all * dp_rank / options.parallel.dp;
   share.count = share.all * (dp_rank + 1) / options.parallel.dp - share.first;
@@ -130,25 +130,6 @@ void Executor<Exec, T>::make_links() {
 }
 
 template <class Exec, class T>
-StagePlace Executor<Exec, T>::place_of(int stage) const {
-  StagePlace place;
-  place.number = stage;
-  place.micros = pipe_.micros;
-  place.slots = schedule_.slots[at(stage)];
-  place.ahead = schedule_.ahead[at(stage)];
-  place.ahead_before = stage > 0 ? schedule_.ahead[at(stage - 1)] : 0;
-  place.ahead_first = schedule_.ahead.front();
-  place.delay = update_delay(pipe_, stage);
-  place.split = pipe_.kind == ParallelOptions::Schedule::zb_h1;
-  place.drain_every = options_.parallel.drain_every;
-  if (options_.parallel.correction.kind == ParallelOptions::DelayCorrection::pipemare)
-    place.warmup = options_.parallel.correction.warmup;
-  place.stash = options_.parallel.stash;
-  place.versions = held_weights(options_.parallel, pipe_, stage).versions;
-  return place;
-}
-
-template <class Exec, class T>
 void Executor<Exec, T>::make_stage(int number, bool training) {
   const ProcessGrid& grid = groups_.grid;
   StagePlan plan = plan_.stages[at(number)];
@@ -162,7 +143,7 @@ void Executor<Exec, T>::make_stage(int number, bool training) {
   if (number > 0) links.in = links_[at(number - 1)].get();
   if (number + 1 < pipe_.stages) links.out = links_[at(number)].get();
   if (links.in == nullptr || links.out == nullptr) links.tie = tie_.get();
-  StagePlace place = place_of(number);
+  StagePlace place = stage_place(pipe_, schedule_, options_.parallel, number);
   if (!training) place.slots = 1;
   runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, options_, plan, place, part_, setting_, layout,
                                                       groups_.tensor.get(), training ? &groups_ : nullptr, links,

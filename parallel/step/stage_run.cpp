@@ -15,7 +15,7 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const Stag
       stage_(exec, part, plan.layers, setting, layout, group, groups != nullptr),
       exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, options, plan_, *groups, stage_, trace)
                         : nullptr),
-      versions_(part.config, plan.layers, stage_.arena(), place.versions),
+      versions_(part.config, plan.layers, stage_.arena(), place.versions()),
       correction_(options.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
       own_output_(slots_.of(0).output),
@@ -121,16 +121,12 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
   Activations<Exec, T>& slot = slots_.of(micro);
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
-  begin_embedding_gradient(micro);
-  stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
-  hand_down(micro, slot);
-}
-
-template <class Exec, class T>
-void StageRun<Exec, T>::backward_input(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
-  Activations<Exec, T>& slot = slots_.of(micro);
-  const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
-  stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  if (place_.split) {
+    stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  } else {
+    begin_embedding_gradient(micro);
+    stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  }
   hand_down(micro, slot);
 }
 

@@ -2,7 +2,6 @@
 // of the micro-batches in flight, and the older versions of its weights. Its three actions, forward, backward and
 // update, are what the executor's lists are made of. Micro-batches are numbered on through the run.
 #pragma once
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -14,40 +13,6 @@
 #include "parallel/step/stage_exchanges.hpp"
 
 namespace sestina {
-
-// How a stage stands in its pipeline.
-struct StagePlace {
-  int number = 0;                            // of the stage
-  int micros = 1;                            // of an update, on this rank
-  int slots = 1;                             // micro-batches in flight
-  int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
-  int ahead_before = 0;                      // of the stage before
-  int ahead_first = 0;                       // of the first one
-  bool split = false;                        // backward passes in two parts
-  std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
-  ParallelOptions::Stash stash = ParallelOptions::Stash::on;
-  int versions = 0;  // of the weights that are held beside the newest (held_weights)
-
-  bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
-  // The pipeline drains before the first minibatch of each segment.
-  std::int64_t segment(std::int64_t minibatch) const {
-    if (minibatch < warmup) return minibatch;
-    return std::max(warmup, drain_every > 0 ? minibatch / drain_every * drain_every : 0);
-  }
-  bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
-  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
-  std::int64_t in_flight_end(std::int64_t updates, int ahead_of_it) const {
-    const std::int64_t end = updates * micros + ahead_of_it;
-    for (std::int64_t minibatch = updates; minibatch * micros < end; ++minibatch)
-      if (drains_before(minibatch)) return minibatch * micros;
-    return end;
-  }
-  // Updates in the weights that the forward pass of a minibatch reads.
-  std::int64_t version(std::int64_t minibatch) const {
-    return std::max({origin, segment(minibatch), minibatch - delay});
-  }
-  std::int64_t origin = 0;  // updates at which the delays began, from nothing
-};
 
 // What a stage exchanges with others; null where there is nothing.
 template <class Exec, class T>
@@ -69,8 +34,8 @@ class StageRun {
            const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, const StageLinks<Exec, T>&, Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);
+  // Of a stage whose backward passes are in two parts: the first of them, which backward_weight follows.
   void backward(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
-  void backward_input(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
   void backward_weight(std::int64_t micro);
   // Update number t, of weights that have seen t - 1.
   void update(std::int64_t t, double factor, const ClipScales&);
@@ -139,7 +104,7 @@ class StageRun {
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
   // Tied embeddings, of a stage at either end of several.
-  bool sends_head() const { return tie_ && stage_.is_first(); }
+  bool sends_head() const { return tie_ && place_.number == 0; }
   bool receives_head() const { return tie_ && stage_.is_last(); }
   void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
   void receive_head(std::int64_t micro);

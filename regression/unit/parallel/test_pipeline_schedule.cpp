@@ -103,9 +103,10 @@ TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
 TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
   const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
   ParallelOptions parallel;
+  const auto place = [&](int s) { return stage_place(setting, make_schedule(setting), parallel, s); };
   const auto versions = [&] {
     std::vector<int> all;
-    for (int s = 0; s < 4; ++s) all.push_back(held_weights(parallel, setting, s).versions);
+    for (int s = 0; s < 4; ++s) all.push_back(place(s).versions());
     return all;
   };
   using Correction = ParallelOptions::DelayCorrection;
@@ -116,9 +117,8 @@ TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
   parallel.stash = ParallelOptions::Stash::saved;
   EXPECT_EQ(versions(), (std::vector<int>{1, 0, 1, 0}));  // where updates come inside a minibatch's forwards
   parallel.correction.kind = Correction::pipemare;
-  EXPECT_TRUE(held_weights(parallel, setting, 1).velocity);
-  EXPECT_EQ(held_weights(parallel, setting, 1).estimates, 1);
-  EXPECT_FALSE(held_weights(parallel, setting, 3).velocity);
+  EXPECT_TRUE(place(1).estimates());
+  EXPECT_FALSE(place(3).estimates());
 }
 
 TEST(PipelineSchedule, IsDrawnRankByRank) {
