@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "core/model/initialise.hpp"
+#include "kernels/blas/tree_sum.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
 namespace {
@@ -123,6 +125,31 @@ template <class Exec, class T>
 void Stage<Exec, T>::backward_weight(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, int micro,
                                      BlockHooks& hooks) {
   model_.backward_weight(weights, slot, adds(micro), gradients_, hooks);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient) {
+  weights_.head = head;
+  gradients_.head = gradient;
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const {
+  const Vector<const Acc<T>, Exec> from(of_head.data(), of_head.size());
+  const Vector<Acc<T>, Exec> to(gradients_.embedding.data(), gradients_.embedding.size());
+  if (adds(micro))
+    add_to<Exec, Acc<T>>(exec_, from, to);
+  else
+    convert<Exec, Acc<T>, Acc<T>>(exec_, from, to);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::scale_gradients(double projections, double rest) const {
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    const TensorHolding& tensor = arena_.layout().tensors[i];
+    if (!tensor.whole.trainable || tensor.owned_rows() == 0) continue;
+    scale_values<Exec>(exec_, tensor.whole.is_projection() ? projections : rest, arena_.owned_gradient(i));
+  }
 }
 
 template <class Exec, class T>

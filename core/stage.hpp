@@ -50,10 +50,16 @@ class Stage {
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, int micro, BlockHooks&);
+  // Tied embeddings, where first and last stage are two. Last, ahead of losses and backward passes: the head (V, D),
+  // and where the head's gradient of one micro-batch goes. First, ahead of a backward pass: what went there.
+  void bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient);
+  void begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const;
   using Part = typename AccumulationTree<Exec, T>::Part;
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
   }
+  // Behind the sums of squares: gradients that are owned here, times a factor for projections and one for the rest.
+  void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
     if (qk_clip_) qk_clip_->start_step(exec_);
   }

@@ -21,6 +21,15 @@ class WeightVersions {
   const Weights<Exec, T>& of(std::int64_t version) const {  // one of the last `depth` that were kept
     return views_[place(version)];
   }
+  // Those of tensor i of the arena, flat: one of the two is empty.
+  Vector<T, Exec> matrix_of(std::int64_t version, std::size_t i) const {
+    const TensorSpec& spec = arena_.specs()[i];
+    return spec.is_vector() ? Vector<T, Exec>() : Vector<T, Exec>(matrix(version, i), elements(spec));
+  }
+  Vector<Acc<T>, Exec> vector_of(std::int64_t version, std::size_t i) const {
+    const TensorSpec& spec = arena_.specs()[i];
+    return spec.is_vector() ? Vector<Acc<T>, Exec>(vector(version, i), elements(spec)) : Vector<Acc<T>, Exec>();
+  }
   int depth() const { return static_cast<int>(views_.size()); }
 
   // The copy of a version as state, "<prefix>/<HF name>": what this rank computes with. saved: by this rank, where
@@ -31,6 +40,7 @@ class WeightVersions {
   // First element of tensor i (of the arena) in a copy.
   T* matrix(std::int64_t version, std::size_t i) const { return matrices_.data() + matrix_at(version, i); }
   Acc<T>* vector(std::int64_t version, std::size_t i) const { return vectors_.data() + vector_at(version, i); }
+  static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
   std::size_t place(std::int64_t version) const { return static_cast<std::size_t>(version) % views_.size(); }
   std::size_t matrix_at(std::int64_t version, std::size_t i) const {
     return place(version) * matrices_in_one_ + offset_[i];

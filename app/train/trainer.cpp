@@ -91,6 +91,11 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
   executor_.weights_changed();
   if (options_.metrics.tensors_every > 0)
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
+  open_data();
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::open_data() {
   const BatchShare& share = executor_.share();
   const auto B = static_cast<std::uint64_t>(share.micro_batch);
   loader_ =

@@ -68,6 +68,8 @@ class Trainer final : StepDriver {
   void drain_events();
   bool stop_voted();  // on all ranks together
   void load();
+  void open_data();       // from the next sample on
+  void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update

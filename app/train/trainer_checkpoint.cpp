@@ -1,6 +1,8 @@
 // The trainer's checkpoints: saved between updates, and read back at the start.
 #include <spdlog/spdlog.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -9,6 +11,33 @@
 #include "app/train/trainer.hpp"
 
 namespace sestina {
+namespace {
+
+nlohmann::json json_of(const PipelineState& pipeline) {
+  nlohmann::json all{{"ahead", pipeline.ahead},    {"layers", pipeline.layers},         {"micros", pipeline.micros},
+                     {"stash", pipeline.stash},    {"correction", pipeline.correction}, {"origin", pipeline.origin},
+                     {"started", pipeline.started}};
+  for (const double norm : pipeline.norms)  // JSON has no word for what is not finite
+    all["norms"].push_back(std::isfinite(norm) ? nlohmann::json(norm) : nlohmann::json());
+  return all;
+}
+
+// like: of this run, whose stages are cut as those of a checkpoint that does not say it.
+PipelineState state_from(const nlohmann::json& stored, const PipelineState& like) {
+  PipelineState state;
+  state.ahead = stored.at("ahead").get<std::vector<int>>();
+  state.layers = stored.value("layers", like.layers);
+  state.micros = stored.at("micros");
+  state.stash = stored.at("stash");
+  state.correction = stored.value("correction", "none");
+  state.origin = stored.at("origin");
+  state.started = stored.at("started");
+  for (const nlohmann::json& norm : stored.value("norms", nlohmann::json::array()))
+    state.norms.push_back(norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>());
+  return state;
+}
+
+}  // namespace
 
 template <class Exec, class T>
 RunState Trainer<Exec, T>::run_state() const {
@@ -23,12 +52,7 @@ RunState Trainer<Exec, T>::run_state() const {
   state.loss = loss_;
   nlohmann::json extra{{"skipped", skipped_}};
   if (options_.parallel.is_async()) {
-    const PipelineState pipeline = executor_.pipeline_state();
-    extra["pipeline"] = {{"ahead", pipeline.ahead},
-                         {"micros", pipeline.micros},
-                         {"stash", pipeline.stash},
-                         {"origin", pipeline.origin},
-                         {"started", pipeline.started}};
+    extra["pipeline"] = json_of(executor_.pipeline_state());
   }
   state.extra = extra.dump();
   return state;
@@ -45,6 +69,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
+  if (options_.checkpoint.drains && asynchronous()) drain_pipeline();
   wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
   drain_events();
@@ -60,6 +85,13 @@ void Trainer<Exec, T>::save() {
   write_loads();
   saved_step_ = step_;
   save_voted_ = false;
+}
+
+// What ran ahead of the updates runs again.
+template <class Exec, class T>
+void Trainer<Exec, T>::drain_pipeline() {
+  executor_.drain(step_);
+  open_data();
 }
 
 template <class Exec, class T>
@@ -141,9 +173,7 @@ void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nloh
   executor_.start_at(step_);
   const bool was = extra.contains("pipeline");
   if (options_.parallel.is_async() && was) {
-    const nlohmann::json& stored = extra["pipeline"];
-    const PipelineState state{stored.at("ahead"), stored.at("micros"), stored.at("stash"), stored.at("origin"),
-                              stored.at("started")};
+    const PipelineState state = state_from(extra["pipeline"], executor_.pipeline_state());
     if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
   }
   if (was || options_.parallel.is_async())

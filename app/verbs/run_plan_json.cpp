@@ -120,6 +120,11 @@ Json pipeline_json(const RunPlan& run) {
     delays.push_back(update_delay(run.pipe, stage));
     layers.push_back({range.begin, range.end});
   }
+  Json refreshes = nullptr;  // by stage, of each matrix in so many updates
+  if (run.plan.stages[0].refresh_window > 0) {
+    refreshes = {{"window", run.plan.stages[0].refresh_window}, {"counts", Json::array()}};
+    for (const StagePlan& stage : run.plan.stages) refreshes["counts"].push_back(stage.refreshes);
+  }
   return {{"schedule", name(run.options.parallel.schedule)},
           {"stages", run.plan.pp},
           {"layers", layers},
@@ -127,6 +132,7 @@ Json pipeline_json(const RunPlan& run) {
           {"bubble", run.schedule.bubble},
           {"in_flight", run.schedule.slots},
           {"delays", delays},
+          {"refreshes", refreshes},
           {"actions", ranks}};
 }
 

@@ -148,6 +148,11 @@ void print_pipeline(const RunPlan& run) {
                                               : fmt::format("{}-{}", layers.begin, layers.end - 1),
                schedule.slots[i], is_async ? fmt::format("{:>20}", update_delay(run.pipe, s)) : "");
   }
+  if (const std::int64_t window = run.plan.stages[0].refresh_window; window > 0) {
+    std::vector<std::int64_t> counts;
+    for (const StagePlan& stage : run.plan.stages) counts.push_back(stage.refreshes);
+    fmt::print("  refreshes of each matrix in {} updates, by stage: {}\n", window, fmt::join(counts, ", "));
+  }
   fmt::print("  time goes right, one row for each rank: 0-9 forward of a micro-batch, a-z backward{}\n",
              run.options.parallel.schedule == ParallelOptions::Schedule::zb_h1 ? ", A-Z weight gradients" : "");
   for (const std::string& row : draw(schedule, std::min(columns, static_cast<int>(schedule.span))))

@@ -79,8 +79,11 @@ constexpr std::string_view changeable[] = {
 };
 
 // But not these, which are the delays of an asynchronous pipeline, nor, where there is one, what they follow from.
-constexpr std::string_view fixed[] = {"parallel.delay_scale", "parallel.stash"};
-constexpr std::string_view fixed_when_asynchronous[] = {"train.micro_batch", "parallel.dp", "parallel.schedule"};
+constexpr std::string_view fixed[] = {
+    "parallel.delay_scale",    "parallel.stash",          "parallel.delay_correction", "parallel.correction_steps",
+    "parallel.momentum_decay", "parallel.pipemare_decay", "parallel.pipemare_warmup",  "parallel.dc_lambda"};
+constexpr std::string_view fixed_when_asynchronous[] = {"train.micro_batch", "parallel.dp", "parallel.schedule",
+                                                        "parallel.clip_scope"};
 
 bool is_asynchronous(const Deck& deck) {
   return deck.resolved("parallel.schedule") == "\"async-1f1b\"" && deck.resolved("parallel.pp") != "1";

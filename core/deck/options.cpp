@@ -186,6 +186,7 @@ CheckpointOptions CheckpointOptions::read(Deck& deck) {
   checkpoint.keep_every = deck.integer("checkpoint.keep_every", 0, not_negative);
   checkpoint.async = deck.boolean("checkpoint.async", true);
   checkpoint.staging_dir = deck.text("checkpoint.staging_dir", "");
+  checkpoint.drains = deck.choice("checkpoint.pipeline", "stash", {"stash", "drain"}) == "drain";
   checkpoint.verify_full = deck.choice("checkpoint.verify", "digest", {"digest", "full"}) == "full";
   return checkpoint;
 }
@@ -214,7 +215,8 @@ Options Options::read(Deck& deck) {
   options.optimizer.refresh.timeout = ahead * options.run.abort_timeout;
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
-  options.parallel = ParallelOptions::read(deck, options.model);
+  options.parallel = ParallelOptions::read(deck, options.model, options.schedule);
+  settle_correction(deck, options);
   require_form_fits(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);

@@ -79,19 +79,23 @@ struct ScheduleOptions {
 // One set of AdamW numbers.
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
+  std::optional<double> momentum_decay = {};  // parallel.delay_correction = "nesterov": psi; empty: AdamW as it is
 };
 struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::string match;     // glob on HF names
   std::optional<double> lr_multiplier, weight_decay;
   std::optional<std::string> kind;  // "adamw" or optimizer.kind: overrides the routing by role
 };
-struct RefreshOptions {           // [optimizer.refresh]; every: MatrixOptions
-  bool stagger = false;           // matrix i at updates with (t + i) mod every = 0, not all at once
-  std::int64_t max_failures = 3;  // in a row, of one factor, before the run stops
-  bool asynchronous = false;      // mode = "async"; when results are put in place: MatrixOptions
-  int workers = 1, priority = 0;  // threads beside those that compute, and what is added to their nice value
-  std::vector<int> cores;         // that they may run on; empty: any
-  double timeout = 45;            // seconds that an update waits for a result that must be there
+struct RefreshOptions {  // [optimizer.refresh]; every: MatrixOptions
+  bool stagger = false;  // matrix i at updates with (t + i) mod every = 0, not all at once
+  enum class Budget { uniform, stage_aware, reversed } budget = Budget::uniform;  // parallel/plan/refresh_budget.hpp
+  double budget_power = 1;
+  std::int64_t count = 0, window = 0;  // one stage's share of it: refreshes in so many updates; 0: one in `every`
+  std::int64_t max_failures = 3;       // in a row, of one factor, before the run stops
+  bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
+  int workers = 1, priority = 0;       // threads beside those that compute, and what is added to their nice value
+  std::vector<int> cores;              // that they may run on; empty: any
+  double timeout = 45;                 // seconds that an update waits for a result that must be there
 };
 struct OptimizerOptions {
   std::string kind = "adamw";
@@ -124,14 +128,24 @@ struct ParallelOptions {
   enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, async_1f1b } schedule = Schedule::one_f_one_b;
   enum class Placement { block, round_robin } placement = Placement::block;
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
-  enum class ClipScope { global, stage } clip_scope = ClipScope::global;
-  int delay_scale = 1;           // asynchronous: forwards ahead of a stage, times the stages behind it
-  std::int64_t drain_every = 0;  // updates, 0 = never
+  enum class ClipScope { global, stage, group, global_lagged } clip_scope = ClipScope::global;
+  std::vector<int> stage_layers;  // of each stage; empty: even parts
+  int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages behind it
+  std::int64_t drain_every = 0;   // updates, 0 = never
+  enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
+  struct Correction {  // what a stage does about its delay (core/delay_correction.hpp)
+    DelayCorrection kind = DelayCorrection::none;
+    std::int64_t steps = 7000;  // pipedream-lr, pipemare: updates until the rate is whole
+    double decay = 0.135;       // pipemare: of the mean movement, over the delay
+    std::int64_t warmup = 0;    // pipemare: synchronous updates ahead of all others
+    double lambda = 0;          // dc-asgd
+  } correction;
   bool is_async() const { return pp > 1 && schedule == Schedule::async_1f1b; }
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
-  static ParallelOptions read(Deck&, const ModelConfig&);
+  static ParallelOptions read(Deck&, const ModelConfig&, const ScheduleOptions&);
 };
 const char* name(ParallelOptions::Schedule);  // as the deck says it
+const char* name(ParallelOptions::DelayCorrection);
 // What keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 
@@ -142,6 +156,7 @@ struct CheckpointOptions {
   bool async = true;
   std::string staging_dir;   // empty: none
   bool verify_full = false;  // verify = "full"
+  bool drains = false;       // pipeline = "drain": an asynchronous pipeline is empty at a save
   static CheckpointOptions read(Deck&);
 };
 
@@ -173,6 +188,10 @@ struct Options {
 
 // Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
 void require_training_keys(Deck&);
+
+// What parallel.delay_correction asks of the optimizer, and momentum_decay, which is the optimizer's: Nesterov's
+// look-ahead.
+void settle_correction(Deck&, Options&);
 
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
 // largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().

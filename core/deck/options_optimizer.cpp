@@ -56,6 +56,22 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   refresh.priority = static_cast<int>(deck.integer(priority, 0, {.min = 0, .max = 19}));
 }
 
+// Where stages of a pipeline refresh at their own pace.
+void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix, RefreshOptions& refresh) {
+  using Budget = RefreshOptions::Budget;
+  constexpr const char *budget = "optimizer.refresh.budget", *power = "optimizer.refresh.budget_power";
+  const std::string word = deck.choice(budget, "uniform", {"uniform", "stage-aware", "reversed"});
+  refresh.budget = word == "uniform" ? Budget::uniform : word == "reversed" ? Budget::reversed : Budget::stage_aware;
+  if (refresh.budget == Budget::uniform)
+    return refuse(deck, power, "needs optimizer.refresh.budget = \"stage-aware\" or \"reversed\"", "no such key");
+  refresh.budget_power = deck.number(power, refresh.budget_power, not_negative);
+  const auto dialect = matrix.words.find("dialect");
+  if (!kind.asynchronous)
+    deck.error(budget, "kind = \"" + kind.name + "\" has no refresh whose cost could be shared out", "uniform");
+  else if (dialect != matrix.words.end() && dialect->second == "release")
+    deck.error(budget, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "uniform");
+}
+
 RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
   RefreshOptions refresh;
   if (kind.refresh_every == 0) {
@@ -64,6 +80,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
     return refresh;
   }
   read_asynchronous(deck, kind, matrix, refresh);
+  read_budget(deck, kind, matrix, refresh);
   refresh.stagger = deck.boolean("optimizer.refresh.stagger", false);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;

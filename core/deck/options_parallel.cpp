@@ -1,5 +1,7 @@
 // [parallel].
 #include <algorithm>
+#include <cmath>
+#include <initializer_list>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
@@ -10,11 +12,72 @@ namespace {
 constexpr DeckRange not_negative{.min = 0};
 constexpr DeckRange rank_count{.min = 1, .max = 1 << 16};
 
-// A deck's word for an enumerator: the place of the word in the list is its number; the first is the default.
+// A deck's word for an enumerator: the place of the word in the list is its number; the first is the usual default.
 template <class Enum>
-Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& words) {
-  const std::string got = deck.choice(key, words.front(), words);
+Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& words, Enum fallback = Enum{}) {
+  const std::string got = deck.choice(key, words[static_cast<std::size_t>(fallback)], words);
   return static_cast<Enum>(std::find(words.begin(), words.end(), got) - words.begin());
+}
+
+const std::vector<std::string> corrections = {"none", "pipedream-lr", "nesterov", "pipemare", "prediction", "dc-asgd"};
+
+// A key of some corrections: whether this is one of them. Beside another it is an error.
+bool has_key(Deck& deck, const char* key, ParallelOptions::DelayCorrection kind,
+             std::initializer_list<ParallelOptions::DelayCorrection> of) {
+  if (std::find(of.begin(), of.end(), kind) != of.end()) return true;
+  std::vector<std::string> words;
+  for (const auto one : of) words.push_back(fmt::format("\"{}\"", name(one)));
+  if (deck.has(key))
+    deck.error(key, "needs parallel.delay_correction = " + fmt::format("{}", fmt::join(words, " or ")), "no such key");
+  return false;
+}
+
+// PipeDream-LR, PipeMare and DC-ASGD and what they need; weight prediction needs only its stash.
+void read_correction(Deck& deck, const ScheduleOptions& schedule, ParallelOptions& parallel) {
+  using Kind = ParallelOptions::DelayCorrection;
+  using Stash = ParallelOptions::Stash;
+  constexpr const char *word_key = "parallel.delay_correction", *lambda = "parallel.dc_lambda";
+  ParallelOptions::Correction& correction = parallel.correction;
+  const Kind kind = correction.kind = word<Kind>(deck, word_key, corrections);
+  constexpr double part = 0.028;  // 7 of the 250 epochs of PipeDream-LR's published runs
+  if (schedule.steps > 0)
+    correction.steps = std::max<std::int64_t>(std::llround(part * static_cast<double>(schedule.steps)), 1);
+  if (has_key(deck, "parallel.correction_steps", kind, {Kind::pipedream_lr, Kind::pipemare}))
+    correction.steps = deck.integer("parallel.correction_steps", correction.steps, {.min = 1});
+  if (has_key(deck, "parallel.pipemare_decay", kind, {Kind::pipemare}))
+    correction.decay = deck.number("parallel.pipemare_decay", correction.decay,
+                                   {.min = 0, .max = 1, .open_min = true, .open_max = true});
+  if (has_key(deck, "parallel.pipemare_warmup", kind, {Kind::pipemare}))
+    correction.warmup = deck.integer("parallel.pipemare_warmup", 0, not_negative);
+  if (has_key(deck, lambda, kind, {Kind::dc_asgd})) {
+    deck.require(lambda, "delay_correction = \"dc-asgd\" has no usual factor");
+    correction.lambda = deck.number(lambda, 0, not_negative);
+  }
+  if (kind == Kind::none) return;
+  if (parallel.schedule != ParallelOptions::Schedule::async_1f1b)
+    deck.error(word_key, "needs parallel.schedule = \"async-1f1b\": synchronous schedules have no delay", "none");
+  if ((kind == Kind::prediction || kind == Kind::dc_asgd) && parallel.stash != Stash::on)
+    deck.error(word_key, "needs parallel.stash = \"on\"", "none, pipedream-lr, nesterov");
+  if (kind == Kind::pipemare && parallel.stash != Stash::saved)
+    deck.error(word_key, "needs parallel.stash = \"saved\"", "another correction");
+}
+
+// Layers of each stage, cut by hand.
+void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& parallel) {
+  constexpr const char* key = "parallel.stage_layers";
+  std::int64_t sum = 0;
+  for (const std::int64_t layers : deck.integers(key, {.min = 1, .max = 1 << 20})) {
+    parallel.stage_layers.push_back(static_cast<int>(layers));
+    sum += layers;
+  }
+  const std::size_t stages = parallel.stage_layers.size();
+  if (stages == 0) return;
+  if (stages != static_cast<std::size_t>(parallel.pp))
+    deck.error(key, fmt::format("{} numbers for parallel.pp = {} stages", stages, parallel.pp),
+               "one number for each stage, or []");
+  else if (sum != model.num_hidden_layers)
+    deck.error(key, fmt::format("{} layers in all", sum),
+               fmt::format("a sum of model.num_hidden_layers = {}", model.num_hidden_layers));
 }
 
 // Stages, their schedule, and what an asynchronous one needs beside.
@@ -32,21 +95,30 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   parallel.stash = word<Parallel::Stash>(deck, "parallel.stash", {"on", "recompute", "saved"});
   parallel.delay_scale = static_cast<int>(deck.integer("parallel.delay_scale", 1, {.min = 0, .max = 4096}));
   parallel.drain_every = deck.integer("parallel.drain_every", 0, not_negative);
-  parallel.clip_scope = static_cast<Parallel::ClipScope>(
-      deck.choice("parallel.clip_scope", asynchronous ? "stage" : "global", {"global", "stage"}) != "global");
-  if (asynchronous && clip_given && parallel.clip_scope == Parallel::ClipScope::global)
+  using Scope = Parallel::ClipScope;
+  parallel.clip_scope = word<Scope>(deck, "parallel.clip_scope", {"global", "stage", "group", "global-lagged"},
+                                    asynchronous ? Scope::stage : Scope::global);
+  if (asynchronous && clip_given && parallel.clip_scope == Scope::global)
     deck.error("parallel.clip_scope",
-               "conflicts with parallel.schedule = \"async-1f1b\": no stage waits for all others", "stage");
+               "conflicts with parallel.schedule = \"async-1f1b\": no stage waits for all others",
+               "stage, group, global-lagged");
+  if (!asynchronous && parallel.clip_scope == Scope::global_lagged)
+    deck.error("parallel.clip_scope", "needs parallel.schedule = \"async-1f1b\": others know the norm in time",
+               "global, stage, group");
 }
 
 }  // namespace
+
+const char* name(ParallelOptions::DelayCorrection correction) {
+  return corrections[static_cast<std::size_t>(correction)].c_str();
+}
 
 const char* name(ParallelOptions::Schedule schedule) {
   static constexpr const char* names[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
   return names[static_cast<int>(schedule)];
 }
 
-ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
+ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, const ScheduleOptions& schedule) {
   ParallelOptions parallel;
   parallel.dp = static_cast<int>(deck.integer("parallel.dp", 1, rank_count));
   parallel.tp = static_cast<int>(deck.integer("parallel.tp", 1, rank_count));
@@ -60,7 +132,9 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
+  read_correction(deck, schedule, parallel);
   constexpr std::int64_t most_ranks = 1 << 20;
   if (parallel.ranks() > most_ranks)
     deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
@@ -70,6 +144,20 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model) {
   for (const ModelDefect& defect : tensor_parallel_defects(model, parallel.tp))
     deck.error(defect.key, defect.what, defect.allowed);
   return parallel;
+}
+
+void settle_correction(Deck& deck, Options& options) {
+  using Kind = ParallelOptions::DelayCorrection;
+  constexpr const char* key = "parallel.momentum_decay";
+  const Kind kind = options.parallel.correction.kind;
+  if ((kind == Kind::nesterov || kind == Kind::pipemare) && options.optimizer.matrix)
+    deck.error("parallel.delay_correction", "needs optimizer.kind = \"adamw\"",
+               "none, pipedream-lr, prediction, dc-asgd");
+  if (!has_key(deck, key, kind, {Kind::nesterov})) return;
+  constexpr double published = 0.004, updates = 50000;  // at which the look-ahead is whole
+  const double stretched =
+      options.schedule.steps > 0 ? published * updates / static_cast<double>(options.schedule.steps) : published;
+  options.optimizer.adamw.momentum_decay = deck.number(key, stretched, not_negative);
 }
 
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int tp) {
@@ -104,6 +192,8 @@ void require_pipeline(Deck& deck, const Options& options) {
   if (parallel.schedule == ParallelOptions::Schedule::zb_h1 && options.train.recompute)
     deck.error("train.recompute", "conflicts with parallel.schedule = \"zb-h1\"", "false");
   if (!parallel.is_async()) return;
+  if (options.model.tie_word_embeddings && parallel.stash != ParallelOptions::Stash::on)
+    deck.error("parallel.stash", "conflicts with model.tie_word_embeddings: both uses read the same version", "on");
   if (options.metrics.tensors_every > 0)
     deck.error("metrics.tensors_every", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (options.optimizer.qk_clip > 0)

@@ -46,6 +46,8 @@ struct StagePlan {
   std::vector<std::int64_t> rank_cost;                // (dp * tp): what a rank computes
   std::vector<std::int64_t> rank_elements;            // (dp * tp): of the matrices whose state it keeps
   std::int64_t dp_bound = 0, home_bound = 0;          // no assignment has a smaller largest load
+  // Refreshes of each matrix in a window of updates, spread evenly; 0: as optimizer.refresh.every says.
+  std::int64_t refreshes = 0, refresh_window = 0;
   bool is_matrix(int spec) const { return owner[static_cast<std::size_t>(spec)] != scalar_tensor; }
 };
 

@@ -136,7 +136,7 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   std::vector<TensorSpec> specs;
   Writer out(specs);
   const bool first = range.begin == 0, last = range.end == layers;
-  if (first || (last && c.tie_word_embeddings)) {  // a last stage with a tied head holds its own copy of the table
+  if (first) {  // the table of a tied head too: a last stage is sent it
     out.place(-1, 0);
     out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::embedding);
   }

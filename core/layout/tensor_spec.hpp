@@ -66,6 +66,7 @@ struct TensorSpec {
   std::int64_t reset_every = 0;
   bool never_decays = false, eps_on_corrected = true;
   bool is_vector() const { return role == Role::vector; }
+  bool is_projection() const { return role == Role::matrix || !weight.empty(); }  // q, k, v, o, gate, up, down
   std::int64_t elements() const { return rows * cols; }
 };
 std::size_t frozen_width(const TensorSpec&, std::size_t compute, std::size_t accumulate);  // bytes of an element

@@ -118,8 +118,9 @@ void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<
                                          Vector<const std::int32_t, Exec> targets, double gradient_scale,
                                          bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
   hooks.before_backward(last_block());
-  head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale), accumulate,
-                              slot.token_loss, slot.gradient, g.head);
+  const bool handed_on = config().tie_word_embeddings && !first_stage();  // each micro-batch's by itself
+  head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale),
+                              accumulate && !handed_on, slot.token_loss, slot.gradient, g.head);
   norm_backward<Exec, T>(context_, w.norm, slot.gradient, slot.output, slot.norm, {}, slot.gradient, accumulate,
                          g.norm);
   hooks.after_backward(last_block());
@@ -180,7 +181,7 @@ void Transformer<Exec, T>::embedding_forward(const Weights<Exec, T>& w, Activati
 template <class Exec, class T>
 void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool accumulate,
                                               const Gradients<Exec, T>& g) {
-  const bool begun_by_head = config().tie_word_embeddings && last_stage();
+  const bool begun_by_head = config().tie_word_embeddings;
   start_sum(context_.exec, g.embedding, accumulate || begun_by_head);
   start_sum(context_.exec, g.position, accumulate);
   auto frame = workspace_.frame();

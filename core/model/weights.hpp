@@ -43,11 +43,12 @@ struct ModelViews {
     Linear down;    // (D, F)
   };
 
-  Matrix<M, Exec> embedding;  // (V, D), first stage (and last, when tied)
+  Matrix<M, Exec> embedding;  // (V, D), first stage
   Matrix<M, Exec> position;   // (positions, D) or empty
   std::vector<Layer> layers;  // of the range
   Norm norm;                  // last stage
-  Matrix<M, Exec> head;       // (V, D), last stage; the embedding when tied
+  // (V, D), last stage; the embedding when tied, which somebody else brings to a last stage that is not the first.
+  Matrix<M, Exec> head;
 };
 
 template <class Exec, class T>

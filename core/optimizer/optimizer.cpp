@@ -64,6 +64,8 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
   MatrixSetSetting setting;
   setting.options = *options.matrix;
   setting.refresh.stagger = options.refresh.stagger;
+  setting.refresh.count = options.refresh.count;
+  setting.refresh.window = options.refresh.window;
   setting.refresh.max_failures = options.refresh.max_failures;
   setting.workers = {.workers = options.refresh.workers,
                      .cores = options.refresh.cores,

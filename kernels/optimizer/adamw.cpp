@@ -10,6 +10,7 @@ namespace {
 template <class S>
 struct Factors {
   S gradient, keep, one_minus_beta1, one_minus_beta2, step, inv_sqrt_bias2, eps;
+  S gradient_part, momentum_part;
 
   explicit Factors(const AdamWStep& s)
       : gradient(S(s.gradient_scale)),
@@ -18,15 +19,19 @@ struct Factors {
         one_minus_beta2(S(1.0 - s.beta2)),
         step(S(s.lr / s.bias_correction1)),
         inv_sqrt_bias2(S(1.0 / Kokkos::sqrt(s.bias_correction2))),
-        eps(S(s.eps)) {}
+        eps(S(s.eps)),
+        gradient_part(S(s.lr * s.gradient_part)),
+        momentum_part(S(s.lr * s.momentum_part)) {}
 };
 
 // Updates one element and returns the new master weight.
-template <class S>
+template <bool looks_ahead, class S>
 KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m, S& v) {
   const S g = f.gradient * gradient;
   m += f.one_minus_beta1 * (g - m);
   v += f.one_minus_beta2 * (g * g - v);
+  if constexpr (looks_ahead)
+    return f.keep * weight - (f.gradient_part * g + f.momentum_part * m) / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
   return f.keep * weight - f.step * m / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
 }
 
@@ -35,19 +40,38 @@ template <class Exec>
 constexpr std::size_t grain = is_host<Exec> ? 8192 : 1;
 
 // One inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
-template <class T, class S = Acc<T>>
+template <bool looks_ahead, class T, class S = Acc<T>>
 KOKKOS_INLINE_FUNCTION void advance_range(const Factors<S>& f, std::size_t n, const S* __restrict gradient,
                                           S* __restrict master, S* __restrict m, S* __restrict v,
                                           T* __restrict weight) {
   if (weight == nullptr) {
-    for (std::size_t i = 0; i < n; ++i) master[i] = advance(f, gradient[i], master[i], m[i], v[i]);
+    for (std::size_t i = 0; i < n; ++i) master[i] = advance<looks_ahead>(f, gradient[i], master[i], m[i], v[i]);
     return;
   }
   for (std::size_t i = 0; i < n; ++i) {
-    const S updated = advance(f, gradient[i], master[i], m[i], v[i]);
+    const S updated = advance<looks_ahead>(f, gradient[i], master[i], m[i], v[i]);
     master[i] = updated;
     weight[i] = T(updated);
   }
+}
+
+template <bool looks_ahead, class Exec, class T>
+void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exec>& gradient,
+         const Vector<Acc<T>, Exec>& master, const Vector<Acc<T>, Exec>& m, const Vector<Acc<T>, Exec>& v,
+         const Vector<T, Exec>& weight) {
+  const std::size_t n = gradient.extent(0);
+  constexpr std::size_t length = grain<Exec>;
+  const Factors<Acc<T>> f(step);
+  const bool has_weight = weight.extent(0) != 0;
+  double* const nonfinite = step.nonfinite;
+  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
+  Kokkos::parallel_for(
+      "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
+        const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
+        advance_range<looks_ahead, T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
+                                      has_weight ? weight.data() + at : nullptr);
+        flag_nonfinite(count, master.data() + at, nonfinite);
+      });
 }
 
 }  // namespace
@@ -60,18 +84,10 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
       master.extent(0) == n && m.extent(0) == n && v.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
       "gradient of {}, master {}, m {}, v {}, weight {}", n, master.extent(0), m.extent(0), v.extent(0),
       weight.extent(0));
-  constexpr std::size_t length = grain<Exec>;
-  const Factors<Acc<T>> f(step);
-  const bool has_weight = weight.extent(0) != 0;
-  double* const nonfinite = step.nonfinite;
-  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
-  Kokkos::parallel_for(
-      "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
-        const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
-        advance_range<T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
-                         has_weight ? weight.data() + at : nullptr);
-        flag_nonfinite(count, master.data() + at, nonfinite);
-      });
+  if (step.looks_ahead)
+    run<true, Exec, T>(exec, step, gradient, master, m, v, weight);
+  else
+    run<false, Exec, T>(exec, step, gradient, master, m, v, weight);
 }
 
 #define SESTINA_ADAMW(Exec, T)                                                                                  \

@@ -10,7 +10,11 @@ struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t
   double gradient_scale = 1;                          // clipping; g is multiplied by it
-  double* nonfinite = nullptr;                        // see kernels/optimizer/finite_flag.hpp
+  // Nesterov's look-ahead (NAdam, Dozat 2016; Ajanthan et al. 2025 for delays): in place of m / bc1,
+  // gradient_part g + momentum_part m.
+  bool looks_ahead = false;
+  double gradient_part = 0, momentum_part = 0;
+  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
 };
 
 // gradient, master, m, v (n) in Acc<T>; weight (n) receives the rounded master weight; it may be empty (T == Acc<T> and

@@ -9,6 +9,7 @@
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/plan_homes.hpp"
 #include "parallel/plan/plan_layout.hpp"
+#include "parallel/plan/refresh_budget.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
@@ -207,8 +208,12 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
 
 }  // namespace
 
-LayerRange stage_layers(const ModelConfig& model, int pp, int stage) {
-  const auto edge = [&](int s) { return static_cast<int>(model.num_hidden_layers * s / pp); };
+LayerRange stage_layers(const Options& options, int stage) {
+  const ParallelOptions& parallel = options.parallel;
+  const auto edge = [&](int s) {
+    if (parallel.stage_layers.empty()) return static_cast<int>(options.model.num_hidden_layers * s / parallel.pp);
+    return std::accumulate(parallel.stage_layers.begin(), parallel.stage_layers.begin() + s, 0);
+  };
   return {edge(stage), edge(stage + 1)};
 }
 
@@ -245,7 +250,8 @@ Plan make_plan(const Options& options) {
   plan.tp = options.parallel.tp;
   plan.pp = options.parallel.pp;
   for (int stage = 0; stage < plan.pp; ++stage)
-    plan.stages.push_back(plan_stage(options, stage_layers(options.model, plan.pp, stage)));
+    plan.stages.push_back(plan_stage(options, stage_layers(options, stage)));
+  plan_refreshes(plan, options);
   add_ratios(plan, options.parallel);
   plan.collectives = collectives(plan, options);
   return plan;

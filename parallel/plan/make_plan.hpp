@@ -6,8 +6,8 @@
 
 namespace sestina {
 
-// Layers of one pipeline stage: even parts in order.
-LayerRange stage_layers(const ModelConfig&, int pp, int stage);
+// Layers of one pipeline stage: even parts in order, or as the deck says.
+LayerRange stage_layers(const Options&, int stage);
 
 // One stage by itself. Matrices are the tensors of optimizer.kind (optimizer/routing.hpp).
 StagePlan plan_stage(const Options&, LayerRange);

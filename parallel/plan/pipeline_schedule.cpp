@@ -211,8 +211,10 @@ void add_places(PipelineSchedule& schedule, const PipelineSetting& set) {
     raise(schedule.slots[at(s)], forwards[at(s)] - ends[at(s)]);
     if (s + 1 < set.stages) raise(schedule.activations[at(s)], forwards[at(s)] - ends[at(s + 1)]);
     if (s > 0) raise(schedule.gradients[at(s - 1)], backwards[at(s)] - ends[at(s - 1)]);
+    raise(schedule.tied_gradients, backwards.back() - ends.front());
     if (action.kind == (split ? ActionKind::backward_weight : ActionKind::backward)) ++ends[at(s)];
   }
+  schedule.tied_weights = 1 + update_delay(set, 0);
   for (int s = 0; s + 1 < set.stages; ++s) {
     raise(schedule.activations[at(s)], std::max(schedule.slots[at(s)], schedule.slots[at(s + 1)]));
     if (set.rank_of(s) != set.rank_of(s + 1)) raise(schedule.gradients[at(s)], schedule.slots[at(s)]);
@@ -254,10 +256,13 @@ StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& s
   place.slots = schedule.slots[at(stage)];
   place.ahead = schedule.ahead[at(stage)];
   place.ahead_before = stage > 0 ? schedule.ahead[at(stage - 1)] : 0;
+  place.ahead_first = schedule.ahead.front();
   place.delay = update_delay(setting, stage);
   place.split = setting.kind == Kind::zb_h1;
   place.drain_every = parallel.drain_every;
   place.stash = parallel.stash;
+  place.correction = parallel.correction.kind;
+  if (place.correction == ParallelOptions::DelayCorrection::pipemare) place.warmup = parallel.correction.warmup;
   return place;
 }
 

@@ -42,8 +42,9 @@ struct PipelineSchedule {
   std::vector<int> slots;                  // by stage: micro-batches in flight, at most
   // By boundary between stage s and the next: micro-batches whose activation, and gradient, must be held at a time.
   std::vector<int> activations, gradients;
-  double span = 0;    // units from the first action of an update to the last
-  double bubble = 0;  // idle share of all ranks in that time
+  int tied_weights = 1, tied_gradients = 1;  // likewise of tied embeddings: minibatches, and micro-batches
+  double span = 0;                           // units from the first action of an update to the last
+  double bubble = 0;                         // idle share of all ranks in that time
 };
 
 PipelineSchedule make_schedule(const PipelineSetting&);
@@ -54,24 +55,39 @@ int update_delay(const PipelineSetting&, int stage);
 
 // How a stage stands in its pipeline.
 struct StagePlace {
-  int number = 0;            // of the stage
-  int micros = 1;            // of an update, on this rank
-  int slots = 1;             // micro-batches in flight
-  int ahead = 0, delay = 0;  // forwards between updates that have no backward yet; the same in updates
-  int ahead_before = 0;      // of the stage before
-  bool split = false;        // backward passes in two parts
-  std::int64_t drain_every = 0;
+  int number = 0;                            // of the stage
+  int micros = 1;                            // of an update, on this rank
+  int slots = 1;                             // micro-batches in flight
+  int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
+  int ahead_before = 0;                      // of the stage before
+  int ahead_first = 0;                       // of the first one
+  bool split = false;                        // backward passes in two parts
+  std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
   ParallelOptions::Stash stash = ParallelOptions::Stash::on;
+  ParallelOptions::DelayCorrection correction = ParallelOptions::DelayCorrection::none;
 
   bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
   // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
-  // come between two forward passes that read the same version.
+  // come between two forward passes that read the same version; predictions, the newest too.
   int versions() const {
-    if (stash == ParallelOptions::Stash::on) return delay;
+    const int predicted = delay > 0 && correction == ParallelOptions::DelayCorrection::prediction ? 1 : 0;
+    if (stash == ParallelOptions::Stash::on) return delay + predicted;
     return ahead % micros != 0 ? 1 : 0;
   }
-  std::int64_t segment(std::int64_t minibatch) const {  // its first minibatch; the pipeline drains before each
-    return drain_every > 0 ? minibatch / drain_every * drain_every : 0;
+  // PipeMare: one more, the estimate of earlier weights, and the mean movement in the type of sums.
+  bool estimates() const { return delay > 0 && correction == ParallelOptions::DelayCorrection::pipemare; }
+  // The pipeline drains before the first minibatch of each segment.
+  std::int64_t segment(std::int64_t minibatch) const {
+    if (minibatch < warmup) return minibatch;
+    return std::max(warmup, drain_every > 0 ? minibatch / drain_every * drain_every : 0);
+  }
+  bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
+  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
+  std::int64_t in_flight_end(std::int64_t updates, int ahead_of_it) const {
+    const std::int64_t end = updates * micros + ahead_of_it;
+    for (std::int64_t minibatch = updates; minibatch * micros < end; ++minibatch)
+      if (drains_before(minibatch)) return minibatch * micros;
+    return end;
   }
   // Updates in the weights that the forward pass of a minibatch reads.
   std::int64_t version(std::int64_t minibatch) const {

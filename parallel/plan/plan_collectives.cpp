@@ -213,6 +213,11 @@ void pipeline(Tally& tally, const StagePlan& stage, const Options& options) {
   const std::int64_t sends = batch.count * (ends ? 1 : 2);
   const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
   tally.add("send", "pp", "activations", sends, sends * stream / options.parallel.tp);
+  if (!options.model.tie_word_embeddings) return;
+  const std::int64_t table = largest_shard(tensor_specs(options.model, {0, 0}).front(), options).elements();
+  if (stage.layers.begin == 0) tally.add("send", "pp", "tied weights", 1, table * compute_bytes(options));
+  if (stage.layers.end == options.model.num_hidden_layers)
+    tally.add("send", "pp", "tied gradients", batch.count, batch.count * table * f32);
 }
 
 }  // namespace

@@ -40,24 +40,38 @@ struct Shard {
 
 std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
 
+// What tied embeddings take on the way between first and last stage, on each side.
+std::size_t tie_bytes(const Setting& s, const Shard& shard) {
+  const int last = s.pipe.stages - 1, number = shard.place.number;
+  const bool once = s.pipe.rank_of(0) == s.pipe.rank_of(last);
+  if (!s.options.model.tie_word_embeddings || last == 0 || !(number == 0 || (number == last && !once))) return 0;
+  const TensorSpec& embedding = s.plan.stages[0].specs[0];
+  return aligned_elements(elements_of(local_shape(embedding, s.options.model, s.plan.tp, shard.tp_rank))) *
+         (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
+}
+
 // Copies of weights for passes that began under them, and the tensors between this stage and the next one, each with a
 // place for evaluation.
 std::size_t stash_bytes(const Setting& s, const Shard& shard) {
   const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);
-  std::size_t vectors = 0;
-  for (const TensorSpec& spec : shard.local)
+  std::size_t vectors = 0, sums = 0;
+  for (const TensorSpec& spec : shard.local) {
     if (spec.is_vector()) vectors += elements_of(spec);
+    sums += elements_of(spec) * s.width.accumulate;
+  }
+  const std::size_t copy = matrices.elements * s.width.compute + vectors * s.width.accumulate;
   const std::size_t rows =
       static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.options.data.sequence_length));
-  const std::size_t boundary = rows * static_cast<std::size_t>(s.options.model.hidden_size) * s.width.compute;
+  const std::size_t boundary =
+      aligned_elements(rows * static_cast<std::size_t>(s.options.model.hidden_size)) * s.width.compute;
   const auto link = [&](int from) {
     return boundary * at(s.schedule.activations[at(from)] + s.schedule.gradients[at(from)] + 2);
   };
-  std::size_t bytes = at(shard.place.versions()) * (matrices.elements * s.width.compute + vectors * s.width.accumulate);
+  std::size_t bytes = at(shard.place.versions()) * copy + (shard.place.estimates() ? copy + sums : 0);
   if (number + 1 < s.pipe.stages) bytes += link(number);
   if (number > 0 && s.pipe.rank_of(number - 1) != s.pipe.rank_of(number)) bytes += link(number - 1);
-  return bytes;
+  return bytes + tie_bytes(s, shard);
 }
 
 // The same for all data-parallel ranks.

@@ -15,25 +15,44 @@ void Executor<Exec, T>::initialise(std::uint64_t seed) {
 
 template <class Exec, class T>
 void Executor<Exec, T>::start_at(std::int64_t updates) {
-  for (auto& run : runs_) run->start_at(updates, updates);
+  for (auto& run : runs_) {
+    run->start_at(updates, updates);
+    run->start_corrections(false);
+  }
+  resumed_ = false;
   first_micro_ = updates * pipe_.micros;
-  origin_ = settled_ = updates;
+  origin_ = settled_ = norms_from_ = updates;
 }
 
 template <class Exec, class T>
 PipelineState Executor<Exec, T>::pipeline_state() const {
   static constexpr const char* stashes[] = {"on", "recompute", "saved"};
-  return {schedule_.ahead, pipe_.micros, stashes[static_cast<int>(options_.parallel.stash)], origin_, started_};
+  const ParallelOptions& parallel = options_.parallel;
+  PipelineState state;
+  state.ahead = schedule_.ahead;
+  for (const StagePlan& stage : plan_.stages) state.layers.push_back(stage.layers.begin);
+  state.micros = pipe_.micros;
+  state.stash = stashes[static_cast<int>(parallel.stash)];
+  state.correction = name(parallel.correction.kind);
+  state.origin = origin_;
+  state.started = started_;
+  if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
+    for (std::int64_t i = std::max(norms_from_, settled_ - lag()); i < settled_; ++i)
+      state.norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
+  return state;
 }
 
 template <class Exec, class T>
 bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
-  const PipelineState now = pipeline_state();
-  if (was.ahead != now.ahead || was.micros != now.micros || was.stash != now.stash) return false;
+  if (!was.fits(pipeline_state())) return false;
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;
   settled_ = updates;
+  norms_from_ = updates - static_cast<std::int64_t>(was.norms.size());
+  for (std::size_t i = 0; i < was.norms.size(); ++i)
+    norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
+  resumed_ = true;
   if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
   started_ = restored_ = true;
@@ -44,11 +63,20 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
 template <class Exec, class T>
 std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
   std::vector<StateField> fields;
-  if (!options_.parallel.is_async() || !(started_ || options_.parallel.stash == ParallelOptions::Stash::on))
-    return fields;
+  if (!options_.parallel.is_async()) return fields;
   for (const auto& run : runs_)
-    for (StateField& field : run->in_flight_fields(groups_.grid, reading)) fields.push_back(std::move(field));
+    for (StateField& field : run->in_flight_fields(groups_.grid, started_, reading)) fields.push_back(std::move(field));
   return fields;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::drain(std::int64_t updates) {
+  for (auto& run : runs_) {
+    if (started_) run->drop_in_flight();
+    run->start_at(updates, updates);
+  }
+  origin_ = updates;
+  started_ = restored_ = false;
 }
 
 template <class Exec, class T>
@@ -78,7 +106,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::run_ahead(StepDriver& driver) {
   const StagePlace& place = runs_.front()->place();
   const std::int64_t minibatch = first_micro_ / pipe_.micros;
-  const bool drained = place.drain_every > 0 && minibatch % place.drain_every == 0;
+  const bool drained = place.drains_before(minibatch);
   if (restored_ && !drained)
     for (int micro = 0; micro < schedule_.ahead[at(place.number)]; ++micro) load(place, first_micro_ + micro, driver);
   restored_ = false;
@@ -139,6 +167,7 @@ void Executor<Exec, T>::forward(const Action& action, StepDriver& driver) {
 template <class Exec, class T>
 void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
   const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
+  run.finish_gradients();
   const std::vector<double>& squares = run.exchanges().sum(losses_, share_.first, share_.count);
   std::copy(squares.begin(), squares.end() - 1, whole_.begin() + static_cast<std::ptrdiff_t>(first));
   whole_[flag] += squares.back();
@@ -158,62 +187,43 @@ void Executor<Exec, T>::complete_sums() {
 }
 
 template <class Exec, class T>
-int Executor<Exec, T>::lag() const {
-  return options_.parallel.delay_scale * (pipe_.stages - 1) + 1;
-}
-
-// What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
-template <class Exec, class T>
-void Executor<Exec, T>::note_step(StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2;
-  if (!notes_) notes_ = std::make_unique<LaggedGather>(world_, own + driver.note_count(), lag());
-  double* mine = notes_->mine();
-  std::fill_n(mine, own, 0.0);
-  for (std::size_t i = 0; i < runs_.size(); ++i) mine[runs_[i]->place().number] = std::pow(stage_norm(i), 2);
-  mine[own - 2] = sums_.loss;
-  mine[own - 1] = sums_.weights_finite ? 0 : 1;
-  driver.note(mine + own);
-  if (const double* all = notes_->push()) settle_one(all, driver);
-}
-
-// One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
-template <class Exec, class T>
-void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
-  const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
-  StepSums sums;
-  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
-  sums.norm = std::sqrt(sums.norm);
-  sums.loss = of(pipe_.stages - 1)[own - 2];
-  for (int rank = 0; rank < world_.size(); ++rank)
-    if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
-  driver.settled(++settled_, sums, all + own, stride);
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::settle(StepDriver& driver) {
-  while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
-}
-
-template <class Exec, class T>
 double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
   const auto place = [&](int stage) { return whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_[at(stage)]); };
   return std::sqrt(std::accumulate(place(run.place().number), place(run.place().number + 1), 0.0));
 }
 
 template <class Exec, class T>
+double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run, bool projections) const {
+  const std::vector<TensorSpec>& specs = run.plan().specs;
+  const std::size_t first = first_tensor_[at(run.place().number)];
+  double squares = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (specs[i].is_projection() == projections) squares += whole_[first + i];
+  return std::sqrt(squares);
+}
+
+template <class Exec, class T>
+ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double clip,
+                                          std::optional<double> lagged) const {
+  using Scope = ParallelOptions::ClipScope;
+  const Scope scope = options_.parallel.clip_scope;
+  if (scope == Scope::group) return {clip_scale(norm_of(run, true), clip), clip_scale(norm_of(run, false), clip)};
+  const double scale = clip_scale(scope == Scope::global ? sums_.norm : lagged.value_or(norm_of(run)), clip);
+  return {scale, scale};
+}
+
+template <class Exec, class T>
 void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
   const double factor = driver.factor(t), clip = clip_norm_at(options_.model.linear, options_.train.clip_norm, t);
-  const bool by_stage = options_.parallel.clip_scope == ParallelOptions::ClipScope::stage;
-  for (auto& run : runs_) run->update(t, factor, clip_scale(by_stage ? norm_of(*run) : sums_.norm, clip));
+  for (auto& run : runs_) run->update(t, factor, clip_scales(*run, clip, std::nullopt));
 }
 
 // A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
 template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
-  const double norm = norm_of(run);
-  if (!std::isfinite(norm)) return run.withhold();
-  run.update(t, driver.factor(t), clip_scale(norm, options_.train.clip_norm));
+  const std::optional<double> lagged = lagged_norm(t - 1, driver);
+  if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
+  run.update(t, driver.factor(t), clip_scales(run, options_.train.clip_norm, lagged));
 }
 
 template <class Exec, class T>
@@ -285,7 +295,10 @@ std::vector<StateField> Executor<Exec, T>::fields() const {
 
 template <class Exec, class T>
 void Executor<Exec, T>::weights_changed() {
-  for (auto& run : runs_) run->weights_changed();
+  for (auto& run : runs_) {
+    run->weights_changed();
+    if (options_.parallel.is_async()) run->start_corrections(resumed_);
+  }
 }
 
 template <class Exec, class T>

@@ -7,6 +7,7 @@
 // it has its gradient; the sums are those of the minibatch whose gradient it was.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,17 @@ struct StepSums {
 
 // What an asynchronous pipeline in flight belongs to.
 struct PipelineState {
-  std::vector<int> ahead;  // by stage, in micro-batches
-  int micros = 0;          // of an update
-  std::string stash;
-  std::int64_t origin = 0;  // updates at which its delays began
-  bool started = false;     // something is in flight
+  std::vector<int> ahead;   // by stage, in micro-batches
+  std::vector<int> layers;  // first one of each stage
+  int micros = 0;           // of an update
+  std::string stash, correction;
+  std::int64_t origin = 0;                     // updates at which its delays began
+  bool started = false;                        // something is in flight
+  std::vector<double> norms;                   // of the last minibatches, where they clip later ones
+  bool fits(const PipelineState& now) const {  // what is in flight can go on there
+    return ahead == now.ahead && layers == now.layers && micros == now.micros && stash == now.stash &&
+           correction == now.correction;
+  }
 };
 
 // Who takes the steps.
@@ -73,11 +80,15 @@ class Executor {
   PipelineState pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
+  // Between updates, with all of them settled: an asynchronous pipeline is empty, and its delays begin anew; data are
+  // to go on behind the last update.
+  void drain(std::int64_t updates);
   // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
   StepEnd step(std::int64_t t, StepDriver&);
   // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; settled() has all.
   const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // likewise, of stage i of this rank
+  double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
   void settle(StepDriver&);  // all asynchronous steps so far; waits for all ranks
   int lag() const;           // updates until an asynchronous step is settled: delay_scale (K-1) + 1
 
@@ -134,6 +145,10 @@ class Executor {
   void note_step(StepDriver&);
   void settle_one(const double* all, StepDriver&);
   double norm_of(const StageRun<Exec, T>&) const;
+  double norm_of(const StageRun<Exec, T>&, bool projections) const;
+  StepSums sums_in(const double* all, std::size_t stride) const;
+  std::optional<double> lagged_norm(std::int64_t minibatch, StepDriver&);
+  ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
   void update_all(std::int64_t t, StepDriver&);
   void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
 
@@ -145,6 +160,8 @@ class Executor {
   Communicator& world_;
   std::unique_ptr<LaggedGather> notes_;                   // asynchronous
   std::int64_t settled_ = 0;                              // updates
+  std::vector<double> norms_;                             // of minibatch i in place i mod lag()
+  std::int64_t norms_from_ = 0;                           // the first one that is known
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
   StageGroups<Exec> groups_;
   BatchShare share_;
@@ -153,6 +170,7 @@ class Executor {
   PipelineSchedule schedule_;
   ModelPart part_;
   std::vector<std::unique_ptr<Link<Exec, T>>> links_;  // by boundary
+  std::unique_ptr<Tie<Exec, T>> tie_;                  // null: no tied embeddings, or one stage
   std::vector<std::unique_ptr<StageRun<Exec, T>>> runs_;
   std::vector<std::size_t> run_of_stage_;  // by stage, where it is one of this rank's
   std::vector<std::size_t> first_tensor_;  // by stage, and one behind the last: places in whole_
@@ -163,6 +181,7 @@ class Executor {
   std::int64_t first_micro_ = 0;        // of the next update
   std::int64_t origin_ = 0;
   bool started_ = false, restored_ = false;
+  bool resumed_ = false;  // what corrections know of the past was read
   StepSums sums_;
 };
 

@@ -70,6 +70,7 @@ Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const Pass
     run_of_stage_[at(stage)] = runs_.size();
     make_stage(stage, training);
   }
+  norms_.resize(at(lag()));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;
@@ -119,6 +120,13 @@ void Executor<Exec, T>::make_links() {
         LinkSetting{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
                     static_cast<std::size_t>(part_.config.hidden_size), schedule_.activations[at(s)],
                     schedule_.gradients[at(s)]}));
+  if (!options_.model.tie_word_embeddings || pipe_.stages == 1) return;
+  const int first = pipe_.rank_of(0), last = pipe_.rank_of(pipe_.stages - 1);
+  const auto rows = static_cast<std::size_t>(part_.config.vocab_size);
+  const auto cols = static_cast<std::size_t>(part_.config.hidden_size);
+  tie_ = std::make_unique<Tie<Exec, T>>(Tie<Exec, T>{
+      Channel<Exec, T>(*pipeline_, "tied weights", {first, last, rows, cols, schedule_.tied_weights}),
+      Channel<Exec, Acc<T>>(*pipeline_, "tied gradients", {last, first, rows, cols, schedule_.tied_gradients})});
 }
 
 template <class Exec, class T>
@@ -131,12 +139,14 @@ void Executor<Exec, T>::make_stage(int number, bool training) {
       options_.parallel.dp * options_.parallel.tp == 1
           ? lone_layout(plan.specs)
           : shard_layout(plan, gradient_buckets(plan), options_, training ? grid.dp_rank : 0, grid.tp_rank);
-  Link<Exec, T>* in = number > 0 ? links_[at(number - 1)].get() : nullptr;
-  Link<Exec, T>* out = number + 1 < pipe_.stages ? links_[at(number)].get() : nullptr;
+  StageLinks<Exec, T> links;
+  if (number > 0) links.in = links_[at(number - 1)].get();
+  if (number + 1 < pipe_.stages) links.out = links_[at(number)].get();
+  if (links.in == nullptr || links.out == nullptr) links.tie = tie_.get();
   StagePlace place = stage_place(pipe_, schedule_, options_.parallel, number);
   if (!training) place.slots = 1;
   runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, options_, plan, place, part_, setting_, layout,
-                                                      groups_.tensor.get(), training ? &groups_ : nullptr, in, out,
+                                                      groups_.tensor.get(), training ? &groups_ : nullptr, links,
                                                       trace_));
 }
 

@@ -17,11 +17,17 @@ const double* LaggedGather::push() {
   return next_ - oldest_ < static_cast<std::int64_t>(gathers_.size()) ? nullptr : pop();
 }
 
-const double* LaggedGather::pop() {
+const double* LaggedGather::peek() {
   if (oldest_ == next_) return nullptr;
-  const std::size_t at = place(oldest_++);
+  const std::size_t at = place(oldest_);
   gathers_[at]->finish();
   return &all_[at * (all_.size() / gathers_.size())];
+}
+
+const double* LaggedGather::pop() {
+  const double* numbers = peek();
+  if (numbers) ++oldest_;
+  return numbers;
 }
 
 }  // namespace sestina

@@ -17,7 +17,8 @@ class LaggedGather {
   // They are on their way. Returns those of all ranks, (ranks, numbers), of the step `lag` before: null where there is
   // none. Valid until the next call.
   const double* push();
-  const double* pop();  // the oldest under way, waited for; null: none
+  const double* peek();  // the oldest under way, waited for; null: none
+  const double* pop();   // likewise, and it is under way no more
 
  private:
   std::size_t place(std::int64_t step) const { return static_cast<std::size_t>(step) % gathers_.size(); }

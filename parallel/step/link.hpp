@@ -10,59 +10,78 @@
 
 namespace sestina {
 
+struct ChannelSetting {
+  int from = 0, to = 0;  // pipeline ranks
+  std::size_t rows = 0, cols = 0;
+  int places = 1;  // that take turns (parallel/plan/pipeline_schedule.hpp)
+};
+
+// One direction: matrices (rows, cols) by number.
+template <class Exec, class T>
+class Channel {
+ public:
+  static constexpr std::int64_t evaluation = -1;  // in place of a number
+
+  // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing.
+  Channel(Communicator& pipeline, const char* name, const ChannelSetting&);
+
+  // A sender asks for the place before it writes there, which waits until the message before in that place has gone.
+  Matrix<T, Exec> to_write(std::int64_t number);
+  void send(const Exec&, std::int64_t number);
+  Matrix<T, Exec> receive(std::int64_t number);
+  Matrix<T, Exec> place(std::int64_t number) const;  // what has arrived, or was written, before
+
+  // What has numbers below this one is there without a message: a resumed run has read it.
+  void restored(std::int64_t number) { here_until_ = number; }
+  bool between_ranks() const { return !messages_.empty(); }
+
+ private:
+  std::size_t index(std::int64_t number) const {
+    return static_cast<std::size_t>(number == evaluation ? places_ : number % places_);
+  }
+  int places_;
+  std::int64_t here_until_ = 0;
+  std::size_t rows_, cols_, stride_;                      // stride: elements from place to place
+  Kokkos::View<T*, typename Exec::memory_space> values_;  // the last place is for evaluation
+  std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
+};
+
 struct LinkSetting {
   int from = 0, to = 0;  // pipeline ranks of the two stages
   std::size_t rows = 0, cols = 0;
-  int activations = 1, gradients = 1;  // places (parallel/plan/pipeline_schedule.hpp)
+  int activations = 1, gradients = 1;  // places
 };
 
 template <class Exec, class T>
 class Link {
  public:
-  static constexpr std::int64_t evaluation = -1;  // in place of a micro-batch's number
+  static constexpr std::int64_t evaluation = Channel<Exec, T>::evaluation;
 
-  // All ranks of the pipeline group make the same links in the same order; those of neither side hold nothing.
   Link(const Exec&, Communicator& pipeline, const LinkSetting&);
 
-  // Boundary tensors (rows, cols) of a micro-batch on this rank. A sender asks for its place before it writes there,
-  // which waits until the message before in that place has gone.
+  // Boundary tensors (rows, cols) of a micro-batch on this rank.
   Matrix<T, Exec> activation_to_write(std::int64_t micro) { return up_.to_write(micro); }
   Matrix<T, Exec> gradient_to_write(std::int64_t micro) { return down_.to_write(micro); }
   void send_activation(std::int64_t micro) { up_.send(exec_, micro); }
   void send_gradient(std::int64_t micro) { down_.send(exec_, micro); }
   Matrix<T, Exec> receive_activation(std::int64_t micro) { return up_.receive(micro); }
   Matrix<T, Exec> receive_gradient(std::int64_t micro) { return down_.receive(micro); }
-  // What has arrived, or was written, before.
   Matrix<T, Exec> activation(std::int64_t micro) const { return up_.place(micro); }
 
   bool between_ranks() const { return up_.between_ranks(); }
-  // Activations of micro-batches below this number are there without a message: a resumed run has read them.
   void restored(std::int64_t micro) { up_.restored(micro); }
 
  private:
-  class Way {  // one direction
-   public:
-    Way(Communicator&, const char* name, int from, int to, std::size_t rows, std::size_t cols, int places);
-    Matrix<T, Exec> to_write(std::int64_t micro);
-    void send(const Exec&, std::int64_t micro);
-    Matrix<T, Exec> receive(std::int64_t micro);
-    Matrix<T, Exec> place(std::int64_t micro) const;
-    void restored(std::int64_t micro) { here_until_ = micro; }
-    bool between_ranks() const { return !messages_.empty(); }
-
-   private:
-    std::size_t index(std::int64_t micro) const {
-      return static_cast<std::size_t>(micro == evaluation ? places_ : micro % places_);
-    }
-    int places_;
-    std::int64_t here_until_ = 0;
-    std::size_t rows_, cols_;
-    Kokkos::View<T*, typename Exec::memory_space> values_;  // (places + 1, rows, cols), the last one for evaluation
-    std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
-  };
-
   Exec exec_;
-  Way up_, down_;
+  Channel<Exec, T> up_, down_;
+};
+
+// A tied embedding belongs to the first stage: each minibatch's version of it goes to the last one, the head's part of
+// the gradient of each micro-batch comes back.
+template <class Exec, class T>
+struct Tie {
+  Channel<Exec, T> weights;
+  Channel<Exec, Acc<T>> gradients;
 };
 
 }  // namespace sestina

@@ -33,7 +33,10 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const Options& options
       reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, options, stage.arena(), groups)),
       gather_(*groups.grid.dp_group, plan, buckets_, stage.arena()) {
-  stage.make_optimizer(options.model, options.optimizer, homes_.items());
+  OptimizerOptions optimizer = options.optimizer;
+  optimizer.refresh.count = plan.refreshes;
+  optimizer.refresh.window = plan.refresh_window;
+  stage.make_optimizer(options.model, optimizer, homes_.items());
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(
         exec, stage.tensors(), options.optimizer, options.run.deterministic, *groups.tensor, stage.norm().nonfinite());
@@ -47,11 +50,13 @@ void StageExchanges<Exec, T>::block_done(int block) {
 }
 
 template <class Exec, class T>
+void StageExchanges<Exec, T>::finish_gradients() {
+  const TraceSpan span(trace_, "rest of the gradients");
+  reduce_.finish();
+}
+
+template <class Exec, class T>
 const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
-  {
-    const TraceSpan span(trace_, "rest of the gradients");
-    reduce_.finish();
-  }
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
   std::vector<double>& squares = norm.squares(exec_);

@@ -37,7 +37,8 @@ class StageExchanges {
   // Around the blocks of a pass: waits for the weights that it reads; sends off gradients that are complete.
   void before_forward(int block) { gather_.before_forward(block); }
   void block_done(int block);
-  // Sums of squares by tensor (and the flag behind them) of the whole stage, once its passes are over. losses: of the
+  void finish_gradients();  // once the stage's passes are over: complete where they are owned
+  // Then sums of squares by tensor (and the flag behind them) of the whole stage. losses: of the
   // step's micro-batches of all data-parallel ranks, of which this one's are noted; complete on return. The same on all
   // ranks of the stage.
   const std::vector<double>& sum(std::vector<double>& losses, int first, int count);

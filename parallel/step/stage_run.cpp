@@ -1,11 +1,13 @@
 #include "parallel/step/stage_run.hpp"
 
+#include <utility>
+
 namespace sestina {
 
 template <class Exec, class T>
 StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const StagePlan& plan, const StagePlace& place,
                             const ModelPart& part, const PassSetting& setting, const RankLayout& layout,
-                            GroupOps<Exec>* group, StageGroups<Exec>* groups, Link<Exec, T>* in, Link<Exec, T>* out,
+                            GroupOps<Exec>* group, StageGroups<Exec>* groups, const StageLinks<Exec, T>& links,
                             Trace* trace)
     : exec_(exec),
       plan_(plan),
@@ -14,10 +16,12 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const Stag
       exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, options, plan_, *groups, stage_, trace)
                         : nullptr),
       versions_(part.config, plan.layers, stage_.arena(), place.versions()),
+      correction_(options.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
       own_output_(slots_.of(0).output),
-      in_(in),
-      out_(out),
+      in_(links.in),
+      out_(links.out),
+      tie_(links.tie),
       hooks_(*this, trace) {}
 
 template <class Exec, class T>
@@ -52,8 +56,32 @@ void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& token
   Activations<Exec, T>& slot = slots_.of(micro);
   if (in_) slot.bind_input(in_->receive_activation(micro));
   if (out_) slot.output = out_->activation_to_write(micro);
-  pass(weights_of(place_.version(micro / place_.micros)), slot, tokens);
+  const std::int64_t minibatch = micro / place_.micros;
+  const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
+  pass(weights, slot, tokens);
   if (out_) out_->send_activation(micro);
+  if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t minibatch) {
+  const Matrix<T, Exec> to = tie_->weights.to_write(minibatch);
+  convert<Exec, T, T>(exec_, {weights.embedding.data(), to.size()}, {to.data(), to.size()});
+  tie_->weights.send(exec_, minibatch);
+}
+
+// Ahead of a backward pass of the last stage: the head of the minibatch, and room for its gradient.
+template <class Exec, class T>
+void StageRun<Exec, T>::receive_head(std::int64_t micro) {
+  const std::int64_t minibatch = micro / place_.micros;
+  const Matrix<T, Exec> head =
+      in_update(micro) == 0 ? tie_->weights.receive(minibatch) : tie_->weights.place(minibatch);
+  stage_.bind_head(head, tie_->gradients.to_write(micro));
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
+  if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(micro), in_update(micro));
 }
 
 // The weights that the backward pass multiplies by; the slot is made ready for it.
@@ -61,7 +89,12 @@ template <class Exec, class T>
 const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, const TokenSlot<Exec>& tokens,
                                                             Activations<Exec, T>& slot) {
   const bool stashed = place_.stash == ParallelOptions::Stash::on;
-  const Weights<Exec, T>& weights = stashed ? weights_of(place_.version(micro / place_.micros)) : stage_.weights();
+  if (receives_head()) receive_head(micro);
+  const std::int64_t minibatch = micro / place_.micros;
+  const Weights<Exec, T>* estimate = correction_.estimate(minibatch);
+  const Weights<Exec, T>& weights = estimate  ? *estimate
+                                    : stashed ? weights_of(place_.version(minibatch))
+                                              : stage_.weights();
   if (in_) slot.bind_input(in_->activation(micro));
   slot.tokens = tokens.inputs();
   slot.first_key = tokens.first_key();
@@ -77,6 +110,7 @@ const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, 
 template <class Exec, class T>
 void StageRun<Exec, T>::hand_down(std::int64_t micro, const Activations<Exec, T>& slot) {
   hooks_.span.end();
+  if (receives_head()) tie_->gradients.send(exec_, micro);
   if (!in_) return;
   const Matrix<T, Exec> gradient = in_->gradient_to_write(micro);
   convert<Exec, T, T>(exec_, {slot.gradient.data(), slot.gradient.size()}, {gradient.data(), gradient.size()});
@@ -87,33 +121,74 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
   Activations<Exec, T>& slot = slots_.of(micro);
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
-  if (place_.split)
+  if (place_.split) {
     stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
-  else
+  } else {
+    begin_embedding_gradient(micro);
     stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+  }
   hand_down(micro, slot);
 }
 
 template <class Exec, class T>
 void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.micro = in_update(micro);
+  begin_embedding_gradient(micro);
   hooks_.span.begin("backward weights", place_.number);
   stage_.backward_weight(stage_.weights(), slots_.of(micro), in_update(micro), hooks_);
   hooks_.span.end();
 }
 
 template <class Exec, class T>
-void StageRun<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
-  if (versions_.depth() > 0) {
-    exchanges_->finish_gather();
-    versions_.keep(exec_, updates_);
-  }
-  exchanges_->update(t, factor, gradient_scale);
+void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& scales) {
+  before_update();
+  const bool alike = scales.projections == scales.rest;
+  if (!alike) stage_.scale_gradients(scales.projections, scales.rest);
+  exchanges_->update(t, factor * correction_.rate(t), alike ? scales.rest : 1);
   if (stage_.merges_behind(t)) {
     exchanges_->finish_gather();  // every rank merges all weights, alike
     stage_.merge_if_due(t);
   }
+  after_update();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::withhold() {
+  before_update();
+  after_update();
+}
+
+// What later passes will read of the weights as they are now.
+template <class Exec, class T>
+void StageRun<Exec, T>::before_update() {
+  if (versions_.depth() == 0 && !correction_.follows_weights()) return;
+  exchanges_->finish_gather();
+  if (!correction_.predicts()) versions_.keep(exec_, updates_);
+  correction_.before_update(exec_, updates_);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::after_update() {
+  if (correction_.follows_weights()) {
+    exchanges_->finish_gather();
+    correction_.after_update(exec_, updates_);
+  }
   ++updates_;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::finish_gradients() {
+  exchanges_->finish_gradients();
+  const std::int64_t version = place_.version(updates_);  // of the forward pass
+  if (version < updates_) correction_.correct_gradients(exec_, version);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::start_corrections(bool read) {
+  if (read)
+    correction_.restored(exec_);
+  else
+    correction_.begin(exec_, updates_);
 }
 
 template <class Exec, class T>
@@ -130,27 +205,41 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
   if (out_) slot.output = out_->activation_to_write(Link<Exec, T>::evaluation);
   stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks_);
   if (out_) out_->send_activation(Link<Exec, T>::evaluation);
+  constexpr std::int64_t evaluation = Link<Exec, T>::evaluation;
+  const bool newer = std::exchange(head_of_, updates_) != updates_;  // alike on both sides
+  if (sends_head() && newer) send_head(stage_.weights(), evaluation);
+  if (receives_head())
+    stage_.bind_head(newer ? tie_->weights.receive(evaluation) : tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
   return stage_.model().loss_sum(slot);
 }
 
+// Others have sent, or will, all that their own forward passes made.
 template <class Exec, class T>
-std::int64_t StageRun<Exec, T>::in_flight_end(int ahead) const {
-  const std::int64_t drain = place_.drain_every, first = updates_ * place_.micros;
-  if (drain == 0) return first + ahead;
-  return std::min(first + ahead, (updates_ + drain - 1) / drain * drain * place_.micros);
+void StageRun<Exec, T>::drop_in_flight() {
+  if (in_) {
+    for (std::int64_t micro = in_flight_end(place_.ahead); micro < in_flight_end(place_.ahead_before); ++micro)
+      in_->receive_activation(micro);
+    in_->restored(0);
+  }
+  if (receives_head())
+    for (std::int64_t minibatch = updates_; minibatch * place_.micros < in_flight_end(place_.ahead_first); ++minibatch)
+      tie_->weights.receive(minibatch);
 }
 
 template <class Exec, class T>
-std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool reading) const {
+std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool in_flight,
+                                                            bool reading) const {
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
-  for (std::int64_t version = oldest; version < updates_; ++version)
+  const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
+  for (std::int64_t version = oldest; version <= newest; ++version)
     for (StateField& field :
          versions_.fields(version, fmt::format("/run/pipeline/version_{}", updates_ - version), grid.dp_rank == 0))
       all.push_back(std::move(field));
-  if (place_.stash == ParallelOptions::Stash::on) return all;
+  for (StateField& field : correction_.fields("/run/pipeline", grid.dp_rank == 0)) all.push_back(std::move(field));
+  if (place_.stash == ParallelOptions::Stash::on || !in_flight) return all;
   const std::int64_t first = updates_ * place_.micros;
   const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {
     StateField field;
@@ -181,6 +270,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
 
 template <class Exec, class T>
 void StageRun<Exec, T>::weights_changed() {
+  head_of_ = -1;
   if (exchanges_) return exchanges_->weights_changed();
   stage_.weights_changed();
   exec_.fence("weights");

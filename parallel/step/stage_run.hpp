@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/delay_correction.hpp"
 #include "core/slot_pool.hpp"
 #include "core/weight_versions.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
@@ -13,22 +14,34 @@
 
 namespace sestina {
 
+// What a stage exchanges with others; null where there is nothing.
+template <class Exec, class T>
+struct StageLinks {
+  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and behind
+  Tie<Exec, T>* tie = nullptr;                 // of the first and of the last
+};
+
+// What gradients are multiplied by: those of the layers' projections, and the rest.
+struct ClipScales {
+  double projections = 1, rest = 1;
+};
+
 template <class Exec, class T>
 class StageRun {
  public:
-  // in, out: links to the stages before and behind, null at the ends of the pipeline. groups null: forward passes
-  // alone. All references must outlive it.
+  // groups null: forward passes alone. All references must outlive it.
   StageRun(const Exec&, const Options&, const StagePlan&, const StagePlace&, const ModelPart&, const PassSetting&,
-           const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, Link<Exec, T>* in, Link<Exec, T>* out,
-           Trace*);
+           const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, const StageLinks<Exec, T>&, Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);
   // Of a stage whose backward passes are in two parts: the first of them, which backward_weight follows.
   void backward(std::int64_t micro, const TokenSlot<Exec>&, double gradient_scale);
   void backward_weight(std::int64_t micro);
   // Update number t, of weights that have seen t - 1.
-  void update(std::int64_t t, double factor, double gradient_scale);
-  void withhold() { ++updates_; }  // the weights stay as they are, one version on
+  void update(std::int64_t t, double factor, const ClipScales&);
+  void withhold();  // the weights stay as they are, one version on
+  // Behind the last backward pass of an update: gradients are complete where they are owned.
+  void finish_gradients();
 
   // A forward pass at the newest weights in a place of its own; the last stage computes the losses of its tokens, and
   // their sum is returned (fences), else 0.
@@ -40,9 +53,14 @@ class StageRun {
     updates_ = updates;
     place_.origin = origin;
   }
-  // What passes to come will read of the past, between updates: older weights, and without a stash the activations that
-  // went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those too that another rank saves.
-  std::vector<StateField> in_flight_fields(const ProcessGrid&, bool reading) const;
+  // The weights are there: what corrections know of the past is nothing, or was read.
+  void start_corrections(bool read);
+  // Between updates: forward passes that went ahead are forgotten, here and on the way here, and delays begin anew.
+  void drop_in_flight();
+  // What passes to come will read of the past, between updates: older weights, and without a stash, where passes are in
+  // flight, the activations that went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those
+  // too that another rank saves.
+  std::vector<StateField> in_flight_fields(const ProcessGrid&, bool in_flight, bool reading) const;
   void restored() {  // they were read
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
   }
@@ -74,16 +92,23 @@ class StageRun {
     int micro = 0;          // in its update
     bool training = false;  // an evaluation shows no blocks
   };
-  // Behind the last micro-batch of which a stage that is so far ahead has done the forward pass. Nothing crosses a
-  // drain.
-  std::int64_t in_flight_end(int ahead) const;
+  std::int64_t in_flight_end(int ahead) const { return place_.in_flight_end(updates_, ahead); }
   int in_update(std::int64_t micro) const { return static_cast<int>(micro % place_.micros); }
   const Weights<Exec, T>& weights_of(std::int64_t version) const {
-    return versions_.depth() == 0 || version == updates_ ? stage_.weights() : versions_.of(version);
+    const bool newest = version == updates_ && !correction_.predicts();
+    return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
   }
+  void before_update();
+  void after_update();
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
+  // Tied embeddings, of a stage at either end of several.
+  bool sends_head() const { return tie_ && place_.number == 0; }
+  bool receives_head() const { return tie_ && stage_.is_last(); }
+  void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
+  void receive_head(std::int64_t micro);
+  void begin_embedding_gradient(std::int64_t micro);
 
   Exec exec_;
   StagePlan plan_;
@@ -91,10 +116,13 @@ class StageRun {
   Stage<Exec, T> stage_;
   std::unique_ptr<StageExchanges<Exec, T>> exchanges_;  // null: forward passes alone
   WeightVersions<Exec, T> versions_;
+  DelayCorrection<Exec, T> correction_;
   SlotPool<Activations<Exec, T>> slots_;
   Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
   std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
   Link<Exec, T>*in_, *out_;
+  Tie<Exec, T>* tie_;
+  std::int64_t head_of_ = -1;  // updates in the table that was last sent for an evaluation
   Hooks hooks_;
   std::int64_t updates_ = 0;
 };

@@ -50,7 +50,8 @@ class Pipelines(Case):
 
     def test_13_delays_that_a_resume_would_change(self):
         self.train("run", *ASYNC, "run.steps=5")
-        for key in ("parallel.delay_scale=2", "parallel.stash=saved", "parallel.schedule=1f1b", "train.micro_batch=2"):
+        for key in ("parallel.delay_scale=2", "parallel.stash=saved", "parallel.schedule=1f1b", "train.micro_batch=2",
+                    "parallel.delay_correction=prediction", "parallel.clip_scope=group"):
             output = self.train("run", "-r", "auto", *ASYNC, "run.steps=9", key, expected=BAD_DATA)
             self.assertIn(key.split("=")[0], output)
             self.assert_one_message(output)

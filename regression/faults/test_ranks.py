@@ -227,7 +227,8 @@ class Ranks(Case):
                                      (2, ("parallel.tp=2", "parallel.tp_update=distributed"), "home"),
                                      (3, ("parallel.pp=2",), "P divides 2"),
                                      (2, ("parallel.pp=9",), "1 to "),
-                                     (2, ("parallel.pp=2", "model.tie_word_embeddings=true"), "parallel.pp = 1")):
+                                     (2, ("parallel.pp=2", "model.tie_word_embeddings=true", "parallel.schedule=async-1f1b", "parallel.stash=saved"),
+                                      "allowed on")):
             with self.subTest(keys):
                 output = self.train_ranks(ranks, "run", *MICRO, *keys, expected=BAD_DECK)
                 self.assertIn(allowed, output)

@@ -49,6 +49,26 @@ Enum choice(const std::string& got, const std::vector<std::string>& words) {
   return static_cast<Enum>(found - words.begin());
 }
 
+// What is done about the delay; a file says it in one of three places.
+void set_correction(const Hdf5Reader& file, Options& options) {
+  using Kind = ParallelOptions::DelayCorrection;
+  const std::string optimizer = file.text("/", "optimizer");
+  const std::string word = number(file, "weight_prediction", 0) != 0                ? "prediction"
+                           : optimizer == "pipedream-lr" || optimizer == "nesterov" ? optimizer
+                           : file.has("/", "delay_correction")                      ? file.text("/", "delay_correction")
+                                                                                    : "none";
+  ParallelOptions::Correction& correction = options.parallel.correction;
+  correction.kind = choice<Kind>(word, {"none", "pipedream-lr", "nesterov", "pipemare", "prediction", "dc-asgd"});
+  if (correction.kind == Kind::pipedream_lr || correction.kind == Kind::pipemare)
+    correction.steps = static_cast<std::int64_t>(hyper(file, "correction_steps"));
+  if (correction.kind == Kind::pipemare) {
+    correction.decay = hyper(file, "pipemare_decay");
+    correction.warmup = static_cast<std::int64_t>(hyper(file, "pipemare_warmup"));
+  }
+  if (correction.kind == Kind::nesterov) options.optimizer.adamw.momentum_decay = hyper(file, "momentum_decay");
+  if (correction.kind == Kind::dc_asgd) correction.lambda = hyper(file, "dc_lambda");
+}
+
 Options options_of(const Hdf5Reader& file, const std::string& folder) {
   Options options;
   options.model = read_hf_config(folder);
@@ -63,7 +83,9 @@ Options options_of(const Hdf5Reader& file, const std::string& folder) {
   parallel.delay_scale = number(file, "delay_scale", 1);
   parallel.drain_every = number(file, "drain_every", 0);
   parallel.stash = choice<ParallelOptions::Stash>(file.text("/", "stash"), {"on", "recompute", "saved"});
-  parallel.clip_scope = choice<ParallelOptions::ClipScope>(file.text("/", "clip_scope"), {"global", "stage"});
+  parallel.clip_scope =
+      choice<ParallelOptions::ClipScope>(file.text("/", "clip_scope"), {"global", "stage", "group", "global-lagged"});
+  set_correction(file, options);
   return options;
 }
 
@@ -114,17 +136,23 @@ class PipelineRun {
   Outcome replay() {
     FileDriver driver(file_, folder_, options_);
     const int steps = number(file_, "steps", 0);
-    std::vector<float> loss, norm;
+    std::vector<float> loss, norm, group_norm;
     const double tokens = static_cast<double>(options_.train.global_batch) * options_.data.sequence_length;
     for (int t = 1; t <= steps; ++t) {
       executor_.step(t, driver);
       loss.push_back(static_cast<float>(executor_.sums().loss / tokens));
       for (std::size_t s = 0; s < executor_.stage_count(); ++s)
         norm.push_back(static_cast<float>(executor_.stage_norm(s)));
+      for (std::size_t s = 0; s < executor_.stage_count(); ++s)
+        for (const bool projections : {true, false})
+          group_norm.push_back(static_cast<float>(executor_.group_norm(s, projections)));
     }
     compare(file_, "loss", -1, loss, file_.attribute("loss", "atol"), file_.attribute("loss", "rtol"), outcome_);
     compare(file_, "grad_norm", -1, norm, file_.attribute("grad_norm", "atol"), file_.attribute("grad_norm", "rtol"),
             outcome_);
+    if (options_.parallel.clip_scope == ParallelOptions::ClipScope::group)
+      compare(file_, "group_norm", -1, group_norm, file_.attribute("group_norm", "atol"),
+              file_.attribute("group_norm", "rtol"), outcome_);
     for (const StateField& field : executor_.model_fields()) {
       std::vector<float> got(field.bytes() / sizeof(float));
       copy_to_host(executor_.exec(), field, got.data());

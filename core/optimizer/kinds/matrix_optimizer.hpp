@@ -36,9 +36,10 @@ using RefreshDump = std::function<void(const std::string& name, const std::vecto
 
 // What a refresh may do when it goes wrong; shared by all matrices of a run.
 struct RefreshPolicy {
-  std::int64_t max_failures = 3;  // in a row, of one factor; then the run stops
-  bool stagger = false;           // refresh matrix i at t = i mod every instead of all at once
-  RefreshDump dump;               // empty: nobody wants it
+  std::int64_t max_failures = 3;       // in a row, of one factor; then the run stops
+  bool stagger = false;                // refresh matrix i at t = i mod every instead of all at once
+  std::int64_t count = 0, window = 0;  // so many refreshes in a window, spread evenly; 0: one in `every` updates
+  RefreshDump dump;                    // empty: nobody wants it
 };
 
 // On a device a refresh is queued whole; what it is judged by comes to the host at its end, in one wait.
@@ -116,9 +117,11 @@ std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, cons
 template <class Space>
 std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
-// True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index.
-inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, bool stagger) {
-  return (t + (stagger ? index : 0)) % every == 0;
+// True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index. With a count: where
+// floor(t count / window) goes up.
+inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, const RefreshPolicy& policy) {
+  const std::int64_t at = t + (policy.stagger ? index : 0);
+  return policy.window > 0 ? at * policy.count % policy.window < policy.count : at % every == 0;
 }
 
 }  // namespace sestina

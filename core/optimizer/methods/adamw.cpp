@@ -38,6 +38,20 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
   second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), total);
 }
 
+// mu_t = beta1 (1 - 0.96^(t psi) / 2): Dozat 2016.
+template <class Exec, class T>
+double AdamW<Exec, T>::look_ahead(std::int64_t t) const {
+  return options_.beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(t) * *options_.momentum_decay));
+}
+
+// In the order of t, from the start where it was left: a function of t alone.
+template <class Exec, class T>
+double AdamW<Exec, T>::product_to(std::int64_t t) {
+  if (t < product_of_) product_of_ = 0, product_ = 1;
+  while (product_of_ < t) product_ *= look_ahead(++product_of_);
+  return product_;
+}
+
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   AdamWStep step;
@@ -50,6 +64,12 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
     step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
     step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);
+    if (options_.momentum_decay) {
+      const double mu = look_ahead(count), next = look_ahead(count + 1), product = product_to(count);
+      step.looks_ahead = true;
+      step.gradient_part = (1 - mu) / (1 - product);
+      step.momentum_part = next / (1 - product * next);
+    }
     step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;
     const std::size_t n = run.tensor.gradient.size();

@@ -37,6 +37,10 @@ class AdamW {
              own.eps_on_corrected == spec.eps_on_corrected;
     }
   };
+  // Factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.
+  double look_ahead(std::int64_t t) const;
+  double product_to(std::int64_t t);
+
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 
   AdamWOptions options_;
@@ -44,6 +48,8 @@ class AdamW {
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::vector<Run> runs_;
   Storage momentum_, second_moment_;
+  std::int64_t product_of_ = 0;  // mu_1 ... mu_(product_of_) is product_
+  double product_ = 1;
 };
 
 }  // namespace sestina

@@ -45,7 +45,7 @@ class GaLore : public MatrixOptimizer<Space> {
  private:
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
   bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient) {
-    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
                                 .name = state_.path(),
                                 .factor = gradient,

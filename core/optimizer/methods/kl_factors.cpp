@@ -152,7 +152,7 @@ void KlMethod<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const Ow
     const Matrix<float, Space> rotated = lane.workspace.template take<float>(shape_.rows, shape_.cols);
     update(lane, now, matrix, factors_.roots(lane), half, rotated);
   }
-  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
   factors_.refresh(lane, {updates_, due}, second_moment());
 }
 

@@ -28,8 +28,7 @@ void RotatedAdam<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const
   if (first && !start(lane, matrix.gradient)) return;
   if (first && rule_.skip_first) return update_factors(lane, now.gradient_scale, matrix.gradient);
   ++updates_;
-  const bool due =
-      sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy.stagger);
+  const bool due = sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
   if (sides_.rotates())
     average_momentum<Space>(lane.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
                             flat<float, Space>(momentum_));

@@ -260,8 +260,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     lane.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale), gradient,
                                                static_cast<float>(rule_.beta2), factor);
     if (packed) pack_symmetric<Space>(lane.exec, factor, s.packed);
-    const bool due =
-        t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy.stagger));
+    const bool due = t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy));
     const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
     const Refreshed result =
         port_.at(lane, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });

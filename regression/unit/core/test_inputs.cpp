@@ -137,6 +137,19 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
       "rare", "");
   rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
   known.merge(keys_of(rare));
+  Deck shared;
+  shared.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"soap\"\nrefresh = {budget = \"reversed\"}\n",
+                  "shared out", "");
+  known.merge(keys_of(shared));
+  for (const std::string correction : {"nesterov", "pipemare", "dc-asgd"}) {
+    Deck deck;
+    deck.add_text("[model]\npreset = \"llama-8m\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n" +
+                      ("delay_correction = \"" + correction + "\"\n") +
+                      (correction == "pipemare" ? "stash = \"saved\"\n" : "") +
+                      (correction == "dc-asgd" ? "dc_lambda = 1\n" : ""),
+                  "correction", "");
+    known.merge(keys_of(deck));
+  }
   known.insert("model.from_hf");  // needs a folder with a model
   std::set<std::string> documented;
   for (const auto& [key, unused] : documented_keys()) documented.insert(key);

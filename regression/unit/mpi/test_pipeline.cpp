@@ -3,72 +3,10 @@
 
 #include <array>
 
-#include "regression/unit/mpi/training_rig.hpp"
+#include "regression/unit/mpi/pipeline_rig.hpp"
 
 namespace sestina {
 namespace {
-
-using Kind = ParallelOptions::Schedule;
-using Stash = ParallelOptions::Stash;
-
-TrainingCase pipeline_case(const std::string& kind, Family family = Family::llama) {
-  TrainingCase run = training_case(kind, family);
-  run.options.model.num_hidden_layers = 4;
-  run.options.model.tie_word_embeddings = false;
-  run.options.train.global_batch = 8;
-  return run;
-}
-
-// Steps and what the ranks know of them when they are settled.
-class SettlingDriver final : public StepDriver {
- public:
-  SettlingDriver(const Options& options, const BatchShare& share, int begin, Trained& result)
-      : samples_(options, share, begin),
-        scale_(1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length)),
-        result_(result) {}
-  BatchView next_batch() override { return samples_.next_batch(); }
-  double factor(std::int64_t) override { return 1; }
-  void settled(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
-    result_.loss.push_back(sums.loss * scale_);
-    result_.norm.push_back(sums.norm);
-  }
-
- private:
-  SampleDriver samples_;
-  double scale_;
-  Trained& result_;
-};
-
-template <class Exec>
-Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Exec, float> executor(Exec(), run.options, ranks);
-  executor.initialise(5);
-  executor.weights_changed();
-  executor.start_at(0);
-  Trained result;
-  if (run.options.parallel.is_async()) {
-    SettlingDriver driver(run.options, executor.share(), 0, result);
-    for (int t = 1; t <= steps; ++t) executor.step(t, driver);
-    executor.settle(driver);
-    executor.finish_gather();
-  } else {
-    train_steps(executor, run.options, 0, steps, result);
-  }
-  result.weights = whole_weights(executor);
-  return result;
-}
-
-template <class Exec>
-Trained train_in_one_process(const TrainingCase& run, int steps) {
-  const auto alone = make_lone_communicator();
-  return train_pipeline<Exec>(*alone, run, steps);
-}
-
-void expect_same(const Trained& one, const Trained& other, const std::string& what) {
-  EXPECT_EQ(one.loss, other.loss) << what;
-  EXPECT_EQ(one.norm, other.norm) << what;
-  EXPECT_TRUE(one.weights == other.weights) << what;
-}
 
 // Ranks: Pipeline 2 4
 template <class Space>

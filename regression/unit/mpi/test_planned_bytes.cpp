@@ -35,28 +35,19 @@ class Ledger {
 
   // By kind of RankMemory; a label that belongs to none is a kind of its own, which no plan knows.
   Bytes by_kind() const {
-    static const std::map<std::string, std::string> kind_of = {{"weights", "weights"},
-                                                               {"frozen", "weights"},
-                                                               {"master", "master"},
-                                                               {"gradient", "gradients"},
-                                                               {"gradient_tree", "gradients"},
-                                                               {"momentum", "optimizer"},
-                                                               {"second_moment", "optimizer"},
-                                                               {"matrix_state", "optimizer"},
-                                                               {"activations", "activations"},
-                                                               {"kept_gradients", "activations"},
-                                                               {"batch", "activations"},
-                                                               {"workspace", "workspace"},
-                                                               {"cosine", "workspace"},
-                                                               {"sine", "workspace"},
-                                                               {"squares", "workspace"},
-                                                               {"weight_versions", "stash"},
-                                                               {"vector_versions", "stash"},
-                                                               {"link", "stash"},
-                                                               {"received", "exchanges"},
-                                                               {"group", "exchanges"},
-                                                               {"whole_gradients", "exchanges"},
-                                                               {"whole_weights", "exchanges"}};
+    static const std::map<std::string, std::string> kind_of = {
+        {"weights", "weights"},         {"frozen", "weights"},
+        {"master", "master"},           {"gradient", "gradients"},
+        {"gradient_tree", "gradients"}, {"momentum", "optimizer"},
+        {"second_moment", "optimizer"}, {"matrix_state", "optimizer"},
+        {"activations", "activations"}, {"kept_gradients", "activations"},
+        {"batch", "activations"},       {"workspace", "workspace"},
+        {"cosine", "workspace"},        {"sine", "workspace"},
+        {"squares", "workspace"},       {"weight_versions", "stash"},
+        {"vector_versions", "stash"},   {"link", "stash"},
+        {"velocity", "stash"},          {"received", "exchanges"},
+        {"group", "exchanges"},         {"whole_gradients", "exchanges"},
+        {"whole_weights", "exchanges"}};
     Bytes kinds;
     for (const auto& [label, bytes] : live()) {
       const std::string name = label.substr(label.rfind(':') + 1);
@@ -177,6 +168,23 @@ TEST(PlannedBytes, OfNodeGroups) {
     run.options.parallel.partition = std::string(partition) == "balanced" ? ParallelOptions::Partition::balanced
                                                                           : ParallelOptions::Partition::replicated;
     largest.add(compare(run, fmt::format("nodes of two, {}", partition)));
+  }
+}
+
+TEST(PlannedBytes, OfCorrectionsAndTies) {
+  Largest largest;
+  using Correction = ParallelOptions::DelayCorrection;
+  for (const Correction kind : {Correction::none, Correction::prediction, Correction::pipemare}) {
+    TrainingCase run = grid_case("adamw", 1);
+    run.options.model.num_hidden_layers = 4;
+    run.options.model.tie_word_embeddings = kind != Correction::pipemare;
+    run.options.parallel.pp = 4;
+    run.options.parallel.dp = 1;
+    run.options.parallel.schedule = ParallelOptions::Schedule::async_1f1b;
+    run.options.parallel.correction.kind = kind;
+    run.options.parallel.stash =
+        kind == Correction::pipemare ? ParallelOptions::Stash::saved : ParallelOptions::Stash::on;
+    largest.add(compare(run, fmt::format("correction {}", static_cast<int>(kind))));
   }
 }
 

@@ -37,5 +37,36 @@ TEST(RankAllocation, AStepAllocatesNothing) {
     }
 }
 
+TEST(RankAllocation, AStepOfAnAsynchronousPipelineAllocatesNothing) {
+  using Kind = ParallelOptions::DelayCorrection;
+  for (const Kind kind : {Kind::none, Kind::nesterov, Kind::pipemare, Kind::prediction, Kind::dc_asgd}) {
+    TrainingCase run = training_case("adamw");
+    Options& o = run.options;
+    o.model.num_hidden_layers = 4;
+    o.train.global_batch = 2;
+    o.parallel.pp = 4;
+    o.parallel.schedule = ParallelOptions::Schedule::async_1f1b;
+    o.parallel.clip_scope =
+        kind == Kind::none ? ParallelOptions::ClipScope::global_lagged : ParallelOptions::ClipScope::group;
+    if (kind == Kind::pipemare) o.parallel.stash = ParallelOptions::Stash::saved;
+    o.model.tie_word_embeddings = kind != Kind::pipemare;
+    o.parallel.correction = {.kind = kind, .lambda = 1};
+    if (kind == Kind::nesterov) o.optimizer.adamw.momentum_decay = 1.0;
+    Executor<Host, bf16> session(Host(), o, world());
+    session.initialise(5);
+    session.weights_changed();
+    session.start_at(0);
+    OneWindow driver(o);
+    int t = 0;
+    while (t < 12) session.step(++t, driver);
+    AllocationCounter counter;
+    while (t < 18) session.step(++t, driver);
+    EXPECT_EQ(counter.heap(), 0) << name(kind) << "\n" << counter.places();
+    EXPECT_EQ(counter.kokkos(), 0) << name(kind) << "\n" << counter.places();
+    session.settle(driver);
+    session.finish_gather();
+  }
+}
+
 }  // namespace
 }  // namespace sestina

@@ -218,7 +218,7 @@ TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
     Trained unused;
     train_steps(session, run.options, 0, 1, unused);
     session.take_group_count();
-    session.run().update(2, 1.0, 1.0);
+    session.run().update(2, 1.0, {});
     session.finish_gather();
     const std::int64_t sums = session.take_group_count().reductions;
     EXPECT_EQ(sums, 4 * matrices) << name_of(grid);

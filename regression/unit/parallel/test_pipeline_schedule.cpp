@@ -99,6 +99,28 @@ TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
   EXPECT_EQ(update_delay(setting_of(Kind::one_f_one_b, 4, 2, 2), 0), 0);
 }
 
+// Copies of the weights beside the newest, by stage.
+TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
+  const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
+  ParallelOptions parallel;
+  const auto place = [&](int s) { return stage_place(setting, make_schedule(setting), parallel, s); };
+  const auto versions = [&] {
+    std::vector<int> all;
+    for (int s = 0; s < 4; ++s) all.push_back(place(s).versions());
+    return all;
+  };
+  using Correction = ParallelOptions::DelayCorrection;
+  EXPECT_EQ(versions(), (std::vector<int>{2, 1, 1, 0}));
+  parallel.correction.kind = Correction::prediction;  // and the newest, predicted
+  EXPECT_EQ(versions(), (std::vector<int>{3, 2, 2, 0}));
+  parallel.correction.kind = Correction::none;
+  parallel.stash = ParallelOptions::Stash::saved;
+  EXPECT_EQ(versions(), (std::vector<int>{1, 0, 1, 0}));  // where updates come inside a minibatch's forwards
+  parallel.correction.kind = Correction::pipemare;
+  EXPECT_TRUE(place(1).estimates());
+  EXPECT_FALSE(place(3).estimates());
+}
+
 TEST(PipelineSchedule, IsDrawnRankByRank) {
   const std::vector<std::string> rows = draw(make_schedule(setting_of(Kind::one_f_one_b, 2, 2, 2)), 9);
   EXPECT_EQ(rows, (std::vector<std::string>{"01..aa.bb", ".0aa1bb.."}));

@@ -1,0 +1,119 @@
+#include "parallel/plan/refresh_budget.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/optimizer/kinds/routing.hpp"
+#include "parallel/plan/pipeline_schedule.hpp"
+#include "parallel/plan/plan_memory.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr double rounding = 1e-9;  // of shares that are whole numbers but for it
+
+// In proportion to the weights; what one would have beyond `most` goes to the others.
+std::vector<double> real_shares(const std::vector<double>& cost, const std::vector<double>& weight, double budget,
+                                double most) {
+  std::vector<double> share(cost.size(), 0);
+  for (bool changed = true; changed;) {
+    changed = false;
+    double left = budget, weighted = 0;
+    for (std::size_t i = 0; i < cost.size(); ++i)
+      if (share[i] == most)
+        left -= cost[i] * most;
+      else
+        weighted += cost[i] * weight[i];
+    for (std::size_t i = 0; i < cost.size(); ++i) {
+      if (share[i] == most) continue;
+      share[i] = weighted > 0 ? left * weight[i] / weighted : most;
+      if (share[i] >= most) {
+        share[i] = most;
+        changed = true;
+      }
+    }
+  }
+  return share;
+}
+
+// What a refresh of all matrices of a stage costs, up to a factor: rows^3 + cols^3 of each.
+double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
+  double sum = 0;
+  for (const TensorSpec& spec : stage.specs) {
+    if (!is_matrix_optimized(spec, optimizer)) continue;
+    for (const MatrixPart& part : matrix_parts(spec, optimizer))
+      sum += std::pow(static_cast<double>(part.rows), 3) + std::pow(static_cast<double>(part.cols), 3);
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::vector<double> refresh_weights(const RefreshOptions& refresh, const std::vector<int>& delays) {
+  const int largest = *std::max_element(delays.begin(), delays.end());
+  const bool reversed = refresh.budget == RefreshOptions::Budget::reversed;
+  std::vector<double> weights;
+  for (const int delay : delays)
+    weights.push_back(std::pow(1.0 + (reversed ? largest - delay : delay), refresh.budget_power));
+  return weights;
+}
+
+std::vector<std::int64_t> share_refreshes(const std::vector<double>& cost, const std::vector<double>& weight,
+                                          std::int64_t uniform, std::int64_t most) {
+  const double budget = static_cast<double>(uniform) * std::accumulate(cost.begin(), cost.end(), 0.0);
+  const std::vector<double> share = real_shares(cost, weight, budget, static_cast<double>(most));
+  std::vector<std::int64_t> counts;
+  double left = budget * (1 + rounding);
+  for (std::size_t i = 0; i < cost.size(); ++i) {
+    counts.push_back(std::max<std::int64_t>(static_cast<std::int64_t>(share[i] + rounding), 1));
+    left -= cost[i] * static_cast<double>(counts[i]);
+  }
+  const auto remainder = [&](std::size_t i) { return share[i] - static_cast<double>(counts[i]); };
+  std::vector<double> rest;
+  for (std::size_t i = 0; i < cost.size(); ++i) rest.push_back(remainder(i));
+  std::vector<std::size_t> order(cost.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rest[a] > rest[b]; });
+  for (const std::size_t i : order) {
+    bool in_order = counts[i] < most && cost[i] <= left;
+    for (std::size_t j = 0; j < cost.size(); ++j) in_order &= weight[j] <= weight[i] || counts[j] > counts[i];
+    if (!in_order) continue;
+    ++counts[i];
+    left -= cost[i];
+  }
+  return counts;
+}
+
+void plan_refreshes(Plan& plan, const Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.matrix || optimizer.refresh.budget == RefreshOptions::Budget::uniform) return;
+  const PipelineSetting pipe =
+      pipeline_setting(options.parallel, 1, static_cast<int>(local_batch(options).count));  // delays ask for no ranks
+  std::vector<int> delays;
+  std::vector<double> cost;
+  for (int s = 0; s < plan.pp; ++s) {
+    delays.push_back(update_delay(pipe, s));
+    cost.push_back(refresh_cost(plan.stages[at(s)], optimizer));
+  }
+  const std::vector<double> weight = refresh_weights(optimizer.refresh, delays);
+  // A window in which the share of every stage is at least one refresh, and rounding is slight.
+  double all = 0, weighted = 0;
+  for (std::size_t i = 0; i < cost.size(); ++i) {
+    all += cost[i];
+    weighted += cost[i] * weight[i];
+  }
+  if (all == 0) return;
+  constexpr double fine = 100;
+  const double least = *std::min_element(weight.begin(), weight.end());
+  const auto uniform = static_cast<std::int64_t>(std::max(fine, std::ceil(weighted / (all * least))));
+  const std::int64_t window = uniform * optimizer.matrix->refresh_every;
+  const std::vector<std::int64_t> counts =
+      share_refreshes(cost, weight, uniform, window / (optimizer.matrix->refresh_staleness + 1));
+  for (int s = 0; s < plan.pp; ++s) {
+    plan.stages[at(s)].refreshes = counts[at(s)];
+    plan.stages[at(s)].refresh_window = window;
+  }
+}
+
+}  // namespace sestina

@@ -1,0 +1,70 @@
+// What the ranks of an asynchronous pipeline tell each other of every step, and learn a fixed number of updates later.
+#include <cmath>
+
+#include "parallel/step/executor.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+int Executor<Exec, T>::lag() const {
+  return options_.parallel.delay_scale * (pipe_.stages - 1) + 1;
+}
+
+// What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
+template <class Exec, class T>
+void Executor<Exec, T>::note_step(StepDriver& driver) {
+  const std::size_t own = at(pipe_.stages) + 2;
+  if (!notes_) notes_ = std::make_unique<LaggedGather>(world_, own + driver.note_count(), lag());
+  double* mine = notes_->mine();
+  std::fill_n(mine, own, 0.0);
+  for (std::size_t i = 0; i < runs_.size(); ++i) mine[runs_[i]->place().number] = std::pow(stage_norm(i), 2);
+  mine[own - 2] = sums_.loss;
+  mine[own - 1] = sums_.weights_finite ? 0 : 1;
+  driver.note(mine + own);
+  if (const double* all = notes_->push()) settle_one(all, driver);
+}
+
+// One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
+template <class Exec, class T>
+StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const {
+  const std::size_t own = at(pipe_.stages) + 2;
+  const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
+  StepSums sums;
+  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
+  sums.norm = std::sqrt(sums.norm);
+  sums.loss = of(pipe_.stages - 1)[own - 2];
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
+  return sums;
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
+  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
+  const StepSums sums = sums_in(all, stride);
+  norms_[static_cast<std::size_t>(settled_ % lag())] = sums.norm;
+  driver.settled(++settled_, sums, all + own, stride);
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::settle(StepDriver& driver) {
+  while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
+}
+
+// Of the minibatch lag() before this one: every rank has sent its part before it began this one's last forward pass.
+// None at the beginning of a run.
+template <class Exec, class T>
+std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, StepDriver& driver) {
+  const std::int64_t then = minibatch - lag();
+  if (options_.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
+    return std::nullopt;
+  if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
+  const double* all = notes_->peek();
+  SESTINA_REQUIRE(all && then == settled_, "the norm of minibatch {} at minibatch {}", then, minibatch);
+  return sums_in(all, at(pipe_.stages) + 2 + driver.note_count()).norm;
+}
+
+#define SESTINA_EXECUTOR(Exec, T) template class Executor<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_EXECUTOR)
+
+}  // namespace sestina

@@ -1,0 +1,148 @@
+// Runs of pipelines for tests: on all ranks, in one process, stopped and resumed.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+
+using Kind = ParallelOptions::Schedule;
+using Stash = ParallelOptions::Stash;
+using Correction = ParallelOptions::DelayCorrection;
+
+inline TrainingCase pipeline_case(const std::string& kind, Family family = Family::llama) {
+  TrainingCase run = training_case(kind, family);
+  run.options.model.num_hidden_layers = 4;
+  run.options.model.tie_word_embeddings = false;
+  run.options.train.global_batch = 8;
+  return run;
+}
+
+// Steps and what the ranks know of them when they are settled.
+class SettlingDriver final : public StepDriver {
+ public:
+  SettlingDriver(const Options& options, const BatchShare& share, int begin, Trained& result)
+      : samples_(options, share, begin),
+        scale_(1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length)),
+        result_(result) {}
+  BatchView next_batch() override { return samples_.next_batch(); }
+  double factor(std::int64_t) override { return 1; }
+  void settled(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
+    result_.loss.push_back(sums.loss * scale_);
+    result_.norm.push_back(sums.norm);
+  }
+
+ private:
+  SampleDriver samples_;
+  double scale_;
+  Trained& result_;
+};
+
+// drain_at: updates after which the pipeline is emptied, 0: none.
+template <class Exec = Host>
+Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, int drain_at = 0) {
+  Executor<Exec, float> executor(Exec(), run.options, ranks);
+  executor.initialise(5);
+  executor.weights_changed();
+  executor.start_at(0);
+  Trained result;
+  if (drain_at > 0) {
+    SettlingDriver before(run.options, executor.share(), 0, result),
+        behind(run.options, executor.share(), drain_at, result);
+    for (int t = 1; t <= drain_at; ++t) executor.step(t, before);
+    executor.settle(before);
+    executor.drain(drain_at);
+    for (int t = drain_at + 1; t <= steps; ++t) executor.step(t, behind);
+    executor.settle(behind);
+    executor.finish_gather();
+  } else if (run.options.parallel.is_async()) {
+    SettlingDriver driver(run.options, executor.share(), 0, result);
+    for (int t = 1; t <= steps; ++t) executor.step(t, driver);
+    executor.settle(driver);
+    executor.finish_gather();
+  } else {
+    train_steps(executor, run.options, 0, steps, result);
+  }
+  result.weights = whole_weights(executor);
+  return result;
+}
+
+template <class Exec = Host>
+Trained train_in_one_process(const TrainingCase& run, int steps) {
+  const auto alone = make_lone_communicator();
+  return train_pipeline<Exec>(*alone, run, steps);
+}
+
+using SavedState = std::map<std::string, std::vector<std::byte>>;
+
+inline void save(Executor<Host, float>& run, const std::vector<StateField>& fields, SavedState& state) {
+  for (const StateField& field : fields) {
+    std::vector<std::byte>& bytes = state[field.path];
+    bytes.resize(field.bytes());
+    copy_to_host(run.exec(), field, bytes.data());
+  }
+}
+inline void restore(Executor<Host, float>& run, const std::vector<StateField>& fields, const SavedState& state) {
+  for (const StateField& field : fields) {
+    ASSERT_TRUE(state.contains(field.path)) << field.path;
+    ASSERT_EQ(state.at(field.path).size(), field.bytes()) << field.path;
+    copy_from_host(run.exec(), field, state.at(field.path).data());
+  }
+}
+
+// In one process: so many updates, and the rest in another executor, from state alone.
+inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps, bool drains = false) {
+  const auto alone = make_lone_communicator();
+  Trained result;
+  SavedState saved;
+  PipelineState pipeline;
+  {
+    Executor<Host, float> first(Host(), run.options, *alone);
+    first.initialise(5);
+    first.weights_changed();
+    first.start_at(0);
+    SettlingDriver driver(run.options, first.share(), 0, result);
+    for (int t = 1; t <= stop; ++t) first.step(t, driver);
+    first.settle(driver);
+    if (drains) first.drain(stop);
+    save(first, first.fields(), saved);
+    save(first, first.in_flight_fields(false), saved);
+    pipeline = first.pipeline_state();
+  }
+  Executor<Host, float> second(Host(), run.options, *alone);
+  second.initialise(6);
+  restore(second, second.fields(), saved);
+  EXPECT_TRUE(second.resume(stop, pipeline));
+  restore(second, second.in_flight_fields(true), saved);
+  second.weights_changed();
+  SettlingDriver driver(run.options, second.share(), stop, result);
+  for (int t = stop + 1; t <= steps; ++t) second.step(t, driver);
+  second.settle(driver);
+  result.weights = whole_weights(second);
+  return result;
+}
+
+inline void expect_same(const Trained& one, const Trained& other, const std::string& what) {
+  EXPECT_EQ(one.loss, other.loss) << what;
+  EXPECT_EQ(one.norm, other.norm) << what;
+  EXPECT_TRUE(one.weights == other.weights) << what;
+}
+
+// Four stages with a delay that is corrected for; one or two micro-batches of an update.
+inline TrainingCase corrected_case(Correction kind, const char* optimizer, int micro_batch) {
+  TrainingCase run = pipeline_case(optimizer);
+  run.options.train.micro_batch = micro_batch;
+  ParallelOptions& parallel = run.options.parallel;
+  parallel.pp = 4;
+  parallel.schedule = Kind::async_1f1b;
+  parallel.clip_scope = ParallelOptions::ClipScope::stage;
+  parallel.stash = kind == Correction::pipemare ? Stash::saved : Stash::on;
+  parallel.correction = {.kind = kind, .steps = 20, .decay = 0.3, .lambda = 1e4};
+  if (kind == Correction::nesterov) run.options.optimizer.adamw.momentum_decay = 1.0;
+  return run;
+}
+
+}  // namespace sestina
