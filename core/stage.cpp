@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/layout/pager.hpp"
 #include "core/model/initialise.hpp"
 
 namespace sestina {
@@ -164,6 +165,7 @@ void copy_to_host(const Exec& exec, const StateField& field, void* host) {
   const std::size_t n = field.bytes();
   if (!field.on_device) {
     exec.fence("copy_to_host");
+    const Pin pin(field.pager, field.data);
     std::memcpy(host, field.data, n);
     return;
   }
@@ -177,6 +179,7 @@ void copy_from_host(const Exec& exec, const StateField& field, const void* host)
   const std::size_t n = field.bytes();
   if (!field.on_device) {
     exec.fence("copy_from_host");
+    const Pin pin(field.pager, field.data, Pager::Need::room);
     std::memcpy(field.data, host, n);
     return;
   }

@@ -82,7 +82,8 @@ void BlockFile::create() {
   if (result != 0) no_room(errno);
 }
 
-// Twice as many buffers as may be under way: one half is filled or emptied while the disk has the other.
+// Twice as many slots as may be under way: one half is prepared or looked at while the disk has the other. Their
+// buffers are for memory that is not aligned, and for tails.
 void BlockFile::choose_engine() {
   const auto depth = static_cast<std::size_t>(setting_.queue_depth);
   buffers_ = {nullptr, 2 * depth, chunk_bytes};

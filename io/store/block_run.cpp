@@ -59,6 +59,8 @@ bool BlockFile::Run::prepare() {
   slot.chunk = chunk_;
   slot.bytes = std::min(chunk_bytes, block(slot).bytes - chunk_ * chunk_bytes);
   ++chunk_;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(memory(slot)) % block_alignment == 0;
+  if (aligned && slot.bytes % block_alignment == 0) slot.in_place = memory(slot);
   if (transfer.writes && skips(number)) {
     free_.push_back(number);
     return true;
@@ -67,18 +69,19 @@ bool BlockFile::Run::prepare() {
   return true;
 }
 
-// Copies what is to be written, and looks whether it is what the file has: a preconditioner that was only read needs no
-// writing.
+// Looks whether what is to be written is what the file has: a preconditioner that was only read needs no writing.
+// Copies what cannot be moved from where it lies.
 bool BlockFile::Run::skips(std::size_t number) {
   const Slot& slot = file_.slots_[number];
   Block& to = block(slot);
-  const std::byte* from = transfers_[slot.transfer].memory + slot.chunk * chunk_bytes;
+  const std::byte* from = memory(slot);
   const std::uint64_t digest = digest64(from, slot.bytes);
   if (to.version > 0 && digest == to.digests[slot.chunk]) {
     file_.traffic_.bytes_same += slot.bytes;
     return true;
   }
   to.digests[slot.chunk] = digest;
+  if (slot.in_place != nullptr) return false;
   std::memcpy(buffer(number), from, slot.bytes);
   std::memset(buffer(number) + slot.bytes, 0, padded(slot.bytes) - slot.bytes);
   return false;
@@ -87,8 +90,8 @@ bool BlockFile::Run::skips(std::size_t number) {
 void BlockFile::Run::submit(std::size_t number) {
   const Slot& slot = file_.slots_[number];
   const bool writes = transfers_[slot.transfer].writes;
-  file_.engine_->submit(
-      {static_cast<int>(number), writes, place(slot) + slot.moved, slot.moved, padded(slot.bytes) - slot.moved});
+  file_.engine_->submit({static_cast<int>(number), writes, place(slot) + slot.moved, slot.moved,
+                         padded(slot.bytes) - slot.moved, slot.in_place});
   ++under_way_;
 }
 
@@ -119,9 +122,10 @@ void BlockFile::Run::ended(const ChunkEngine::Done& done) {
 
 void BlockFile::Run::read_done(std::size_t number) {
   const Slot& slot = file_.slots_[number];
-  if (digest64(buffer(number), slot.bytes) != block(slot).digests[slot.chunk])
+  const std::byte* got = slot.in_place != nullptr ? slot.in_place : buffer(number);
+  if (digest64(got, slot.bytes) != block(slot).digests[slot.chunk])
     return give_up(number, ExitCode::bad_data, "what was read is not what was written");
-  std::memcpy(transfers_[slot.transfer].memory + slot.chunk * chunk_bytes, buffer(number), slot.bytes);
+  if (slot.in_place == nullptr) std::memcpy(memory(slot), got, slot.bytes);
   free_.push_back(number);
 }
 

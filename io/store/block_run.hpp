@@ -10,7 +10,8 @@ struct BlockFile::Slot {
   std::size_t transfer = 0, chunk = 0;
   std::size_t bytes = 0;  // of the block; the file's place has them padded
   std::size_t moved = 0;
-  int again = 0, failed = 0;  // in a row without progress; errors of the disk
+  std::byte* in_place = nullptr;  // where memory itself is moved, because it is aligned; else the slot's buffer
+  int again = 0, failed = 0;      // in a row without progress; errors of the disk
 };
 
 class BlockFile::Run {
@@ -28,6 +29,7 @@ class BlockFile::Run {
   std::uint64_t place(const Slot&) const;
   Block& block(const Slot& slot) { return file_.blocks_[transfers_[slot.transfer].block]; }
   std::byte* buffer(std::size_t slot) const { return file_.buffers_.data + slot * file_.buffers_.bytes; }
+  std::byte* memory(const Slot& slot) const { return transfers_[slot.transfer].memory + slot.chunk * chunk_bytes; }
 
   BlockFile& file_;
   std::span<Transfer> transfers_;

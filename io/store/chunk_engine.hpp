@@ -18,8 +18,9 @@ class ChunkEngine {
     int slot = 0;  // of the buffer, and the name of the transfer
     bool writes = false;
     std::uint64_t offset = 0;  // in the file
-    std::size_t begin = 0;     // in the buffer of the slot
+    std::size_t begin = 0;     // in the buffer
     std::size_t bytes = 0;
+    std::byte* buffer = nullptr;  // aligned; null: that of the slot
   };
   struct Done {
     int slot = 0;
@@ -35,6 +36,9 @@ class ChunkEngine {
 struct ChunkBuffers {
   std::byte* data = nullptr;
   std::size_t slots = 0, bytes = 0;  // bytes of one
+  std::byte* of(const ChunkEngine::Chunk& chunk) const {
+    return (chunk.buffer != nullptr ? chunk.buffer : data + static_cast<std::size_t>(chunk.slot) * bytes) + chunk.begin;
+  }
 };
 
 // Null where io_uring is not compiled in or the system forbids it; `why` then says so. notice: what it does without.

@@ -73,7 +73,7 @@ class ChunkPool final : public ChunkEngine {
       if (asked_.empty()) return;
       const Chunk chunk = asked_.pop();
       lock.unlock();
-      std::byte* memory = buffers_.data + static_cast<std::size_t>(chunk.slot) * buffers_.bytes + chunk.begin;
+      std::byte* memory = buffers_.of(chunk);
       const auto offset = static_cast<off_t>(chunk.offset);
       const ssize_t moved =
           chunk.writes ? ::pwrite(file_, memory, chunk.bytes, offset) : ::pread(file_, memory, chunk.bytes, offset);

@@ -28,11 +28,12 @@ class ChunkRing final : public ChunkEngine {
   void submit(const Chunk& chunk) override {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     SESTINA_REQUIRE(entry != nullptr, "more chunks than the queue has room for");
-    std::byte* memory = buffers_.data + static_cast<std::size_t>(chunk.slot) * buffers_.bytes + chunk.begin;
+    std::byte* memory = buffers_.of(chunk);
     const auto bytes = static_cast<unsigned>(chunk.bytes);
-    if (registered_ && chunk.writes)
+    const bool fixed = registered_ && chunk.buffer == nullptr;
+    if (fixed && chunk.writes)
       io_uring_prep_write_fixed(entry, file_, memory, bytes, chunk.offset, 0);
-    else if (registered_)
+    else if (fixed)
       io_uring_prep_read_fixed(entry, file_, memory, bytes, chunk.offset, 0);
     else if (chunk.writes)
       io_uring_prep_write(entry, file_, memory, bytes, chunk.offset);

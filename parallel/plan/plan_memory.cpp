@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/layout/model_part.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/tensor_shard.hpp"
@@ -16,12 +17,22 @@ bool shares_state(const ParallelOptions& parallel) {
   return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
 }
 
+// As MatrixSet asks for it, with a lane for each thread that the deck gives; or what the deck allows.
+std::size_t paged_in_memory(const PagedBytes& largest, const Options& options) {
+  const auto lanes = at(std::max(1, options.run.threads)),
+             workers = at(std::max(1, options.optimizer.refresh_workers()));
+  const std::size_t jobs = largest.refresh == 0 ? 0 : 2 * workers * (largest.update + largest.refresh);
+  return std::max(3 * lanes * largest.update + jobs, static_cast<std::size_t>(options.optimizer.refresh.host_bytes));
+}
+
 // Matrices whose master weights (dp) and state (dp and home) a rank keeps.
 void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const std::vector<TensorSpec>& local,
                   const Options& options, const StorageWidth& width) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const bool shared = shares_state(options.parallel);
   ByShape<std::size_t> bytes_of_state = state_bytes(options.optimizer);
+  ByShape<PagedBytes> paged_of([&](const TensorSpec& spec) { return paged_bytes(spec, options.optimizer); });
+  std::vector<PagedBytes> paged(ranks.size());
   for (std::size_t i = 0; i < stage.specs.size(); ++i) {
     if (stage.owner[i] == scalar_tensor) continue;
     const TensorSpec& kept = shared ? local[i] : stage.specs[i];
@@ -33,11 +44,18 @@ void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const 
       if (!width.shared()) memory.size.master += master;
       memory.checkpoint += master;
       if (stage.home[i] != every_rank && stage.home[i] != rank % tp) continue;
-      memory.size.optimizer += state;
+      const PagedBytes elsewhere = paged_of.of(kept);
+      memory.size.optimizer += state - elsewhere.state;
+      memory.nvme += elsewhere.store;
+      memory.nvme_moved += elsewhere.moved;
+      paged[at(rank)].update = std::max(paged[at(rank)].update, elsewhere.update);
+      paged[at(rank)].refresh = std::max(paged[at(rank)].refresh, elsewhere.refresh);
       memory.checkpoint += state;
       memory.size.parameters += kept.elements();
     }
   }
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    ranks[rank].size.optimizer += std::min(ranks[rank].nvme, paged_in_memory(paged[rank], options));
 }
 
 // Rows of the tensors of the scalar optimizer.
@@ -108,6 +126,8 @@ void add(RankMemory& sum, const RankMemory& other) {
   size.stash += other.size.stash;
   sum.checkpoint += other.checkpoint;
   sum.scalar_elements += other.scalar_elements;
+  sum.nvme += other.nvme;
+  sum.nvme_moved += other.nvme_moved;
 }
 
 }  // namespace
@@ -149,9 +169,14 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
   }
   if (plan.ranks() == 1) {  // as the model allocates it, with the gaps of the arena: as many as the gradients
     RankMemory& only = all.front();
+    std::size_t state = only.size.optimizer;
+    if (only.nvme > 0) {  // a copy of all of it, wherever it lies
+      const std::vector<TensorSpec>& specs = plan.stages.front().specs;
+      state = optimizer_state_bytes(specs, options.optimizer, width.accumulate);
+    }
     only.size.master = only.size.gradients;
-    only.checkpoint = only.size.master + only.size.optimizer +
-                      frozen_layout(plan.stages.front().specs, width.compute, width.accumulate).elements;
+    only.checkpoint =
+        only.size.master + state + frozen_layout(plan.stages.front().specs, width.compute, width.accumulate).elements;
   }
   return all;
 }

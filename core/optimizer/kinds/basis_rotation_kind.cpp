@@ -14,7 +14,7 @@ std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::
   const Sides sides = rotated_sides(options, rows, cols);
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
   if (options.word("source") == "2nd") add_squares(fields, "factor", sides, rows, cols);
-  add_squares(fields, "basis", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
   return fields;

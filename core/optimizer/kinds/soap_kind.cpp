@@ -14,7 +14,7 @@ std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t ro
   const Sides sides = soap_sides(options, rows, cols);
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
   add_squares(fields, "factor", sides, rows, cols);
-  add_squares(fields, "basis", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
   if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {

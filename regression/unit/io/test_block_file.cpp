@@ -15,6 +15,7 @@
 #include <random>
 #include <sstream>
 
+#include "core/layout/pager.hpp"
 #include "io/store/block_file.hpp"
 #include "regression/unit/io/test_files.hpp"
 
@@ -34,18 +35,24 @@ Bytes noise(std::size_t n, unsigned seed) {
 }
 
 struct Rig {
-  explicit Rig(BlockFile::Setting setting) : file(setting) {
+  explicit Rig(BlockFile::Setting setting, bool aligned = false) : file(setting) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       file.add("block " + std::to_string(i), sizes[i]);
       given.push_back(noise(sizes[i], static_cast<unsigned>(i)));
       got.emplace_back(sizes[i]);
+      pages.push_back(aligned ? page_memory(sizes[i]) : nullptr);
     }
     file.open();
   }
   std::vector<Transfer> run(bool writes, std::vector<Bytes>& memory) {
     std::vector<Transfer> all;
-    for (std::size_t i = 0; i < sizes.size(); ++i) all.push_back({i, memory[i].data(), writes});
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (writes && pages[i]) std::copy(memory[i].begin(), memory[i].end(), pages[i].get());
+      all.push_back({i, pages[i] ? pages[i].get() : memory[i].data(), writes, {}, ExitCode::done});
+    }
     file.run(all);
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      if (!writes && pages[i]) std::copy_n(pages[i].get(), sizes[i], memory[i].begin());
     return all;
   }
   void expect_round_trip() {
@@ -56,10 +63,11 @@ struct Rig {
 
   BlockFile file;
   std::vector<Bytes> given, got;
+  std::vector<std::shared_ptr<std::byte>> pages;  // aligned memory, which is moved where it lies
 };
 
-std::string bytes_by(const BlockFile::Setting& setting) {
-  Rig rig(setting);
+std::string bytes_by(const BlockFile::Setting& setting, bool aligned) {
+  Rig rig(setting, aligned);
   rig.expect_round_trip();
   return test::read_bytes(setting.path);
 }
@@ -69,13 +77,14 @@ TEST(BlockFile, EveryWayWritesTheSameBytes) {
   std::string first;
   for (const bool ring : {true, false})
     for (const bool direct : {true, false})
-      for (const int depth : {1, 3, 64}) {
-        const std::string bytes =
-            bytes_by({.path = folder / "deep/blocks", .queue_depth = depth, .direct = direct, .ring = ring});
-        if (first.empty()) first = bytes;
-        EXPECT_GT(bytes.size(), 700001u);
-        EXPECT_TRUE(bytes == first) << ring << direct << depth;
-      }
+      for (const bool aligned : {true, false})
+        for (const int depth : {1, 3, 64}) {
+          const std::string bytes =
+              bytes_by({.path = folder / "deep/blocks", .queue_depth = depth, .direct = direct, .ring = ring}, aligned);
+          if (first.empty()) first = bytes;
+          EXPECT_GT(bytes.size(), 700001u);
+          EXPECT_TRUE(bytes == first) << ring << direct << aligned << depth;
+        }
   EXPECT_FALSE(std::filesystem::exists(folder / "deep/blocks")) << "a scratch file goes with its owner";
 }
 
@@ -123,12 +132,14 @@ BlockFile::Setting unsteady(const std::string& path, bool ring, std::function<in
 
 TEST(BlockFile, ShortAndPassingFailuresAreMadeUpFor) {
   const test::TemporaryFolder folder;
-  for (const bool ring : {true, false}) {
+  for (const auto [ring, aligned] : {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
     int calls = 0;
-    Rig rig(unsteady(folder / "blocks", ring, [&calls] {
-      ++calls;
-      return calls % 7 == 0 ? EAGAIN : calls % 11 == 0 ? EIO : calls % 13 == 0 ? EINTR : 0;
-    }));
+    Rig rig(unsteady(folder / "blocks", ring,
+                     [&calls] {
+                       ++calls;
+                       return calls % 7 == 0 ? EAGAIN : calls % 11 == 0 ? EIO : calls % 13 == 0 ? EINTR : 0;
+                     }),
+            aligned);
     rig.expect_round_trip();
     EXPECT_GT(calls, 50);
   }
