@@ -42,6 +42,7 @@ constexpr Example examples[] = {
     {"bench step", "sestina bench step -i deck.toml --steps 20"},
     {"bench kernels", "sestina bench kernels -i deck.toml"},
     {"bench optimizer", "sestina bench optimizer -i deck.toml optimizer.kind=muon"},
+    {"bench io", "sestina bench io -i deck.toml optimizer.refresh.path=/nvme/scratch"},
     {"info", "sestina info --json"},
 };
 
