@@ -10,6 +10,12 @@
 
 namespace sestina {
 
+// Moved at a time, and memory that a store takes for its buffers.
+inline constexpr std::size_t store_chunk_bytes = std::size_t{128} << 10;
+inline std::size_t store_buffer_bytes(int queue_depth) {
+  return 2 * static_cast<std::size_t>(queue_depth) * store_chunk_bytes;
+}
+
 class BlockStore {
  public:
   virtual ~BlockStore() = default;

@@ -21,7 +21,7 @@ class BlockFile final : public BlockStore {
     // Tests change what the engine gives.
     std::function<std::unique_ptr<ChunkEngine>(std::unique_ptr<ChunkEngine>)> wrap = {};
   };
-  static constexpr std::size_t chunk_bytes = std::size_t{128} << 10;
+  static constexpr std::size_t chunk_bytes = store_chunk_bytes;
 
   explicit BlockFile(const Setting&);
   ~BlockFile() override;  // removes the file

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/layout/block_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/optimizer/kinds/routing.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
@@ -22,7 +23,8 @@ std::size_t paged_in_memory(const PagedBytes& largest, const Options& options) {
   const auto lanes = at(std::max(1, options.run.threads)),
              workers = at(std::max(1, options.optimizer.refresh_workers()));
   const std::size_t jobs = largest.refresh == 0 ? 0 : 2 * workers * (largest.update + largest.refresh);
-  return std::max(3 * lanes * largest.update + jobs, static_cast<std::size_t>(options.optimizer.refresh.host_bytes));
+  const RefreshOptions& refresh = options.optimizer.refresh;
+  return std::max(3 * lanes * largest.update + jobs, static_cast<std::size_t>(refresh.host_bytes));
 }
 
 // Matrices whose master weights (dp) and state (dp and home) a rank keeps.
@@ -55,7 +57,9 @@ void add_matrices(std::vector<RankMemory>& ranks, const StagePlan& stage, const 
     }
   }
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    ranks[rank].size.optimizer += std::min(ranks[rank].nvme, paged_in_memory(paged[rank], options));
+    if (ranks[rank].nvme > 0)
+      ranks[rank].size.optimizer += std::min(ranks[rank].nvme, paged_in_memory(paged[rank], options)) +
+                                    store_buffer_bytes(options.optimizer.refresh.queue_depth);
 }
 
 // Rows of the tensors of the scalar optimizer.

@@ -2,8 +2,11 @@
 of transfers does with short and failing ones, and io_uring forbidden, are unit tests (regression/unit/io/test_block_file.cpp)."""
 
 import os
+import pathlib
 import random
+import re
 import subprocess
+import time
 
 from sestina import BAD_DATA, BAD_DECK, CANNOT_CREATE, Case, DONE
 
@@ -22,6 +25,28 @@ class Store(Case):
         self.assert_same_run("memory", "disk", 13)
         self.assertIn("elsewhere/rank_00000.blocks", output)
         self.assertEqual(list((self.work / "elsewhere").iterdir()), [], "the scratch file goes with the run")
+
+    def test_07_memory_falls(self):
+        """What lies on the disk is not in memory: by the kernel's own count of the process, between the same two updates."""
+        wide = ("model.hidden_size=192", "model.intermediate_size=512", "model.num_hidden_layers=4", "run.steps=1000000",
+                "checkpoint.every=1000000", "metrics.every=1", "optimizer.refresh.queue_depth=4")
+        memory = {}
+        for tier in ("host", "nvme"):
+            child = self.start(*self.train_arguments(tier, *PAGED, *wide, f"optimizer.refresh.tier={tier}"))
+            self.wait_for(lambda: self.steps_done(tier) >= 6, child, 90)
+            samples = []
+            for _ in range(20):
+                status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
+                samples.append(int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024)
+                time.sleep(0.02)
+            memory[tier] = max(samples)
+            child.kill()
+            _, output = self.finish(child)
+        # Log: "... 38.5 MiB in 112 blocks ...; at most 7.1 MiB of them in memory".
+        said = re.search(r"blocks: ([\d.]+) MiB in \d+ blocks.*at most ([\d.]+) MiB", output)
+        gone = (float(said[1]) - float(said[2])) * 2**20
+        self.assertGreater(gone, 2**24)
+        self.assertGreater(memory["host"] - memory["nvme"], 0.8 * gone, memory)
 
     def test_07_damaged_file(self):
         """Noise written over the file: one message that names file and field, and no checkpoint of what came after."""

@@ -1,8 +1,8 @@
 #include "core/optimizer/kinds/routing.hpp"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace sestina {
 

@@ -110,6 +110,25 @@ TEST(PagedState, EveryKindHasTheSameBits) {
     }
 }
 
+// Places in the store, by matrix.
+TEST(PagedState, ThePlanKnowsItsBytes) {
+  for (const Kind& kind : kinds)
+    for (const std::int64_t staleness : {0, 3}) {
+      if (staleness > 0 && !find_matrix_kind(kind.name)->asynchronous) continue;
+      OptimizerOptions options;
+      options.kind = kind.name;
+      options.matrix = options_of(kind, staleness, true);
+      std::size_t planned = 0;
+      for (std::size_t i = 0; i < 5; ++i) {
+        TensorSpec spec;
+        spec.rows = i % 2 == 0 ? 24 : 40;
+        spec.cols = 32;
+        planned += paged_bytes(spec, options).store;
+      }
+      EXPECT_EQ(planned, Paged(kind, staleness, true).pager->bytes()) << kind.name << ", S " << staleness;
+    }
+}
+
 TEST(PagedState, OnlyWhatIsInUseIsInMemory) {
   Paged run({"soap"}, 3, true, 1, 1);
   for (std::int64_t t = 1; t <= 14; ++t) {
