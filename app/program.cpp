@@ -40,6 +40,7 @@ int run(const ReportArguments& a) { return alone("report", run_report, a); }
 int run(const BenchStepArguments& a) { return run_bench_step(a); }
 int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
 int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
+int run(const BenchIoArguments& a) { return alone("bench io", run_bench_io, a); }
 int run(const InfoArguments& a) { return run_info(a); }
 
 int report(const char* message, ExitCode code) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/layout/pager.hpp"
 #include "core/model/initialise.hpp"
 #include "kernels/blas/tree_sum.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
@@ -186,6 +187,7 @@ void copy_to_host(const Exec& exec, const StateField& field, void* host) {
   const std::size_t n = field.bytes();
   if (!field.on_device) {
     exec.fence("copy_to_host");
+    const Pin pin(field.pager, field.data);
     std::memcpy(host, field.data, n);
     return;
   }
@@ -199,6 +201,7 @@ void copy_from_host(const Exec& exec, const StateField& field, const void* host)
   const std::size_t n = field.bytes();
   if (!field.on_device) {
     exec.fence("copy_from_host");
+    const Pin pin(field.pager, field.data, Pager::Need::room);
     std::memcpy(field.data, host, n);
     return;
   }

@@ -350,6 +350,9 @@ void Parser::add_bench() {
   auto o = verb<BenchOptimizerArguments>(*bench, "optimizer", "whole update passes with random gradients", app);
   fill(app, o.get(), o);
   app->add_option("--shapes", o->shapes, "matrices such as 1024x1024,768x2048 instead of the model's");
+  auto i = verb<BenchIoArguments>(*bench, "io", "the store of preconditioners beside the bare disk", app);
+  fill(app, i.get(), i);
+  app->add_option("--size", i->mebibytes, "MiB that are moved each time")->check(CLI::Range(1, 1 << 20));
 }
 
 void Parser::add_info() {

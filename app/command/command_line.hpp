@@ -18,7 +18,7 @@ using Command =
                  DataTokenizeArguments, DataTrainTokenizerArguments, DataInspectArguments, DataVerifyArguments,
                  CheckpointListArguments, CheckpointVerifyArguments, CheckpointExportArguments,
                  CheckpointConvertArguments, CheckpointImportArguments, ReportArguments, BenchStepArguments,
-                 BenchKernelsArguments, BenchOptimizerArguments, InfoArguments>;
+                 BenchKernelsArguments, BenchOptimizerArguments, BenchIoArguments, InfoArguments>;
 
 // Throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with the completion for bash
 // and the manual page, made from the same tables as -h.

@@ -150,6 +150,14 @@ struct BenchOptimizerArguments : BenchArguments {
   std::string shapes;  // --shapes: matrices "1024x1024,768x2048" instead of the deck's model
 };
 
+struct BenchIoArguments : BenchArguments {
+  BenchIoArguments() {
+    steps = 5;  // pairs of transfers at each queue depth
+    warmup = 1;
+  }
+  int mebibytes = 256;  // --size: of the file
+};
+
 struct InfoArguments {
   bool json = false;
   std::vector<std::string> kokkos;
@@ -173,6 +181,7 @@ int run_report(const ReportArguments&);
 int run_bench_step(const BenchArguments&);
 int run_bench_kernels(const BenchArguments&);
 int run_bench_optimizer(const BenchOptimizerArguments&);
+int run_bench_io(const BenchIoArguments&);
 int run_info(const InfoArguments&);
 
 }  // namespace sestina

@@ -10,6 +10,7 @@
 
 #include "app/train/evaluation.hpp"
 #include "app/train/restore.hpp"
+#include "app/train/state_tier.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/store/npy_write.hpp"
 
@@ -72,6 +73,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       exec_(exec),
       trace_(options_, setup.run_dir, runtime.world()),
       executor_(exec, options_, runtime.world(), trace_.get()),
+      tier_(make_tier(options_, setup.run_dir, runtime.rank())),
       schedule_(options_.schedule),
       training_(training),
       validation_(validation),
@@ -79,6 +81,11 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
       rank_steps_(static_cast<std::size_t>(runtime.size())) {
   executor_.initialise(options_.run.seed);
+  runtime_.together([this] {  // a disk may be full
+    if (!tier_) return;
+    for (std::size_t i = 0; i < executor_.stage_count(); ++i) executor_.stage(i).optimizer().page_to(tier_);
+    open_tier(*tier_, options_);
+  });
   for (std::size_t i = 0; i < executor_.stage_count(); ++i)
     executor_.stage(i).optimizer().dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });

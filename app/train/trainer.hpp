@@ -10,6 +10,7 @@
 #include "app/train/step_report.hpp"
 #include "core/deck/options.hpp"
 #include "core/diagnostics.hpp"
+#include "core/layout/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/tokens/data_loader.hpp"
@@ -91,6 +92,7 @@ class Trainer final : StepDriver {
   Exec exec_;
   RunTrace trace_;
   Executor<Exec, T> executor_;
+  std::shared_ptr<Pager> tier_;  // of preconditioners that lie on NVMe, null: none do
   Schedule schedule_;
   std::unique_ptr<DataLoader> loader_;
   const SampleSet& training_;

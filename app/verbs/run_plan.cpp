@@ -60,6 +60,12 @@ std::size_t largest_copy(const RunPlan& run) {
   return largest(run, [](const RankMemory& memory) { return memory.checkpoint; });
 }
 
+double most_moved(const RunPlan& run) {
+  double most = 0;
+  for (const RankMemory& memory : run.memory) most = std::max(most, memory.nvme_moved);
+  return most;
+}
+
 void estimate(RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   const double ranks = run.plan.ranks();
@@ -70,8 +76,11 @@ void estimate(RunPlan& run) {
     for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
-  if (machine.disk_bandwidth)
-    run.checkpoint_s = static_cast<double>(largest_copy(run)) / (*machine.disk_bandwidth * 1e9);
+  if (machine.disk_bandwidth) {
+    const double bandwidth = *machine.disk_bandwidth * 1e9;
+    run.nvme_s = most_moved(run) / bandwidth;
+    run.checkpoint_s = static_cast<double>(largest_copy(run)) / bandwidth;
+  }
 }
 
 // A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.

@@ -42,6 +42,7 @@ Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
   Json bytes = Json::object();
   for (const auto& kind : kinds_of(memory, false)) bytes[kind.name] = kind.bytes;
   bytes["total"] = memory.total();
+  bytes["nvme"] = memory.nvme;
   // Without a matrix the scalar optimizer's rows are all there is: element by element.
   const bool matrices = run.options.optimizer.matrix.has_value();
   return {{"stage", stage_number},
@@ -164,7 +165,8 @@ Json to_json(const RunPlan& run) {
                 {"forward_backward_s", json_of(run.forward_backward_s)},
                 {"optimizer_s", json_of(run.optimizer_s)},
                 {"network_s", json_of(run.network_s)},
-                {"checkpoint_s", json_of(run.checkpoint_s)}}},
+                {"checkpoint_s", json_of(run.checkpoint_s)},
+                {"nvme_s", json_of(run.nvme_s)}}},
               {"planning_s", run.planning_s}});
   return out;
 }

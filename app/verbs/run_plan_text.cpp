@@ -190,6 +190,9 @@ void print_memory(const RunPlan& run) {
       fmt::print("  {:16}{:>12}  {}\n", kind.what, with_unit(static_cast<double>(kind.bytes), "B"),
                  bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
   fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
+  if (fullest.nvme > 0)
+    fmt::print("  {:16}{:>12}  of preconditioners; {} to and from it in an update\n", "on NVMe",
+               with_unit(static_cast<double>(fullest.nvme), "B"), with_unit(fullest.nvme_moved, "B"));
   for (const RunPlan::Memory& memory : run.compared)
     fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
                with_unit(static_cast<double>(memory.needed), "B"),
@@ -210,6 +213,8 @@ void print_time(const RunPlan& run) {
        matrices ? "machine.peak_tflops, machine.memory_bandwidth" : "machine.memory_bandwidth");
   if (run.plan.ranks() > 1) line("network", run.network_s, "machine.network_bandwidth");
   line("checkpoint", run.checkpoint_s, "machine.disk_bandwidth");
+  if (run.options.optimizer.matrix && run.options.optimizer.matrix->paged)
+    line("NVMe", run.nvme_s, "machine.disk_bandwidth");
   if (const auto step = run.step_s(); step && run.options.run.steps > 0)
     fmt::print("  {:16}{:>12}  {} steps, {} tokens\n", "run",
                time_text(*step * static_cast<double>(run.options.run.steps)), run.options.run.steps,

@@ -10,6 +10,7 @@
 #include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
+#include "app/train/state_tier.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "core/layout/arena.hpp"
@@ -79,6 +80,10 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
     tensors.push_back({specs[i], arena.gradient(i), arena.master(i), arena.compute(i)});
   Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
                                matrix_index(specs, options.optimizer));
+  if (const auto tier = make_tier(options, ".", 0)) {
+    optimizer.page_to(tier);
+    open_tier(*tier, options);
+  }
 
   // A pass is one period of refreshes, so that each pass has its share of them.
   const std::int64_t period = options.optimizer.matrix ? options.optimizer.matrix->refresh_every : 1;

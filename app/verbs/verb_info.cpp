@@ -17,6 +17,7 @@
 #include "app/start/instruction_set.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
+#include "io/store/chunk_engine.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
@@ -100,6 +101,7 @@ Json collect(const InfoArguments& arguments) {
   info["ranks"] = 1;
   info["mpi"] = {{"library", ranks::library()}, {"reads_device_memory", ranks::reads_device_memory()}};
   info["nccl"] = nccl_version();
+  info["io_uring"] = chunk_ring_compiled();
   info["built_with"] = header_versions();
   info["libraries"] = loaded_libraries();
   return info;

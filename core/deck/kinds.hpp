@@ -38,6 +38,7 @@ struct MatrixOptions {
   // it is at the latest (eager).
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
+  bool paged = false;  // preconditioners lie on NVMe between their uses (optimizer.refresh.tier)
 
   double number(std::string_view key) const;
   std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
@@ -66,11 +67,18 @@ KindKey word_key(std::string name, std::vector<std::string> choices);
 // One array of the state of an m x n matrix. Names: momentum, second_moment, factor_left, factor_right, basis_left,
 // basis_right, eigenvalue_left, eigenvalue_right, inverse_root_left, inverse_root_right, projector; left acts on rows.
 // Arrays of f32 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
+enum class FieldUse : std::uint8_t {
+  always,   // at hand as long as there is memory
+  update,   // a factor: needed while its matrix is updated
+  result,   // likewise a basis, root or projector: what a refresh gives anew
+  refresh,  // needed by refreshes alone
+};
 struct FieldSize {
   std::string name;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
   bool optional = false;            // a checkpoint may lack it: it is zero then
+  FieldUse use = FieldUse::always;
 };
 
 // FLOPs of what one update executes, and of a refresh of its preconditioners.

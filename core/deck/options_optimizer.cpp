@@ -72,6 +72,17 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
     deck.error(budget, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "uniform");
 }
 
+// Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand beside
+// the other; bench io measures the path, whatever the tier.
+void read_tier(Deck& deck, MatrixOptions& matrix, RefreshOptions& refresh) {
+  matrix.paged = deck.choice("optimizer.refresh.tier", "host", {"host", "nvme"}) == "nvme";
+  refresh.path = deck.text("optimizer.refresh.path", "");
+  refresh.host_bytes = deck.integer("optimizer.refresh.host_bytes", 0, not_negative);
+  refresh.nvme_bytes = deck.integer("optimizer.refresh.nvme_bytes", 0, not_negative);
+  refresh.queue_depth =
+      static_cast<int>(deck.integer("optimizer.refresh.queue_depth", refresh.queue_depth, {.min = 1, .max = 256}));
+}
+
 RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
   RefreshOptions refresh;
   if (kind.refresh_every == 0) {
@@ -81,6 +92,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
   }
   read_asynchronous(deck, kind, matrix, refresh);
   read_budget(deck, kind, matrix, refresh);
+  read_tier(deck, matrix, refresh);
   refresh.stagger = deck.boolean("optimizer.refresh.stagger", false);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;

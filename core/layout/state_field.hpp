@@ -10,6 +10,8 @@
 
 namespace sestina {
 
+class Pager;
+
 // A tensor or a slab of it, in memory that somebody else owns: rows [row_begin, row_end) of columns [col_begin,
 // col_end). `path` is its place in a checkpoint: "/model/<HF name>" or "/optimizer/<HF name>/<field>".
 struct StateField {
@@ -23,6 +25,7 @@ struct StateField {
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
   std::uint64_t version = 0;          // raised whenever the field is published anew
   bool optional = false;              // a checkpoint without it leaves it as it is
+  Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/layout/pager.hpp)
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
   std::size_t bytes() const {

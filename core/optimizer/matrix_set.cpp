@@ -47,6 +47,7 @@ class LanedSet : public MatrixSet<Exec> {
       const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
+    paged_.resize(items.size());
     // The same for all matrices of a shape, and to ask a device's library for it takes a while.
     std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
     const auto workspace_bytes = [&](std::size_t i) {
@@ -64,6 +65,16 @@ class LanedSet : public MatrixSet<Exec> {
     }
     if (setting.options.refresh_staleness > 0) start_workers(setting);
   }
+
+  // What the pager still moves is memory of the matrices.
+  ~LanedSet() override {
+    workers_.reset();
+    if (lanes_.empty() || !lanes_[0].pager) return;
+    if (lanes_[0].pager->detach()) return;
+    for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
+  }
+  LanedSet(const LanedSet&) = delete;
+  LanedSet& operator=(const LanedSet&) = delete;
 
   void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) override {
     if (lanes_.size() == 1) return run(0, t, factor, gradient_scale, begin, end);
@@ -109,6 +120,27 @@ class LanedSet : public MatrixSet<Exec> {
   void dump_failures(const RefreshDump& dump) override {
     for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
   }
+  void page_to(const std::shared_ptr<Pager>& pager) override {
+    std::size_t update = 0, job = 0;
+    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+      MatrixState<Space>& state = optimizers_[i]->state();
+      state.set_pager(pager.get());
+      std::size_t in_update = 0, in_refresh = 0;
+      for (const auto& block : state.paged()) {
+        pager->add(block.name, block.memory.get(), block.bytes);
+        const bool always = block.use != FieldUse::refresh;
+        if (always) paged_[i].push_back(block.memory.get());
+        (always ? in_update : in_refresh) += whole_pages(block.bytes);
+      }
+      update = std::max(update, in_update);
+      job = std::max(job, in_refresh);
+    }
+    // Of each lane one matrix in use, one on its way in and one on its way out; a job reads a basis of the matrix too.
+    const std::size_t workers = workers_ ? static_cast<std::size_t>(worker_count_) : 0, lanes = lanes_.size();
+    pager->need(3 * lanes * update, job == 0 ? 0 : 2 * std::max<std::size_t>(workers, 1) * (update + job));
+    pager->attach();
+    for (Lane<Space>& lane : lanes_) lane.pager = pager;
+  }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
   std::size_t size() const override { return matrices_.size(); }
 
@@ -131,9 +163,46 @@ class LanedSet : public MatrixSet<Exec> {
  private:
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i)
-      if (lane_of_[i] == static_cast<int>(lane))
+      if (lane_of_[i] == static_cast<int>(lane)) {
+        const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
+        if (lanes_[lane].pager) want_next(i);
         optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
                              matrices_[i]);
+      }
+  }
+
+  // The preconditioners of one matrix, while it is updated.
+  class InUse {
+   public:
+    InUse(Pager* pager, const std::vector<const void*>& blocks) : pager_(pager), blocks_(blocks) {
+      if (pager_ == nullptr) return;
+      for (const void* block : blocks_) pager_->want(block);  // side by side
+      try {
+        for (; pinned_ < blocks_.size(); ++pinned_) pager_->pin(blocks_[pinned_], Pager::Need::contents);
+      } catch (...) {
+        unpin();
+        throw;
+      }
+    }
+    ~InUse() { unpin(); }
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+
+   private:
+    void unpin() {
+      while (pinned_ > 0) pager_->unpin(blocks_[--pinned_]);
+    }
+    Pager* pager_;
+    const std::vector<const void*>& blocks_;
+    std::size_t pinned_ = 0;
+  };
+
+  // Ahead of need: behind the last matrix of an update comes the first one of the next.
+  void want_next(std::size_t i) {
+    std::size_t next = i;
+    do next = (next + 1) % matrices_.size();
+    while (lane_of_[next] != lane_of_[i]);
+    for (const void* block : paged_[next]) lanes_[static_cast<std::size_t>(lane_of_[i])].pager->want(block);
   }
 
   void start_workers(const MatrixSetSetting& setting) {
@@ -144,6 +213,7 @@ class LanedSet : public MatrixSet<Exec> {
       const RefreshNeeds needs = optimizer->refresh_needs();
       all = {all.jobs + needs.jobs, std::max(all.scratch, needs.scratch)};
     }
+    worker_count_ = setting.workers.workers;
     workers_ = std::make_unique<RefreshWorkers>(setting.workers, all.scratch, all.jobs, setting.deterministic);
     for (Lane<Space>& lane : lanes_) lane.workers = workers_.get();
   }
@@ -153,7 +223,9 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
+  std::vector<std::vector<const void*>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;
+  int worker_count_ = 0;
   std::unique_ptr<RefreshWorkers> workers_;  // ends first: it works for the optimizers
 };
 

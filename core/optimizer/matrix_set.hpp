@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/layout/pager.hpp"
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/routing.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"
@@ -41,6 +42,9 @@ class MatrixSet {
   virtual int lanes() const = 0;
   // Where factors go that could not be decomposed; called from any lane.
   virtual void dump_failures(const RefreshDump&) = 0;
+
+  // Preconditioners lie with the pager between their uses, from its open() on.
+  virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 
   // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
   virtual void time_products(bool on) = 0;

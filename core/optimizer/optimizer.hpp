@@ -40,6 +40,10 @@ class Optimizer {
   void dump_failures(const RefreshDump& dump) {  // where factors go that could not be decomposed; from any lane
     if (matrices_) matrices_->dump_failures(dump);
   }
+  // Before the first update; see MatrixSet.
+  void page_to(const std::shared_ptr<Pager>& pager) {
+    if (matrices_) matrices_->page_to(pager);
+  }
   int lanes() const { return matrices_ ? matrices_->lanes() : 0; }  // of matrices updated side by side
 
  private:

@@ -30,7 +30,8 @@ struct Snapshot {
   RunState run;
   std::vector<StateField> fields;  // data points into `storage`
   std::vector<std::byte> storage;
-  std::string problem;  // names the first value that is not finite, "" none: such a snapshot is not to be saved
+  bool passing = false;  // some of it lies on NVMe: the storage is given back when it has been written
+  std::string problem;   // names the first value that is not finite, "" none: such a snapshot is not to be saved
 };
 // Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its
 // storage.

@@ -49,6 +49,7 @@ struct CheckpointWriter::State {
       failures = event.error.empty() ? 0 : failures + 1;
       if (event.error.empty()) longest = std::max(longest, event.seconds);
       if (group.rank == 0 || !event.error.empty()) events.push_back(std::move(event));
+      if (snapshot.passing) snapshot.storage = {};
       busy = false;
       snapshot_free = true;
       changed.notify_all();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/layout/pager.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/store/finite.hpp"
 #include "kernels/base/error.hpp"
@@ -13,6 +14,7 @@ namespace {
 std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to) {
   constexpr std::size_t piece = std::size_t{1} << 18;
   const std::size_t bytes = field.bytes();
+  const Pin pin(field.pager, field.data);
   std::optional<std::size_t> found;
   for (std::size_t at = 0; at < bytes; at += piece) {
     const std::size_t count = std::min(piece, bytes - at);
@@ -36,6 +38,7 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
   if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.run = run;
   snapshot.problem.clear();
+  snapshot.passing = false;
   std::byte* to = snapshot.storage.data();
   for (StateField& field : snapshot.fields) {
     std::optional<std::size_t> bad;
@@ -49,6 +52,8 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
     if (bad && snapshot.problem.empty())
       snapshot.problem = nonfinite_text(field, to + *bad * size_of(field.dtype), *bad);
     field.data = to;
+    snapshot.passing = snapshot.passing || field.pager != nullptr;
+    field.pager = nullptr;
     field.on_device = false;
     to += (field.bytes() + kAlign - 1) / kAlign * kAlign;
   }

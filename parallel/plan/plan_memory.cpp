@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/layout/block_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/model/pass_scratch.hpp"
 #include "core/optimizer/kinds/lane_scratch.hpp"
@@ -107,9 +108,10 @@ class UpdateScratch {
     shard_ = std::max(shard_, host_shard_scratch_bytes(*setting_.options.optimizer.matrix, local.rows, local.cols,
                                                        local.cols == whole.cols, !setting_.width.shared()));
   }
+  int lanes() const { return cost_.empty() ? 1 : lane_count(cost_, std::max(1, setting_.threads)); }
   std::size_t total() const {
     if (cost_.empty()) return shard_;
-    const int lanes = lane_count(cost_, std::max(1, setting_.threads));
+    const int lanes = this->lanes();
     const std::vector<int> lane = balance(cost_, lanes);
     std::vector<std::size_t> largest(at(lanes));
     for (std::size_t i = 0; i < lane.size(); ++i) largest[at(lane[i])] = std::max(largest[at(lane[i])], bytes_[i]);
@@ -129,13 +131,23 @@ class UpdateScratch {
 // Numbers of matrices by their shape.
 struct MatrixBytes {
   ByShape<std::size_t> state, scratch;
+  ByShape<PagedBytes> paged;
 };
 
 MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
   return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
             const MatrixPart part = matrix_parts(spec, optimizer).front();
             return host_scratch_bytes(*optimizer.matrix, part.rows, part.cols);
-          })};
+          }),
+          ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); })};
+}
+
+// As MatrixSet asks for it: of each lane one matrix in use, one on its way in and one on its way out, and the refreshes
+// of workers; or what the deck allows.
+std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer) {
+  const std::size_t workers = at(std::max(1, optimizer.refresh_workers()));
+  const std::size_t jobs = largest.refresh == 0 ? 0 : 2 * workers * (largest.update + largest.refresh);
+  return std::max(3 * at(lanes) * largest.update + jobs, static_cast<std::size_t>(optimizer.refresh.host_bytes));
 }
 
 // What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
@@ -145,6 +157,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
   std::size_t arena = 0;
+  PagedBytes largest;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
     memory.size.optimizer += bytes;
     memory.size.parameters += elements;
@@ -173,11 +186,20 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       const TensorSpec& kept = homed ? whole : local;
       add_state(known.state.of(kept), kept.elements(), elements_of(kept));
       scratch.add(kept);
+      const PagedBytes paged = known.paged.of(kept);
+      memory.size.optimizer -= paged.state;
+      memory.nvme += paged.store;
+      memory.nvme_moved += paged.moved;
+      largest.update = std::max(largest.update, paged.update);
+      largest.refresh = std::max(largest.refresh, paged.refresh);
       if (homed) memory.size.master += elements_of(kept) * s.width.accumulate;
     }
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
   memory.size.workspace += scratch.total();
+  if (memory.nvme > 0)
+    memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, scratch.lanes(), o.optimizer)) +
+                             store_buffer_bytes(o.optimizer.refresh.queue_depth);
 }
 
 // One data-parallel rank's share of a stage.
@@ -224,6 +246,8 @@ void add(RankMemory& sum, const RankMemory& other) {
   size.exchanges += other.size.exchanges;
   sum.checkpoint += other.checkpoint;
   sum.scalar_elements += other.scalar_elements;
+  sum.nvme += other.nvme;
+  sum.nvme_moved += other.nvme_moved;
 }
 
 }  // namespace

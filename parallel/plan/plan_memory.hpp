@@ -24,6 +24,10 @@ struct RankMemory {
   ModelSize size;              // parameters: elements of which it keeps the state
   std::size_t checkpoint = 0;  // copy that a save is written from
   std::int64_t scalar_elements = 0;
+  // Preconditioners on NVMe: places in the store, traffic of an update; of the optimizer's bytes above what is in
+  // memory at a time.
+  std::size_t nvme = 0;
+  double nvme_moved = 0;
   std::size_t total() const { return size.total() + checkpoint; }
 };
 // threads: of each rank on the host, 0 = on a device. pipeline_ranks: on which the stages lie, 0 = one stage on each.

@@ -17,7 +17,7 @@ file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cpp 
 set(plain)
 foreach(source IN LISTS sources)
   sestina_includes_kokkos(${source} kokkos)
-  if(NOT kokkos AND NOT source MATCHES "_(cuda|onednn|openblas)\\.cpp$")
+  if(NOT kokkos AND NOT source MATCHES "_(cuda|onednn|openblas|uring)\\.cpp$")
     list(APPEND plain ${source})
   endif()
 endforeach()

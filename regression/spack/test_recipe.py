@@ -22,9 +22,9 @@ ENVIRONMENTS = [ROOT / "spack.yaml", *sorted(REPO.glob("environments/*/spack.yam
 # What a package brings to a build: how CMake asks for it, and the library that programs then need (none in the second list: headers or archives alone).
 ASKED_AS = {"kokkos": "Kokkos", "fmt": "fmt", "spdlog": "spdlog", "nlohmann-json": "nlohmann_json", "cli11": "CLI11", "pkgconfig": "PkgConfig",
             "tomlplusplus": "tomlplusplus", "pcre2": "pcre2", "utf8proc": "utf8proc", "xxhash": "xxhash", "zstd": "zstd", "hdf5": "HDF5", "blas": "BLAS",
-            "lapack": "LAPACK", "onednn": "DNNL", "mpi": "MPI", "cuda": "CUDAToolkit", "nccl": "NCCL", "zlib-api": "ZLIB", "googletest": "GTest",
+            "lapack": "LAPACK", "onednn": "DNNL", "liburing": "liburing", "mpi": "MPI", "cuda": "CUDAToolkit", "nccl": "NCCL", "zlib-api": "ZLIB", "googletest": "GTest",
             "benchmark": "benchmark", "python": "Python3"}
-LINKED_AS = {"onednn": "libdnnl", "blas": "lib(open)?blas", "lapack": "lib(open)?(lapack|blas)", "tomlplusplus": "libtomlplusplus", "mpi": "libmpi",
+LINKED_AS = {"onednn": "libdnnl", "liburing": "liburing", "blas": "lib(open)?blas", "lapack": "lib(open)?(lapack|blas)", "tomlplusplus": "libtomlplusplus", "mpi": "libmpi",
              "hdf5": "libhdf5", "pcre2": "libpcre2", "utf8proc": "libutf8proc", "xxhash": "libxxhash", "zstd": "libzstd", "spdlog": "libspdlog",
              "fmt": "libfmt", "zlib-api": "libz\\."}
 COMPILERS_OWN = r"lib(gomp|stdc\+\+|m|gcc_s|c|pthread|dl|rt|quadmath|gfortran|kokkos\w*)\.|ld-linux"

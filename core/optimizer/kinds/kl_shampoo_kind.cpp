@@ -10,7 +10,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
   if (options.kind == "kl-soap") fields.push_back({"second_moment", DType::f32, rows, cols});
   add_squares(fields, "factor", {}, rows, cols);
-  add_squares(fields, "basis", {}, rows, cols);
+  add_squares(fields, "basis", {}, rows, cols, FieldUse::result);
   add_vectors(fields, "eigenvalue", {}, rows, cols);
   add_counters(fields, {});
   add_jobs(fields, options, Sides{}, rows, cols);

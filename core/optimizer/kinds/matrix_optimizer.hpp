@@ -68,6 +68,7 @@ struct Lane {
   Solver<Space> solver{exec};         // decompositions
   RefreshChecks<Space> checks{exec};  // of refreshes on a device
   RefreshWorkers* workers = nullptr;  // that asynchronous refreshes go to; null: they are put off instead
+  std::shared_ptr<Pager> pager = {};  // of preconditioners; null: they are always in memory
   double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
 };
 

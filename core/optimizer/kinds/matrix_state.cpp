@@ -18,7 +18,10 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
   for (const FieldSize& size : sizes_) {
     SESTINA_REQUIRE(size.dtype == DType::f32 || size.dtype == DType::i64, "{}/{} is {}", path_, size.name,
                     sestina::name(size.dtype));
-    if (size.dtype == DType::f32) {
+    if (size.use != FieldUse::always) {
+      offset_.push_back(paged_.size());
+      add_pages(path_ + "/" + size.name, size.use, elements(size));
+    } else if (size.dtype == DType::f32) {
       offset_.push_back(floats);
       floats += (elements(size) + alignment - 1) / alignment * alignment;
     } else {
@@ -27,6 +30,40 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     }
   }
   floats_ = decltype(floats_)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
+}
+
+template <class Space>
+float* MatrixState<Space>::add_pages(const std::string& name, FieldUse use, std::size_t elements) {
+  if (!is_host<Space>)
+    fail(ExitCode::bad_deck, "optimizer.refresh.tier: \"nvme\" needs run.space = \"host\" in this version");
+  const std::size_t bytes = elements * sizeof(float);
+  paged_.push_back({name, use, bytes, page_memory(bytes)});
+  return reinterpret_cast<float*>(paged_.back().memory.get());
+}
+
+template <class Space>
+float* MatrixState<Space>::room(const std::string& name, std::size_t elements) {
+  if (elements == 0) return nullptr;
+  if (!paged_.empty()) return add_pages(name, FieldUse::refresh, elements);
+  rooms_.emplace_back(name, elements);
+  return rooms_.back().data();
+}
+
+template <class Space>
+std::shared_ptr<const void> MatrixState<Space>::storage() const {
+  struct All {
+    decltype(floats_) floats;
+    std::vector<Paged> paged;
+    decltype(rooms_) rooms;
+  };
+  return std::make_shared<All>(All{floats_, paged_, rooms_});
+}
+
+template <class Space>
+float* MatrixState<Space>::place(std::size_t field) const {
+  const std::size_t at = offset_[field];
+  return sizes_[field].use == FieldUse::always ? floats_.data() + at
+                                               : reinterpret_cast<float*>(paged_[at].memory.get());
 }
 
 template <class Space>
@@ -39,8 +76,8 @@ const FieldSize& MatrixState<Space>::find(std::string_view name, DType dtype) co
 template <class Space>
 Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
   const FieldSize& size = find(name, DType::f32);
-  const std::size_t at = offset_[static_cast<std::size_t>(&size - sizes_.data())];
-  return {floats_.data() + at, static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols)};
+  const auto field = static_cast<std::size_t>(&size - sizes_.data());
+  return {place(field), static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols)};
 }
 
 template <class Space>
@@ -74,7 +111,8 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     field.row_end = size.rows;
     field.optional = size.optional;
     if (size.dtype == DType::f32) {
-      field.data = floats_.data() + offset_[i];
+      field.data = place(i);
+      field.pager = pager_;
       field.on_device = !is_host<Space>;
     } else {
       field.data = const_cast<std::int64_t*>(counters_.data()) + offset_[i];

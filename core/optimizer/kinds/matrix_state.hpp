@@ -1,10 +1,13 @@
 // The state of one matrix: the arrays that its kind lists (kinds.hpp), zero at first, in one allocation, as views by
-// name and as StateFields.
+// name and as StateFields. What need not always be at hand (FieldUse) lies in pages of its own, which a pager may take
+// out of memory; the addresses stay.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/deck/kinds.hpp"
+#include "core/layout/pager.hpp"
 #include "core/layout/state_field.hpp"
 #include "kernels/blas/exec.hpp"
 
@@ -23,18 +26,34 @@ class MatrixState {
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
-  // The memory of all f32 fields, which lives as long as somebody holds it.
-  Kokkos::View<float*, typename Space::memory_space> storage() const { return floats_; }
+  // The memory of all f32 fields and rooms so far, which lives as long as somebody holds it.
+  std::shared_ptr<const void> storage() const;
   const std::string& path() const { return path_; }
+
+  // Host memory for a result that is no state, in pages of its own where preconditioners are.
+  float* room(const std::string& name, std::size_t elements);
+  struct Paged {
+    std::string name;
+    FieldUse use = FieldUse::update;
+    std::size_t bytes = 0;
+    std::shared_ptr<std::byte> memory = {};
+  };
+  const std::vector<Paged>& paged() const { return paged_; }
+  void set_pager(Pager* pager) { pager_ = pager; }
 
  private:
   const FieldSize& find(std::string_view name, DType) const;
+  float* place(std::size_t field) const;
+  float* add_pages(const std::string& name, FieldUse, std::size_t elements);
 
   std::string path_;
   std::vector<FieldSize> sizes_;
-  std::vector<std::size_t> offset_;  // elements, in the buffer of the field's type
+  std::vector<std::size_t> offset_;  // elements, in the buffer of the field's type; of paged ones the place in paged_
   Kokkos::View<float*, typename Space::memory_space> floats_;
   std::vector<std::int64_t> counters_;
+  std::vector<Paged> paged_;
+  std::vector<Kokkos::View<float*, Kokkos::HostSpace>> rooms_;  // where nothing is paged
+  Pager* pager_ = nullptr;
 };
 
 }  // namespace sestina

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace sestina {
 
 bool glob_match(std::string_view pattern, std::string_view name) {
@@ -71,6 +73,34 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
     for (const MatrixPart& part : matrix_parts(spec, options))
       for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols))
         sum += static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
+  }
+  return sum;
+}
+
+PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) {
+  PagedBytes sum;
+  if (!options.matrix || !options.matrix->paged || !spec.trainable || !is_matrix_optimized(spec, options)) return sum;
+  constexpr std::size_t page = 4096;
+  const bool late = options.matrix->refresh_staleness > 0;
+  const double every = static_cast<double>(options.matrix->refresh_every);
+  for (const MatrixPart& part : matrix_parts(spec, options)) {
+    std::size_t update = 0, refresh = 0;
+    for (const FieldSize& field :
+         find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols)) {
+      if (field.use == FieldUse::always) continue;
+      const std::size_t bytes = static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype),
+                        pages = (bytes + page - 1) / page * page;
+      sum.state += bytes;
+      const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
+      (is_copy ? refresh : update) += pages;
+      if (is_result && late) refresh += pages;  // and the one to come
+      // A factor is read and written in every update; a result is read, and written when it is new, and so is its copy.
+      const auto size = static_cast<double>(pages);
+      sum.moved += is_copy ? 2 * size / every : is_result ? size * (1 + (late ? 3 : 1) / every) : 2 * size;
+    }
+    sum.store += update + refresh;
+    sum.update = std::max(sum.update, update);
+    sum.refresh = std::max(sum.refresh, refresh);
   }
   return sum;
 }

@@ -31,4 +31,14 @@ std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&)
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,
                                   std::size_t accumulate_width);
 
+// What optimizer.refresh.tier = "nvme" makes of one tensor's preconditioners, in bytes; nothing where they stay in
+// memory.
+struct PagedBytes {
+  std::size_t state = 0;                // of the state above, not in memory all the time
+  std::size_t store = 0;                // places in the store, with those of results under way
+  std::size_t update = 0, refresh = 0;  // of one of its matrices, while it is updated, and by its refreshes besides
+  double moved = 0;                     // to and from the store in an update, refreshes spread over their period
+};
+PagedBytes paged_bytes(const TensorSpec&, const OptimizerOptions&);
+
 }  // namespace sestina

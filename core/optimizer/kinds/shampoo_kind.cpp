@@ -14,8 +14,10 @@ std::vector<std::size_t> cuts(std::size_t size, std::size_t most) {
   return begins;
 }
 
-FieldSize matrix_field(std::string name, std::size_t rows, std::size_t cols) {
-  return {std::move(name), DType::f32, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)};
+FieldSize matrix_field(std::string name, std::size_t rows, std::size_t cols, FieldUse use = FieldUse::update) {
+  FieldSize field{std::move(name), DType::f32, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)};
+  field.use = use;
+  return field;
 }
 
 // What one side of a block keeps; the basis only where it is kept up to date.
@@ -25,8 +27,8 @@ void add_side(const MatrixOptions& options, const std::string& prefix, const std
     fields.push_back(matrix_field(prefix + "factor_" + side + "_packed", d * (d + 1) / 2, 1));
   else
     fields.push_back(matrix_field(prefix + "factor_" + side, d, d));
-  fields.push_back(matrix_field(prefix + "inverse_root_" + side, d, d));
-  if (options.word("root") == "qr") fields.push_back(matrix_field(prefix + "basis_" + side, d, d));
+  fields.push_back(matrix_field(prefix + "inverse_root_" + side, d, d, FieldUse::result));
+  if (options.word("root") == "qr") fields.push_back(matrix_field(prefix + "basis_" + side, d, d, FieldUse::result));
 }
 
 std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {

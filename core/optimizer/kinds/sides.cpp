@@ -12,9 +12,9 @@ Sides not_longer(Sides sides, std::int64_t max_dim, std::int64_t rows, std::int6
 }
 
 void add_squares(std::vector<FieldSize>& fields, const std::string& name, Sides sides, std::int64_t rows,
-                 std::int64_t cols) {
-  if (sides.left) fields.push_back({name + "_left", DType::f32, rows, rows});
-  if (sides.right) fields.push_back({name + "_right", DType::f32, cols, cols});
+                 std::int64_t cols, FieldUse use) {
+  if (sides.left) fields.push_back({name + "_left", DType::f32, rows, rows, false, use});
+  if (sides.right) fields.push_back({name + "_right", DType::f32, cols, cols, false, use});
 }
 
 void add_vectors(std::vector<FieldSize>& fields, const std::string& name, Sides sides, std::int64_t rows,
@@ -35,6 +35,7 @@ void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, cons
   for (const FieldSize& snapshot : snapshots) {
     fields.push_back(snapshot);
     fields.back().optional = true;
+    fields.back().use = FieldUse::refresh;
   }
   const auto count = static_cast<std::int64_t>(snapshots.size());
   fields.push_back({"dispatched", DType::i64, count, 1, true});
@@ -61,7 +62,7 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
                                       std::int64_t cols) {
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
   if (factors) add_squares(fields, "factor", sides, rows, cols);
-  add_squares(fields, "basis", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
   return fields;
@@ -70,7 +71,11 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
 std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
-  return kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
+  std::vector<FieldSize> fields =
+      kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
+  if (!options.paged)
+    for (FieldSize& field : fields) field.use = FieldUse::always;
+  return fields;
 }
 
 LowRank low_rank_of(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
@@ -105,9 +110,9 @@ std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, st
   const std::int64_t small_rows = low.right ? rows : low.rank, small_cols = low.right ? low.rank : cols;
   std::vector<FieldSize> fields;
   if (low.right)
-    fields.push_back({"projector", DType::f32, low.rank, cols});
+    fields.push_back({"projector", DType::f32, low.rank, cols, false, FieldUse::result});
   else
-    fields.push_back({"projector", DType::f32, rows, low.rank});
+    fields.push_back({"projector", DType::f32, rows, low.rank, false, FieldUse::result});
   fields.push_back({"momentum", DType::f32, small_rows, small_cols});
   fields.push_back({"second_moment", DType::f32, small_rows, small_cols});
   add_counters(fields, {false, false});

@@ -18,7 +18,8 @@ Sides shorter_side(std::int64_t rows, std::int64_t cols);
 Sides not_longer(Sides, std::int64_t max_dim, std::int64_t rows, std::int64_t cols);
 
 // <name>_left (m, m) and <name>_right (n, n), of the sides there are.
-void add_squares(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols);
+void add_squares(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols,
+                 FieldUse = FieldUse::update);
 // <name>_left (m) and <name>_right (n).
 void add_vectors(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols);
 // Counters: updates made, whether the first call is over, refreshes failed in a row.
@@ -36,7 +37,7 @@ Sides sides_with_bases(const std::vector<FieldSize>&);
 // Of Adam in rotated bases (SOAP, basis rotation): moments, factors where the bases follow them, bases, counters, jobs.
 std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, std::int64_t rows, std::int64_t cols);
 
-// What the kind of these options lists.
+// What the kind of these options lists; without a tier below host memory all of it always at hand.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 // Rank and side of a low-rank method: keys rank (0: a quarter of the shorter side) and side.

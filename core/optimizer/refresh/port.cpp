@@ -20,7 +20,9 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     if (asynchronous) {
       s.snapshot = state.matrix(s.side.snapshot);
       if constexpr (is_host<Space>) {
-        s.task = std::make_shared<RefreshTask>(s.side.room, state.storage());
+        float* const basis = state.room("sestina::new_basis of " + s.side.name, s.side.room.basis);
+        float* const root = state.room("sestina::new_root of " + s.side.name, s.side.room.root);
+        s.task = std::make_shared<RefreshTask>(s.side.room, basis, root, state.storage());
         s.task->name = s.side.name;
       }
     }
@@ -63,6 +65,7 @@ template <class Space>
 void RefreshPort<Space>::send(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   SideState& s = sides_[side];
   if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
+  const Pin pin(lane.pager.get(), s.snapshot.data(), Pager::Need::room);
   convert<Space, float, float>(lane.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
   *s.dispatched = t;
   submit(lane, s, job);
@@ -76,6 +79,7 @@ void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJo
     RefreshJob<Space> snapshot = job;
     snapshot.factor = s.snapshot;
     s.task->prepare(snapshot);
+    s.task->set_pager(lane.pager);
     s.task->deadline = *s.dispatched + staleness_;
     s.task->cost = static_cast<double>(s.snapshot.size()) *
                    static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
@@ -96,6 +100,7 @@ Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::i
   job.factor = s.snapshot;
   const Refreshed result = take(lane, s, job);
   *s.dispatched = 0;
+  const Pin looked_at(result == Refreshed::kept ? lane.pager.get() : nullptr, s.snapshot.data());
   judge_refresh(lane, job, result, s.side.failures);
   if (result == Refreshed::done) *s.computed_from = 1 + from;
   return result;
@@ -110,6 +115,7 @@ Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const Refres
       s.task->collect();
       if (s.task->outcome() == Refreshed::done) {
         const RefreshJob<Serial>& from = s.task->job();
+        const Pin basis(lane.pager.get(), from.new_basis.data()), root(lane.pager.get(), from.root.data());
         const auto publish = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
           if (y.size() > 0) convert<Space, float, float>(lane.exec, flat<const float, Space>(x), flat<float, Space>(y));
         };
@@ -122,6 +128,7 @@ Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const Refres
       return s.task->outcome();
     }
   }
+  const Pin pin(lane.pager.get(), s.snapshot.data());
   return compute_refresh(lane, job);
 }
 

@@ -17,24 +17,24 @@ std::shared_ptr<WorkerLanes> make_lanes(int workers, std::size_t scratch, bool d
 
 }  // namespace
 
-RefreshTask::RefreshTask(const Room& room, Storage kept)
-    : kept_(std::move(kept)),
-      basis_("sestina::new_basis", room.basis),
-      root_("sestina::new_root", room.root),
-      order_("sestina::new_order", room.order) {}
+RefreshTask::RefreshTask(const Room& room, float* basis, float* root, std::shared_ptr<const void> kept)
+    : room_(room), basis_(basis), root_(root), kept_(std::move(kept)), order_("sestina::new_order", room.order) {}
 
 void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
   job_ = job;
-  if (job.basis.extent(0) > 0) job_.new_basis = {basis_.data(), job.basis.extent(0), job.basis.extent(1)};
+  if (job.basis.extent(0) > 0) job_.new_basis = {basis_, job.basis.extent(0), job.basis.extent(1)};
   if (job.order.extent(0) > 0) job_.order = {order_.data(), job.order.extent(0)};
-  if (job.root.extent(0) > 0) job_.root = {root_.data(), job.root.extent(0), job.root.extent(1)};
+  if (job.root.extent(0) > 0) job_.root = {root_, job.root.extent(0), job.root.extent(1)};
   SESTINA_REQUIRE(
-      job_.new_basis.size() <= basis_.size() && job_.order.size() <= order_.size() && job_.root.size() <= root_.size(),
-      "{}: room for {}, {} and {}", job.name, basis_.size(), order_.size(), root_.size());
+      job_.new_basis.size() <= room_.basis && job_.order.size() <= room_.order && job_.root.size() <= room_.root,
+      "{}: room for {}, {} and {}", job.name, room_.basis, room_.order, room_.root);
 }
 
 void RefreshTask::run(std::size_t worker) {
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
+  const Pin factor(pager_.get(), job_.factor.data()), old(pager_.get(), job_.basis.data()),
+      basis(pager_.get(), job_.new_basis.data(), Pager::Need::room),
+      root(pager_.get(), job_.root.data(), Pager::Need::room);
   outcome_ = compute_refresh((*lanes_)[worker], job_);
 }
 

@@ -14,12 +14,12 @@ using WorkerLanes = std::vector<Lane<Serial>>;
 // A job of one side with room for its result.
 class RefreshTask final : public WorkerTask {
  public:
-  using Storage = Kokkos::View<float*, Kokkos::HostSpace>;
-  // Elements of what a job gives; 0: nothing of that sort. kept: the memory that snapshots lie in.
+  // Elements of what a job gives; 0: nothing of that sort.
   struct Room {
     std::size_t basis = 0, order = 0, root = 0;
   };
-  RefreshTask(const Room&, Storage kept);
+  // basis, root: memory for results. kept: what holds it, and the memory that snapshots lie in.
+  RefreshTask(const Room&, float* basis, float* root, std::shared_ptr<const void> kept);
 
   // The same job with the task's own outputs. Any host space: they share their memory.
   template <class Space>
@@ -43,6 +43,7 @@ class RefreshTask final : public WorkerTask {
 
   const RefreshJob<Serial>& job() const { return job_; }  // its outputs are good when the outcome is done
   Refreshed outcome() const { return outcome_; }
+  void set_pager(const std::shared_ptr<Pager>& pager) { pager_ = pager; }  // of all of that memory, or null
   void set_lanes(const std::shared_ptr<WorkerLanes>& lanes) { lanes_ = lanes; }
 
  private:
@@ -50,7 +51,10 @@ class RefreshTask final : public WorkerTask {
 
   RefreshJob<Serial> job_;
   Refreshed outcome_ = Refreshed::kept;
-  Storage kept_, basis_, root_;
+  Room room_;
+  float *basis_, *root_;
+  std::shared_ptr<const void> kept_;
+  std::shared_ptr<Pager> pager_;
   Kokkos::View<std::int32_t*, Kokkos::HostSpace> order_;
   std::shared_ptr<WorkerLanes> lanes_;
 };

@@ -57,6 +57,13 @@ assert len(names) == len(set(names)) and len(names) > 10, names
 for kernel in kernels["kernels"]:
     positive(kernel, "seconds")
 
+disk = call("bench", "io", "-i", deck, "--json", "--size", "16", "--steps", "2")
+assert [row["queue_depth"] for row in disk["depths"]] == [1, 2, 4, 8, 16, 32, 64], disk
+for row in disk["depths"]:
+    for way in ("read", "write"):
+        positive(row[way], "store_gbs", "disk_gbs", "ratio")
+assert not os.path.exists("bench.blocks") and not os.path.exists("bench.bare")
+
 info = call("info", "--json")
 assert info["cpu"]["cores"] == len(os.sched_getaffinity(0)), info["cpu"]
 assert info["memory_available_bytes"] > 1 << 26

@@ -123,6 +123,7 @@ TEST(CommandLine, EveryVerb) {
   EXPECT_EQ(as<ReportArguments>({"report", "a", "b"}).run_dirs.size(), 2u);
   EXPECT_EQ(as<BenchStepArguments>({"bench", "step", "-i", "a", "--steps", "7"}).steps, 7);
   EXPECT_TRUE(as<BenchKernelsArguments>({"bench", "kernels", "-i", "a", "--json"}).json);
+  EXPECT_EQ(as<BenchIoArguments>({"bench", "io", "-i", "a", "--size", "64", "--json"}).mebibytes, 64);
   EXPECT_FALSE(as<InfoArguments>({"info"}).json);
 }
 

@@ -22,6 +22,7 @@ class Sestina(CMakePackage, CudaPackage):
     variant("mpi", default=True, description="Ranks through MPI")
     variant("nccl", default=False, when="+cuda+mpi", description="Device collectives through NCCL")
     variant("onednn", default=True, description="Host matrix products through oneDNN")
+    variant("uring", default=True, description="State on NVMe through io_uring where the system allows it")
     variant("tests", default=False, description="Build and install the test suite")
     variant("tools", default=True, description="Build sestina-replay")
     variant("benchmarks", default=False, when="+tests", description="Build the micro-benchmarks")
@@ -47,6 +48,7 @@ class Sestina(CMakePackage, CudaPackage):
     depends_on("zlib-api")
     for library in ("tomlplusplus", "cli11", "nlohmann-json", "fmt@9:", "spdlog@1.10:", "xxhash", "pcre2", "utf8proc", "zstd"):
         depends_on(library)
+    depends_on("liburing@2.3:", when="+uring")
     depends_on("mpi", when="+mpi")
     depends_on("nccl", when="+nccl")
     depends_on("googletest", when="+tests")
@@ -65,7 +67,7 @@ class Sestina(CMakePackage, CudaPackage):
     sanity_check_is_file = ["bin/sestina", "lib/cmake/Sestina/SestinaConfig.cmake"]
 
     def cmake_args(self):
-        names = ("mpi", "nccl", "onednn", "tests", "tools", "benchmarks")
+        names = ("mpi", "nccl", "onednn", "uring", "tests", "tools", "benchmarks")
         args = [self.define_from_variant(f"SESTINA_ENABLE_{name.upper()}", name) for name in names]
         args += [self.define_from_variant("BUILD_SHARED_LIBS", "shared"), self.define_from_variant("CMAKE_CXX_STANDARD", "cxxstd")]
         args += [self.define("Kokkos_ROOT", self.spec["kokkos"].prefix), self.define("CMAKE_INSTALL_LIBDIR", "lib")]

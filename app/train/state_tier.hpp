@@ -1,0 +1,17 @@
+// optimizer.refresh.tier = "nvme": the file that a rank's preconditioners lie in between their uses.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "core/deck/options.hpp"
+#include "core/layout/pager.hpp"
+
+namespace sestina {
+
+// For the optimizers that are given it (Optimizer::page_to) before open_tier(). Null where preconditioners stay in
+// memory. run_dir: for optimizer.refresh.path = "".
+std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank);
+// Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
+void open_tier(Pager&, const Options&);
+
+}  // namespace sestina

@@ -1,0 +1,120 @@
+// Blocks of host memory that lie in a store between their uses. Their addresses stay: what comes and goes is the pages
+// behind them. Whoever reads or writes a block pins it; a block that nobody has pinned is written back (unless the
+// store has the same bytes) and its pages are given back to the system. One thread of its own moves blocks, so that
+// those that are wanted ahead of their use arrive while others compute. No Kokkos.
+#pragma once
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/layout/block_store.hpp"
+#include "core/layout/block_tier.hpp"
+
+namespace sestina {
+
+// Zeros in whole pages of their own, none of which takes memory before it is written.
+std::shared_ptr<std::byte> page_memory(std::size_t bytes);
+std::size_t whole_pages(std::size_t bytes);  // bytes that page_memory() takes of addresses
+
+class Pager : public std::enable_shared_from_this<Pager> {
+ public:
+  struct Setting {
+    std::size_t most = 0;  // bytes of blocks in memory at a time; 0: as few as work takes
+    double timeout = 60;   // seconds that one transfer may take
+  };
+  Pager(std::shared_ptr<BlockStore>, const Setting&);
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  // Before open(). memory: from page_memory().
+  void add(const std::string& name, std::byte* memory, std::size_t bytes);
+  // What those who use blocks have in memory at a time: updates (not at the same time as those of another call), and
+  // jobs beside them.
+  void need(std::size_t updates, std::size_t jobs);
+  // Error(bad_deck) when that is more than `most`, with numbers; makes the store; from here on blocks leave. Owned by a
+  // shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
+  void open();
+  // Whose blocks these are: attached before open(). The last one to go waits for what is moving and ends the thread.
+  // False: it hangs, and the memory of the blocks must stay.
+  void attach() { ++owners_; }
+  bool detach();
+
+  // Any address of a block. Others are left alone: they are always there.
+  enum class Need { contents, room };  // room: all of it will be written
+  void pin(const void* memory, Need);
+  void unpin(const void* memory);
+  void want(const void* memory);  // it will be pinned soon
+  void settle();                  // returns when nothing is moving; Error(io_error) when that takes too long
+
+  struct Counts {
+    std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
+    std::size_t in_memory = 0, largest = 0;  // bytes; the most at any time since open() had written all
+    BlockStore::Traffic traffic;
+    bool abandoned = false;  // writing failed: all that is in memory stays there
+  };
+  Counts counts() const;
+  std::size_t bytes() const { return bytes_; }  // of all blocks
+  std::size_t working() const { return updates_ + jobs_; }
+  std::size_t limit() const { return limit_; }  // in memory at a time, after open()
+  std::string describe() const { return store_->describe(); }
+
+ private:
+  struct Block {
+    std::string name;
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+    BlockTier tier;
+    bool queued = false, kept = false;  // to be written; in memory for good, since there is room
+    std::string error;                  // of the last transfer
+    ExitCode code = ExitCode::done;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Block* find(const void* memory);
+  void wait(Lock&, const std::string& name);
+  void make_room(Lock&, const Block&);
+  void ask(Block&);    // for its contents
+  void leave(Block&);  // out of memory, where there is no room to keep it
+  void move_blocks();  // the thread
+  void gather();       // the next batch: what somebody waits for first
+  void ended(const BlockStore::Transfer&);
+  void came(std::size_t bytes);
+
+  std::shared_ptr<BlockStore> store_;
+  Setting setting_;
+  std::vector<Block> blocks_;  // by address
+  std::size_t bytes_ = 0, updates_ = 0, jobs_ = 0;
+  std::size_t limit_ = 0, keep_ = 0, kept_ = 0, in_memory_ = 0, leaving_ = 0;
+  mutable std::mutex mutex_;
+  std::condition_variable for_mover_, for_users_;
+  std::vector<std::size_t> reads_, writes_;  // blocks asked for; blocks to go
+  std::vector<BlockStore::Transfer> batch_;
+  bool moving_ = false, stopping_ = false, started_ = false;
+  int owners_ = 0;
+  Counts counts_;
+  std::thread mover_;
+};
+
+// While it lives a block is in memory. Nothing for a null pager.
+class Pin {
+ public:
+  Pin(Pager* pager, const void* memory, Pager::Need need = Pager::Need::contents)
+      : pager_(memory == nullptr ? nullptr : pager), memory_(memory) {
+    if (pager_ != nullptr) pager_->pin(memory_, need);
+  }
+  ~Pin() {
+    if (pager_ != nullptr) pager_->unpin(memory_);
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+ private:
+  Pager* pager_;
+  const void* memory_;
+};
+
+}  // namespace sestina

@@ -1,0 +1,131 @@
+#include "io/store/block_file.hpp"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "io/store/block_run.hpp"
+#include "io/store/retry.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr double mib = 1.0 / (1 << 20);
+
+}  // namespace
+
+BlockFile::BlockFile(const Setting& setting) : setting_(setting), memory_(nullptr, std::free) {}
+
+BlockFile::~BlockFile() {
+  engine_.reset();
+  if (file_ < 0) return;
+  ::unlink(setting_.path.c_str());
+  ::close(file_);
+}
+
+std::size_t BlockFile::add(const std::string& name, std::size_t bytes) {
+  SESTINA_REQUIRE(file_ < 0, "{} comes after the file was made", name);
+  blocks_.push_back({name, bytes, size_, 0, std::vector<std::uint64_t>((bytes + chunk_bytes - 1) / chunk_bytes)});
+  size_ += padded(bytes);
+  return blocks_.size() - 1;
+}
+
+void BlockFile::open() {
+  create();
+  choose_engine();
+}
+
+void BlockFile::create() {
+  const std::string& path = setting_.path;
+  const auto folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", folder.string(), error.message());
+  constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+  direct_ = setting_.direct;
+  if (direct_) file_ = ::open(path.c_str(), flags | O_DIRECT, 0600);
+  if (file_ < 0 && (!direct_ || errno == EINVAL)) {
+    if (direct_)
+      warn(fmt::format("{}: its file system has no O_DIRECT: read and written through the page cache", path));
+    direct_ = false;
+    file_ = ::open(path.c_str(), flags, 0600);
+  }
+  if (file_ < 0) fail(ExitCode::cannot_create, "{}: cannot be created: {}", path, std::strerror(errno));
+  const auto give_up = [&](const std::string& why, bool ours) {
+    if (ours) ::unlink(path.c_str());
+    ::close(file_);
+    file_ = -1;
+    fail(ExitCode::cannot_create, "{}: {}", path, why);
+  };
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0)
+    give_up("another run keeps its state there (optimizer.refresh.path)", false);
+  if (::ftruncate(file_, 0) != 0) give_up(std::strerror(errno), true);  // what a run that was killed has left
+  struct statvfs disk {};
+  ::fstatvfs(file_, &disk);
+  const std::uint64_t free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+  const auto no_room = [&](int reason) {
+    give_up(fmt::format("{:.1f} MiB of state have no room on its disk, which has {:.1f} MiB free: {}",
+                        static_cast<double>(size_) * mib, static_cast<double>(free) * mib, std::strerror(reason)),
+            true);
+  };
+  if (size_ > free) no_room(ENOSPC);
+  const auto size = static_cast<off_t>(size_);
+  int result = size == 0 ? 0 : ::fallocate(file_, 0, 0, size);
+  if (result != 0 && errno == EOPNOTSUPP) result = ::ftruncate(file_, size);
+  if (result != 0) no_room(errno);
+}
+
+// Twice as many slots as may be under way: one half is prepared or looked at while the disk has the other. Their
+// buffers are for memory that is not aligned, and for tails.
+void BlockFile::choose_engine() {
+  const auto depth = static_cast<std::size_t>(setting_.queue_depth);
+  buffers_ = {nullptr, 2 * depth, chunk_bytes};
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(block_alignment, buffers_.slots * buffers_.bytes)));
+  if (!memory_) fail(ExitCode::unavailable, "no memory for {} buffers of {} KiB", buffers_.slots, chunk_bytes / 1024);
+  buffers_.data = memory_.get();
+  slots_ = std::vector<Slot>(buffers_.slots);
+  std::string why, notice;
+  if (setting_.ring) engine_ = make_chunk_ring(file_, buffers_, setting_.queue_depth, why, notice);
+  if (!notice.empty()) warn(fmt::format("{}: {}", setting_.path, notice));
+  if (!engine_) {
+    engine_ = make_chunk_pool(file_, buffers_, setting_.queue_depth);
+    if (!why.empty()) warn(fmt::format("{}: {}; {} read and write it", setting_.path, why, engine_->name()));
+  }
+  if (setting_.wrap) engine_ = setting_.wrap(std::move(engine_));
+}
+
+void BlockFile::run(std::span<Transfer> transfers) {
+  SESTINA_REQUIRE(engine_ != nullptr, "{} is not open", setting_.path);
+  Run(*this, transfers).finish();
+  for (const Transfer& transfer : transfers)
+    if (transfer.writes && transfer.ok()) ++blocks_[transfer.block].version;
+  if (!direct_) forget_pages(transfers);
+}
+
+void BlockFile::forget_pages(std::span<const Transfer> transfers) const {
+  bool wrote = false;
+  for (const Transfer& transfer : transfers) wrote = wrote || transfer.writes;
+  if (wrote) ::fdatasync(file_);  // dirty pages would stay
+  for (const Transfer& transfer : transfers) {
+    const Block& block = blocks_[transfer.block];
+    ::posix_fadvise(file_, static_cast<off_t>(block.offset), static_cast<off_t>(padded(block.bytes)),
+                    POSIX_FADV_DONTNEED);
+  }
+}
+
+std::string BlockFile::describe() const {
+  return fmt::format("{}: {:.1f} MiB in {} blocks, {} ({}), queue depth {}", setting_.path,
+                     static_cast<double>(size_) * mib, blocks_.size(), engine_ ? engine_->name() : "not open",
+                     direct_ ? "O_DIRECT" : "page cache", setting_.queue_depth);
+}
+
+void BlockFile::warn(const std::string& message) const { spdlog::warn("{}", message); }
+
+}  // namespace sestina

@@ -1,0 +1,145 @@
+#include "io/store/block_run.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "io/store/digest.hpp"
+
+namespace sestina {
+
+constexpr int most_again = 20;  // transfers of a chunk in a row that move nothing
+
+BlockFile::Run::Run(BlockFile& file, std::span<Transfer> transfers) : file_(file), transfers_(transfers) {
+  for (std::size_t slot = file.slots_.size(); slot > 0; --slot) free_.push_back(slot - 1);
+  for (Transfer& transfer : transfers_) transfer.error.clear();
+}
+
+// The disk is kept busy first; buffers are filled and emptied while it works.
+void BlockFile::Run::finish() {
+  ChunkEngine::Done done;
+  while (true) {
+    while (!ready_.empty() && under_way_ < file_.setting_.queue_depth) {
+      const std::size_t slot = ready_.front();
+      ready_.erase(ready_.begin());
+      submit(slot);
+    }
+    if (file_.engine_->take(done, false)) {
+      ended(done);
+    } else if (!come_.empty()) {
+      const std::size_t slot = come_.back();
+      come_.pop_back();
+      read_done(slot);
+    } else if (!prepare()) {
+      if (under_way_ == 0 && ready_.empty()) return;
+      if (under_way_ > 0 && file_.engine_->take(done, true)) ended(done);
+    }
+  }
+}
+
+std::uint64_t BlockFile::Run::place(const Slot& slot) const {
+  return file_.blocks_[transfers_[slot.transfer].block].offset + slot.chunk * chunk_bytes;
+}
+
+bool BlockFile::Run::prepare() {
+  while (transfer_ < transfers_.size() &&
+         (!transfers_[transfer_].ok() || chunk_ == file_.blocks_[transfers_[transfer_].block].digests.size())) {
+    ++transfer_;
+    chunk_ = 0;
+  }
+  if (transfer_ == transfers_.size() || free_.empty()) return false;
+  const std::size_t number = free_.back();
+  free_.pop_back();
+  const Transfer& transfer = transfers_[transfer_];
+  Slot& slot = file_.slots_[number];
+  slot = Slot{};
+  slot.transfer = transfer_;
+  slot.chunk = chunk_;
+  slot.bytes = std::min(chunk_bytes, block(slot).bytes - chunk_ * chunk_bytes);
+  ++chunk_;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(memory(slot)) % block_alignment == 0;
+  if (aligned && slot.bytes % block_alignment == 0) slot.in_place = memory(slot);
+  if (transfer.writes && skips(number)) {
+    free_.push_back(number);
+    return true;
+  }
+  ready_.push_back(number);
+  return true;
+}
+
+// Looks whether what is to be written is what the file has: a preconditioner that was only read needs no writing.
+// Copies what cannot be moved from where it lies.
+bool BlockFile::Run::skips(std::size_t number) {
+  const Slot& slot = file_.slots_[number];
+  Block& to = block(slot);
+  const std::byte* from = memory(slot);
+  const std::uint64_t digest = digest64(from, slot.bytes);
+  if (to.version > 0 && digest == to.digests[slot.chunk]) {
+    file_.traffic_.bytes_same += slot.bytes;
+    return true;
+  }
+  to.digests[slot.chunk] = digest;
+  if (slot.in_place != nullptr) return false;
+  std::memcpy(buffer(number), from, slot.bytes);
+  std::memset(buffer(number) + slot.bytes, 0, padded(slot.bytes) - slot.bytes);
+  return false;
+}
+
+void BlockFile::Run::submit(std::size_t number) {
+  const Slot& slot = file_.slots_[number];
+  const bool writes = transfers_[slot.transfer].writes;
+  file_.engine_->submit({static_cast<int>(number), writes, place(slot) + slot.moved, slot.moved,
+                         padded(slot.bytes) - slot.moved, slot.in_place});
+  ++under_way_;
+}
+
+// A transfer that stops early goes on from the last whole sector; one that failed for a passing reason is made again.
+void BlockFile::Run::ended(const ChunkEngine::Done& done) {
+  --under_way_;
+  const auto number = static_cast<std::size_t>(done.slot);
+  Slot& slot = file_.slots_[number];
+  const bool writes = transfers_[slot.transfer].writes;
+  if (done.moved < 0) {
+    const auto error = static_cast<int>(-done.moved);
+    const bool failed = error == EIO ? ++slot.failed > 3 : !may_pass(error) || ++slot.again > most_again;
+    if (failed) return give_up(number, ExitCode::io_error, std::strerror(error));
+    if (error != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return submit(number);
+  }
+  const std::size_t before = slot.moved;
+  slot.moved += static_cast<std::size_t>(done.moved);
+  if (slot.moved < padded(slot.bytes)) {
+    slot.moved = slot.moved / block_alignment * block_alignment;
+    slot.again = slot.moved > before ? 0 : slot.again + 1;
+    if (slot.again > most_again) return give_up(number, ExitCode::io_error, "nothing more is moved");
+    return submit(number);
+  }
+  (writes ? file_.traffic_.bytes_written : file_.traffic_.bytes_read) += padded(slot.bytes);
+  (writes ? free_ : come_).push_back(number);
+}
+
+void BlockFile::Run::read_done(std::size_t number) {
+  const Slot& slot = file_.slots_[number];
+  const std::byte* got = slot.in_place != nullptr ? slot.in_place : buffer(number);
+  if (digest64(got, slot.bytes) != block(slot).digests[slot.chunk])
+    return give_up(number, ExitCode::bad_data, "what was read is not what was written");
+  if (slot.in_place == nullptr) std::memcpy(memory(slot), got, slot.bytes);
+  free_.push_back(number);
+}
+
+// What the file holds of a block that could not be written is unknown, so that its next write skips nothing.
+void BlockFile::Run::give_up(std::size_t number, ExitCode code, const std::string& why) {
+  const Slot& slot = file_.slots_[number];
+  Transfer& transfer = transfers_[slot.transfer];
+  if (transfer.ok()) {
+    transfer.error = fmt::format("{}: bytes {} to {} ({}): {}", file_.setting_.path, place(slot),
+                                 place(slot) + slot.bytes, block(slot).name, why);
+    transfer.code = code;
+  }
+  if (transfer.writes) block(slot).version = 0;
+  free_.push_back(number);
+}
+
+}  // namespace sestina

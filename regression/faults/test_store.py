@@ -1,0 +1,94 @@
+"""Faults 7 and 8: preconditioners on a disk that is full, taken, damaged or too small for the deck's budgets. What an engine
+of transfers does with short and failing ones, and io_uring forbidden, are unit tests (regression/unit/io/test_block_file.cpp)."""
+
+import os
+import pathlib
+import random
+import re
+import subprocess
+import time
+
+from sestina import BAD_DATA, BAD_DECK, CANNOT_CREATE, Case, DONE
+
+PAGED = ("optimizer.kind=soap", "optimizer.refresh.every=4", "optimizer.refresh.tier=nvme")
+LATE = ("optimizer.refresh.mode=async", "optimizer.refresh.staleness=2")
+
+
+class Store(Case):
+    def test_07_memory_and_disk_agree(self):
+        """The same weights and state, saved and resumed in either tier, with jobs in flight."""
+        self.train("memory", *PAGED, *LATE, "optimizer.refresh.tier=host", "run.steps=13")
+        self.train("disk", *PAGED, *LATE, "run.steps=6")
+        self.train("disk", "-r", "auto", "optimizer.refresh.tier=host", "run.steps=9")
+        output = self.train("disk", "-r", "auto", "optimizer.refresh.tier=nvme", f"optimizer.refresh.path={self.work}/elsewhere",
+                            "run.steps=13")
+        self.assert_same_run("memory", "disk", 13)
+        self.assertIn("elsewhere/rank_00000.blocks", output)
+        self.assertEqual(list((self.work / "elsewhere").iterdir()), [], "the scratch file goes with the run")
+
+    def test_07_memory_falls(self):
+        """What lies on the disk is not in memory: by the kernel's own count of the process, between the same two updates."""
+        wide = ("model.hidden_size=192", "model.intermediate_size=512", "model.num_hidden_layers=4", "run.steps=1000000",
+                "checkpoint.every=1000000", "metrics.every=1", "optimizer.refresh.queue_depth=4")
+        memory = {}
+        for tier in ("host", "nvme"):
+            child = self.start(*self.train_arguments(tier, *PAGED, *wide, f"optimizer.refresh.tier={tier}"))
+            self.wait_for(lambda: self.steps_done(tier) >= 6, child, 90)
+            samples = []
+            for _ in range(20):
+                status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
+                samples.append(int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024)
+                time.sleep(0.02)
+            memory[tier] = max(samples)
+            child.kill()
+            _, output = self.finish(child)
+        # Log: "... 38.5 MiB in 112 blocks ...; at most 7.1 MiB of them in memory".
+        said = re.search(r"blocks: ([\d.]+) MiB in \d+ blocks.*at most ([\d.]+) MiB", output)
+        gone = (float(said[1]) - float(said[2])) * 2**20
+        self.assertGreater(gone, 2**24)
+        self.assertGreater(memory["host"] - memory["nvme"], 0.8 * gone, memory)
+
+    def test_07_damaged_file(self):
+        """Noise written over the file: one message that names file and field, and no checkpoint of what came after."""
+        child = self.start(*self.train_arguments("run", *PAGED, "run.steps=1000000", "checkpoint.every=1000000"))
+        path = self.work / "run/store/rank_00000.blocks"
+        self.wait_for(lambda: self.steps_done("run") >= 10, child)
+        noise = random.Random(1).randbytes(path.stat().st_size)
+        with path.open("r+b") as file:
+            while child.poll() is None:
+                os.pwrite(file.fileno(), noise, 0)
+                os.fsync(file.fileno())
+        _, output = self.finish(child, BAD_DATA)
+        self.assert_one_message(output)
+        self.assertRegex(output, r"rank_00000\.blocks: bytes \d+ to \d+ \(/optimizer/.*(factor|basis)_.*\): what was read is not what was written")
+        self.assertEqual(self.saved_steps("run"), [])
+
+    def test_07_budgets(self):
+        """Fewer bytes than it takes, in either tier."""
+        output = self.train("run", *PAGED, "optimizer.refresh.host_bytes=5000", expected=BAD_DECK)
+        self.assertRegex(output, r"host_bytes: 5000 bytes are too few: .* at least \d+")
+        output = self.train("run", *PAGED, "optimizer.refresh.nvme_bytes=5000", expected=BAD_DECK)
+        self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few: preconditioners take \d+")
+        self.train("run", *PAGED, "optimizer.refresh.host_bytes=100000000", "run.steps=5", expected=DONE)
+
+    def test_07_no_place(self):
+        """A file in the way of the folder, and another run in the same one."""
+        output = self.train("run", *PAGED, "optimizer.refresh.path=text.txt/store", expected=CANNOT_CREATE)
+        self.assertIn("text.txt/store", output)
+        first = self.start(*self.train_arguments("first", *PAGED, "optimizer.refresh.path=store", "run.steps=1000000"))
+        self.wait_for(lambda: self.steps_done("first") >= 10, first)
+        output = self.train("second", *PAGED, "optimizer.refresh.path=store", expected=CANNOT_CREATE)
+        self.assertIn("another run keeps its state there", output)
+        self.assert_one_message(output)
+
+    def test_07_full_disk(self):
+        """A small tmpfs in a mount namespace of its own, where the system allows that: said at the start, with numbers."""
+        (self.work / "small").mkdir()
+        script = 'mount -t tmpfs -o size=64k none small && "$0" "$@"; echo code $?'
+        done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina,
+                               *map(str, self.train_arguments("run", *PAGED, "optimizer.refresh.path=small"))],
+                              cwd=self.work, capture_output=True, text=True, timeout=60)
+        if "code" not in done.stdout:
+            self.skipTest(f"no mount namespace: {done.stderr.strip()}")
+        self.assertRegex(done.stdout + done.stderr, r"MiB of state have no room on its disk, which has 0\.\d MiB free")
+        self.assertIn(f"code {CANNOT_CREATE}", done.stdout)

@@ -1,0 +1,54 @@
+// A store in memory whose disk is slow, fails and hangs on demand, for tests of what is paged out to it.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/layout/pager.hpp"
+
+namespace sestina::reference {
+
+class MemoryStore final : public BlockStore {
+ public:
+  std::size_t add(const std::string& name, std::size_t bytes) override {
+    names.push_back(name);
+    kept.emplace_back(bytes);
+    return kept.size() - 1;
+  }
+  void open() override { opened = true; }
+  void run(std::span<Transfer> transfers) override {
+    if (before) before();
+    for (Transfer& t : transfers) {
+      t.error.clear();
+      if (fails && fails(t)) {
+        t.error = names[t.block] + ": no";
+        t.code = ExitCode::io_error;
+        continue;
+      }
+      std::vector<std::byte>& place = kept[t.block];
+      if (t.writes)
+        std::memcpy(place.data(), t.memory, place.size());
+      else
+        std::memcpy(t.memory, place.data(), place.size());
+      (t.writes ? moved.bytes_written : moved.bytes_read) += place.size();
+    }
+  }
+  Traffic traffic() const override { return moved; }
+  std::string describe() const override { return "memory"; }
+  void warn(const std::string& message) const override { warnings.push_back(message); }
+
+  std::vector<std::string> names;
+  std::vector<std::vector<std::byte>> kept;
+  std::function<void()> before;
+  std::function<bool(const Transfer&)> fails;
+  Traffic moved;
+  bool opened = false;
+  mutable std::vector<std::string> warnings;
+};
+
+}  // namespace sestina::reference

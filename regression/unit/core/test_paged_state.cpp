@@ -1,0 +1,161 @@
+// Preconditioners that lie elsewhere between their uses: the same bits of weights and state for every kind, inline and
+// on workers, whatever the lanes; and only what is in use has memory.
+#include <random>
+
+#include "core/optimizer/matrix_set.hpp"
+#include "regression/unit/core/paging_rig.hpp"
+#include "regression/unit/linear_algebra.hpp"
+#include "regression/unit/spaces.hpp"
+
+namespace sestina::reference {
+namespace {
+
+struct Kind {
+  std::string name;
+  std::vector<std::pair<std::string, double>> numbers = {};
+  std::vector<std::pair<std::string, std::string>> words = {};
+};
+const std::vector<Kind> kinds = {{"soap"},           {"shampoo"}, {"shampoo", {{"max_dim", 20}, {"packed", 1}}},
+                                 {"kl-shampoo"},     {"kl-soap"}, {"soap", {}, {{"momentum_basis", "rotated"}}},
+                                 {"basis-rotation"}, {"galore"},  {"shampoo", {}, {{"root", "eigh"}}},
+                                 {"apollo"}};
+
+MatrixOptions options_of(const Kind& kind, std::int64_t staleness, bool paged) {
+  MatrixOptions options = default_options(*find_matrix_kind(kind.name));
+  for (const auto& [key, value] : kind.numbers) options.numbers.at(key) = value;
+  for (const auto& [key, value] : kind.words) options.words.at(key) = value;
+  options.refresh_every = 4;
+  options.refresh_staleness = staleness;
+  options.paged = paged;
+  return options;
+}
+
+// Matrices of two shapes, and gradients that depend on the update alone.
+class Paged {
+ public:
+  Paged(const Kind& kind, std::int64_t staleness, bool paged, int lanes = 1, int workers = 1) {
+    std::vector<MatrixItem<Host>> items;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const std::size_t m = i % 2 == 0 ? 24 : 40, n = 32;
+      weights_.emplace_back("w", m, n);
+      gradients_.emplace_back("g", m, n);
+      set_values(weights_.back(), rounded<float>(random_array(m, n, static_cast<unsigned>(i))));
+      items.push_back(
+          {{"matrix_" + std::to_string(i), {gradients_.back().data(), m, n}, {weights_.back().data(), m, n}, {}},
+           {0.01, 0.1},
+           static_cast<std::int64_t>(i)});
+    }
+    MatrixSetSetting setting;
+    setting.options = options_of(kind, staleness, paged);
+    setting.deterministic = true;
+    setting.threads = lanes;
+    setting.workers.workers = workers;
+    set_ = make_matrix_set<Host>(Host(), items, setting);
+    if (!paged) return;
+    store = std::make_shared<MemoryStore>();
+    store->before = [draw = std::mt19937(7)]() mutable {
+      std::this_thread::sleep_for(std::chrono::microseconds(draw() % 200));
+    };
+    pager = std::make_shared<Pager>(store, Pager::Setting{});
+    set_->page_to(pager);
+    pager->open();
+    pager->settle();
+  }
+
+  void step(std::int64_t t) {
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      set_values(gradients_[i], rounded<float>(random_array(gradients_[i].extent(0), gradients_[i].extent(1),
+                                                            static_cast<unsigned>(1000 * t + std::int64_t(i)), 0.2)));
+    set_->step(t, 1, 1, 0, set_->size());
+    Host().fence();
+  }
+  std::vector<std::vector<double>> weights() const {
+    std::vector<std::vector<double>> all;
+    for (const auto& w : weights_) all.push_back(values_of(w).values);
+    return all;
+  }
+  // By path, as a checkpoint reads it.
+  std::map<std::string, std::vector<std::byte>> state() {
+    std::map<std::string, std::vector<std::byte>> all;
+    for (const StateField& field : set_->state()) {
+      const Pin pin(field.pager, field.data);
+      const auto* data = static_cast<const std::byte*>(field.data);
+      all[field.path] = {data, data + field.bytes()};
+    }
+    return all;
+  }
+
+  std::shared_ptr<MemoryStore> store;
+  std::shared_ptr<Pager> pager;
+
+ private:
+  std::vector<Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace>> weights_, gradients_;
+  std::unique_ptr<MatrixSet<Host>> set_;
+};
+
+TEST(PagedState, EveryKindHasTheSameBits) {
+  for (const Kind& kind : kinds)
+    for (const std::int64_t staleness : {0, 3}) {
+      if (staleness > 0 && !find_matrix_kind(kind.name)->asynchronous) continue;
+      for (const auto [lanes, workers] : {std::pair(1, 1), std::pair(2, 3)}) {
+        Paged plain(kind, staleness, false, lanes, workers), paged(kind, staleness, true, lanes, workers);
+        for (std::int64_t t = 1; t <= 14; ++t) {
+          plain.step(t);
+          paged.step(t);
+          ASSERT_TRUE(plain.weights() == paged.weights()) << kind.name << ", S " << staleness << ", update " << t;
+        }
+        EXPECT_TRUE(plain.state() == paged.state()) << kind.name << ", S " << staleness;
+        EXPECT_GT(paged.store->moved.bytes_read, 0u) << kind.name;
+      }
+    }
+}
+
+// Places in the store, by matrix.
+TEST(PagedState, ThePlanKnowsItsBytes) {
+  for (const Kind& kind : kinds)
+    for (const std::int64_t staleness : {0, 3}) {
+      if (staleness > 0 && !find_matrix_kind(kind.name)->asynchronous) continue;
+      OptimizerOptions options;
+      options.kind = kind.name;
+      options.matrix = options_of(kind, staleness, true);
+      std::size_t planned = 0;
+      for (std::size_t i = 0; i < 5; ++i) {
+        TensorSpec spec;
+        spec.rows = i % 2 == 0 ? 24 : 40;
+        spec.cols = 32;
+        planned += paged_bytes(spec, options).store;
+      }
+      EXPECT_EQ(planned, Paged(kind, staleness, true).pager->bytes()) << kind.name << ", S " << staleness;
+    }
+}
+
+TEST(PagedState, OnlyWhatIsInUseIsInMemory) {
+  Paged run({"soap"}, 3, true, 1, 1);
+  for (std::int64_t t = 1; t <= 14; ++t) {
+    run.step(t);
+    EXPECT_LE(run.pager->counts().in_memory, run.pager->limit());
+  }
+  run.pager->settle();
+  const Pager::Counts counts = run.pager->counts();
+  EXPECT_LE(counts.largest, run.pager->limit());
+  EXPECT_LT(counts.in_memory, run.pager->bytes() / 3);  // the first matrix waits for the next update
+  EXPECT_FALSE(counts.abandoned);
+}
+
+TEST(PagedState, FailingReadsEndTheUpdateWithTheNameOfTheField) {
+  Paged run({"soap"}, 0, true);
+  run.step(1);
+  run.pager->settle();
+  run.store->fails = [](const BlockStore::Transfer& t) { return !t.writes; };
+  try {
+    run.step(2);
+    run.step(3);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_error);
+    EXPECT_NE(std::string(error.what()).find("/optimizer/matrix_"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sestina::reference

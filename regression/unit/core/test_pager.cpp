@@ -1,0 +1,292 @@
+// Blocks between host memory and a store below it: the states and what they allow, pages that really go, budgets, disks
+// that fail, hang and lie, and ten thousand jobs against a model.
+#include "core/layout/pager.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <map>
+#include <random>
+
+#include "regression/unit/core/paging_rig.hpp"
+
+namespace sestina::reference {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(BlockTier, AllowsTheseTransitionsAndNoOthers) {
+  // State, event, state; written down apart from the table in the program.
+  const std::map<std::pair<std::string, std::string>, std::string> model = {
+      {{"clean", "use"}, "computing"},     {{"clean", "claim"}, "computing"},   {{"clean", "evict"}, "dirty"},
+      {{"computing", "use"}, "computing"}, {{"computing", "release"}, "ready"}, {{"ready", "use"}, "computing"},
+      {{"ready", "claim"}, "computing"},   {{"ready", "evict"}, "dirty"},       {{"dirty", "use"}, "computing"},
+      {{"dirty", "claim"}, "computing"},   {{"dirty", "write"}, "writing"},     {{"writing", "written"}, "on_nvme"},
+      {{"writing", "failed"}, "ready"},    {{"on_nvme", "claim"}, "computing"}, {{"on_nvme", "read"}, "reading"},
+      {{"reading", "arrived"}, "clean"},   {{"reading", "failed"}, "on_nvme"}};
+  // A way to each state.
+  using enum BlockEvent;
+  const std::map<std::string, std::vector<BlockEvent>> ways = {{"ready", {}},
+                                                               {"computing", {use}},
+                                                               {"dirty", {evict}},
+                                                               {"writing", {evict, write}},
+                                                               {"on_nvme", {evict, write, written}},
+                                                               {"reading", {evict, write, written, read}},
+                                                               {"clean", {evict, write, written, read, arrived}}};
+  for (const auto& [from, way] : ways)
+    for (const BlockEvent event : {use, claim, release, evict, write, written, read, arrived, failed}) {
+      BlockTier tier;
+      for (const BlockEvent step : way) tier.apply(step);
+      ASSERT_EQ(name(tier.state()), from);
+      const auto found = model.find({from, std::string(name(event))});
+      EXPECT_EQ(tier.allows(event), found != model.end()) << from << " " << name(event);
+      if (found != model.end()) {
+        tier.apply(event);
+        EXPECT_EQ(name(tier.state()), found->second) << from << " " << name(event);
+      } else {
+        EXPECT_THROW(tier.apply(event), Error) << from << " " << name(event);
+        EXPECT_EQ(name(tier.state()), from) << "a refused event changes nothing";
+      }
+    }
+}
+
+TEST(BlockTier, IsInUseUntilTheLastHasEnded) {
+  BlockTier tier;
+  tier.apply(BlockEvent::use);
+  tier.apply(BlockEvent::use);
+  tier.apply(BlockEvent::release);
+  EXPECT_EQ(tier.state(), BlockState::computing);
+  EXPECT_EQ(tier.users(), 1);
+  tier.apply(BlockEvent::release);
+  EXPECT_EQ(tier.state(), BlockState::ready);
+}
+
+struct Rig {
+  Rig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
+      : bytes(bytes), pager(std::make_shared<Pager>(store, setting)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks.push_back(page_memory(bytes));
+      pager->add("block " + std::to_string(i), blocks.back().get(), bytes);
+    }
+    pager->need(updates == 0 ? 3 * whole_pages(bytes) : updates, 0);
+    pager->attach();
+  }
+  ~Rig() { pager->detach(); }
+
+  void fill(std::size_t block, unsigned value) {
+    const Pin pin(pager.get(), blocks[block].get());
+    std::memset(blocks[block].get(), static_cast<int>(value), bytes);
+  }
+  // All of its bytes, or 256.
+  unsigned value(std::size_t block) {
+    const Pin pin(pager.get(), blocks[block].get());
+    const std::byte first = blocks[block].get()[0];
+    for (std::size_t i = 0; i < bytes; ++i)
+      if (blocks[block].get()[i] != first) return 256;
+    return static_cast<unsigned>(first);
+  }
+  // Pages of a block that have memory.
+  std::size_t resident(std::size_t block) const {
+    std::vector<unsigned char> pages(whole_pages(bytes) / whole_pages(1));
+    EXPECT_EQ(::mincore(blocks[block].get(), bytes, pages.data()), 0);
+    std::size_t count = 0;
+    for (const unsigned char page : pages) count += page & 1;
+    return count;
+  }
+
+  std::size_t bytes;
+  std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  std::shared_ptr<Pager> pager;
+};
+
+TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  Rig rig(8, bytes);
+  rig.pager->open();
+  for (unsigned i = 0; i < 8; ++i) rig.fill(i, i + 1);
+  rig.pager->settle();
+  for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(rig.resident(i), 0u) << i;
+  EXPECT_EQ(rig.pager->counts().in_memory, 0u);
+  {
+    const Pin pin(rig.pager.get(), rig.blocks[3].get() + 77);  // any of its addresses
+    EXPECT_EQ(rig.resident(3), bytes / whole_pages(1));
+    EXPECT_EQ(rig.resident(4), 0u);
+    EXPECT_EQ(rig.pager->counts().in_memory, bytes);
+  }
+  for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(rig.value(i), i + 1);
+  const int elsewhere = 0;
+  const Pin nothing(rig.pager.get(), &elsewhere);  // no block: always there
+}
+
+TEST(Pager, WhatIsWantedAheadIsThereInTime) {
+  Rig rig(4, 100000, {.most = 8 << 20});
+  rig.pager->need(0, (8 << 20) - 3 * whole_pages(100000));  // nothing is kept
+  rig.pager->open();
+  rig.pager->settle();
+  for (std::size_t i = 0; i < 4; ++i) rig.pager->want(rig.blocks[i].get());
+  rig.pager->settle();
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rig.value(i), 0u);
+  EXPECT_EQ(rig.pager->counts().misses, 0u);
+  EXPECT_EQ(rig.pager->counts().pins, 4u);
+  rig.pager->settle();
+  EXPECT_EQ(rig.value(0), 0u);
+  EXPECT_EQ(rig.pager->counts().misses, 1u);
+}
+
+TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
+  constexpr std::size_t bytes = 4096 * 4;
+  Rig small(6, bytes, {.most = bytes}, 3 * bytes);
+  try {
+    small.pager->open();
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_deck);
+    for (const char* word : {"host_bytes", "16384", "49152"})
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(small.store->opened);
+  Rig rig(6, bytes, {.most = 5 * bytes}, 3 * bytes);  // two of six stay
+  rig.pager->open();
+  rig.pager->settle();
+  for (int round = 0; round < 3; ++round)
+    for (unsigned i = 0; i < 6; ++i) {
+      rig.fill(i, i);
+      rig.pager->settle();
+    }
+  std::size_t there = 0;
+  for (std::size_t i = 0; i < 6; ++i) there += rig.resident(i) > 0;
+  EXPECT_EQ(there, 2u);
+  EXPECT_EQ(rig.store->moved.bytes_written, 4 * 4 * bytes);  // of the others: zeros, and three times after use
+  EXPECT_LE(rig.pager->counts().largest, 5 * bytes);
+}
+
+TEST(Pager, ADiskThatCannotBeWrittenIsLeftForMemory) {
+  Rig rig(4, 50000);
+  rig.pager->open();
+  for (unsigned i = 0; i < 4; ++i) rig.fill(i, 10 + i);
+  rig.pager->settle();
+  rig.store->fails = [](const BlockStore::Transfer& t) { return t.writes; };
+  for (int round = 0; round < 2; ++round)
+    for (unsigned i = 0; i < 4; ++i) {
+      EXPECT_EQ(rig.value(i), 10 + i + (round == 0 ? 0 : 40));
+      rig.fill(i, 50 + i);
+    }
+  rig.pager->settle();
+  EXPECT_TRUE(rig.pager->counts().abandoned);
+  ASSERT_EQ(rig.store->warnings.size(), 1u);
+  EXPECT_NE(rig.store->warnings[0].find("stay in host memory"), std::string::npos);
+  for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(rig.value(i), 50 + i);
+}
+
+TEST(Pager, WhatCannotBeReadBackIsAnErrorThatNamesIt) {
+  Rig rig(3, 50000);
+  rig.pager->open();
+  rig.fill(1, 5);
+  rig.pager->settle();
+  rig.store->fails = [](const BlockStore::Transfer& t) { return !t.writes && t.block == 1; };
+  rig.pager->want(rig.blocks[1].get());  // nobody waits for that one
+  rig.pager->settle();
+  try {
+    rig.value(1);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_error);
+    EXPECT_NE(std::string(error.what()).find("block 1"), std::string::npos) << error.what();
+  }
+  rig.store->fails = nullptr;
+  EXPECT_EQ(rig.value(1), 5u) << "it may pass";
+}
+
+TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = true;
+  };
+  const auto gate = std::make_shared<Gate>();
+  const auto memory = page_memory(4096);
+  const auto store = std::make_shared<MemoryStore>();
+  const auto pager = std::make_shared<Pager>(store, Pager::Setting{.most = 0, .timeout = 0.3});
+  pager->add("the block", memory.get(), 4096);
+  pager->attach();
+  store->before = [gate, memory] {  // which stays as long as the disk may still move it
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [&] { return gate->open; });
+  };
+  pager->open();
+  pager->settle();
+  gate->open = false;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    pager->pin(memory.get(), Pager::Need::contents);
+    ADD_FAILURE() << "it did not wait";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_error);
+    EXPECT_NE(std::string(error.what()).find("the block: waited 0.3 s"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(pager->detach());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  const std::lock_guard lock(gate->mutex);
+  gate->open = true;
+  gate->changed.notify_all();
+}
+
+// What threads do to blocks at random: look whether each holds what the last one left, leave something new, want blocks
+// ahead, claim them without what they held; the disk is slow and fails to read now and then.
+TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
+  constexpr std::size_t count = 24, bytes = 3 * 4096 + 12, threads = 4, jobs = 10000;
+  Rig rig(count, bytes, {}, 9 * whole_pages(bytes));
+  std::mt19937 disk(5);
+  rig.store->before = [&disk] {  // on the pager's thread alone
+    if (disk() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(disk() % 300));
+  };
+  std::atomic<int> failures = 0;
+  rig.store->fails = [&](const BlockStore::Transfer& t) { return !t.writes && disk() % 50 == 0 && ++failures; };
+  rig.pager->open();
+  struct Model {
+    std::mutex mutex;  // one job on a block at a time, as the optimizers promise
+    unsigned value = 0;
+  };
+  std::vector<Model> model(count);
+  std::atomic<std::size_t> next = 0, retried = 0;
+  const auto work = [&](unsigned seed) {
+    std::mt19937 draw(seed);
+    while (next++ < jobs) {
+      const std::size_t i = draw() % count;
+      const unsigned value = draw() % 256;
+      rig.pager->want(rig.blocks[draw() % count].get());
+      const std::lock_guard lock(model[i].mutex);
+      const bool blind = draw() % 5 == 0;
+      try {
+        const Pin pin(rig.pager.get(), rig.blocks[i].get(), blind ? Pager::Need::room : Pager::Need::contents);
+        const std::byte* b = rig.blocks[i].get();
+        if (!blind)
+          for (const std::size_t at : {std::size_t{0}, std::size_t{4096}, bytes - 1})
+            ASSERT_EQ(static_cast<unsigned>(b[at]), model[i].value) << "block " << i << " at " << at;
+        if (draw() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 100));
+        if (!blind && draw() % 3 == 0) continue;  // only read
+        std::memset(rig.blocks[i].get(), static_cast<int>(value), bytes);
+        model[i].value = value;
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ExitCode::io_error) << error.what();
+        ++retried;
+      }
+    }
+  };
+  std::vector<std::thread> pool;
+  for (unsigned t = 0; t < threads; ++t) pool.emplace_back(work, 100 + t);
+  for (std::thread& thread : pool) thread.join();
+  rig.store->fails = nullptr;
+  rig.pager->settle();
+  EXPECT_LE(rig.pager->counts().in_memory, 9 * whole_pages(bytes));  // those that were wanted and not used
+  EXPECT_LE(rig.pager->counts().largest, 9 * whole_pages(bytes));
+  EXPECT_GT(rig.pager->counts().misses, jobs / 20);
+  EXPECT_GT(failures, 20);
+  EXPECT_GT(retried, 5u);
+  EXPECT_FALSE(rig.pager->counts().abandoned);
+  for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(rig.value(i), model[i].value) << i;
+}
+
+}  // namespace
+}  // namespace sestina::reference
