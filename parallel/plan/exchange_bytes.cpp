@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "parallel/comm/group_staging.hpp"
-#include "parallel/plan/partial_gradients.hpp"
 #include "parallel/plan/plan_layout.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"

@@ -6,7 +6,6 @@
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/optimizer/kinds/muon_rule.hpp"
-#include "parallel/plan/partial_gradients.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/plan/partial_gradients.hpp"
+#include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {
