@@ -34,7 +34,6 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
   Options options = Options::read(deck);
-  require_computable(deck, options);
   require_ranks(deck, options.parallel, ranks);
   deck.finish();
   return {std::move(deck), std::move(options)};

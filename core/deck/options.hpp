@@ -201,8 +201,6 @@ void settle_correction(Deck&, Options&);
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
 // largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
 void require_trainable(Deck&, Options&);
-// Collects errors for a layout in which the model cannot be computed, evaluation included. Before deck.finish().
-void require_computable(Deck&, const Options&);
 // Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);
 

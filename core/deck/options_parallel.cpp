@@ -177,12 +177,6 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   return found;
 }
 
-void require_computable(Deck& deck, const Options& options) {
-  if (options.parallel.pp > 1 && options.model.tie_word_embeddings)
-    deck.error("model.tie_word_embeddings", "conflicts with parallel.pp > 1: first and last stage would share a matrix",
-               "false, or parallel.pp = 1");
-}
-
 namespace {
 
 // What training in pipelines conflicts with.
@@ -207,7 +201,6 @@ void require_pipeline(Deck& deck, const Options& options) {
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   TrainOptions& train = options.train;
-  require_computable(deck, options);
   require_pipeline(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))

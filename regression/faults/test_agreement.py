@@ -114,7 +114,7 @@ class Agreement(Case):
                 (INPUT_MISSING, "no such checkpoint folder", ("eval", "-r", self.work / "none"), ("eval", "-r", self.work / "none")),
                 (INPUT_MISSING, "none.jsonl", (*run, "--choices", "none.jsonl"), (*run, "--choices", "none.jsonl")),
                 (BAD_DECK, "does not divide the 3 ranks", *[(*run, "parallel.tp=2")] * 3),
-                (BAD_DECK, "tie_word_embeddings", *[(*run, "parallel.pp=2", "model.tie_word_embeddings=true")] * 2),
+                (BAD_DECK, "more pipeline stages than layers", *[(*run, "parallel.pp=64")] * 2),
                 (BAD_DECK, "metrics.eval_batches: 3 on rank 1, 2 on rank 0", *[(*run, f"metrics.eval_batches={n}") for n in (2, 3)]),
                 (BAD_DECK, "--choices: given on rank 1, not given on rank 0", run, (*run, "--choices", "none.jsonl")),
                 (BAD_DECK, "rank 1: command line: schedule.lr", (*run, *deck), (*run, *deck, "schedule.lr=-1")),
