@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <mutex>
 
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_memory.hpp"
@@ -19,11 +20,11 @@ class Ledger {
     live().clear();
     Kokkos::Tools::Experimental::set_allocate_data_callback(
         [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
-          live()[label] += static_cast<double>(n);
+          add(label, static_cast<double>(n));
         });
     Kokkos::Tools::Experimental::set_deallocate_data_callback(
         [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
-          live()[label] -= static_cast<double>(n);
+          add(label, -static_cast<double>(n));
         });
   }
   ~Ledger() {
@@ -58,6 +59,11 @@ class Ledger {
   }
 
  private:
+  static void add(const char* label, double bytes) {  // called from any thread
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    live()[label] += bytes;
+  }
   static Bytes& live() {
     static Bytes bytes;
     return bytes;
