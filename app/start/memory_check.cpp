@@ -24,6 +24,11 @@ namespace {
 
 double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
+bool on_device(const Options& options) {
+  return !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
+         options.run.space == RunOptions::Space::device;
+}
+
 // Ranks of a node share its devices as evenly as they can.
 MemoryShare device_share(int node_ranks) {
   const DeviceMemory memory = device_memory();
@@ -51,15 +56,6 @@ void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryS
   if (own_memory) require(device, size.total());
   require(host, own_memory ? snapshot : size.total() + snapshot);
 }
-
-namespace {
-
-bool on_device(const Options& options) {
-  return !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
-         options.run.space == RunOptions::Space::device;
-}
-
-}  // namespace
 
 int planned_threads(const Options& options, int sharers) {
   return on_device(options) ? 0

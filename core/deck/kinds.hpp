@@ -64,15 +64,17 @@ KindKey integer_key(std::string name, std::int64_t fallback, DeckRange = {.min =
 KindKey flag_key(std::string name, bool fallback);
 KindKey word_key(std::string name, std::vector<std::string> choices);
 
-// One array of the state of an m x n matrix. Names: momentum, second_moment, factor_left, factor_right, basis_left,
-// basis_right, eigenvalue_left, eigenvalue_right, inverse_root_left, inverse_root_right, projector; left acts on rows.
-// Arrays of f32 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
+// When an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
   always,   // at hand as long as there is memory
   update,   // a factor: needed while its matrix is updated
   result,   // likewise a basis, root or projector: what a refresh gives anew
   refresh,  // needed by refreshes alone
 };
+
+// One array of the state of an m x n matrix. Names: momentum, second_moment, factor_left, factor_right, basis_left,
+// basis_right, eigenvalue_left, eigenvalue_right, inverse_root_left, inverse_root_right, projector; left acts on rows.
+// Arrays of f32 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
 struct FieldSize {
   std::string name;
   DType dtype = DType::f32;

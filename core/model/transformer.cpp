@@ -1,7 +1,5 @@
 #include "core/model/transformer.hpp"
 
-#include "core/model/pass_scratch.hpp"
-
 #include <algorithm>
 
 #include "core/model/attention_layer.hpp"
@@ -9,6 +7,7 @@
 #include "core/model/head.hpp"
 #include "core/model/linear_form.hpp"
 #include "core/model/norm_layer.hpp"
+#include "core/model/pass_scratch.hpp"
 #include "core/model/rope_table.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/model/loss.hpp"

@@ -33,4 +33,9 @@ int lane_count(const std::vector<double>& cost, int threads) {
   return *std::max_element(load.begin(), load.end()) <= allowed_imbalance * mean ? threads : 1;
 }
 
+PagedAtWork paged_at_work(std::size_t update, std::size_t refresh, int lanes, int workers) {
+  const auto jobs = 2 * static_cast<std::size_t>(std::max(1, workers));
+  return {3 * static_cast<std::size_t>(lanes) * update, refresh == 0 ? 0 : jobs * (update + refresh)};
+}
+
 }  // namespace sestina

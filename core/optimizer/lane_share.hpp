@@ -14,4 +14,12 @@ std::vector<int> balance(const std::vector<double>& cost, int lanes);
 // So many lanes of one thread each as there are threads, if they would all have about the same to do; else one.
 int lane_count(const std::vector<double>& cost, int threads);
 
+// Bytes of preconditioners in memory at a time where they lie elsewhere between their uses: of each lane one matrix in
+// use, one on its way in and one on its way out; of each worker two jobs, which read a basis of their matrix too.
+// update, refresh: of the largest matrix, while it is updated, and by its refreshes besides.
+struct PagedAtWork {
+  std::size_t updates = 0, jobs = 0;
+};
+PagedAtWork paged_at_work(std::size_t update, std::size_t refresh, int lanes, int workers);
+
 }  // namespace sestina

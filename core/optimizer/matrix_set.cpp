@@ -135,9 +135,8 @@ class LanedSet : public MatrixSet<Exec> {
       update = std::max(update, in_update);
       job = std::max(job, in_refresh);
     }
-    // Of each lane one matrix in use, one on its way in and one on its way out; a job reads a basis of the matrix too.
-    const std::size_t workers = workers_ ? static_cast<std::size_t>(worker_count_) : 0, lanes = lanes_.size();
-    pager->need(3 * lanes * update, job == 0 ? 0 : 2 * std::max<std::size_t>(workers, 1) * (update + job));
+    const PagedAtWork work = paged_at_work(update, job, lanes(), worker_count_);
+    pager->need(work.updates, work.jobs);
     pager->attach();
     for (Lane<Space>& lane : lanes_) lane.pager = pager;
   }

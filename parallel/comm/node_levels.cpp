@@ -53,6 +53,12 @@ std::vector<int> NodeLevels::passed_on_by(int rank) const {
   return owners;
 }
 
+NodeLevels even_nodes(int ranks, int members) {
+  std::vector<int> node_of;
+  for (int rank = 0; rank < ranks; ++rank) node_of.push_back(rank / members);
+  return NodeLevels(std::move(node_of));
+}
+
 bool continues_the_tree(const NodeLevels& levels) {
   const std::size_t ranks = levels.nodes[0].size();
   if ((ranks & (ranks - 1)) != 0) return false;
@@ -64,10 +70,14 @@ bool continues_the_tree(const NodeLevels& levels) {
   return true;
 }
 
+NodeLevels bulk_levels(const NodeLevels& levels) {
+  const int ranks = static_cast<int>(levels.node_of.size());
+  return continues_the_tree(levels) ? levels : even_nodes(ranks, ranks);
+}
+
 NodeLevels bulk_levels(const Communicator& group) {
   const NodeLevels* levels = group.levels();
-  if (levels != nullptr && continues_the_tree(*levels)) return *levels;
-  return NodeLevels(std::vector<int>(static_cast<std::size_t>(group.size()), 0));
+  return levels != nullptr ? bulk_levels(*levels) : even_nodes(group.size(), group.size());
 }
 
 std::unique_ptr<Exchange> make_gather(Communicator& group, const char* name,

@@ -27,13 +27,16 @@ struct NodeLevels {
   const std::vector<int>& mates(int rank) const { return nodes[static_cast<std::size_t>(node(rank))]; }
 };
 
+// Of so many ranks, whose neighbours lie side by side, with so many on each node.
+NodeLevels even_nodes(int ranks, int members);
+
 // Whether sums over nodes of sums inside them are the sums of kernels/blas/tree_sum.hpp over all ranks, to the bit:
 // neighbouring ranks, a power of two of them on every node but the last, which may have fewer.
 bool continues_the_tree(const NodeLevels&);
 
-// How bulk data of the group travels: its own levels where these continue the tree; else, and for a group without
-// levels, one node of all ranks.
-NodeLevels bulk_levels(const Communicator&);
+// How bulk data travels on these levels: as they are where they continue the tree, else on one node of all ranks.
+NodeLevels bulk_levels(const NodeLevels&);
+NodeLevels bulk_levels(const Communicator&);  // likewise on the group's, if it has any
 
 // An exchange in which every rank sends what it owns to all others: owned[rank] are the blocks on this rank that hold
 // it, to be sent where the rank is this one, else to be filled. In the group's bulk levels.

@@ -42,10 +42,7 @@ std::size_t received_bytes(const std::vector<BucketLayout>& buckets, const NodeL
 
 NodeLevels planned_levels(const ParallelOptions& parallel) {
   const int members = parallel.node_size > 0 ? std::max(1, parallel.node_size / parallel.tp) : parallel.dp;
-  std::vector<int> node_of;
-  for (int rank = 0; rank < parallel.dp; ++rank) node_of.push_back(rank / members);
-  NodeLevels levels(std::move(node_of));
-  return continues_the_tree(levels) ? levels : NodeLevels(std::vector<int>(at(parallel.dp), 0));
+  return even_nodes(parallel.dp, members);
 }
 
 std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
@@ -65,9 +62,10 @@ bool is_home(const StagePlan& stage, int spec, int tp_rank) {
   return stage.home[at(spec)] == tp_rank || stage.home[at(spec)] == every_rank;
 }
 
-std::size_t home_slot_bytes(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank, int tp_rank,
-                            StorageWidth width) {
-  std::size_t largest[group_places] = {}, number = 0;
+std::array<std::size_t, group_places> home_slot_elements(const StagePlan& stage, const ParallelOptions& parallel,
+                                                         int dp_rank, int tp_rank) {
+  std::array<std::size_t, group_places> largest = {};
+  std::size_t number = 0;
   for (const std::vector<int>& specs : homed_groups(stage, parallel, dp_rank)) {
     std::size_t elements = 0;
     for (const int spec : specs)
@@ -76,8 +74,13 @@ std::size_t home_slot_bytes(const StagePlan& stage, const ParallelOptions& paral
     std::size_t& place = largest[number++ % group_places];
     place = std::max(place, elements);
   }
+  return largest;
+}
+
+std::size_t home_slot_bytes(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank, int tp_rank,
+                            StorageWidth width) {
   std::size_t bytes = 0;
-  for (const std::size_t elements : largest)
+  for (const std::size_t elements : home_slot_elements(stage, parallel, dp_rank, tp_rank))
     bytes += elements * (width.accumulate + (width.shared() ? 0 : width.compute));
   return bytes;
 }

@@ -1,6 +1,7 @@
 // Memory of the exchanges of a step on one rank: the numbers by which parallel/step and parallel/comm allocate. No
 // Kokkos.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,7 +26,7 @@ std::size_t received_elements(const NodeLevels&, int rank, const std::vector<std
 // Bytes of all places, for the largest bucket. levels: of the data-parallel group.
 std::size_t received_bytes(const std::vector<BucketLayout>&, const NodeLevels& levels, int dp_rank);
 
-// The data-parallel groups of a run, as make_grid lays them out and bulk data travels in them.
+// The nodes of a data-parallel group, as make_grid lays it out: on each so many of its ranks.
 NodeLevels planned_levels(const ParallelOptions&);
 
 // The matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the order of
@@ -34,7 +35,10 @@ std::vector<std::vector<int>> homed_groups(const StagePlan&, const ParallelOptio
 // Whether a tensor-parallel rank is the home of a spec, or one of them.
 bool is_home(const StagePlan&, int spec, int tp_rank);
 
-// Their whole gradients and rounded weights at one home, in all places.
+// Elements of each place at one home, for the largest group that comes there; bytes of their whole gradients and
+// rounded weights.
+std::array<std::size_t, group_places> home_slot_elements(const StagePlan&, const ParallelOptions&, int dp_rank,
+                                                         int tp_rank);
 std::size_t home_slot_bytes(const StagePlan&, const ParallelOptions&, int dp_rank, int tp_rank, StorageWidth);
 
 // The largest of the sums over the tensor-parallel group: inside a pass, in updates of shards, and of gradients of

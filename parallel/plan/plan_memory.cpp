@@ -109,9 +109,7 @@ class UpdateScratch {
                                                        local.cols == whole.cols, !setting_.width.shared()));
   }
   int lanes() const { return cost_.empty() ? 1 : lane_count(cost_, std::max(1, setting_.threads)); }
-  std::size_t total() const {
-    if (cost_.empty()) return shard_;
-    const int lanes = this->lanes();
+  std::size_t total(int lanes) const {
     const std::vector<int> lane = balance(cost_, lanes);
     std::vector<std::size_t> largest(at(lanes));
     for (std::size_t i = 0; i < lane.size(); ++i) largest[at(lane[i])] = std::max(largest[at(lane[i])], bytes_[i]);
@@ -142,12 +140,10 @@ MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
           ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); })};
 }
 
-// As MatrixSet asks for it: of each lane one matrix in use, one on its way in and one on its way out, and the refreshes
-// of workers; or what the deck allows.
+// What lanes and workers take, or what the deck allows.
 std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer) {
-  const std::size_t workers = at(std::max(1, optimizer.refresh_workers()));
-  const std::size_t jobs = largest.refresh == 0 ? 0 : 2 * workers * (largest.update + largest.refresh);
-  return std::max(3 * at(lanes) * largest.update + jobs, static_cast<std::size_t>(optimizer.refresh.host_bytes));
+  const PagedAtWork work = paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
+  return std::max(work.updates + work.jobs, static_cast<std::size_t>(optimizer.refresh.host_bytes));
 }
 
 // What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
@@ -171,9 +167,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
     const OwnedRows rows =
         lone ? OwnedRows{0, local.rows} : owned_rows(shard.stage, shard.buckets, spec, local, dp_rank);
     const auto owned = static_cast<std::size_t>((rows.end - rows.begin) * local.cols);
-    const bool homed = s.plan.tp > 1 && shard.stage.is_matrix(spec) &&
-                       (o.parallel.tp_update == ParallelOptions::TpUpdate::home ||
-                        o.parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
+    const bool homed = is_homed(shard.stage, spec, o.parallel);
     arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
     if (owned == 0) continue;
     if (!shard.stage.is_matrix(spec)) {
@@ -196,9 +190,10 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
     }
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
-  memory.size.workspace += scratch.total();
+  const int lanes = scratch.lanes();
+  memory.size.workspace += scratch.total(lanes);
   if (memory.nvme > 0)
-    memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, scratch.lanes(), o.optimizer)) +
+    memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, lanes, o.optimizer)) +
                              store_buffer_bytes(o.optimizer.refresh.queue_depth);
 }
 
@@ -273,7 +268,7 @@ std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, in
                   threads,
                   pipe,
                   make_schedule(pipe),
-                  planned_levels(options.parallel)};
+                  bulk_levels(planned_levels(options.parallel))};
   MatrixBytes known = matrix_bytes(options.optimizer);
   const std::size_t in_stage = at(plan.dp * plan.tp);
   std::vector<RankMemory> all(in_stage * at(pipe.ranks));

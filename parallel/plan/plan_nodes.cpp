@@ -4,16 +4,10 @@
 #include <vector>
 
 #include "parallel/comm/node_levels.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
 
 namespace sestina {
 namespace {
-
-// Nodes of a group whose neighbours lie side by side, so many ranks on each.
-NodeLevels levels_of(int size, int members) {
-  std::vector<int> node_of;
-  for (int rank = 0; rank < size; ++rank) node_of.push_back(rank / members);
-  return NodeLevels(std::move(node_of));
-}
 
 // How often a byte that one rank collects from all, or sends to all, goes to another node, in the mean over the ranks.
 double crossings(const NodeLevels& levels, bool two_levels) {
@@ -36,8 +30,7 @@ double ring(const Collective& collective, double nodes, double members) {
 bool is_bulk(const Collective& collective) { return collective.what == "gradients" || collective.what == "weights"; }
 
 double of_data_parallel(const Collective& collective, const ParallelOptions& parallel) {
-  // As make_grid lays a group out: on each node so many of its ranks.
-  const NodeLevels levels = levels_of(parallel.dp, std::max(1, parallel.node_size / parallel.tp));
+  const NodeLevels levels = planned_levels(parallel);
   const auto nodes = static_cast<double>(levels.nodes.size());
   if (is_bulk(collective)) return crossings(levels, true) * static_cast<double>(collective.bytes);
   return ring(collective, nodes, nodes);
@@ -45,7 +38,7 @@ double of_data_parallel(const Collective& collective, const ParallelOptions& par
 
 // Exchanged directly, each pair of ranks for itself.
 double of_tensor_parallel(const Collective& collective, const ParallelOptions& parallel) {
-  const NodeLevels levels = levels_of(parallel.tp, parallel.node_size);
+  const NodeLevels levels = even_nodes(parallel.tp, parallel.node_size);
   const double direct = crossings(levels, false) * static_cast<double>(collective.bytes);
   if (collective.operation == "all_to_all") return direct / parallel.tp;
   return collective.operation == "all_reduce" ? 2 * direct : direct;
@@ -59,7 +52,7 @@ std::optional<double> between_nodes_bytes(const Collective& collective, const Op
   const int ranks = parallel.ranks();
   if (collective.group == "dp") return parallel.tp * parallel.pp * of_data_parallel(collective, parallel);
   if (collective.group == "tp") return parallel.dp * parallel.pp * of_tensor_parallel(collective, parallel);
-  const auto nodes = static_cast<double>(levels_of(ranks, parallel.node_size).nodes.size());
+  const auto nodes = static_cast<double>(even_nodes(ranks, parallel.node_size).nodes.size());
   return ring(collective, nodes, ranks);
 }
 

@@ -7,15 +7,12 @@
 #include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
-namespace {
 
 bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
   using TpUpdate = ParallelOptions::TpUpdate;
   return parallel.tp > 1 && stage.is_matrix(spec) &&
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
 }
-
-}  // namespace
 
 GradientBuckets gradient_buckets(const StagePlan& stage) {
   GradientBuckets all;

@@ -32,6 +32,9 @@ OwnedRows owned_rows(const StagePlan&, const GradientBuckets&, int spec, const T
 // matrices that every rank holds whole, are ordinary matrices on each rank.
 bool is_sharded(const TensorSpec&, const Options&);
 
+// True for matrices that a tensor-parallel rank, or each, updates whole.
+bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
+
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const Options&, int dp_rank, int tp_rank);
 
 // Tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many (consecutive).
@@ -40,8 +43,8 @@ struct ShardHolders {
 };
 ShardHolders shard_holders(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
 
-// Gradients of which each tensor-parallel rank has a part (core/layout/model_part.hpp), as runs that lie together in the
-// gradient buffer: one sum over the ranks serves a run, gaps between its tensors included, which are zero.
+// Gradients of which each tensor-parallel rank has a part (core/layout/model_part.hpp), as runs that lie together in
+// the gradient buffer: one sum over the ranks serves a run, gaps between its tensors included, which are zero.
 struct PartialRun {
   int block = 0;                         // that finishes it
   std::int64_t begin = 0, elements = 0;  // in the gradient buffer

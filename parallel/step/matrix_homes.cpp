@@ -54,11 +54,8 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
 // Master weights, and slots large enough for the largest group that uses them.
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
-  std::size_t largest[group_places] = {};
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    Group& group = groups_[g];
+  for (Group& group : groups_) {
     group.first_homed = homed_.size();
-    std::size_t elements = 0;
     for (const int spec : group.specs) {
       if (!is_home(stage, spec, group_.rank())) continue;
       Homed matrix;
@@ -67,12 +64,11 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& 
                      (options.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
       matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),
                                               static_cast<std::size_t>(matrix.spec.cols));
-      elements += aligned_elements(matrix.master.size());
       homed_.push_back(matrix);
     }
     group.end_homed = homed_.size();
-    largest[g % group_places] = std::max(largest[g % group_places], elements);
   }
+  const auto largest = home_slot_elements(stage, options.parallel, dp_rank, group_.rank());
   for (std::size_t s = 0; s < group_places; ++s) {
     slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
     slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);

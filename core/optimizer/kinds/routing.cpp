@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/layout/pager.hpp"
+
 namespace sestina {
 
 bool glob_match(std::string_view pattern, std::string_view name) {
@@ -80,7 +82,6 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
 PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) {
   PagedBytes sum;
   if (!options.matrix || !options.matrix->paged || !spec.trainable || !is_matrix_optimized(spec, options)) return sum;
-  constexpr std::size_t page = 4096;
   const bool late = options.matrix->refresh_staleness > 0;
   const double every = static_cast<double>(options.matrix->refresh_every);
   for (const MatrixPart& part : matrix_parts(spec, options)) {
@@ -89,7 +90,7 @@ PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) 
          find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols)) {
       if (field.use == FieldUse::always) continue;
       const std::size_t bytes = static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype),
-                        pages = (bytes + page - 1) / page * page;
+                        pages = whole_pages(bytes);
       sum.state += bytes;
       const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
       (is_copy ? refresh : update) += pages;

@@ -5,6 +5,7 @@
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/muon_rule.hpp"
+#include "core/optimizer/kinds/sides.hpp"
 #include "kernels/optimizer/muon_update.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
@@ -21,7 +22,7 @@ class Muon final : public MatrixOptimizer<Space> {
         rows_(shape.rows),
         cols_(shape.cols),
         rule_(read_muon_rule(options, shape.rows, shape.cols)),
-        state_(exec, state_sizes(options, shape), shape.path),
+        state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
         momentum_(state_.vector("momentum")) {
     if (variant != Variant::muon)
       second_moment_ = {options.number("beta2"), options.number("eps"), options.flag("keep_norm")};
@@ -39,11 +40,6 @@ class Muon final : public MatrixOptimizer<Space> {
   MatrixState<Space>& state() override { return state_; }
 
  private:
-  static std::vector<FieldSize> state_sizes(const MatrixOptions& options, const MatrixShape& shape) {
-    const auto rows = static_cast<std::int64_t>(shape.rows), cols = static_cast<std::int64_t>(shape.cols);
-    return find_matrix_kind(options.kind)->state(options, rows, cols);
-  }
-
   template <class T>
   void step_as(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) {
     const auto frame = lane.workspace.frame();

@@ -21,6 +21,15 @@ inline TrainingCase pipeline_case(const std::string& kind, Family family = Famil
   return run;
 }
 
+// In as many stages as the schedule takes on these ranks.
+inline TrainingCase in_stages(TrainingCase run, Kind schedule) {
+  ParallelOptions& parallel = run.options.parallel;
+  parallel.pp = schedule == Kind::interleaved ? 4 : world().size();
+  parallel.schedule = schedule;
+  if (schedule == Kind::interleaved) parallel.placement = ParallelOptions::Placement::round_robin;
+  return run;
+}
+
 // Steps and what the ranks know of them when they are settled.
 class SettlingDriver final : public StepDriver {
  public:

@@ -19,10 +19,7 @@ TYPED_TEST(Pipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
     const Trained whole = train_in_one_process<TypeParam>(plain, 4);
     for (const Kind kind : {Kind::one_f_one_b, Kind::gpipe, Kind::interleaved, Kind::zb_h1})
       for (const bool many : {false, true}) {
-        TrainingCase run = plain;
-        run.options.parallel.pp = kind == Kind::interleaved ? 4 : world().size();
-        run.options.parallel.schedule = kind;
-        if (kind == Kind::interleaved) run.options.parallel.placement = ParallelOptions::Placement::round_robin;
+        const TrainingCase run = in_stages(plain, kind);
         const Trained staged =
             many ? train_pipeline<TypeParam>(world(), run, 4) : train_in_one_process<TypeParam>(run, 4);
         expect_same(whole, staged,

@@ -42,10 +42,7 @@ TEST(PipelineTies, TiedEmbeddingsGiveTheBitsOfOneStage) {
       const Trained whole = train_in_one_process(plain, 4);
       for (const Kind kind : {Kind::one_f_one_b, Kind::gpipe, Kind::interleaved, Kind::zb_h1})
         for (const bool many : {false, true}) {
-          TrainingCase run = plain;
-          run.options.parallel.pp = kind == Kind::interleaved ? 4 : world().size();
-          run.options.parallel.schedule = kind;
-          if (kind == Kind::interleaved) run.options.parallel.placement = ParallelOptions::Placement::round_robin;
+          const TrainingCase run = in_stages(plain, kind);
           expect_same(whole, many ? train_pipeline(world(), run, 4) : train_in_one_process(run, 4),
                       fmt::format("schedule {}, {} ranks, micro-batches of {}", static_cast<int>(kind),
                                   many ? world().size() : 1, micro_batch));
