@@ -38,15 +38,15 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
 
 }  // namespace
 
-PassSetting pass_setting(const Options& options) {
+PassSetting pass_setting(const PlanInput& input) {
   PassSetting setting;
-  setting.micro_batch = options.train.micro_batch > 0 ? options.train.micro_batch : options.train.global_batch;
-  setting.sequence = options.data.sequence_length;
-  setting.recompute = options.train.recompute;
-  setting.deterministic = options.run.deterministic;
-  setting.mask_documents = options.data.mask_documents;
-  setting.micros = options.train.global_batch / setting.micro_batch;
-  setting.seed = options.run.seed;
+  setting.micro_batch = input.train.micro_batch > 0 ? input.train.micro_batch : input.train.global_batch;
+  setting.sequence = input.sequence_length;
+  setting.recompute = input.train.recompute;
+  setting.deterministic = input.deterministic;
+  setting.mask_documents = input.mask_documents;
+  setting.micros = input.train.global_batch / setting.micro_batch;
+  setting.seed = input.seed;
   return setting;
 }
 

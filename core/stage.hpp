@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/deck/options.hpp"
 #include "core/layout/accumulation_tree.hpp"
 #include "core/layout/model_part.hpp"
+#include "core/layout/plan.hpp"
 #include "core/model/formed_weights.hpp"
 #include "core/model/transformer.hpp"
 #include "core/optimizer/gradient_norm.hpp"
@@ -23,7 +23,7 @@ struct PassSetting {
   std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
 };
 // Of a run on one rank.
-PassSetting pass_setting(const Options&);
+PassSetting pass_setting(const PlanInput&);
 
 template <class Exec, class T>
 class Stage {

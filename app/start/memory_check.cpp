@@ -6,8 +6,6 @@
 #include "app/start/kokkos_session.hpp"
 #include "kernels/base/device_memory.hpp"
 #include "kernels/blas/exec.hpp"
-#include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
 
 namespace sestina {
 
@@ -62,13 +60,13 @@ int planned_threads(const Options& options, int sharers) {
                             : session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
 }
 
-void require_memory(const Options& options, int rank, int ranks, int node_ranks) {
-  const Plan plan = make_plan(options);
-  const RankMemory memory = rank_memory(plan, options, planned_threads(options, node_ranks),
-                                        ranks / (plan.dp * plan.tp))[static_cast<std::size_t>(rank)];
+PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_ranks) {
+  PlannedRun run{make_plan({options, ranks}), {}};
+  run.memory = rank_memory(run.plan, planned_threads(options, node_ranks))[static_cast<std::size_t>(rank)];
   const MemoryShare host{"this machine", available_memory_bytes() / static_cast<std::uint64_t>(node_ranks)};
-  require_memory(memory.size, memory.checkpoint, host,
+  require_memory(run.memory.size, run.memory.checkpoint, host,
                  on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
+  return run;
 }
 
 }  // namespace sestina

@@ -4,6 +4,8 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
 
 namespace sestina {
 
@@ -23,7 +25,12 @@ void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryS
 // Threads of one rank of so many on this machine, as plans count their scratch: 0 where it computes on a device.
 int planned_threads(const Options&, int sharers = 1);
 
-// require_memory for this rank of a run, with its share of what this machine and its devices have.
-void require_memory(const Options&, int rank = 0, int ranks = 1, int node_ranks = 1);
+// The plan of a run, and what this rank needs for it.
+struct PlannedRun {
+  Plan plan;
+  RankMemory memory;
+};
+// require_memory for this rank of the run, with its share of what this machine and its devices have.
+PlannedRun plan_that_fits(const Options&, int rank = 0, int ranks = 1, int node_ranks = 1);
 
 }  // namespace sestina

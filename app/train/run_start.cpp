@@ -12,8 +12,6 @@
 #include "core/layout/tensor_sums.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/store/digest.hpp"
-#include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
 #include "sestina_version.hpp"
 
 namespace sestina {
@@ -48,12 +46,10 @@ RunLine run_line(const RunStart& start, Runtime& runtime) {
   return line;
 }
 
-std::vector<std::string> start_lines(const Options& options, const RunStart& start, int rank, int ranks,
+std::vector<std::string> start_lines(const Options& options, const RunStart& start, const PlannedRun& run,
                                      std::uint64_t available) {
   const ParallelOptions& p = options.parallel;
-  const int pipeline_ranks = ranks / (p.dp * p.tp);
-  const RankMemory memory =
-      rank_memory(make_plan(options), options, start.threads, pipeline_ranks)[static_cast<std::size_t>(rank)];
+  const int pipeline_ranks = run.plan.pipe.ranks, ranks = p.dp * p.tp * pipeline_ranks;
   std::vector<std::string> lines = {
       fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
       fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),
@@ -66,8 +62,7 @@ std::vector<std::string> start_lines(const Options& options, const RunStart& sta
                   p.pp > 1 ? fmt::format(", {} stages, {}", p.pp, name(p.schedule)) : ""),
       fmt::format("device     {}, {} {} per rank", start.device, start.threads,
                   start.threads == 1 ? "thread" : "threads"),
-      fmt::format("memory     {:.2f} GB planned, {:.2f} GB available", gb(memory.size.total() + memory.checkpoint),
-                  gb(available))};
+      fmt::format("memory     {:.2f} GB planned, {:.2f} GB available", gb(run.memory.total()), gb(available))};
   std::istringstream sources(start.data);
   for (std::string source; std::getline(sources, source);)
     if (!source.empty()) lines.push_back("data       " + source);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/start/memory_check.hpp"
 #include "core/deck/options.hpp"
 #include "io/report/metrics.hpp"
 #include "parallel/comm/runtime.hpp"
@@ -23,7 +24,7 @@ RunLine run_line(const RunStart&, Runtime&);
 
 // Version, model, optimizer, layout, device with threads, planned against available memory, and data. available: bytes
 // that this rank may take.
-std::vector<std::string> start_lines(const Options&, const RunStart&, int rank, int ranks, std::uint64_t available);
+std::vector<std::string> start_lines(const Options&, const RunStart&, const PlannedRun&, std::uint64_t available);
 
 // The learning rate of the next update where run.steps was changed and the schedule's horizon followed it: a line with
 // both numbers and the key that keeps it; "" when nothing jumps. stored: options of the checkpoint; step: its updates.

@@ -72,7 +72,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       metrics_(metrics),
       exec_(exec),
       trace_(options_, setup.run_dir, runtime.world()),
-      executor_(exec, options_, runtime.world(), trace_.get()),
+      executor_(exec, setup.planned.plan, runtime.world(), trace_.get()),
       tier_(make_tier(options_, setup.run_dir, runtime.rank())),
       schedule_(options_.schedule),
       training_(training),

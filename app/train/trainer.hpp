@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "app/start/memory_check.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/start/stop.hpp"
 #include "app/train/run_trace.hpp"
@@ -23,6 +24,7 @@ namespace sestina {
 // What verb_train settled before Kokkos started; the same on all ranks.
 struct TrainSetup {
   Options options;
+  PlannedRun planned;
   std::string deck;  // resolved, TOML; stored in every checkpoint
   std::string run_dir;
   std::int64_t start_step = 0;   // updates of the checkpoint, 0 fresh or weights alone

@@ -15,11 +15,11 @@ Options bench_options(const BenchArguments& arguments) {
   const Options options = Options::read(deck);
   require_one_rank(deck, options.parallel);
   deck.finish();
-  require_memory(options);
+  plan_that_fits(options);
   return options;
 }
 
-Options bench_options(const BenchArguments& arguments, Runtime& runtime) {
+StepOptions bench_step_options(const BenchArguments& arguments, Runtime& runtime) {
   warn_on_stderr(runtime);
   runtime.begin_phase("comparing the programs");
   require_agreement(runtime.world(), program_statements(), ExitCode::bad_deck);
@@ -40,9 +40,10 @@ Options bench_options(const BenchArguments& arguments, Runtime& runtime) {
   });
   require_agreement(runtime.world(), said, ExitCode::bad_deck);
   runtime.set_start_timeout(options.run.start_timeout);
+  Plan plan;
   runtime.phase("comparing the memory",
-                [&] { require_memory(options, runtime.rank(), runtime.size(), runtime.node_ranks()); });
-  return options;
+                [&] { plan = plan_that_fits(options, runtime.rank(), runtime.size(), runtime.node_ranks()).plan; });
+  return {options, plan};
 }
 
 double median(std::vector<double> values) {

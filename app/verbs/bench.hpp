@@ -5,13 +5,18 @@
 #include "app/command/verbs.hpp"
 #include "core/deck/options.hpp"
 #include "parallel/comm/runtime.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
 
 // Deck and options of a benchmark that runs as one process; Error(unavailable) when the model does not fit into memory.
 Options bench_options(const BenchArguments&);
 // Of training steps on all ranks, which agree on them; likewise.
-Options bench_options(const BenchArguments&, Runtime&);
+struct StepOptions {
+  Options options;
+  Plan plan;
+};
+StepOptions bench_step_options(const BenchArguments&, Runtime&);
 
 double median(std::vector<double>);
 

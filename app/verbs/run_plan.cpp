@@ -108,9 +108,7 @@ RunPlan make_run_plan(const Options& options) {
   RunPlan run;
   run.options = options;
   run.plan = make_plan(options);
-  run.memory = rank_memory(run.plan, options, planned_threads(options));
-  run.pipe = pipeline_setting(options.parallel, run.plan.pp, static_cast<int>(local_batch(options).count));
-  run.schedule = make_schedule(run.pipe);
+  run.memory = rank_memory(run.plan, planned_threads(options));
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);
   run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);

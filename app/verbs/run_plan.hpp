@@ -13,11 +13,9 @@ namespace sestina {
 
 struct RunPlan {
   Options options;
-  Plan plan;
+  Plan plan;                       // a stage on each pipeline rank
   std::vector<RankMemory> memory;  // by rank, stage by stage
   std::size_t needed_bytes = 0;    // of the fullest rank
-  PipelineSetting pipe;            // a stage on each pipeline rank
-  PipelineSchedule schedule;
   // What memory is compared with: the machine of the deck, or this one for a run of one rank. Empty: not known.
   struct Memory {
     std::string name;  // "a device", "a node", "this machine"

@@ -110,7 +110,7 @@ Json ownership_json(const RunPlan& run) {
 Json pipeline_json(const RunPlan& run) {
   static constexpr const char* words[] = {"forward", "backward", "backward_input", "backward_weight", "update"};
   Json ranks = Json::array(), delays = Json::array(), layers = Json::array();
-  for (const auto& actions : run.schedule.ranks) {
+  for (const auto& actions : run.plan.schedule.ranks) {
     Json list = Json::array();
     for (const Action& action : actions)
       list.push_back({words[static_cast<int>(action.kind)], action.stage, action.micro, action.begin, action.end});
@@ -118,7 +118,7 @@ Json pipeline_json(const RunPlan& run) {
   }
   for (int stage = 0; stage < run.plan.pp; ++stage) {
     const LayerRange range = run.plan.stages[static_cast<std::size_t>(stage)].layers;
-    delays.push_back(update_delay(run.pipe, stage));
+    delays.push_back(update_delay(run.plan.pipe, stage));
     layers.push_back({range.begin, range.end});
   }
   Json refreshes = nullptr;  // by stage, of each matrix in so many updates
@@ -129,9 +129,9 @@ Json pipeline_json(const RunPlan& run) {
   return {{"schedule", name(run.options.parallel.schedule)},
           {"stages", run.plan.pp},
           {"layers", layers},
-          {"micro_batches", run.pipe.micros},
-          {"bubble", run.schedule.bubble},
-          {"in_flight", run.schedule.slots},
+          {"micro_batches", run.plan.pipe.micros},
+          {"bubble", run.plan.schedule.bubble},
+          {"in_flight", run.plan.schedule.slots},
           {"delays", delays},
           {"refreshes", refreshes},
           {"actions", ranks}};

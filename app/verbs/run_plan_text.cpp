@@ -43,9 +43,9 @@ void print_sizes(const RunPlan& run) {
   if (!m.linear.is_dense())
     fmt::print("weights     {}: {} parameters are trained\n", m.linear.form,
                with_unit(static_cast<double>(trainable_count(m)), ""));
-  const LocalBatch batch = local_batch(o);
+  const BatchShare batch = largest_share(run.plan.input);
   fmt::print("step        {} sequences of {} tokens, {} at a time{}, {}{}\n", o.train.global_batch,
-             o.data.sequence_length, batch.micro, o.parallel.dp > 1 ? " on each data-parallel rank" : "",
+             o.data.sequence_length, batch.micro_batch, o.parallel.dp > 1 ? " on each data-parallel rank" : "",
              o.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32",
              o.train.recompute ? ", recomputed activations" : "");
   fmt::print("work        {} per token, {} per step\n\n", with_unit(run.flops_per_token, "FLOP"),
@@ -132,13 +132,13 @@ void print_balance(const RunPlan& run) {
 void print_pipeline(const RunPlan& run) {
   if (run.plan.pp == 1) return;
   constexpr int columns = 88;
-  const PipelineSchedule& schedule = run.schedule;
+  const PipelineSchedule& schedule = run.plan.schedule;
   const bool is_async = run.options.parallel.is_async();
   fmt::print("pipeline    {} stages, {}: ", run.plan.pp, name(run.options.parallel.schedule));
   if (is_async)
     fmt::print("no bubble once it is full\n");
   else
-    fmt::print("idle {:.1f} % of an update of {} micro-batches\n", 100 * schedule.bubble, run.pipe.micros);
+    fmt::print("idle {:.1f} % of an update of {} micro-batches\n", 100 * schedule.bubble, run.plan.pipe.micros);
   fmt::print("  {:8}{:>10}{:>20}{}\n", "stage", "layers", "in flight, most", is_async ? "    updates of delay" : "");
   for (int s = 0; s < run.plan.pp; ++s) {
     const auto i = static_cast<std::size_t>(s);
@@ -146,7 +146,7 @@ void print_pipeline(const RunPlan& run) {
     fmt::print("  {:<8}{:>10}{:>20}{}\n", s,
                layers.end - layers.begin == 1 ? std::to_string(layers.begin)
                                               : fmt::format("{}-{}", layers.begin, layers.end - 1),
-               schedule.slots[i], is_async ? fmt::format("{:>20}", update_delay(run.pipe, s)) : "");
+               schedule.slots[i], is_async ? fmt::format("{:>20}", update_delay(run.plan.pipe, s)) : "");
   }
   if (const std::int64_t window = run.plan.stages[0].refresh_window; window > 0) {
     std::vector<std::int64_t> counts;

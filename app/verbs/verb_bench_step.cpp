@@ -135,8 +135,9 @@ StepBench::Products time_products(Executor<Exec, T>& executor, int steps, const 
 
 // Steps with fixed hyper-parameters.
 template <class Exec, class T>
-StepBench time_steps(const Exec& exec, const Options& options, const BenchArguments& arguments, Runtime& runtime) {
-  Executor<Exec, T> executor(exec, options, runtime.world());
+StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArguments& arguments, Runtime& runtime) {
+  const Options& options = run.options;
+  Executor<Exec, T> executor(exec, run.plan, runtime.world());
   executor.initialise(options.run.seed);
   executor.weights_changed();
   std::unique_ptr<BenchDriver> driver;
@@ -224,13 +225,14 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
 }
 
 int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
-  const Options options = bench_options(arguments, runtime);
+  const StepOptions run = bench_step_options(arguments, runtime);
+  const Options& options = run.options;
   const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, options.optimizer.refresh_workers(),
                                     [&](const char* name, const auto& f) { runtime.phase(name, f); });
   runtime.begin_phase("building the model");
   const StepBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, options, arguments, runtime);
+    StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, run, arguments, runtime);
     // Ahead of the bounds, whose vectors are larger than a small model.
     result.memory_bytes = static_cast<double>(peak_memory_bytes());
     const MachinePeak peak = measure_machine_peak<Exec>(exec);

@@ -96,7 +96,7 @@ int micro_batch_that_fits(const InitArguments& arguments, const std::string& pre
     deck.add_text(model_deck(arguments, precision, micro), "init", "");
     options = Options::read(deck);
     deck.finish();
-    const RankMemory memory = rank_memory(make_plan(options), options, planned_threads(options)).front();
+    const RankMemory memory = rank_memory(make_plan(options), planned_threads(options)).front();
     if (micro == 1 || memory.size.total() + memory.checkpoint <= available_memory_bytes() / 2) return micro;
   }
 }

@@ -95,7 +95,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
     const RunStart facts{setup.start_step, setup.deck,           command_line,
                          exec.name(),      Host().concurrency(), training->description()};
     const RunLine line = run_line(facts, runtime);
-    for (const auto& text : start_lines(options, facts, runtime.rank(), runtime.size(), available_memory_bytes()))
+    for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
       spdlog::info("{}", text);  // other ranks log warnings alone
     metrics.run(line);
     Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
@@ -176,7 +176,7 @@ void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& sta
   runtime.set_start_timeout(options.run.start_timeout);
   start.phase("comparing the data", [&] {
     session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks(), options.optimizer.refresh_workers());
-    require_memory(options, runtime.rank(), runtime.size(), runtime.node_ranks());
+    setup.planned = plan_that_fits(options, runtime.rank(), runtime.size(), runtime.node_ranks());
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
     if (runtime.size() == 1) return;
     data = data_statements(options, start.poll());

@@ -196,11 +196,34 @@ void require_pipeline(Deck& deck, const Options& options) {
     deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
 }
 
+// Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.
+void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
+  const bool even = parallel.is_async();  // a stage is so many micro-batches late: the same on all ranks
+  const auto fits = [&](int micro) {
+    const int all = train.global_batch / micro;
+    return train.global_batch % micro == 0 && all >= parallel.dp && (!even || all % parallel.dp == 0);
+  };
+  if (train.global_batch < parallel.dp) {
+    deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", parallel.dp),
+               fmt::format(">= {}", parallel.dp));
+  } else if (even && train.global_batch % parallel.dp != 0) {
+    deck.error("train.global_batch", "parallel.schedule = \"async-1f1b\" needs the same share for all ranks",
+               fmt::format("a multiple of parallel.dp = {}", parallel.dp));
+  } else if (train.micro_batch == train.global_batch) {
+    while (!fits(train.micro_batch)) --train.micro_batch;
+  } else if (!fits(train.micro_batch)) {
+    deck.error(
+        "train.micro_batch",
+        fmt::format("{} micro-batches for parallel.dp = {} ranks", train.global_batch / train.micro_batch, parallel.dp),
+        even ? fmt::format("a divisor of {}", train.global_batch / parallel.dp)
+             : fmt::format("at most {}", train.global_batch / parallel.dp));
+  }
+}
+
 }  // namespace
 
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  TrainOptions& train = options.train;
   require_pipeline(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
@@ -217,18 +240,7 @@ void require_trainable(Deck& deck, Options& options) {
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)
     deck.error("metrics.tensors_every", "conflicts with several ranks", "0 with several ranks");
-  if (train.global_batch < parallel.dp) {
-    deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", parallel.dp),
-               fmt::format(">= {}", parallel.dp));
-  } else if (train.micro_batch == train.global_batch) {
-    while (train.global_batch % train.micro_batch != 0 || train.global_batch / train.micro_batch < parallel.dp)
-      --train.micro_batch;
-  } else if (train.global_batch / train.micro_batch < parallel.dp) {
-    deck.error(
-        "train.micro_batch",
-        fmt::format("{} micro-batches for parallel.dp = {} ranks", train.global_batch / train.micro_batch, parallel.dp),
-        fmt::format("at most {}", train.global_batch / parallel.dp));
-  }
+  require_shares(deck, parallel, options.train);
 }
 
 void require_one_rank(Deck& deck, const ParallelOptions& parallel) {

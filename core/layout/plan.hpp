@@ -5,12 +5,39 @@
 #include <string>
 #include <vector>
 
+#include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
 
 namespace sestina {
 
 // Specs, ranks and buckets are numbered with int, -1 and -2 being words; vectors are not.
 inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// All of a run that a plan follows from; what executes the plan reads nothing else of the deck.
+struct PlanInput {
+  ModelConfig model;
+  TrainOptions train;
+  OptimizerOptions optimizer;
+  ParallelOptions parallel;
+  MachineOptions machine;
+  int sequence_length = 1;
+  bool deterministic = false, mask_documents = false;
+  std::uint64_t seed = 1;
+  int pipeline_ranks = 0;  // on which the stages lie, 0 = one stage on each
+
+  PlanInput() = default;
+  PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
+      : model(options.model),
+        train(options.train),
+        optimizer(options.optimizer),
+        parallel(options.parallel),
+        machine(options.machine),
+        sequence_length(options.data.sequence_length),
+        deterministic(options.run.deterministic),
+        mask_documents(options.data.mask_documents),
+        seed(options.run.seed),
+        pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {}
+};
 
 // A contiguous piece of the flat gradient buffer: reduced to the owners when its last block has its gradients, gathered
 // from them before its first block runs. Whatever the strategy, what a rank owns of a bucket is one interval. Sizes are
@@ -64,14 +91,6 @@ struct Collective {
   std::string what;        // gradients, weights, micro_groups, ...
   std::int64_t count = 0;  // calls
   std::int64_t bytes = 0;  // of the whole buffers, summed over the calls
-};
-
-struct Plan {
-  int dp = 1, tp = 1, pp = 1;
-  std::vector<StagePlan> stages;
-  LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
-  std::vector<Collective> collectives;
-  int ranks() const { return dp * tp * pp; }
 };
 
 }  // namespace sestina

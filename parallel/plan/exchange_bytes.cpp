@@ -85,11 +85,11 @@ std::size_t home_slot_bytes(const StagePlan& stage, const ParallelOptions& paral
   return bytes;
 }
 
-SumStaging sum_staging_bytes(const StagePlan& stage, const Options& options, const ModelPart& part, int micro_batch,
+SumStaging sum_staging_bytes(const StagePlan& stage, const PlanInput& input, const ModelPart& part, int micro_batch,
                              StorageWidth width) {
   SumStaging staging;
   if (part.tp == 1) return staging;
-  const auto n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(options.data.sequence_length);
+  const auto n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(input.sequence_length);
   const std::size_t stream = n * static_cast<std::size_t>(part.config.hidden_size);
   const auto sum = [&](std::size_t count, std::size_t bytes) {
     staging.group = std::max(staging.group, summed_from_others(count, part.tp, part.tp_rank) * bytes);
@@ -103,12 +103,12 @@ SumStaging sum_staging_bytes(const StagePlan& stage, const Options& options, con
   sum(2 * static_cast<std::size_t>(logit_rows(part, static_cast<int>(n), width.compute)), width.accumulate);
   if (part.config.family == Family::olmo2) sum(2 * n, width.accumulate);  // squares of q and k
   for (const TensorSpec& spec : stage.specs) {                            // Gram matrices of the side that is not cut
-    if (!is_sharded(spec, options)) continue;
-    const TensorShard::Cut cut = tensor_shard(spec, options.model, part.tp, part.tp_rank).cut;
+    if (!is_sharded(spec, input)) continue;
+    const TensorShard::Cut cut = tensor_shard(spec, input.model, part.tp, part.tp_rank).cut;
     const auto side = static_cast<std::size_t>(cut == TensorShard::Cut::rows ? spec.cols : spec.rows);
     sum(side * side, sizeof(float));
   }
-  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), options)) {
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input)) {
     const auto count = static_cast<std::size_t>(run.elements);
     if (!run.same_heads) {
       sum(count, sizeof(float));

@@ -47,6 +47,6 @@ std::size_t home_slot_bytes(const StagePlan&, const ParallelOptions&, int dp_ran
 struct SumStaging {
   std::size_t group = 0, same_heads = 0;
 };
-SumStaging sum_staging_bytes(const StagePlan& stage, const Options&, const ModelPart&, int micro_batch, StorageWidth);
+SumStaging sum_staging_bytes(const StagePlan& stage, const PlanInput&, const ModelPart&, int micro_batch, StorageWidth);
 
 }  // namespace sestina

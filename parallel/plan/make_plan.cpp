@@ -52,11 +52,11 @@ Buckets numbers_of_specs(const Draft& draft) {
 }
 
 // Homes of all data-parallel ranks filled together; then tp of them make a rank.
-void assign_jointly(StagePlan& stage, const Draft& draft, const Options& options) {
-  const int dp = options.parallel.dp, tp = options.parallel.tp;
+void assign_jointly(StagePlan& stage, const Draft& draft, const PlanInput& input) {
+  const int dp = input.parallel.dp, tp = input.parallel.tp;
   const Assignment best = assign_optimal(draft.cost, dp * tp);
   std::vector<std::int64_t> bytes(at(dp * tp), 0);  // master weights and state
-  ByShape<std::size_t> state = state_bytes(options.optimizer);
+  ByShape<std::size_t> state = state_bytes(input.optimizer);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
     const TensorSpec& spec = stage.specs[at(draft.specs[i])];
     bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
@@ -114,15 +114,15 @@ void for_ranks(const StagePlan& stage, int dp, int tp, Visit visit) {
 }
 
 // What each rank computes and keeps.
-void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
+void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
   const int dp = parallel.dp, tp = parallel.tp;
   stage.rank_cost.assign(at(dp * tp), 0);
   stage.rank_elements.assign(at(dp * tp), 0);
   const bool shards =
       tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
   std::vector<std::int64_t> cost = stage.cost;
-  ByShape<std::int64_t> cost_of_shard = tensor_costs(options.optimizer, parallel.cost, options.machine);
+  ByShape<std::int64_t> cost_of_shard = tensor_costs(input.optimizer, parallel.cost, input.machine);
   for (std::size_t i = 0; shards && i < cost.size(); ++i)
     if (stage.owner[i] != scalar_tensor)
       cost[i] = parallel.tp_update == TpUpdate::distributed ? (cost[i] + tp - 1) / tp : cost_of_shard.of(local[i]);
@@ -145,14 +145,14 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
 }
 
 // Owners and homes of the stage's matrices, and what follows for the ranks.
-void assign(StagePlan& stage, const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
+void assign(StagePlan& stage, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
   const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
   const bool replicated = parallel.partition == Partition::replicated;
-  const std::vector<TensorSpec> local = local_shapes(stage.specs, options.model, parallel.tp, 0);
+  const std::vector<TensorSpec> local = local_shapes(stage.specs, input.model, parallel.tp, 0);
   const Draft matrices = draft(stage, local, parallel, true);
   if (home && parallel.partition == Partition::optimal) {
-    assign_jointly(stage, matrices, options);
+    assign_jointly(stage, matrices, input);
   } else {
     const std::vector<int> owner = owners_by(matrices, parallel);
     for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
@@ -163,7 +163,7 @@ void assign(StagePlan& stage, const Options& options) {
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
   stage.home_bound =
       home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
-  add_loads(stage, local, options);
+  add_loads(stage, local, input);
 }
 
 // Largest over mean of values gathered from all stages.
@@ -208,52 +208,74 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
 
 }  // namespace
 
-LayerRange stage_layers(const Options& options, int stage) {
-  const ParallelOptions& parallel = options.parallel;
+LayerRange stage_layers(const PlanInput& input, int stage) {
+  const ParallelOptions& parallel = input.parallel;
   const auto edge = [&](int s) {
-    if (parallel.stage_layers.empty()) return static_cast<int>(options.model.num_hidden_layers * s / parallel.pp);
+    if (parallel.stage_layers.empty()) return static_cast<int>(input.model.num_hidden_layers * s / parallel.pp);
     return std::accumulate(parallel.stage_layers.begin(), parallel.stage_layers.begin() + s, 0);
   };
   return {edge(stage), edge(stage + 1)};
 }
 
-void lay_out_buckets(StagePlan& stage, const Options& options, int tp_rank) {
+void lay_out_buckets(StagePlan& stage, const PlanInput& input, int tp_rank) {
   // Which tensors share a bucket is the same on every rank: it follows from the shards of rank 0.
-  const int dp = options.parallel.dp, tp = options.parallel.tp;
-  const auto shapes = [&](int rank) { return local_shapes(stage.specs, options.model, tp, rank); };
+  const int dp = input.parallel.dp, tp = input.parallel.tp;
+  const auto shapes = [&](int rank) { return local_shapes(stage.specs, input.model, tp, rank); };
   const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);
   const std::vector<TensorSpec>& local = tp_rank == 0 ? first : other;
-  stage.buckets = matrix_buckets(local, stage.owner, numbers_of_specs(draft(stage, first, options.parallel, true)), dp);
-  stage.scalar_buckets = row_buckets(local, numbers_of_specs(draft(stage, first, options.parallel, false)), dp);
+  stage.buckets = matrix_buckets(local, stage.owner, numbers_of_specs(draft(stage, first, input.parallel, true)), dp);
+  stage.scalar_buckets = row_buckets(local, numbers_of_specs(draft(stage, first, input.parallel, false)), dp);
 }
 
-StagePlan plan_stage(const Options& options, LayerRange layers) {
+StagePlan plan_stage(const PlanInput& input, LayerRange layers) {
   StagePlan stage;
   stage.layers = layers;
-  stage.specs = tensor_specs(options.model, layers);
-  ByShape<std::int64_t> cost = tensor_costs(options.optimizer, options.parallel.cost, options.machine);
+  stage.specs = tensor_specs(input.model, layers);
+  ByShape<std::int64_t> cost = tensor_costs(input.optimizer, input.parallel.cost, input.machine);
   for (const TensorSpec& spec : stage.specs) {
-    const bool matrix = is_matrix_optimized(spec, options.optimizer);
+    const bool matrix = is_matrix_optimized(spec, input.optimizer);
     stage.cost.push_back(matrix ? cost.of(spec) : 0);
     stage.owner.push_back(matrix ? every_rank : scalar_tensor);
-    stage.home.push_back(!matrix ? scalar_tensor : options.parallel.tp == 1 ? 0 : every_rank);
+    stage.home.push_back(!matrix ? scalar_tensor : input.parallel.tp == 1 ? 0 : every_rank);
   }
-  assign(stage, options);
-  lay_out_buckets(stage, options, 0);
+  assign(stage, input);
+  lay_out_buckets(stage, input, 0);
   return stage;
 }
 
-Plan make_plan(const Options& options) {
-  require_machine(options.parallel.cost, options.machine);
+BatchShare batch_share(const PlanInput& input, int dp_rank) {
+  const int ranks = input.parallel.dp, sequences = input.train.global_batch;
+  BatchShare share;
+  share.micro_batch = input.train.micro_batch > 0 ? input.train.micro_batch : sequences;
+  // As require_trainable lowers it; sequences fewer than ranks cannot be trained on.
+  while (share.micro_batch > 1 && (sequences % share.micro_batch != 0 || sequences / share.micro_batch < ranks))
+    --share.micro_batch;
+  share.all = sequences / share.micro_batch;
+  share.first = share.all * dp_rank / ranks;
+  share.count = share.all * (dp_rank + 1) / ranks - share.first;
+  return share;
+}
+
+BatchShare largest_share(const PlanInput& input) {
+  BatchShare share = batch_share(input, input.parallel.dp - 1);
+  share.count = std::max(share.count, 1);
+  return share;
+}
+
+Plan make_plan(const PlanInput& input) {
+  require_machine(input.parallel.cost, input.machine);
   Plan plan;
-  plan.dp = options.parallel.dp;
-  plan.tp = options.parallel.tp;
-  plan.pp = options.parallel.pp;
-  for (int stage = 0; stage < plan.pp; ++stage)
-    plan.stages.push_back(plan_stage(options, stage_layers(options, stage)));
-  plan_refreshes(plan, options);
-  add_ratios(plan, options.parallel);
-  plan.collectives = collectives(plan, options);
+  plan.input = input;
+  plan.dp = input.parallel.dp;
+  plan.tp = input.parallel.tp;
+  plan.pp = input.parallel.pp;
+  for (int stage = 0; stage < plan.pp; ++stage) plan.stages.push_back(plan_stage(input, stage_layers(input, stage)));
+  plan.pipe = pipeline_setting(input.parallel, input.pipeline_ranks > 0 ? input.pipeline_ranks : plan.pp,
+                               largest_share(input).count);
+  plan.schedule = make_schedule(plan.pipe);
+  plan_refreshes(plan);
+  add_ratios(plan, input.parallel);
+  plan.collectives = collectives(plan);
   return plan;
 }
 

@@ -1,20 +1,40 @@
 // The plan of a run: who owns which matrix, where gradients lie, what is sent. A pure function of the deck: every rank
 // computes the same. No Kokkos.
 #pragma once
-#include "core/deck/options.hpp"
 #include "core/layout/plan.hpp"
+#include "parallel/plan/pipeline_schedule.hpp"
 
 namespace sestina {
 
+// Micro-batches of one data-parallel rank, of `all` in a step: numbers [first, first + count).
+struct BatchShare {
+  int micro_batch = 1;  // sequences in each
+  int all = 1, first = 0, count = 1;
+};
+BatchShare batch_share(const PlanInput&, int dp_rank);
+BatchShare largest_share(const PlanInput&);  // at least one micro-batch
+
+// Computed once for a run: the memory check, the executor, what `plan` prints and the tests read this one.
+struct Plan {
+  PlanInput input;
+  int dp = 1, tp = 1, pp = 1;
+  std::vector<StagePlan> stages;
+  PipelineSetting pipe;                       // of data-parallel ranks with the largest share of the batch
+  PipelineSchedule schedule;                  // likewise
+  LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
+  std::vector<Collective> collectives;
+  int ranks() const { return dp * tp * pp; }
+};
+
 // Layers of one pipeline stage: even parts in order, or as the deck says.
-LayerRange stage_layers(const Options&, int stage);
+LayerRange stage_layers(const PlanInput&, int stage);
 
 // One stage by itself. Matrices are the tensors of optimizer.kind (optimizer/routing.hpp).
-StagePlan plan_stage(const Options&, LayerRange);
+StagePlan plan_stage(const PlanInput&, LayerRange);
 
 // Buckets as tensor-parallel rank `tp_rank` has them: names and owners are those of the plan, sizes its own.
-void lay_out_buckets(StagePlan&, const Options&, int tp_rank);
+void lay_out_buckets(StagePlan&, const PlanInput&, int tp_rank);
 
-Plan make_plan(const Options&);
+Plan make_plan(const PlanInput&);
 
 }  // namespace sestina

@@ -6,7 +6,6 @@
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/optimizer/kinds/muon_rule.hpp"
-#include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
@@ -17,8 +16,8 @@ using TpUpdate = ParallelOptions::TpUpdate;
 
 constexpr std::int64_t f32 = 4;
 
-std::int64_t compute_bytes(const Options& options) {
-  return options.train.precision == TrainOptions::Precision::bf16 ? 2 : f32;
+std::int64_t compute_bytes(const PlanInput& input) {
+  return input.train.precision == TrainOptions::Precision::bf16 ? 2 : f32;
 }
 
 // Keeps, of each kind, what the busiest stage does.
@@ -55,14 +54,14 @@ class Tally {
 };
 
 // Sizes are those of tensor-parallel rank 0, whose shards are the largest.
-TensorSpec largest_shard(const TensorSpec& spec, const Options& options) {
-  return local_shape(spec, options.model, options.parallel.tp, 0);
+TensorSpec largest_shard(const TensorSpec& spec, const PlanInput& input) {
+  return local_shape(spec, input.model, input.parallel.tp, 0);
 }
 
 // Gradients to their owners, weights back, bucket by bucket; where nobody owns a bucket, sums to everybody. Weights
 // travel without the gaps between them, as they are computed with: vectors in fp32.
-void data_parallel(Tally& tally, const StagePlan& stage, const Options& options) {
-  if (options.parallel.dp == 1) return;
+void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  if (input.parallel.dp == 1) return;
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
     for (const BucketLayout& bucket : *buckets) {
       tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * f32);
@@ -72,8 +71,8 @@ void data_parallel(Tally& tally, const StagePlan& stage, const Options& options)
       }
       std::int64_t bytes = 0;
       for (const int number : bucket.specs) {
-        const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
-        bytes += local.elements() * (local.is_vector() ? f32 : compute_bytes(options));
+        const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], input);
+        bytes += local.elements() * (local.is_vector() ? f32 : compute_bytes(input));
       }
       tally.add("all_gather", "dp", "weights", 1, bytes);
     }
@@ -81,10 +80,10 @@ void data_parallel(Tally& tally, const StagePlan& stage, const Options& options)
 
 // Places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an owner, one for
 // each chunk of one that is sharded.
-std::int64_t square_places(const StagePlan& stage, const Options& options) {
+std::int64_t square_places(const StagePlan& stage, const PlanInput& input) {
   std::int64_t places = 0;
   for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
-    const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], options);
+    const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], input);
     const std::int64_t rows = chunk_rows(local);
     const bool whole = stage.is_matrix(number) || !local.trainable;
     places += whole ? 1 : (local.rows + rows - 1) / rows;
@@ -94,13 +93,14 @@ std::int64_t square_places(const StagePlan& stage, const Options& options) {
 
 // Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, whether the weights are
 // finite; what the trainer asks all ranks.
-void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage, const Options& options) {
+void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   constexpr std::int64_t f64 = 8;
-  const ParallelOptions& parallel = options.parallel;
+  const PlanInput& input = plan.input;
+  const ParallelOptions& parallel = input.parallel;
   const auto tensors = static_cast<std::int64_t>(stage.specs.size());
-  const std::int64_t micros = options.train.global_batch / local_batch(options).micro;
+  const std::int64_t micros = largest_share(input).all;
   if (parallel.dp > 1)
-    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, options) + 1));
+    tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
     const std::int64_t numbers = parallel.pp + 2 + RunMessages::votes + RunMessages::times;
@@ -112,21 +112,21 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage, const
     for (const StagePlan& other : plan.stages) all += static_cast<std::int64_t>(other.specs.size());
     tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + all + 1));
   }
-  if (options.optimizer.qk_clip > 0)
+  if (input.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
-              f64 * options.model.num_hidden_layers * options.model.num_attention_heads);
+              f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
   tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
   tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
 }
 
-std::int64_t newton_schulz_iterations(const TensorSpec& spec, const Options& options) {
+std::int64_t newton_schulz_iterations(const TensorSpec& spec, const PlanInput& input) {
   const auto rows = static_cast<std::size_t>(spec.rows), cols = static_cast<std::size_t>(spec.cols);
-  return static_cast<std::int64_t>(read_muon_rule(*options.optimizer.matrix, rows, cols).steps.size());
+  return static_cast<std::int64_t>(read_muon_rule(*input.optimizer.matrix, rows, cols).steps.size());
 }
 
 // Whole matrices for their update: to the homes and back, or all to all, or products summed.
-void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options& options) {
-  if (options.parallel.tp == 1) return;
+void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  if (input.parallel.tp == 1) return;
   std::int64_t groups = 0, gradient_bytes = 0, update_bytes = 0;
   for (const auto& of_rank : stage.micro_groups) {
     std::int64_t gradients = 0, updates = 0;
@@ -134,8 +134,8 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
       for (const int number : group.specs) {
         const TensorSpec& spec = stage.specs[static_cast<std::size_t>(number)];
         gradients += spec.elements() * f32;
-        for (int rank = 0; rank < options.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
-          updates += local_shape(spec, options.model, options.parallel.tp, rank).elements() * compute_bytes(options);
+        for (int rank = 0; rank < input.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
+          updates += local_shape(spec, input.model, input.parallel.tp, rank).elements() * compute_bytes(input);
       }
     groups = std::max(groups, static_cast<std::int64_t>(of_rank.size()));
     gradient_bytes = std::max(gradient_bytes, gradients);
@@ -143,24 +143,24 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
   }
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
   tally.add("all_to_all", "tp", "updates", groups, update_bytes);
-  if (options.parallel.tp_update != TpUpdate::duplicated && options.parallel.tp_update != TpUpdate::distributed) return;
-  std::vector<std::int64_t> count(static_cast<std::size_t>(options.parallel.dp), 0), bytes = count;
+  if (input.parallel.tp_update != TpUpdate::duplicated && input.parallel.tp_update != TpUpdate::distributed) return;
+  std::vector<std::int64_t> count(static_cast<std::size_t>(input.parallel.dp), 0), bytes = count;
   for (std::size_t i = 0; i < stage.specs.size(); ++i)
     for (std::size_t rank = 0; rank < count.size(); ++rank) {
       const TensorSpec& spec = stage.specs[i];
       if (stage.owner[i] != every_rank && stage.owner[i] != static_cast<int>(rank)) continue;
-      if (options.parallel.tp_update == TpUpdate::duplicated) {
+      if (input.parallel.tp_update == TpUpdate::duplicated) {
         count[rank] += 1;
         bytes[rank] += spec.elements() * f32;
-      } else if (is_sharded(spec, options)) {  // the norm, then a Gram matrix of the whole side each time
-        const auto cut = tensor_shard(spec, options.model, options.parallel.tp, 0).cut;
-        const std::int64_t iterations = newton_schulz_iterations(spec, options);
+      } else if (is_sharded(spec, input)) {  // the norm, then a Gram matrix of the whole side each time
+        const auto cut = tensor_shard(spec, input.model, input.parallel.tp, 0).cut;
+        const std::int64_t iterations = newton_schulz_iterations(spec, input);
         const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
         count[rank] += 1 + iterations;
         bytes[rank] += 2 * f32 + iterations * side * side * f32;
       }
     }
-  const bool gather = options.parallel.tp_update == TpUpdate::duplicated;
+  const bool gather = input.parallel.tp_update == TpUpdate::duplicated;
   tally.add(gather ? "all_gather" : "all_reduce", "tp", gather ? "whole gradients" : "products",
             *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
 }
@@ -169,18 +169,18 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const Options&
 // and scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight
 // gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go
 // to everybody and nothing is gathered.
-void activations(Tally& tally, const StagePlan& stage, const Options& options) {
-  const ModelConfig& model = options.model;
-  const LocalBatch batch = local_batch(options);
-  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length, micros = batch.count;
-  const std::int64_t stream = tokens * model.hidden_size * compute_bytes(options);
+void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  const ModelConfig& model = input.model;
+  const BatchShare batch = largest_share(input);
+  const std::int64_t tokens = std::int64_t{batch.micro_batch} * input.sequence_length, micros = batch.count;
+  const std::int64_t stream = tokens * model.hidden_size * compute_bytes(input);
   const bool first = stage.layers.begin == 0, last = stage.layers.end == model.num_hidden_layers;
-  const bool post_norm = model.family == Family::olmo2, again = options.train.recompute;
+  const bool post_norm = model.family == Family::olmo2, again = input.train.recompute;
   const std::int64_t layers = stage.layers.end - stage.layers.begin, ends = (first ? 1 : 0) + (last ? 1 : 0);
   const std::int64_t gathers = micros * (layers * (6 + (again ? 2 : 0)) + ends);
   // A recomputed layer needs the sum behind its MLP only where a norm follows it.
   const std::int64_t sums = micros * (layers * (4 + (again ? (post_norm ? 2 : 1) : 0)) + ends);
-  if (options.parallel.sequence_parallel) {
+  if (input.parallel.sequence_parallel) {
     tally.add("all_gather", "tp", "activations", gathers, gathers * stream);
     tally.add("reduce_scatter", "tp", "activations", sums, sums * stream);
   } else {
@@ -191,47 +191,48 @@ void activations(Tally& tally, const StagePlan& stage, const Options& options) {
     tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * f32);
   }
   if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
-    const ModelPart part = model_part(model, options.parallel.tp, 0, options.parallel.sequence_parallel);
+    const ModelPart part = model_part(model, input.parallel.tp, 0, input.parallel.sequence_parallel);
     const std::int64_t rows =
-        logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(options)));
+        logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(input)));
     tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * f32);
   }
 }
 
 // What each rank has a part of is summed once, behind the last micro-batch.
-void partial_gradients(Tally& tally, const StagePlan& stage, const Options& options) {
-  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), options))
+void partial_gradients(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input))
     tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32);
 }
 
-void pipeline(Tally& tally, const StagePlan& stage, const Options& options) {
-  if (options.parallel.pp == 1) return;
-  const LocalBatch batch = local_batch(options);
-  const std::int64_t tokens = std::int64_t{batch.micro} * options.data.sequence_length;
-  const bool ends = stage.layers.begin == 0 || stage.layers.end == options.model.num_hidden_layers;
-  const std::int64_t sends = batch.count * (ends ? 1 : 2);
-  const std::int64_t stream = tokens * options.model.hidden_size * compute_bytes(options);
-  tally.add("send", "pp", "activations", sends, sends * stream / options.parallel.tp);
-  if (!options.model.tie_word_embeddings) return;
-  const std::int64_t table = largest_shard(tensor_specs(options.model, {0, 0}).front(), options).elements();
-  if (stage.layers.begin == 0) tally.add("send", "pp", "tied weights", 1, table * compute_bytes(options));
-  if (stage.layers.end == options.model.num_hidden_layers)
+void pipeline(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  if (input.parallel.pp == 1) return;
+  const BatchShare batch = largest_share(input);
+  const std::int64_t tokens = std::int64_t{batch.micro_batch} * input.sequence_length;
+  const bool ends = stage.layers.begin == 0 || stage.layers.end == input.model.num_hidden_layers;
+  const std::int64_t sends = std::int64_t{batch.count} * (ends ? 1 : 2);
+  const std::int64_t stream = tokens * input.model.hidden_size * compute_bytes(input);
+  tally.add("send", "pp", "activations", sends, sends * stream / input.parallel.tp);
+  if (!input.model.tie_word_embeddings) return;
+  const std::int64_t table = largest_shard(tensor_specs(input.model, {0, 0}).front(), input).elements();
+  if (stage.layers.begin == 0) tally.add("send", "pp", "tied weights", 1, table * compute_bytes(input));
+  if (stage.layers.end == input.model.num_hidden_layers)
     tally.add("send", "pp", "tied gradients", batch.count, batch.count * table * f32);
 }
 
 }  // namespace
 
-std::vector<Collective> collectives(const Plan& plan, const Options& options) {
+std::vector<Collective> collectives(const Plan& plan) {
+  const PlanInput& input = plan.input;
   Tally tally;
   for (const StagePlan& stage : plan.stages) {
-    data_parallel(tally, stage, options);
-    tensor_parallel_update(tally, stage, options);
+    data_parallel(tally, stage, input);
+    tensor_parallel_update(tally, stage, input);
     if (plan.tp > 1) {
-      activations(tally, stage, options);
-      partial_gradients(tally, stage, options);
+      activations(tally, stage, input);
+      partial_gradients(tally, stage, input);
     }
-    pipeline(tally, stage, options);
-    if (plan.ranks() > 1) loss_and_norm(tally, plan, stage, options);
+    pipeline(tally, stage, input);
+    if (plan.ranks() > 1) loss_and_norm(tally, plan, stage);
     tally.end_stage();
   }
   return tally.take();

@@ -2,8 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "core/deck/options.hpp"
-#include "core/layout/plan.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
 
@@ -15,7 +14,7 @@ struct RunMessages {
 };
 
 // Collectives of one step by kind, as the busiest rank takes part in them; a group of one rank sends nothing.
-std::vector<Collective> collectives(const Plan&, const Options&);
+std::vector<Collective> collectives(const Plan&);
 
 // Bytes that one rank sends for them, with rings and direct exchanges.
 double sent_bytes(const Collective&, const Plan&);

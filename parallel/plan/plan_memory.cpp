@@ -21,11 +21,11 @@ namespace {
 // What all ranks have in common.
 struct Setting {
   const Plan& plan;
-  const Options& options;
+  const PlanInput& input;
   StorageWidth width;
   int micro_batch = 1, threads = 1;
-  PipelineSetting pipe;
-  PipelineSchedule schedule;
+  const PipelineSetting& pipe;
+  const PipelineSchedule& schedule;
   NodeLevels levels;
 };
 
@@ -45,9 +45,9 @@ std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t
 std::size_t tie_bytes(const Setting& s, const Shard& shard) {
   const int last = s.pipe.stages - 1, number = shard.place.number;
   const bool once = s.pipe.rank_of(0) == s.pipe.rank_of(last);
-  if (!s.options.model.tie_word_embeddings || last == 0 || !(number == 0 || (number == last && !once))) return 0;
+  if (!s.input.model.tie_word_embeddings || last == 0 || !(number == 0 || (number == last && !once))) return 0;
   const TensorSpec& embedding = s.plan.stages[0].specs[0];
-  return aligned_elements(elements_of(local_shape(embedding, s.options.model, s.plan.tp, shard.tp_rank))) *
+  return aligned_elements(elements_of(local_shape(embedding, s.input.model, s.plan.tp, shard.tp_rank))) *
          (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
 }
 
@@ -63,9 +63,9 @@ std::size_t stash_bytes(const Setting& s, const Shard& shard) {
   }
   const std::size_t copy = matrices.elements * s.width.compute + vectors * s.width.accumulate;
   const std::size_t rows =
-      static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.options.data.sequence_length));
+      static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.input.sequence_length));
   const std::size_t boundary =
-      aligned_elements(rows * static_cast<std::size_t>(s.options.model.hidden_size)) * s.width.compute;
+      aligned_elements(rows * static_cast<std::size_t>(s.input.model.hidden_size)) * s.width.compute;
   const auto link = [&](int from) {
     return boundary * at(s.schedule.activations[at(from)] + s.schedule.gradients[at(from)] + 2);
   };
@@ -77,16 +77,16 @@ std::size_t stash_bytes(const Setting& s, const Shard& shard) {
 
 // The same for all data-parallel ranks.
 ModelSize common_size(const Setting& s, const Shard& shard) {
-  const int sequence = s.options.data.sequence_length;
+  const int sequence = s.input.sequence_length;
   const LayerRange layers = shard.stage.layers;
   ModelSize size;
   if (!s.width.shared()) size.weights = matrix_arena_layout(shard.local).elements * s.width.compute;
   size.weights += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;
-  const std::size_t slot = slot_bytes(shard.part, layers, s.micro_batch, sequence, s.width, s.options.train.recompute) +
+  const std::size_t slot = slot_bytes(shard.part, layers, s.micro_batch, sequence, s.width, s.input.train.recompute) +
                            (shard.place.split ? split_bytes(shard.part, layers, s.micro_batch, sequence, s.width) : 0);
   size.activations = slot * at(shard.place.recomputes() ? 1 : shard.place.slots);
   size.workspace = workspace_bytes(shard.part, s.micro_batch, sequence, s.width, s.threads) +
-                   rope_table_bytes(s.options.model, sequence, s.width);
+                   rope_table_bytes(s.input.model, sequence, s.width);
   size.stash = stash_bytes(s, shard);
   return size;
 }
@@ -97,7 +97,7 @@ class UpdateScratch {
   UpdateScratch(const Setting& s, ByShape<std::size_t>& known) : setting_(s), known_(known) {}
 
   void add(const TensorSpec& kept) {
-    const std::size_t heads = matrix_parts(kept, setting_.options.optimizer).size();
+    const std::size_t heads = matrix_parts(kept, setting_.input.optimizer).size();
     const std::size_t bytes = known_.of(kept), rows = static_cast<std::size_t>(kept.rows) / heads;
     for (std::size_t head = 0; head < heads; ++head) {
       cost_.push_back(lane_cost(rows, static_cast<std::size_t>(kept.cols)));
@@ -105,7 +105,7 @@ class UpdateScratch {
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
-    shard_ = std::max(shard_, host_shard_scratch_bytes(*setting_.options.optimizer.matrix, local.rows, local.cols,
+    shard_ = std::max(shard_, host_shard_scratch_bytes(*setting_.input.optimizer.matrix, local.rows, local.cols,
                                                        local.cols == whole.cols, !setting_.width.shared()));
   }
   int lanes() const { return cost_.empty() ? 1 : lane_count(cost_, std::max(1, setting_.threads)); }
@@ -149,7 +149,7 @@ std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const Optimize
 // What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
 // is, and optimizer state.
 void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
-  const Options& o = s.options;
+  const PlanInput& o = s.input;
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
   std::size_t arena = 0;
@@ -200,15 +200,14 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
 // One data-parallel rank's share of a stage.
 RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& common, int dp_rank,
                         MatrixBytes& known) {
-  const Options& o = s.options;
+  const PlanInput& o = s.input;
   RankMemory memory;
   memory.size = common;
   add_tensors(s, shard, dp_rank, known, memory);
   const std::size_t gradients = s.plan.dp * s.plan.tp == 1 ? arena_layout(shard.local).elements
                                                            : static_cast<std::size_t>(shard.buckets.begin.back());
-  const int all = o.train.global_batch / s.micro_batch,
-            count = all * (dp_rank + 1) / s.plan.dp - all * dp_rank / s.plan.dp;
-  const int buffers = 1 + (o.run.deterministic && count > 1 ? tree_levels(count) : 0);
+  const int count = batch_share(o, dp_rank).count;
+  const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
   memory.size.gradients = at(buffers) * gradients * s.width.accumulate;
   memory.size.exchanges = received_bytes(shard.buckets.buckets, s.levels, dp_rank) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
@@ -220,11 +219,11 @@ Shard shard_of(const Setting& s, int number, int tp_rank) {
   Shard shard;
   shard.tp_rank = tp_rank;
   shard.stage = s.plan.stages[at(number)];
-  lay_out_buckets(shard.stage, s.options, tp_rank);
+  lay_out_buckets(shard.stage, s.input, tp_rank);
   shard.buckets = gradient_buckets(shard.stage);
-  shard.local = local_shapes(shard.stage.specs, s.options.model, s.plan.tp, tp_rank);
-  shard.part = model_part(s.options.model, s.plan.tp, tp_rank, s.options.parallel.sequence_parallel);
-  shard.place = stage_place(s.pipe, s.schedule, s.options.parallel, number);
+  shard.local = local_shapes(shard.stage.specs, s.input.model, s.plan.tp, tp_rank);
+  shard.part = model_part(s.input.model, s.plan.tp, tp_rank, s.input.parallel.sequence_parallel);
+  shard.place = stage_place(s.pipe, s.schedule, s.input.parallel, number);
   return shard;
 }
 
@@ -247,41 +246,30 @@ void add(RankMemory& sum, const RankMemory& other) {
 
 }  // namespace
 
-LocalBatch local_batch(const Options& options) {
-  const int ranks = options.parallel.dp, sequences = options.train.global_batch;
-  LocalBatch batch;
-  batch.micro = options.train.micro_batch;
-  // As require_trainable lowers it; sequences fewer than ranks cannot be trained on.
-  while (batch.micro > 1 && (sequences % batch.micro != 0 || sequences / batch.micro < ranks)) --batch.micro;
-  batch.count = std::max((sequences / batch.micro + ranks - 1) / ranks, 1);
-  return batch;
-}
-
-std::vector<RankMemory> rank_memory(const Plan& plan, const Options& options, int threads, int pipeline_ranks) {
-  const LocalBatch batch = local_batch(options);
-  const PipelineSetting pipe =
-      pipeline_setting(options.parallel, pipeline_ranks > 0 ? pipeline_ranks : plan.pp, static_cast<int>(batch.count));
+std::vector<RankMemory> rank_memory(const Plan& plan, int threads) {
+  const PlanInput& input = plan.input;
+  const int micro_batch = largest_share(input).micro_batch;
   const Setting s{plan,
-                  options,
-                  options.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32,
-                  batch.micro,
+                  input,
+                  input.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32,
+                  micro_batch,
                   threads,
-                  pipe,
-                  make_schedule(pipe),
-                  bulk_levels(planned_levels(options.parallel))};
-  MatrixBytes known = matrix_bytes(options.optimizer);
+                  plan.pipe,
+                  plan.schedule,
+                  bulk_levels(planned_levels(input.parallel))};
+  MatrixBytes known = matrix_bytes(input.optimizer);
   const std::size_t in_stage = at(plan.dp * plan.tp);
-  std::vector<RankMemory> all(in_stage * at(pipe.ranks));
+  std::vector<RankMemory> all(in_stage * at(plan.pipe.ranks));
   std::vector<SumStaging> staging(all.size());  // one for all stages of a rank, as are its tokens
   std::vector<bool> seen(all.size());
-  const std::size_t tokens = 3 * at(batch.micro) * at(options.data.sequence_length) * sizeof(std::int32_t);
+  const std::size_t tokens = 3 * at(micro_batch) * at(input.sequence_length) * sizeof(std::int32_t);
   for (int number = 0; number < plan.pp; ++number)
     for (int tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
       const Shard shard = shard_of(s, number, tp_rank);
       const ModelSize common = common_size(s, shard);
-      const SumStaging sums = sum_staging_bytes(shard.stage, options, shard.part, batch.micro, s.width);
+      const SumStaging sums = sum_staging_bytes(shard.stage, input, shard.part, micro_batch, s.width);
       for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank) {
-        const std::size_t rank = at(pipe.rank_of(number)) * in_stage + at(dp_rank * plan.tp + tp_rank);
+        const std::size_t rank = at(plan.pipe.rank_of(number)) * in_stage + at(dp_rank * plan.tp + tp_rank);
         add(all[rank], stage_memory(s, shard, common, dp_rank, known));
         staging[rank] = {std::max(staging[rank].group, sums.group),
                          std::max(staging[rank].same_heads, sums.same_heads)};

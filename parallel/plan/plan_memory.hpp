@@ -3,18 +3,10 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
-#include "core/layout/plan.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
-
-// What one data-parallel rank computes of a step; the largest where dp does not divide the batch.
-struct LocalBatch {
-  int micro = 1;           // sequences at a time
-  std::int64_t count = 1;  // micro-batches
-};
-LocalBatch local_batch(const Options&);
 
 // Of one rank, as plan numbers them: pipeline rank by pipeline rank, in each dp_rank * tp + tp_rank. Master weights and
 // state are with the owners alone; where weights are computed in fp32 they are their own masters. All that a rank
@@ -30,7 +22,7 @@ struct RankMemory {
   double nvme_moved = 0;
   std::size_t total() const { return size.total() + checkpoint; }
 };
-// threads: of each rank on the host, 0 = on a device. pipeline_ranks: on which the stages lie, 0 = one stage on each.
-std::vector<RankMemory> rank_memory(const Plan&, const Options&, int threads, int pipeline_ranks = 0);
+// threads: of each rank on the host, 0 = on a device.
+std::vector<RankMemory> rank_memory(const Plan&, int threads);
 
 }  // namespace sestina

@@ -46,8 +46,8 @@ double of_tensor_parallel(const Collective& collective, const ParallelOptions& p
 
 }  // namespace
 
-std::optional<double> between_nodes_bytes(const Collective& collective, const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
+std::optional<double> between_nodes_bytes(const Collective& collective, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
   if (parallel.node_size == 0 || collective.operation == "send") return std::nullopt;
   const int ranks = parallel.ranks();
   if (collective.group == "dp") return parallel.tp * parallel.pp * of_data_parallel(collective, parallel);

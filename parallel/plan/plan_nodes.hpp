@@ -11,6 +11,6 @@ namespace sestina {
 // takes the ways of parallel/comm/node_levels.hpp; what the library adds up or gathers is counted as a ring of its
 // ranks, or of one rank of each node where the group works in two levels. Not known where parallel.node_size does not
 // say what a node is, and for the messages of a pipeline.
-std::optional<double> between_nodes_bytes(const Collective&, const Options&);
+std::optional<double> between_nodes_bytes(const Collective&, const PlanInput&);
 
 }  // namespace sestina

@@ -5,8 +5,6 @@
 #include <numeric>
 
 #include "core/optimizer/kinds/routing.hpp"
-#include "parallel/plan/pipeline_schedule.hpp"
-#include "parallel/plan/plan_memory.hpp"
 
 namespace sestina {
 namespace {
@@ -85,15 +83,13 @@ std::vector<std::int64_t> share_refreshes(const std::vector<double>& cost, const
   return counts;
 }
 
-void plan_refreshes(Plan& plan, const Options& options) {
-  const OptimizerOptions& optimizer = options.optimizer;
+void plan_refreshes(Plan& plan) {
+  const OptimizerOptions& optimizer = plan.input.optimizer;
   if (!optimizer.matrix || optimizer.refresh.budget == RefreshOptions::Budget::uniform) return;
-  const PipelineSetting pipe =
-      pipeline_setting(options.parallel, 1, static_cast<int>(local_batch(options).count));  // delays ask for no ranks
   std::vector<int> delays;
   std::vector<double> cost;
   for (int s = 0; s < plan.pp; ++s) {
-    delays.push_back(update_delay(pipe, s));
+    delays.push_back(update_delay(plan.pipe, s));
     cost.push_back(refresh_cost(plan.stages[at(s)], optimizer));
   }
   const std::vector<double> weight = refresh_weights(optimizer.refresh, delays);

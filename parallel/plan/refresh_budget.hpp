@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/deck/options.hpp"
-#include "core/layout/plan.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
 
@@ -19,6 +18,6 @@ std::vector<std::int64_t> share_refreshes(const std::vector<double>& cost, const
                                           std::int64_t uniform, std::int64_t most);
 
 // StagePlan::refreshes and refresh_window, where the deck's budget is another than uniform.
-void plan_refreshes(Plan&, const Options&);
+void plan_refreshes(Plan&);
 
 }  // namespace sestina

@@ -44,29 +44,29 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
   return {row(bucket.cut[at(dp_rank)]), row(bucket.cut[at(dp_rank) + 1])};
 }
 
-RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const Options& options, int dp_rank,
+RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
                         int tp_rank) {
-  const int tp = options.parallel.tp;
+  const int tp = input.parallel.tp;
   RankLayout layout;
   for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
-    tensor.local = local_spec(tensor.whole, options.model, tp, tp_rank);
+    tensor.local = local_spec(tensor.whole, input.model, tp, tp_rank);
     if (!tensor.whole.trainable) {  // every rank has it and nobody updates it
       tensor.saved = dp_rank == 0;
       layout.tensors.push_back(std::move(tensor));
       continue;
     }
-    const TensorShard shard = tensor_shard(tensor.whole, options.model, tp, tp_rank);
+    const TensorShard shard = tensor_shard(tensor.whole, input.model, tp, tp_rank);
     (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);
     tensor.owned_begin = rows.begin;
     tensor.owned_end = rows.end;
-    tensor.row_sharded = !stage.is_matrix(spec) && options.parallel.dp > 1;
-    tensor.homed = is_homed(stage, spec, options.parallel);
+    tensor.row_sharded = !stage.is_matrix(spec) && input.parallel.dp > 1;
+    tensor.homed = is_homed(stage, spec, input.parallel);
     const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
-    tensor.sharded = is_sharded(tensor.whole, options);
-    tensor.counted = shard_holders(tensor.whole, options.model, tp, tp_rank).first == tp_rank;
+    tensor.sharded = is_sharded(tensor.whole, input);
+    tensor.counted = shard_holders(tensor.whole, input.model, tp, tp_rank).first == tp_rank;
     tensor.saved = !copied && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
     tensor.gradient_offset =
@@ -77,12 +77,12 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
   return layout;
 }
 
-bool is_sharded(const TensorSpec& spec, const Options& options) {
-  const int tp = options.parallel.tp;
-  if (tp == 1 || options.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
-  return is_matrix_optimized(spec, options.optimizer) && find_matrix_kind(options.optimizer.matrix->kind)->shardable &&
-         matrix_parts(spec, options.optimizer).size() == 1 &&
-         local_spec(spec, options.model, tp, 0).elements() != spec.elements();
+bool is_sharded(const TensorSpec& spec, const PlanInput& input) {
+  const int tp = input.parallel.tp;
+  if (tp == 1 || input.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
+  return is_matrix_optimized(spec, input.optimizer) && find_matrix_kind(input.optimizer.matrix->kind)->shardable &&
+         matrix_parts(spec, input.optimizer).size() == 1 &&
+         local_spec(spec, input.model, tp, 0).elements() != spec.elements();
 }
 
 ShardHolders shard_holders(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
@@ -98,8 +98,8 @@ ShardHolders shard_holders(const TensorSpec& spec, const ModelConfig& model, int
   return holders;
 }
 
-std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBuckets& all, const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
+std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
   std::vector<PartialRun> runs;
   if (parallel.tp == 1) return runs;
   for (std::size_t b = 0; b < all.buckets.size(); ++b) {
@@ -107,15 +107,15 @@ std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBucke
     bool open = false;  // the run that was made last ends where this tensor begins
     for (std::size_t i = 0; i < bucket.specs.size(); ++i) {
       const TensorSpec& spec = stage.specs[static_cast<std::size_t>(bucket.specs[i])];
-      if (!gradient_is_partial(spec, options.model, parallel.tp, parallel.sequence_parallel)) {
+      if (!gradient_is_partial(spec, input.model, parallel.tp, parallel.sequence_parallel)) {
         open = false;
         continue;
       }
-      const bool same_heads = shard_holders(spec, options.model, parallel.tp, 0).count < parallel.tp;
+      const bool same_heads = shard_holders(spec, input.model, parallel.tp, 0).count < parallel.tp;
       const std::int64_t begin = all.begin[b] + bucket.offset[i];
       if (!open || runs.back().block != spec.block || runs.back().same_heads != same_heads)
         runs.push_back({spec.block, begin, 0, same_heads});
-      runs.back().elements = begin + local_shape(spec, options.model, parallel.tp, 0).elements() - runs.back().begin;
+      runs.back().elements = begin + local_shape(spec, input.model, parallel.tp, 0).elements() - runs.back().begin;
       open = true;
     }
   }

@@ -30,12 +30,12 @@ OwnedRows owned_rows(const StagePlan&, const GradientBuckets&, int spec, const T
 
 // True for matrices that are updated in shards (core/optimizer/methods/sharded_muon.hpp). Heads by themselves, and
 // matrices that every rank holds whole, are ordinary matrices on each rank.
-bool is_sharded(const TensorSpec&, const Options&);
+bool is_sharded(const TensorSpec&, const PlanInput&);
 
 // True for matrices that a tensor-parallel rank, or each, updates whole.
 bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
-RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const Options&, int dp_rank, int tp_rank);
+RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank, int tp_rank);
 
 // Tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many (consecutive).
 struct ShardHolders {
@@ -52,6 +52,6 @@ struct PartialRun {
 };
 
 // In the order of the buffer; none without tensor parallelism.
-std::vector<PartialRun> partial_runs(const StagePlan&, const GradientBuckets&, const Options&);
+std::vector<PartialRun> partial_runs(const StagePlan&, const GradientBuckets&, const PlanInput&);
 
 }  // namespace sestina

@@ -9,7 +9,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::initialise(std::uint64_t seed) {
   for (auto& run : runs_) {
     run->stage().initialise(seed);
-    run->exchanges().initialise(options_.model.initializer_range, seed);
+    run->exchanges().initialise(plan_.input.model.initializer_range, seed);
   }
 }
 
@@ -27,7 +27,7 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
 template <class Exec, class T>
 PipelineState Executor<Exec, T>::pipeline_state() const {
   static constexpr const char* stashes[] = {"on", "recompute", "saved"};
-  const ParallelOptions& parallel = options_.parallel;
+  const ParallelOptions& parallel = plan_.input.parallel;
   PipelineState state;
   state.ahead = schedule_.ahead;
   for (const StagePlan& stage : plan_.stages) state.layers.push_back(stage.layers.begin);
@@ -53,7 +53,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   for (std::size_t i = 0; i < was.norms.size(); ++i)
     norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
   resumed_ = true;
-  if (options_.parallel.stash == ParallelOptions::Stash::on || !was.started)
+  if (plan_.input.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
   started_ = restored_ = true;
   for (auto& run : runs_) run->restored();
@@ -63,7 +63,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
 template <class Exec, class T>
 std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
   std::vector<StateField> fields;
-  if (!options_.parallel.is_async()) return fields;
+  if (!plan_.input.parallel.is_async()) return fields;
   for (const auto& run : runs_)
     for (StateField& field : run->in_flight_fields(groups_.grid, started_, reading)) fields.push_back(std::move(field));
   return fields;
@@ -81,7 +81,7 @@ void Executor<Exec, T>::drain(std::int64_t updates) {
 
 template <class Exec, class T>
 StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
-  const bool is_async = options_.parallel.is_async();
+  const bool is_async = plan_.input.parallel.is_async();
   std::fill(whole_.begin(), whole_.end(), 0.0);
   if (is_async) run_ahead(driver);
   if (!run_actions(driver, t)) return StepEnd::dropped;
@@ -178,7 +178,7 @@ void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
 // Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
 template <class Exec, class T>
 void Executor<Exec, T>::complete_sums() {
-  if (pipeline_ranks_ > 1 && !options_.parallel.is_async())
+  if (pipeline_ranks_ > 1 && !plan_.input.parallel.is_async())
     pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
   const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
   sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
@@ -206,7 +206,7 @@ template <class Exec, class T>
 ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double clip,
                                           std::optional<double> lagged) const {
   using Scope = ParallelOptions::ClipScope;
-  const Scope scope = options_.parallel.clip_scope;
+  const Scope scope = plan_.input.parallel.clip_scope;
   if (scope == Scope::group) return {clip_scale(norm_of(run, true), clip), clip_scale(norm_of(run, false), clip)};
   const double scale = clip_scale(scope == Scope::global ? sums_.norm : lagged.value_or(norm_of(run)), clip);
   return {scale, scale};
@@ -214,7 +214,7 @@ ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double c
 
 template <class Exec, class T>
 void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
-  const double factor = driver.factor(t), clip = clip_norm_at(options_.model.linear, options_.train.clip_norm, t);
+  const double factor = driver.factor(t), clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t);
   for (auto& run : runs_) run->update(t, factor, clip_scales(*run, clip, std::nullopt));
 }
 
@@ -223,7 +223,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
   const std::optional<double> lagged = lagged_norm(t - 1, driver);
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
-  run.update(t, driver.factor(t), clip_scales(run, options_.train.clip_norm, lagged));
+  run.update(t, driver.factor(t), clip_scales(run, plan_.input.train.clip_norm, lagged));
 }
 
 template <class Exec, class T>
@@ -297,7 +297,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::weights_changed() {
   for (auto& run : runs_) {
     run->weights_changed();
-    if (options_.parallel.is_async()) run->start_corrections(resumed_);
+    if (plan_.input.parallel.is_async()) run->start_corrections(resumed_);
   }
 }
 

@@ -11,17 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "parallel/plan/make_plan.hpp"
 #include "parallel/step/lagged_gather.hpp"
 #include "parallel/step/stage_run.hpp"
 
 namespace sestina {
-
-// The micro-batches of one data-parallel rank, of `all` in a step: numbers [first, first + count).
-struct BatchShare {
-  int micro_batch = 1;  // sequences in each
-  int all = 1, first = 0, count = 1;
-};
-BatchShare batch_share(const Options&, int dp_rank);
 
 struct StepSums {
   double loss = 0;             // sum of token losses over the global batch
@@ -66,10 +60,10 @@ enum class StepEnd { updated, refused, dropped };
 template <class Exec, class T>
 class Executor {
  public:
-  // world.size() must be dp * tp * P, where P divides pp. The trace, if any, must outlive it.
-  Executor(const Exec&, const Options&, Communicator& world, Trace* trace = nullptr);
+  // world.size() must be that of the plan: dp * tp * P. The trace, if any, must outlive it.
+  Executor(const Exec&, const Plan&, Communicator& world, Trace* = nullptr);
   // Weights for forward passes alone, batches as the setting says; data-parallel ranks hold the same.
-  Executor(const Exec&, const Options&, const PassSetting&, Communicator& world);
+  Executor(const Exec&, const PlanInput&, const PassSetting&, Communicator& world);
   ~Executor();
 
   void initialise(std::uint64_t seed);
@@ -111,7 +105,7 @@ class Executor {
 
   const Exec& exec() const { return exec_; }
   const PassSetting& setting() const { return setting_; }
-  const ModelConfig& config() const { return options_.model; }  // of the whole model
+  const ModelConfig& config() const { return plan_.input.model; }  // of the whole model
   const ProcessGrid& grid() const { return groups_.grid; }
   Communicator& pipeline() { return *pipeline_; }  // ranks with the same shards and samples, by their stages
   const BatchShare& share() const { return share_; }
@@ -130,8 +124,8 @@ class Executor {
   typename TensorGroup<Exec>::Count take_group_count() { return groups_.tensor->take_count(); }
 
  private:
-  Executor(const Exec&, const Options&, const PassSetting*, Communicator& world, Trace*);
-  void make_groups(Communicator& world);
+  void build(bool training);
+  void make_groups(Communicator& world, int dp);
   void make_links();
   void make_stage(int number, bool training);
   StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
@@ -153,9 +147,8 @@ class Executor {
   void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
 
   Exec exec_;
-  Options options_;
-  Trace* trace_;  // null: none
   Plan plan_;
+  Trace* trace_ = nullptr;  // null: none
   int pipeline_ranks_ = 1;
   Communicator& world_;
   std::unique_ptr<LaggedGather> notes_;                   // asynchronous

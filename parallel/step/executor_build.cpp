@@ -8,63 +8,51 @@
 namespace sestina {
 namespace {
 
-PassSetting share_setting(const Options& options, const BatchShare& share) {
-  PassSetting setting = pass_setting(options);
-  setting.micro_batch = share.micro_batch;
-  setting.micros = share.count;
-  return setting;
-}
-
 // Forward passes alone: every rank keeps the weights that it computes with, and nothing is sent after an update.
-Options without_owners(Options options) {
-  options.parallel.dp = 1;
-  options.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
-  options.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
-  return options;
+PlanInput without_owners(PlanInput input, int ranks) {
+  input.pipeline_ranks = ranks / (input.parallel.dp * input.parallel.tp);
+  input.parallel.dp = 1;
+  input.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
+  input.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
+  return input;
 }
 
 }  // namespace
 
-BatchShare batch_share(const Options& options, int dp_rank) {
-  BatchShare share;
-  share.micro_batch = pass_setting(options).micro_batch;
-  share.all = options.train.global_batch / share.micro_batch;
-  share.first = share.all * dp_rank / options.parallel.dp;
-  share.count = share.all * (dp_rank + 1) / options.parallel.dp - share.first;
-  return share;
+template <class Exec, class T>
+Executor<Exec, T>::Executor(const Exec& exec, const Plan& plan, Communicator& world, Trace* trace)
+    : exec_(exec), plan_(plan), trace_(trace), world_(world) {
+  make_groups(world, plan.dp);
+  share_ = batch_share(plan.input, groups_.grid.dp_rank);
+  setting_ = pass_setting(plan.input);
+  setting_.micro_batch = share_.micro_batch;
+  setting_.micros = share_.count;
+  pipe_ = plan.pipe;
+  pipe_.micros = std::max(share_.count, 1);
+  build(true);
 }
 
 template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, Communicator& world, Trace* trace)
-    : Executor(exec, options, nullptr, world, trace) {}
-
-template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting& setting, Communicator& world)
-    : Executor(exec, options, &setting, world, nullptr) {}
+Executor<Exec, T>::Executor(const Exec& exec, const PlanInput& input, const PassSetting& setting, Communicator& world)
+    : exec_(exec), plan_(make_plan(without_owners(input, world.size()))), world_(world), setting_(setting) {
+  make_groups(world, input.parallel.dp);
+  share_ = batch_share(input, groups_.grid.dp_rank);
+  pipe_ = plan_.pipe;
+  build(false);
+}
 
 template <class Exec, class T>
 Executor<Exec, T>::~Executor() = default;
 
-// forward_setting: null for training.
 template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const PassSetting* forward_setting,
-                            Communicator& world, Trace* trace)
-    : exec_(exec), options_(options), trace_(trace), world_(world) {
-  const bool training = forward_setting == nullptr;
-  make_groups(world);
-  share_ = batch_share(options, groups_.grid.dp_rank);
-  setting_ = training ? share_setting(options, share_) : *forward_setting;
-  scale_ = 1.0 / (static_cast<double>(options.train.global_batch) * setting_.sequence);
-  if (!training) options_ = without_owners(options);
-  const ParallelOptions& parallel = options_.parallel;
-  plan_ = make_plan(options_);
-  pipe_ = pipeline_setting(parallel, pipeline_ranks_, std::max(share_.count, 1));
-  schedule_ = make_schedule(pipe_);
-  part_ = model_part(options.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
+void Executor<Exec, T>::build(bool training) {
+  scale_ = 1.0 / (static_cast<double>(plan_.input.train.global_batch) * setting_.sequence);
+  schedule_ = pipe_.micros == plan_.pipe.micros ? plan_.schedule : make_schedule(pipe_);
+  part_ = model_part(plan_.input.model, plan_.tp, groups_.grid.tp_rank, plan_.input.parallel.sequence_parallel);
   make_links();
   first_tensor_.push_back(0);
-  run_of_stage_.resize(at(parallel.pp));
-  for (int stage = 0; stage < parallel.pp; ++stage) {
+  run_of_stage_.resize(at(plan_.pp));
+  for (int stage = 0; stage < plan_.pp; ++stage) {
     first_tensor_.push_back(first_tensor_.back() + plan_.stages[at(stage)].specs.size());
     if (pipe_.rank_of(stage) != pipeline_->rank()) continue;
     run_of_stage_[at(stage)] = runs_.size();
@@ -82,12 +70,13 @@ Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const Pass
 
 // Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline rank.
 template <class Exec, class T>
-void Executor<Exec, T>::make_groups(Communicator& world) {
-  const ParallelOptions& parallel = options_.parallel;
-  const int in_stage = parallel.dp * parallel.tp;
-  SESTINA_REQUIRE(world.size() % in_stage == 0 && parallel.pp % (world.size() / in_stage) == 0,
-                  "{} ranks for {} x {} x {}", world.size(), parallel.dp, parallel.tp, parallel.pp);
-  pipeline_ranks_ = world.size() / in_stage;
+void Executor<Exec, T>::make_groups(Communicator& world, int dp) {
+  const ParallelOptions& parallel = plan_.input.parallel;
+  const int in_stage = dp * parallel.tp;
+  pipeline_ranks_ = plan_.pipe.ranks;
+  SESTINA_REQUIRE(world.size() == in_stage * pipeline_ranks_ && parallel.pp % pipeline_ranks_ == 0,
+                  "{} ranks for {} x {} x {}, planned for {}", world.size(), dp, parallel.tp, parallel.pp,
+                  in_stage * pipeline_ranks_);
   pipeline_ = make_lone_communicator();
   if (pipeline_ranks_ > 1) {
     stage_world_ = world.split(world.rank() / in_stage, world.rank());
@@ -97,13 +86,13 @@ void Executor<Exec, T>::make_groups(Communicator& world) {
   }
   Communicator& ranks = stage_world_ ? *stage_world_ : world;
   groups_.all = &ranks;
-  groups_.grid = make_grid(ranks, parallel.dp, parallel.tp, parallel.node_size, !is_host<Exec>);
+  groups_.grid = make_grid(ranks, dp, parallel.tp, parallel.node_size, !is_host<Exec>);
   if (trace_ && ranks.size() > 1) {
     groups_.grid.tp_group = traced(std::move(groups_.grid.tp_group), *trace_, "tensor-parallel group");
     groups_.grid.dp_group = traced(std::move(groups_.grid.dp_group), *trace_, "data-parallel group");
   }
   groups_.tensor = std::make_unique<TensorGroup<Exec>>(*groups_.grid.tp_group);
-  const ModelPart part = model_part(options_.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
+  const ModelPart part = model_part(plan_.input.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
   const int tp_rank = groups_.grid.tp_rank;
   groups_.replica_group = groups_.grid.tp_group->split(tp_rank / part.key_value_holders(), tp_rank);
   if (trace_ && ranks.size() > 1)
@@ -120,7 +109,7 @@ void Executor<Exec, T>::make_links() {
         LinkSetting{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
                     static_cast<std::size_t>(part_.config.hidden_size), schedule_.activations[at(s)],
                     schedule_.gradients[at(s)]}));
-  if (!options_.model.tie_word_embeddings || pipe_.stages == 1) return;
+  if (!plan_.input.model.tie_word_embeddings || pipe_.stages == 1) return;
   const int first = pipe_.rank_of(0), last = pipe_.rank_of(pipe_.stages - 1);
   const auto rows = static_cast<std::size_t>(part_.config.vocab_size);
   const auto cols = static_cast<std::size_t>(part_.config.hidden_size);
@@ -133,19 +122,19 @@ template <class Exec, class T>
 void Executor<Exec, T>::make_stage(int number, bool training) {
   const ProcessGrid& grid = groups_.grid;
   StagePlan plan = plan_.stages[at(number)];
-  lay_out_buckets(plan, options_, grid.tp_rank);
+  lay_out_buckets(plan, plan_.input, grid.tp_rank);
   // One rank by itself keeps the gradients in the order of the tensors.
   const RankLayout layout =
-      options_.parallel.dp * options_.parallel.tp == 1
+      plan_.input.parallel.dp * plan_.input.parallel.tp == 1
           ? lone_layout(plan.specs)
-          : shard_layout(plan, gradient_buckets(plan), options_, training ? grid.dp_rank : 0, grid.tp_rank);
+          : shard_layout(plan, gradient_buckets(plan), plan_.input, training ? grid.dp_rank : 0, grid.tp_rank);
   StageLinks<Exec, T> links;
   if (number > 0) links.in = links_[at(number - 1)].get();
   if (number + 1 < pipe_.stages) links.out = links_[at(number)].get();
   if (links.in == nullptr || links.out == nullptr) links.tie = tie_.get();
-  StagePlace place = stage_place(pipe_, schedule_, options_.parallel, number);
+  StagePlace place = stage_place(pipe_, schedule_, plan_.input.parallel, number);
   if (!training) place.slots = 1;
-  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, options_, plan, place, part_, setting_, layout,
+  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, plan_.input, plan, place, part_, setting_, layout,
                                                       groups_.tensor.get(), training ? &groups_ : nullptr, links,
                                                       trace_));
 }

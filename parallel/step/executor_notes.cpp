@@ -7,7 +7,7 @@ namespace sestina {
 
 template <class Exec, class T>
 int Executor<Exec, T>::lag() const {
-  return options_.parallel.delay_scale * (pipe_.stages - 1) + 1;
+  return plan_.input.parallel.delay_scale * (pipe_.stages - 1) + 1;
 }
 
 // What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
@@ -56,7 +56,7 @@ void Executor<Exec, T>::settle(StepDriver& driver) {
 template <class Exec, class T>
 std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, StepDriver& driver) {
   const std::int64_t then = minibatch - lag();
-  if (options_.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
+  if (plan_.input.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
     return std::nullopt;
   if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
   const double* all = notes_->peek();

@@ -24,16 +24,16 @@ Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard,
 
 template <class Exec, class T>
 MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
-                                  const Options& options, const Arena<Exec, T>& arena, int dp_rank)
+                                  const PlanInput& input, const Arena<Exec, T>& arena, int dp_rank)
     : exec_(exec), group_(tp_group) {
-  for (std::vector<int>& specs : homed_groups(stage, options.parallel, dp_rank)) {
+  for (std::vector<int>& specs : homed_groups(stage, input.parallel, dp_rank)) {
     Group group;
     group.specs = std::move(specs);
     groups_.push_back(std::move(group));
   }
   if (groups_.empty()) return;
-  home_matrices(stage, options, dp_rank);
-  const MatrixIndex index = matrix_index(tensor_specs(options.model), options.optimizer);
+  home_matrices(stage, input, dp_rank);
+  const MatrixIndex index = matrix_index(tensor_specs(input.model), input.optimizer);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     place(group, slots_[g % group_places]);
@@ -43,17 +43,17 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
       Matrix<bf16, Exec> rounded;
       if constexpr (!shared) rounded = matrix.weight;
       add_matrix_items<Exec>(
-          {matrix.spec, rates_of(matrix.spec, options.optimizer), index.at(matrix.spec.name), matrix.saved},
-          options.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
+          {matrix.spec, rates_of(matrix.spec, input.optimizer), index.at(matrix.spec.name), matrix.saved},
+          input.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
     }
     group.end_item = items_.size();
-    make_exchanges(group, stage, options.model, arena);
+    make_exchanges(group, stage, input.model, arena);
   }
 }
 
 // Master weights, and slots large enough for the largest group that uses them.
 template <class Exec, class T>
-void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& options, int dp_rank) {
+void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput& input, int dp_rank) {
   for (Group& group : groups_) {
     group.first_homed = homed_.size();
     for (const int spec : group.specs) {
@@ -61,14 +61,14 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const Options& 
       Homed matrix;
       matrix.spec = stage.specs[at(spec)];
       matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
-                     (options.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
+                     (input.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
       matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),
                                               static_cast<std::size_t>(matrix.spec.cols));
       homed_.push_back(matrix);
     }
     group.end_homed = homed_.size();
   }
-  const auto largest = home_slot_elements(stage, options.parallel, dp_rank, group_.rank());
+  const auto largest = home_slot_elements(stage, input.parallel, dp_rank, group_.rank());
   for (std::size_t s = 0; s < group_places; ++s) {
     slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
     slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);

@@ -22,7 +22,7 @@ class MatrixHomes {
  public:
   // Of data-parallel rank dp_rank; the arena's shards are sent from and received into. Nothing is homed without tensor
   // parallelism.
-  MatrixHomes(const Exec&, Communicator& tp_group, const StagePlan&, const Options&, const Arena<Exec, T>&,
+  MatrixHomes(const Exec&, Communicator& tp_group, const StagePlan&, const PlanInput&, const Arena<Exec, T>&,
               int dp_rank);
 
   const std::vector<MatrixItem<Exec>>& items() const { return items_; }  // updated here, group by group
@@ -59,7 +59,7 @@ class MatrixHomes {
   };
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  void home_matrices(const StagePlan&, const Options&, int dp_rank);
+  void home_matrices(const StagePlan&, const PlanInput&, int dp_rank);
   void place(Group&, Slot&);
   void wait(Exchange&);
   void make_exchanges(Group&, const StagePlan&, const ModelConfig&, const Arena<Exec, T>&);

@@ -9,10 +9,10 @@ namespace {
 
 template <class Exec, class T>
 std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, const GradientBuckets& buckets,
-                                                     const Options& options, const Arena<Exec, T>& arena,
+                                                     const PlanInput& input, const Arena<Exec, T>& arena,
                                                      StageGroups<Exec>& groups) {
   std::vector<PartialGradient<Exec>> partial;
-  for (const PartialRun& run : partial_runs(plan, buckets, options))
+  for (const PartialRun& run : partial_runs(plan, buckets, input))
     partial.push_back({run.block,
                        {arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)},
                        run.same_heads ? groups.replicas.get() : groups.tensor.get()});
@@ -22,24 +22,24 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
 }  // namespace
 
 template <class Exec, class T>
-StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const Options& options, const StagePlan& plan,
+StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input, const StagePlan& plan,
                                         StageGroups<Exec>& groups, Stage<Exec, T>& stage, Trace* trace)
     : exec_(exec),
       groups_(groups),
       stage_(stage),
       trace_(trace),
       buckets_(gradient_buckets(plan)),
-      homes_(exec, *groups.grid.tp_group, plan, options, stage.arena(), groups.grid.dp_rank),
+      homes_(exec, *groups.grid.tp_group, plan, input, stage.arena(), groups.grid.dp_rank),
       reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
-              partial_gradients<Exec, T>(plan, buckets_, options, stage.arena(), groups)),
+              partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
       gather_(*groups.grid.dp_group, plan, buckets_, stage.arena()) {
-  OptimizerOptions optimizer = options.optimizer;
+  OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
   optimizer.refresh.window = plan.refresh_window;
-  stage.make_optimizer(options.model, optimizer, homes_.items());
+  stage.make_optimizer(input.model, optimizer, homes_.items());
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
-    sharded_ = std::make_unique<ShardedMuon<Exec, T>>(
-        exec, stage.tensors(), options.optimizer, options.run.deterministic, *groups.tensor, stage.norm().nonfinite());
+    sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
+                                                      *groups.tensor, stage.norm().nonfinite());
 }
 
 template <class Exec, class T>

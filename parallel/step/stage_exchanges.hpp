@@ -32,7 +32,7 @@ class StageExchanges {
  public:
   // Gives the stage its optimizer. The plan's buckets must be those of this rank (lay_out_buckets). groups, stage and
   // trace (null: none) must outlive it.
-  StageExchanges(const Exec&, const Options&, const StagePlan&, StageGroups<Exec>&, Stage<Exec, T>&, Trace*);
+  StageExchanges(const Exec&, const PlanInput&, const StagePlan&, StageGroups<Exec>&, Stage<Exec, T>&, Trace*);
 
   // Around the blocks of a pass: waits for the weights that it reads; sends off gradients that are complete.
   void before_forward(int block) { gather_.before_forward(block); }

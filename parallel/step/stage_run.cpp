@@ -5,7 +5,7 @@
 namespace sestina {
 
 template <class Exec, class T>
-StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const StagePlan& plan, const StagePlace& place,
+StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const StagePlan& plan, const StagePlace& place,
                             const ModelPart& part, const PassSetting& setting, const RankLayout& layout,
                             GroupOps<Exec>* group, StageGroups<Exec>* groups, const StageLinks<Exec, T>& links,
                             Trace* trace)
@@ -13,10 +13,10 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const Options& options, const Stag
       plan_(plan),
       place_(place),
       stage_(exec, part, plan.layers, setting, layout, group, groups != nullptr),
-      exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, options, plan_, *groups, stage_, trace)
+      exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, input, plan_, *groups, stage_, trace)
                         : nullptr),
       versions_(part.config, plan.layers, stage_.arena(), place.versions()),
-      correction_(options.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
+      correction_(input.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
       own_output_(slots_.of(0).output),
       in_(links.in),

@@ -121,7 +121,7 @@ class PipelineRun {
       : file_(file),
         folder_((fs::path(file.path()).parent_path() / file.text("/", "model")).string()),
         options_(options_of(file, folder_)),
-        executor_(exec, options_, *alone_) {
+        executor_(exec, make_plan({options_, alone_->size()}), *alone_) {
     const SafeTensors weights = open_hf_weights(folder_, options_.model);
     for (const StateField& field : executor_.model_fields()) {
       const TensorSpec spec = spec_of(field.path.substr(std::string_view("/model/").size()));

@@ -156,7 +156,7 @@ TEST(FrontDoor, TheStartSaysWhatRunsWhere) {
   start.device = "OpenMP";
   start.threads = 3;
   start.data = "text a.txt: 100 tokens\ntext b.txt: 200 tokens\n";
-  const auto lines = start_lines(options, start, 0, 2, 5'250'000'000);
+  const auto lines = start_lines(options, start, plan_that_fits(options, 0, 2), 5'250'000'000);
   ASSERT_EQ(lines.size(), 8u);
   EXPECT_TRUE(has(lines[0], "sestina ") && has(lines[0], ", 2 ranks")) << lines[0];
   EXPECT_EQ(lines[1], "model      llama, 1 layers, 12336 parameters, fp32");
@@ -172,7 +172,9 @@ TEST(FrontDoor, TheStartSaysWhatRunsWhere) {
                                   "model.num_attention_heads=16"});
   const double gb = 28e-9 * static_cast<double>(parameter_count(large.model));
   double planned = 0;
-  ASSERT_EQ(std::sscanf(start_lines(large, start, 0, 1, 0)[5].c_str(), "memory %lf GB planned", &planned), 1);
+  ASSERT_EQ(
+      std::sscanf(start_lines(large, start, plan_that_fits(large), 0)[5].c_str(), "memory %lf GB planned", &planned),
+      1);
   EXPECT_GE(planned, gb - 0.01);
   EXPECT_LE(planned, gb + 0.5);  // activations of a few tokens
 }

@@ -222,6 +222,36 @@ TEST(Options, PipelinesSayWhatConflicts) {
   EXPECT_FALSE(read("[parallel]\nschedule = \"async-1f1b\"\n").parallel.is_async());
 }
 
+// A stage is so many micro-batches late, and the data-parallel ranks of a stage must be as late as each other.
+TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
+  const auto settled = [](const std::string& schedule, int global, int micro) {
+    Deck deck;
+    deck.add_text(model + fmt::format("[parallel]\npp = 2\ndp = 3\n{}[train]\nglobal_batch = {}\nmicro_batch = {}\n",
+                                      schedule, global, micro),
+                  "deck", "");
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
+    deck.finish();
+    return options.train.micro_batch;
+  };
+  const std::string async = "schedule = \"async-1f1b\"\n";
+  EXPECT_EQ(settled(async, 12, 0), 4);
+  EXPECT_EQ(settled(async, 12, 2), 2);
+  EXPECT_EQ(settled("", 8, 0), 2);
+  EXPECT_EQ(settled("", 8, 2), 2);  // shares of 1, 1 and 2 micro-batches
+  const auto refused = [&](int global, int micro, const std::string& words) {
+    try {
+      settled(async, global, micro);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_deck);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  refused(8, 0, "train.global_batch: parallel.schedule = \"async-1f1b\" needs the same share for all ranks");
+  refused(12, 3, "train.micro_batch: 4 micro-batches for parallel.dp = 3 ranks");
+}
+
 TEST(Options, CorrectionsOfDelaysSayWhatTheyNeed) {
   const auto deck = [](const std::string& parallel, const std::string& rest = "") {
     return "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n" + parallel + rest;

@@ -53,7 +53,7 @@ class SettlingDriver final : public StepDriver {
 // drain_at: updates after which the pipeline is emptied, 0: none.
 template <class Exec = Host>
 Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, int drain_at = 0) {
-  Executor<Exec, float> executor(Exec(), run.options, ranks);
+  Executor<Exec, float> executor(Exec(), make_plan({run.options, ranks.size()}), ranks);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
@@ -109,7 +109,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
   SavedState saved;
   PipelineState pipeline;
   {
-    Executor<Host, float> first(Host(), run.options, *alone);
+    Executor<Host, float> first(Host(), make_plan({run.options, alone->size()}), *alone);
     first.initialise(5);
     first.weights_changed();
     first.start_at(0);
@@ -121,7 +121,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
     save(first, first.in_flight_fields(false), saved);
     pipeline = first.pipeline_state();
   }
-  Executor<Host, float> second(Host(), run.options, *alone);
+  Executor<Host, float> second(Host(), make_plan({run.options, alone->size()}), *alone);
   second.initialise(6);
   restore(second, second.fields(), saved);
   EXPECT_TRUE(second.resume(stop, pipeline));

@@ -111,7 +111,7 @@ TEST(PipelineDelays, StagesRefreshAtTheirOwnPace) {
 TEST(PipelineDelays, AWithheldUpdateKeepsItsVersion) {
   const TrainingCase run = corrected_case(Correction::none, "adamw", 8);
   const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), run.options, *alone);
+  Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);

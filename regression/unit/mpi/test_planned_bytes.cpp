@@ -101,13 +101,12 @@ double worst_kind(const Bytes& planned, const Bytes& allocated, const std::strin
 template <class T>
 double compare(const TrainingCase& run, const std::string& what) {
   Ledger ledger;
-  Executor<Host, T> executor(Host(), run.options, world());
+  Executor<Host, T> executor(Host(), make_plan({run.options, world().size()}), world());
   executor.initialise(5);
   Trained result;
   train_steps(executor, run.options, 0, 6, result);
-  const ParallelOptions& p = run.options.parallel;
-  const RankMemory planned = rank_memory(make_plan(run.options), run.options, Host().concurrency(),
-                                         world().size() / (p.dp * p.tp))[static_cast<std::size_t>(world().rank())];
+  const RankMemory planned =
+      rank_memory(executor.plan(), Host().concurrency())[static_cast<std::size_t>(world().rank())];
   return worst_kind(by_kind(planned.size), ledger.by_kind(), what);
 }
 

@@ -92,7 +92,7 @@ void pass_through(const std::string& kind, Grid grid, const std::string& from, c
   const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
   if (takes_part) {
     const TrainingCase run = restart_case(kind, grid);
-    Executor<Host, float> session(Host(), run.options, *ranks);
+    Executor<Host, float> session(Host(), make_plan({run.options, ranks->size()}), *ranks);
     session.initialise(77);  // other weights than those that are read
     load(session, from);
     save(session, *ranks, grid, to);
@@ -111,7 +111,7 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
     const Grid four{4, 1};
     {
       const TrainingCase run = restart_case(kind, four);
-      Executor<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -144,7 +144,7 @@ TEST(Restart, CopiesAreWrittenOnce) {
     run.options.parallel.partition = partition;
     run.options.parallel.tp_update = update;
     {
-      Executor<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -163,7 +163,7 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   const Grid first{1, 4, true};
   {
     const TrainingCase run = restart_case("muon", first);
-    Executor<Host, float> session(Host(), run.options, world());
+    Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     Trained ignored;
     train_steps(session, run.options, 0, 5, ignored);
@@ -189,7 +189,7 @@ TEST(Restart, TrainingGoesOnToTheSameBits) {
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
-      Executor<Host, float> session(Host(), run.options, world());
+      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       train_steps(session, run.options, 0, 5, whole);
       save(session, world(), four, folder.run("run"));
@@ -201,7 +201,7 @@ TEST(Restart, TrainingGoesOnToTheSameBits) {
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;
       const TrainingCase part = restart_case(kind, grid);
-      Executor<Host, float> session(Host(), part.options, *ranks);
+      Executor<Host, float> session(Host(), make_plan({part.options, ranks->size()}), *ranks);
       load(session, folder.run("run"));
       Trained rest;
       train_steps(session, part.options, 5, 10, rest);

@@ -115,8 +115,8 @@ void expect_one_value_each(Executor<Host, T>& run, const std::string& what) {
 TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
   for (const Grid& grid : grids()) {
     const TrainingCase run = distributed(grid.run);
-    Executor<Host, float> single(Host(), run.options, world());
-    Executor<Host, bf16> rounded(Host(), run.options, world());
+    Executor<Host, float> single(Host(), make_plan({run.options, world().size()}), world());
+    Executor<Host, bf16> rounded(Host(), make_plan({run.options, world().size()}), world());
     single.initialise(5);
     rounded.initialise(5);
     Trained unused;
@@ -176,7 +176,7 @@ TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
       std::map<std::string, std::vector<double>> states[2];
       for (const bool sharded : {false, true}) {
         const Options options = sharded ? distributed(run).options : run.options;
-        Executor<Host, float> session(Host(), options, world());
+        Executor<Host, float> session(Host(), make_plan({options, world().size()}), world());
         session.initialise(5);
         Trained unused;
         train_steps(session, options, 0, 1, unused);
@@ -211,7 +211,7 @@ TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
   for (const Grid& grid : grids()) {
     TrainingCase run = distributed(grid.run);
     run.options.optimizer.matrix->numbers["ns_steps"] = 3;
-    Executor<Host, float> session(Host(), run.options, world());
+    Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     std::int64_t matrices = 0;
     for (const auto& tensor : session.tensors()) matrices += tensor.sharded ? 1 : 0;

@@ -35,7 +35,7 @@ TrainingCase traced_case(int tp) {
 // A few updates on all ranks, recorded behind the first.
 struct Recorded {
   Recorded(const TrainingCase& run, int steps)
-      : options(run.options), session(Host(), options, world(), &trace), micros(session.share().count) {
+      : options(run.options), session(Host(), make_plan({options, world().size()}), world(), &trace), micros(session.share().count) {
     session.initialise(5);
     Trained result;
     train_steps(session, options, 0, 1, result);

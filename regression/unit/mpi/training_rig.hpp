@@ -144,7 +144,7 @@ void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int 
 
 template <class T, class Exec = Host>
 Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Exec, T> session(Exec(), run.options, ranks);
+  Executor<Exec, T> session(Exec(), make_plan({run.options, ranks.size()}), ranks);
   session.initialise(5);
   Trained result;
   train_steps(session, run.options, 0, steps, result);

@@ -258,7 +258,7 @@ constexpr double tolerance = 5e-5;
 
 void expect_as_reference(const Rule& rule, const char* what) {
   const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), options_of(rule), *alone);
+  Executor<Host, float> executor(Host(), make_plan({options_of(rule), alone->size()}), *alone);
   executor.initialise(7);
   executor.weights_changed();
   executor.start_at(0);

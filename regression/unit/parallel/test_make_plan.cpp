@@ -198,7 +198,7 @@ TEST(MakePlan, MemoryOfOneRankIsTheModelsOwn) {
     const auto specs = tensor_specs(options.model);
     const std::size_t state = static_cast<std::size_t>(parameter_count(options.model)) * 8;
     const ModelSize size = model_size(options.model, all_layers(options.model), 8, 128, width, false, state);
-    const auto memory = rank_memory(make_plan(options), options, 1);
+    const auto memory = rank_memory(make_plan(options), 1);
     ASSERT_EQ(memory.size(), 1u);
     EXPECT_EQ(memory[0].size.weights, size.weights);
     EXPECT_EQ(memory[0].size.master, size.master);
@@ -215,7 +215,7 @@ TEST(MakePlan, StateIsKeptOnce) {
   Options options = plan_options(small_model(), "adamw", 4);
   options.train.precision = TrainOptions::Precision::bf16;
   std::int64_t elements = 0;
-  for (const RankMemory& memory : rank_memory(make_plan(options), options, 1)) elements += memory.scalar_elements;
+  for (const RankMemory& memory : rank_memory(make_plan(options), 1)) elements += memory.scalar_elements;
   const std::int64_t parameters = parameter_count(options.model);
   EXPECT_GE(elements, parameters);
   EXPECT_LT(elements, parameters + 32 * 40);  // gaps of the buckets
@@ -267,7 +267,7 @@ TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
   ASSERT_EQ(plan.ranks(), 256);
   EXPECT_LE(plan.home_cost.gap(), 1e-3);
   EXPECT_LE(plan.dp_cost.ratio, 1.1);
-  for (const RankMemory& memory : rank_memory(plan, options, 1)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
+  for (const RankMemory& memory : rank_memory(plan, 1)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
 }
 
 TEST(MakePlan, SecondsNeedAMachine) {

@@ -32,7 +32,7 @@ void plan_layers(int layers, int dp, int tp, int pp) {
   Options options = plan_options(model, "muon", dp, tp);
   options.parallel.pp = pp;
   const Plan plan = make_plan(options);
-  ASSERT_EQ(rank_memory(plan, options, 1).size(), static_cast<std::size_t>(plan.ranks()));
+  ASSERT_EQ(rank_memory(plan, 1).size(), static_cast<std::size_t>(plan.ranks()));
 }
 
 TEST(PlanScale, LayersCostTheSameEach) {

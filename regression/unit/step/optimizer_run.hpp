@@ -51,6 +51,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     TrainSetup setup;
     setup.options = Options::read(deck);
     deck.finish();
+    setup.planned = plan_that_fits(setup.options);
     setup.run_dir = (folder_ / run).string();
     setup.deck = deck.dump();
     fs::create_directories(setup.run_dir);

@@ -56,6 +56,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
   deck.add_text(deck_text(precision, linear), "test deck", folder.string());
   TrainSetup setup;
   setup.options = Options::read(deck);
+  setup.planned = plan_that_fits(setup.options);
   deck.finish();
   setup.run_dir = folder.string();
   {
