@@ -71,6 +71,13 @@ std::vector<std::string> shardable_kinds() {
   return names;
 }
 
+RefreshNeeds refresh_needs(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  SESTINA_REQUIRE(kind != nullptr && kind->refresh_needs != nullptr, "optimizer \"{}\" has no refreshes for workers",
+                  options.kind);
+  return kind->refresh_needs(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
+}
+
 MatrixOptions default_options(const MatrixKind& kind) {
   MatrixOptions options;
   options.kind = kind.name;

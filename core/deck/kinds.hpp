@@ -88,6 +88,12 @@ struct UpdateWork {
   double update = 0, refresh = 0;
 };
 
+// What refreshes of a matrix take as jobs of host workers: jobs in flight together, bytes of scratch of the largest on
+// a core of its own, bytes of all their new bases, roots and projectors, and of the orders of their columns.
+struct RefreshNeeds {
+  std::size_t jobs = 0, scratch = 0, results = 0, orders = 0;
+};
+
 // A row of the table: all that the rest of the program knows of an optimizer.
 struct MatrixKind {
   std::string name;                // as in the deck
@@ -101,13 +107,15 @@ struct MatrixKind {
   UpdateWork (*work)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
   // A matrix cut by tensor parallelism can be updated where its shards are (parallel.tp_update = "distributed").
   bool shardable = false;
-  // Its refreshes can be jobs of host workers (core/optimizer/refresh/port.hpp). "release" dialects are not: they are
-  // what was published.
-  bool asynchronous = false;
+  // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone. "release"
+  // dialects are too: they are what was published.
+  RefreshNeeds (*refresh_needs)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
 };
 
 const std::vector<MatrixKind>& matrix_kinds();
 std::vector<std::string> shardable_kinds();
+// Of a kind whose refreshes can be jobs.
+RefreshNeeds refresh_needs(const MatrixOptions&, std::size_t rows, std::size_t cols);
 const MatrixKind* find_matrix_kind(std::string_view name);  // null: no such optimizer
 // Adds a row (core/optimizer/kinds/register_kind.hpp). Throws Error(internal) for a name that is taken or is none a
 // deck can hold, and for a kind without state function.

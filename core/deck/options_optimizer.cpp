@@ -36,7 +36,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key beside mode = \"inline\"");
     return;
   }
-  if (!kind.asynchronous)
+  if (kind.refresh_needs == nullptr)
     deck.error(mode, "kind = \"" + kind.name + "\" has no refresh that a worker could compute", "inline");
   const auto dialect = matrix.words.find("dialect");
   if (dialect != matrix.words.end() && dialect->second == "release")
@@ -66,7 +66,7 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
     return refuse(deck, power, "needs optimizer.refresh.budget = \"stage-aware\" or \"reversed\"", "no such key");
   refresh.budget_power = deck.number(power, refresh.budget_power, not_negative);
   const auto dialect = matrix.words.find("dialect");
-  if (!kind.asynchronous)
+  if (kind.refresh_needs == nullptr)
     deck.error(budget, "kind = \"" + kind.name + "\" has no refresh whose cost could be shared out", "uniform");
   else if (dialect != matrix.words.end() && dialect->second == "release")
     deck.error(budget, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "uniform");

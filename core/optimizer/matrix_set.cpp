@@ -208,9 +208,10 @@ class LanedSet : public MatrixSet<Exec> {
     if (!is_host<Space>)
       fail(ExitCode::bad_deck, "optimizer.refresh.mode: \"async\" needs run.space = \"host\" in this version");
     RefreshNeeds all;
-    for (const auto& optimizer : optimizers_) {
-      const RefreshNeeds needs = optimizer->refresh_needs();
-      all = {all.jobs + needs.jobs, std::max(all.scratch, needs.scratch)};
+    for (const OwnedMatrix<Space>& matrix : matrices_) {
+      const RefreshNeeds needs = refresh_needs(setting.options, matrix.rows(), matrix.cols());
+      all.jobs += needs.jobs;
+      all.scratch = std::max(all.scratch, needs.scratch);
     }
     worker_count_ = setting.workers.workers;
     workers_ = std::make_unique<RefreshWorkers>(setting.workers, all.scratch, all.jobs, setting.deterministic);

@@ -130,14 +130,30 @@ class UpdateScratch {
 struct MatrixBytes {
   ByShape<std::size_t> state, scratch;
   ByShape<PagedBytes> paged;
+  ByShape<RefreshNeeds> jobs;
 };
+
+// Of all parts of a matrix, where its refreshes are jobs.
+RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer) {
+  if (optimizer.refresh_workers() == 0) return {};
+  RefreshNeeds sum;
+  for (const MatrixPart& part : matrix_parts(spec, optimizer)) {
+    const RefreshNeeds needs =
+        refresh_needs(*optimizer.matrix, static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols));
+    sum.scratch = std::max(sum.scratch, needs.scratch);
+    sum.results += optimizer.matrix->paged ? 0 : needs.results;  // PagedBytes has them
+    sum.orders += needs.orders;
+  }
+  return sum;
+}
 
 MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
   return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
             const MatrixPart part = matrix_parts(spec, optimizer).front();
             return host_scratch_bytes(*optimizer.matrix, part.rows, part.cols);
           }),
-          ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); })};
+          ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); }),
+          ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};
 }
 
 // What lanes and workers take, or what the deck allows.
@@ -154,6 +170,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   UpdateScratch scratch(s, known.scratch);
   std::size_t arena = 0;
   PagedBytes largest;
+  std::size_t job = 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
     memory.size.optimizer += bytes;
     memory.size.parameters += elements;
@@ -180,6 +197,9 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       const TensorSpec& kept = homed ? whole : local;
       add_state(known.state.of(kept), kept.elements(), elements_of(kept));
       scratch.add(kept);
+      const RefreshNeeds jobs = known.jobs.of(kept);
+      memory.size.optimizer += jobs.results + jobs.orders;
+      job = std::max(job, jobs.scratch);
       const PagedBytes paged = known.paged.of(kept);
       memory.size.optimizer -= paged.state;
       memory.nvme += paged.store;
@@ -191,7 +211,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
   const int lanes = scratch.lanes();
-  memory.size.workspace += scratch.total(lanes);
+  memory.size.workspace += scratch.total(lanes) + at(o.optimizer.refresh_workers()) * job;
   if (memory.nvme > 0)
     memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, lanes, o.optimizer)) +
                              store_buffer_bytes(o.optimizer.refresh.queue_depth);

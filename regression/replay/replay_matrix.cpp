@@ -98,7 +98,7 @@ class Run {
   // Stale refreshes go to workers, where the memory is theirs too.
   void start_workers() {
     if (!is_host<Space> || options_.refresh_staleness == 0) return;
-    const RefreshNeeds needs = optimizer_->refresh_needs();
+    const RefreshNeeds needs = refresh_needs(options_, weight_.extent(0), weight_.extent(1));
     workers_ = std::make_unique<RefreshWorkers>(WorkerPool::Setting{.workers = 2}, needs.scratch, needs.jobs, false);
     lane_.workers = workers_.get();
   }

@@ -4,6 +4,8 @@
 #include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
+
+RefreshNeeds basis_rotation_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 namespace {
 
 Sides rotated_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
@@ -22,7 +24,7 @@ MatrixKind basis_rotation_kind() {
   kind.name = "basis-rotation";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
-  kind.asynchronous = true;
+  kind.refresh_needs = basis_rotation_needs;
   kind.keys = {
       number_key("beta1", 0.9, rate),
       number_key("beta2", 0.999, rate),

@@ -4,9 +4,11 @@
 
 namespace sestina {
 
+RefreshNeeds galore_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+
 MatrixKind galore_kind() {
   MatrixKind kind = low_rank_kind("galore", 0.25, "svd");
-  kind.asynchronous = true;
+  kind.refresh_needs = galore_needs;
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
     add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});

@@ -4,6 +4,8 @@
 #include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
+
+RefreshNeeds kl_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 namespace {
 
 std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
@@ -25,7 +27,7 @@ MatrixKind kl_kind(std::string name) {
   kind.name = std::move(name);
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
-  kind.asynchronous = true;
+  kind.refresh_needs = kl_needs;
   kind.keys = {
       number_key("beta1", 0.9, rate),
       eps_key("eps", 1e-8),

@@ -87,10 +87,6 @@ struct RefreshAges {
     count += other.count;
   }
 };
-// Of one matrix: jobs that may be in flight together, and bytes of scratch that one takes on a core of its own.
-struct RefreshNeeds {
-  std::size_t jobs = 0, scratch = 0;
-};
 
 template <class Space>
 class MatrixOptimizer {
@@ -101,7 +97,6 @@ class MatrixOptimizer {
   virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual MatrixState<Space>& state() = 0;
   virtual RefreshAges ages() const { return {}; }
-  virtual RefreshNeeds refresh_needs() const { return {}; }
 };
 
 // What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.

@@ -5,6 +5,8 @@
 #include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
+
+RefreshNeeds shampoo_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 namespace {
 
 // Beginnings of the pieces of `size` of at most `most`.
@@ -104,7 +106,7 @@ MatrixKind shampoo_kind() {
       .state = shampoo_state,
       .stated_flops = stated_roots,
       .work = shampoo_work,
-      .asynchronous = true};
+      .refresh_needs = shampoo_needs};
 }
 
 }  // namespace sestina

@@ -3,6 +3,8 @@
 #include "core/optimizer/kinds/work.hpp"
 
 namespace sestina {
+
+RefreshNeeds soap_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 namespace {
 
 Sides soap_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
@@ -28,7 +30,7 @@ MatrixKind soap_kind() {
   kind.name = "soap";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
-  kind.asynchronous = true;
+  kind.refresh_needs = soap_needs;
   kind.keys = {
       number_key("beta1", 0.95, rate),
       number_key("beta2", 0.95, rate),

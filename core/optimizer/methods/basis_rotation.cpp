@@ -20,6 +20,11 @@ RotatedAdamRule rule_of(const MatrixOptions& options, std::size_t rows, std::siz
 
 }  // namespace
 
+RefreshNeeds basis_rotation_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const RotatedAdamRule rule = rule_of(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+  return RotatedAdam<Serial>::refresh_needs(options, rule, rows, cols);
+}
+
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
                                                             const MatrixShape& shape) {

@@ -38,9 +38,6 @@ class GaLore : public MatrixOptimizer<Space> {
 
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
-  RefreshNeeds refresh_needs() const override {
-    return {port_.sides(), leading_vectors_bytes<Serial>(shape_.rows, shape_.cols, low_.right)};
-  }
 
  private:
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
@@ -69,6 +66,14 @@ template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_galore(const Space& exec, const MatrixOptions& options,
                                                     const MatrixShape& shape) {
   return std::make_unique<GaLore<Space>>(exec, options, shape);
+}
+
+RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const LowRank low = low_rank_of(options, rows, cols);
+  const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
+  return {.jobs = 1,
+          .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
+          .results = (low.right ? n : m) * static_cast<std::size_t>(low.rank) * sizeof(float)};
 }
 
 template <class Space>

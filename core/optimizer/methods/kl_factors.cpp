@@ -117,6 +117,10 @@ void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>
   sides_.refresh(lane, rule_.refresh, point, {second_moment, left_values_, right_values_});
 }
 
+RefreshNeeds kl_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  return two_sided_needs({}, KlRule::read(options).refresh.method, rows, cols);
+}
+
 template <class Space>
 std::size_t kl_scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   using W = Workspace<Space>;

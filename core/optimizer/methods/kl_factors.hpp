@@ -47,7 +47,6 @@ class KlFactors {
                   Matrix<float, Space> half, Matrix<float, Space> rotated);
   // The refresh point of an update; second_moment may be (0, 0).
   void refresh(Lane<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
-  RefreshNeeds refresh_needs() const { return sides_.refresh_needs(rule_.refresh); }
 
  private:
   KlRule rule_;
@@ -69,7 +68,6 @@ class KlMethod : public MatrixOptimizer<Space> {
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
   MatrixState<Space>& state() final { return state_; }
   RefreshAges ages() const final { return factors_.sides().ages(); }
-  RefreshNeeds refresh_needs() const final { return factors_.refresh_needs(); }
 
  protected:
   // Moves the weight, and has factors_ take in the gradient. half and rotated (m, n) may be used up.

@@ -139,6 +139,13 @@ std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, cons
   return std::max({update, refresh, first_bases_bytes<Space>(sides, rows, cols)});
 }
 
+template <class Space>
+RefreshNeeds RotatedAdam<Space>::refresh_needs(const MatrixOptions& options, const RotatedAdamRule& rule,
+                                               std::int64_t rows, std::int64_t cols) {
+  const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
+  return two_sided_needs(sides_with_bases(fields_of(options, m, n)), rule.refresh.method, rows, cols);
+}
+
 #define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_ROTATED_ADAM)
 

@@ -31,9 +31,9 @@ class RotatedAdam : public MatrixOptimizer<Space> {
 
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
   static std::size_t scratch_bytes(const MatrixOptions&, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
+  static RefreshNeeds refresh_needs(const MatrixOptions&, const RotatedAdamRule&, std::int64_t rows, std::int64_t cols);
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return sides_.ages(); }
-  RefreshNeeds refresh_needs() const override { return sides_.refresh_needs(rule_.refresh); }
 
  private:
   bool start(Lane<Space>&, Matrix<const float, Space> gradient);

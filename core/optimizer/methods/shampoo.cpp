@@ -191,12 +191,6 @@ class Shampoo final : public MatrixOptimizer<Space> {
 
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
-  RefreshNeeds refresh_needs() const override {
-    RefreshNeeds needs{.jobs = port_.sides()};
-    for (const Side<Space>& s : sides_)
-      needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(rule_.root, s.size()));
-    return needs;
-  }
 
  private:
   struct Direction {
@@ -331,6 +325,23 @@ template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_shampoo(const Space& exec, const MatrixOptions& options,
                                                      const MatrixShape& shape) {
   return std::make_unique<Shampoo<Space>>(exec, options, shape);
+}
+
+RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const ShampooLayout layout = shampoo_layout(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+  const RefreshMethod root = ShampooRule(options).root;
+  const std::size_t results = root == RefreshMethod::inverse_root_qr ? 2 : 1;  // a root, and the basis that it is in
+  RefreshNeeds needs;
+  const auto add = [&](std::size_t d) {
+    ++needs.jobs;
+    needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(root, d));
+    needs.results += results * d * d * sizeof(float);
+  };
+  for (const ShampooBlock& block : layout.blocks) {
+    add(block.rows);
+    if (!layout.is_vector) add(block.cols);
+  }
+  return needs;
 }
 
 template <class Space>

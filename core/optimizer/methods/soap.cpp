@@ -22,6 +22,10 @@ RotatedAdamRule rule_of(const MatrixOptions& options) {
 
 }  // namespace
 
+RefreshNeeds soap_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  return RotatedAdam<Serial>::refresh_needs(options, rule_of(options), rows, cols);
+}
+
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_soap(const Space& exec, const MatrixOptions& options,
                                                   const MatrixShape& shape) {

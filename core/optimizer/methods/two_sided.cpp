@@ -122,12 +122,17 @@ bool TwoSided<Space>::refresh(Lane<Space>& lane, const RefreshRule& rule, const 
   return true;
 }
 
-template <class Space>
-RefreshNeeds TwoSided<Space>::refresh_needs(const RefreshRule& rule) const {
-  RefreshNeeds needs{.jobs = port_.sides()};
-  for (const Side<Space>* side : {&left, &right})
-    if (side->on())
-      needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(rule.method, side->basis.extent(0)));
+RefreshNeeds two_sided_needs(Sides sides, RefreshMethod method, std::int64_t rows, std::int64_t cols) {
+  RefreshNeeds needs;
+  const auto add = [&](std::int64_t side) {
+    const auto d = static_cast<std::size_t>(side);
+    ++needs.jobs;
+    needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(method, d));
+    needs.results += d * d * sizeof(float);
+    needs.orders += d * sizeof(std::int32_t);
+  };
+  if (sides.left) add(rows);
+  if (sides.right) add(cols);
   return needs;
 }
 

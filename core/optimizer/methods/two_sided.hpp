@@ -72,7 +72,6 @@ class TwoSided {
   // Bases of update t that came by another way.
   void renew(std::int64_t t) { port_.renew(t); }
   RefreshAges ages() const { return port_.ages(); }
-  RefreshNeeds refresh_needs(const RefreshRule&) const;
 
  private:
   struct Moved;
@@ -83,6 +82,9 @@ class TwoSided {
   std::size_t rows_, cols_;
   RefreshPort<Space> port_;
 };
+
+// Of matrices with bases on these sides, each refreshed by a job.
+RefreshNeeds two_sided_needs(Sides, RefreshMethod, std::int64_t rows, std::int64_t cols);
 
 // Scratch of first_bases() and of refresh() of a matrix with bases on these sides.
 template <class Space>

@@ -50,7 +50,6 @@ class RefreshPort {
   void renew(std::int64_t t);
 
   RefreshAges ages() const;
-  std::size_t sides() const { return sides_.size(); }
 
  private:
   struct SideState {

@@ -38,7 +38,7 @@ struct AsyncRig : MatrixRig<Space> {
       : MatrixRig<Space>(kind.name, 12, 8, kind.numbers, kind.words, every, "w", 0, staleness, eager) {}
 
   void start(const WorkerPool::Setting& setting) {
-    const RefreshNeeds needs = this->optimizer->refresh_needs();
+    const RefreshNeeds needs = refresh_needs(this->options, 12, 8);
     workers = std::make_unique<RefreshWorkers>(setting, needs.scratch, needs.jobs, true);
     this->lane.workers = workers.get();
   }
@@ -212,7 +212,7 @@ TYPED_TEST(EagerRefresh, NeverExceedsSWithAnyDelays) {
                  }
                  std::this_thread::sleep_for(std::chrono::microseconds(delay));
                }});
-    const std::size_t sides = rig.optimizer->refresh_needs().jobs;
+    const std::size_t sides = refresh_needs(rig.options, 12, 8).jobs;
     for (unsigned t = 0; t < 40; ++t) {
       rig.step(gradient_at(12, 8, t));
       const std::int64_t updates = rig.counter("updates");

@@ -96,7 +96,7 @@ class Paged {
 TEST(PagedState, EveryKindHasTheSameBits) {
   for (const Kind& kind : kinds)
     for (const std::int64_t staleness : {0, 3}) {
-      if (staleness > 0 && !find_matrix_kind(kind.name)->asynchronous) continue;
+      if (staleness > 0 && find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
       for (const auto [lanes, workers] : {std::pair(1, 1), std::pair(2, 3)}) {
         Paged plain(kind, staleness, false, lanes, workers), paged(kind, staleness, true, lanes, workers);
         for (std::int64_t t = 1; t <= 14; ++t) {
@@ -114,7 +114,7 @@ TEST(PagedState, EveryKindHasTheSameBits) {
 TEST(PagedState, ThePlanKnowsItsBytes) {
   for (const Kind& kind : kinds)
     for (const std::int64_t staleness : {0, 3}) {
-      if (staleness > 0 && !find_matrix_kind(kind.name)->asynchronous) continue;
+      if (staleness > 0 && find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
       OptimizerOptions options;
       options.kind = kind.name;
       options.matrix = options_of(kind, staleness, true);

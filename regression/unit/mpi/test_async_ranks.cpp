@@ -17,7 +17,7 @@ TrainingCase late(TrainingCase run, int workers) {
 std::vector<std::string> asynchronous_kinds() {
   std::vector<std::string> names;
   for (const std::string& kind : kind_names())
-    if (find_matrix_kind(kind)->asynchronous) names.push_back(kind);
+    if (find_matrix_kind(kind)->refresh_needs != nullptr) names.push_back(kind);
   return names;
 }
 

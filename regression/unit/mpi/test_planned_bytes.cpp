@@ -36,22 +36,35 @@ class Ledger {
 
   // By kind of RankMemory; a label that belongs to none is a kind of its own, which no plan knows.
   Bytes by_kind() const {
-    static const std::map<std::string, std::string> kind_of = {
-        {"weights", "weights"},         {"frozen", "weights"},
-        {"master", "master"},           {"gradient", "gradients"},
-        {"gradient_tree", "gradients"}, {"momentum", "optimizer"},
-        {"second_moment", "optimizer"}, {"matrix_state", "optimizer"},
-        {"activations", "activations"}, {"kept_gradients", "activations"},
-        {"batch", "activations"},       {"workspace", "workspace"},
-        {"cosine", "workspace"},        {"sine", "workspace"},
-        {"squares", "workspace"},       {"weight_versions", "stash"},
-        {"vector_versions", "stash"},   {"link", "stash"},
-        {"velocity", "stash"},          {"received", "exchanges"},
-        {"group", "exchanges"},         {"whole_gradients", "exchanges"},
-        {"whole_weights", "exchanges"}};
+    static const std::map<std::string, std::string> kind_of = {{"weights", "weights"},
+                                                               {"frozen", "weights"},
+                                                               {"master", "master"},
+                                                               {"gradient", "gradients"},
+                                                               {"gradient_tree", "gradients"},
+                                                               {"momentum", "optimizer"},
+                                                               {"new_basis", "optimizer"},
+                                                               {"new_root", "optimizer"},
+                                                               {"new_order", "optimizer"},
+                                                               {"second_moment", "optimizer"},
+                                                               {"matrix_state", "optimizer"},
+                                                               {"activations", "activations"},
+                                                               {"kept_gradients", "activations"},
+                                                               {"batch", "activations"},
+                                                               {"workspace", "workspace"},
+                                                               {"cosine", "workspace"},
+                                                               {"sine", "workspace"},
+                                                               {"squares", "workspace"},
+                                                               {"weight_versions", "stash"},
+                                                               {"vector_versions", "stash"},
+                                                               {"link", "stash"},
+                                                               {"velocity", "stash"},
+                                                               {"received", "exchanges"},
+                                                               {"group", "exchanges"},
+                                                               {"whole_gradients", "exchanges"},
+                                                               {"whole_weights", "exchanges"}};
     Bytes kinds;
     for (const auto& [label, bytes] : live()) {
-      const std::string name = label.substr(label.rfind(':') + 1);
+      const std::string words = label.substr(label.rfind("::") + 2), name = words.substr(0, words.find(' '));
       const auto kind = kind_of.find(name);
       kinds[kind == kind_of.end() ? label : kind->second] += bytes;
     }
@@ -137,6 +150,19 @@ TEST(PlannedBytes, OfEveryOptimizerOnEveryGrid) {
   for (const std::string& kind : every_kind())
     for (const int tp : {1, 2})
       if (world().size() % tp == 0) largest.add(compare(grid_case(kind, tp), fmt::format("{}, tp {}", kind, tp)));
+}
+
+TEST(PlannedBytes, OfRefreshWorkers) {
+  Largest largest;
+  for (const std::string& kind : every_kind()) {
+    const MatrixKind* row = find_matrix_kind(kind);
+    if (row == nullptr || row->refresh_needs == nullptr) continue;
+    TrainingCase run = grid_case(kind, world().size() % 2 == 0 ? 2 : 1);
+    run.options.optimizer.refresh.asynchronous = true;
+    run.options.optimizer.refresh.workers = 2;
+    run.options.optimizer.matrix->refresh_staleness = 2;
+    largest.add(compare(run, kind + " with two workers"));
+  }
 }
 
 TEST(PlannedBytes, OfEveryTpUpdate) {

@@ -11,7 +11,7 @@ namespace {
 std::vector<std::string> asynchronous_kinds() {
   std::vector<std::string> names;
   for (const std::string& name : kind_names())
-    if (find_matrix_kind(name)->asynchronous) names.push_back(name);
+    if (find_matrix_kind(name)->refresh_needs != nullptr) names.push_back(name);
   return names;
 }
 
