@@ -71,6 +71,8 @@ Executor<Exec, T>::Executor(const Exec& exec, const Options& options, const Pass
     make_stage(stage, training);
   }
   norms_.resize(at(lag()));
+  delays_.updates.resize(at(parallel.pp));
+  delays_.drift.resize(at(parallel.pp));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;

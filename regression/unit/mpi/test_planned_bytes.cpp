@@ -36,19 +36,30 @@ class Ledger {
 
   // By kind of RankMemory; a label that belongs to none is a kind of its own, which no plan knows.
   Bytes by_kind() const {
-    static const std::map<std::string, std::string> kind_of = {
-        {"weights", "weights"},         {"frozen", "weights"},
-        {"master", "master"},           {"gradient", "gradients"},
-        {"gradient_tree", "gradients"}, {"momentum", "optimizer"},
-        {"second_moment", "optimizer"}, {"matrix_state", "optimizer"},
-        {"activations", "activations"}, {"kept_gradients", "activations"},
-        {"batch", "activations"},       {"workspace", "workspace"},
-        {"cosine", "workspace"},        {"sine", "workspace"},
-        {"squares", "workspace"},       {"weight_versions", "stash"},
-        {"vector_versions", "stash"},   {"link", "stash"},
-        {"velocity", "stash"},          {"received", "exchanges"},
-        {"group", "exchanges"},         {"whole_gradients", "exchanges"},
-        {"whole_weights", "exchanges"}};
+    static const std::map<std::string, std::string> kind_of = {{"weights", "weights"},
+                                                               {"frozen", "weights"},
+                                                               {"master", "master"},
+                                                               {"gradient", "gradients"},
+                                                               {"gradient_tree", "gradients"},
+                                                               {"momentum", "optimizer"},
+                                                               {"second_moment", "optimizer"},
+                                                               {"matrix_state", "optimizer"},
+                                                               {"activations", "activations"},
+                                                               {"kept_gradients", "activations"},
+                                                               {"batch", "activations"},
+                                                               {"workspace", "workspace"},
+                                                               {"cosine", "workspace"},
+                                                               {"sine", "workspace"},
+                                                               {"squares", "workspace"},
+                                                               {"weight_versions", "stash"},
+                                                               {"vector_versions", "stash"},
+                                                               {"link", "stash"},
+                                                               {"velocity", "stash"},
+                                                               {"drift", "stash"},
+                                                               {"received", "exchanges"},
+                                                               {"group", "exchanges"},
+                                                               {"whole_gradients", "exchanges"},
+                                                               {"whole_weights", "exchanges"}};
     Bytes kinds;
     for (const auto& [label, bytes] : live()) {
       const std::string name = label.substr(label.rfind(':') + 1);
