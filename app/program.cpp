@@ -27,6 +27,7 @@ int run(const TrainArguments& a) { return run_train(a); }
 int run(const PlanArguments& a) { return run_plan(a); }
 int run(const EvalArguments& a) { return run_eval(a); }
 int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
+int run(const HessianArguments& a) { return alone("diagnose hessian", run_diagnose_hessian, a); }
 int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
 int run(const DataTrainTokenizerArguments& a) { return alone("data train-tokenizer", run_data_train_tokenizer, a); }
 int run(const DataInspectArguments& a) { return run_data_inspect(a); }

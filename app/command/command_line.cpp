@@ -27,6 +27,7 @@ class Parser {
     add_plan();
     add_eval();
     add_generate();
+    add_diagnose();
     add_data();
     add_checkpoint();
     add_report();
@@ -71,6 +72,7 @@ class Parser {
   void add_plan();
   void add_eval();
   void add_generate();
+  void add_diagnose();
   void add_data();
   void add_checkpoint();
   void add_report();
@@ -212,6 +214,22 @@ void Parser::add_generate() {
     if (a->checkpoint.empty() && a->hf.empty())
       fail(ExitCode::usage, "sestina generate: no model: give -r CHECKPOINT or --hf DIR");
     finish_prompts(*a);
+    a->kokkos = kokkos_;
+  });
+}
+
+void Parser::add_diagnose() {
+  App* diagnose = root_.add_subcommand("diagnose", "what a model's loss looks like around its weights");
+  diagnose->require_subcommand(1);
+  App* app = nullptr;
+  auto a = verb<HessianArguments>(*diagnose, "hessian", "(1,1)-norm in original and in rotated coordinates", app);
+  add_deck(app, a->deck);
+  app->add_option("-r,--resume", a->checkpoint,
+                  "checkpoint folder, or a run directory (its newest complete checkpoint)");
+  add_hessian_options(*app, *a);
+  add_json(app, a->json);
+  app->parse_complete_callback([this, a] {
+    if (a->checkpoint.empty()) fail(ExitCode::usage, "sestina diagnose hessian: no model: give -r CHECKPOINT");
     a->kokkos = kokkos_;
   });
 }

@@ -15,8 +15,8 @@ struct BenchKernelsArguments : BenchArguments {};
 
 using Command =
     std::variant<ShowText, InitArguments, TrainArguments, PlanArguments, EvalArguments, GenerateArguments,
-                 DataTokenizeArguments, DataTrainTokenizerArguments, DataInspectArguments, DataVerifyArguments,
-                 CheckpointListArguments, CheckpointVerifyArguments, CheckpointExportArguments,
+                 HessianArguments, DataTokenizeArguments, DataTrainTokenizerArguments, DataInspectArguments,
+                 DataVerifyArguments, CheckpointListArguments, CheckpointVerifyArguments, CheckpointExportArguments,
                  CheckpointConvertArguments, CheckpointImportArguments, ReportArguments, BenchStepArguments,
                  BenchKernelsArguments, BenchOptimizerArguments, BenchIoArguments, InfoArguments>;
 

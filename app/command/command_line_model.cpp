@@ -14,6 +14,20 @@ void add_eval_options(CLI::App& app, EvalArguments& a) {
       "  sestina eval --hf DIR --choices questions.jsonl");
 }
 
+void add_hessian_options(CLI::App& app, HessianArguments& a) {
+  app.add_option("--vectors", a.vectors, "Cauchy vectors; rows are within about pi / (2 sqrt(vectors))")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--seed", a.seed, "seed of the vectors");
+  app.footer(
+      "Two gradients in double for each vector, of the first metrics.eval_batches micro-batches of the validation "
+      "data\n"
+      "(of the training data where none are held back). Rotated: in the bases that the optimizer left in the\n"
+      "checkpoint.\n"
+      "Examples:\n"
+      "  sestina diagnose hessian -r runs/tiny_soap\n"
+      "  sestina diagnose hessian -r runs/tiny_basis_rotation metrics.eval_batches=4 --vectors 200 --json");
+}
+
 void add_generate_options(CLI::App& app, GenerateArguments& a) {
   const auto add_prompt = [&](const char* option, bool file, const char* what) {
     app.add_option_function<std::string>(

@@ -8,6 +8,7 @@ namespace sestina {
 
 // The arguments must outlive the parser.
 void add_eval_options(CLI::App&, EvalArguments&);
+void add_hessian_options(CLI::App&, HessianArguments&);
 void add_generate_options(CLI::App&, GenerateArguments&);
 // Takes "-" from among the overrides as the prompt on standard input. Error(usage) without a prompt.
 void finish_prompts(GenerateArguments&);

@@ -30,6 +30,8 @@ constexpr Example examples[] = {
      "sestina eval -r runs/mine\nmpirun -n 4 sestina eval -r runs/mine parallel.tp=2\n"
      "sestina eval --hf folder 'data.validation=[{path=\"held_out.jsonl\"}]'"},
     {"generate", "sestina generate -r runs/mine --prompt \"Once upon a time\" --temperature 0.7"},
+    {"diagnose", "sestina diagnose hessian -r runs/mine"},
+    {"diagnose hessian", "sestina diagnose hessian -r runs/mine -i deck.toml --vectors 100 --json"},
     {"data", "sestina data train-tokenizer corpus.jsonl -o tokenizer.json --vocab-size 32000"},
     {"data tokenize", "sestina data tokenize corpus.jsonl.zst --tokenizer tokenizer.json -o tokens"},
     {"data train-tokenizer", "sestina data train-tokenizer texts/ -o tokenizer.json --vocab-size 4096"},

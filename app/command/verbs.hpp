@@ -50,6 +50,15 @@ struct EvalArguments {
   std::vector<std::string> kokkos;
 };
 
+struct HessianArguments {
+  DeckArguments deck;  // may be empty: the checkpoint's own
+  std::string checkpoint;
+  int vectors = 50;  // Cauchy vectors
+  std::uint64_t seed = 1;
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
 struct GenerateArguments {
   DeckArguments deck;          // may be empty: the checkpoint's own
   std::string checkpoint, hf;  // exactly one is set
@@ -168,6 +177,7 @@ int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&);
 int run_generate(const GenerateArguments&);
+int run_diagnose_hessian(const HessianArguments&);
 int run_data_tokenize(const DataTokenizeArguments&);
 int run_data_train_tokenizer(const DataTrainTokenizerArguments&);
 int run_data_inspect(const DataInspectArguments&);

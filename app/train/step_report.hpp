@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "io/report/metrics.hpp"
@@ -97,9 +98,10 @@ class StepReport {
   };
   StepReport(const Setting&, Metrics&);
 
-  // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
+  // One completed update; staleness, drift: as in TrainLine. Writes the metrics line always, the log line every `every`
+  // updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-            const RankStep&);
+            const RankStep&, std::span<const double> staleness = {}, std::span<const double> drift = {});
   void clear_bar();  // before anything else is printed
 
  private:

@@ -225,7 +225,11 @@ void Trainer<Exec, T>::report(std::int64_t step, double norm, const RankStep& al
                                              static_cast<std::uint64_t>(options_.train.global_batch) *
                                              static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, all.seconds.back());
-  report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all);
+  std::span<const double> staleness, drift;
+  if (asynchronous()) staleness = executor_.delays().updates;
+  if (asynchronous() && step % options_.metrics.every == 0) drift = executor_.delays().drift;
+  report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all, staleness,
+               drift);
 }
 
 static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));

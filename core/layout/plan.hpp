@@ -23,7 +23,8 @@ struct PlanInput {
   int sequence_length = 1;
   bool deterministic = false, mask_documents = false;
   std::uint64_t seed = 1;
-  int pipeline_ranks = 0;  // on which the stages lie, 0 = one stage on each
+  std::int64_t metrics_every = 10;  // updates: an asynchronous stage measures how far its weights moved in one of them
+  int pipeline_ranks = 0;           // on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -36,6 +37,7 @@ struct PlanInput {
         deterministic(options.run.deterministic),
         mask_documents(options.data.mask_documents),
         seed(options.run.seed),
+        metrics_every(options.metrics.every),
         pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {}
 };
 

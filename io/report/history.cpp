@@ -104,6 +104,8 @@ double largest(const json& value) {
 void add_train(RunHistory& history, const json& line) {
   const std::size_t at = history.train.size();
   history.train.push_back(train_line(line));
+  if (line.contains("drift"))
+    history.stages.push_back({history.train.back().step, numbers(line, "staleness"), numbers(line, "drift")});
   for (const auto& [key, value] : line.items()) {
     if (train_keys.contains(key) || !(value.is_number() || value.is_array())) continue;
     auto& values = history.more[key];
@@ -148,6 +150,7 @@ void rewind(RunHistory& history, std::int64_t step) {
   for (auto& [name, values] : history.more) values.resize(std::min(values.size(), train.size()));
   drop_after(history.validation, step);
   drop_after(history.loads, step);
+  drop_after(history.stages, step);
   TensorHistory& tensors = history.tensors;
   while (!tensors.steps.empty() && tensors.steps.back() > step) {
     tensors.steps.pop_back();

@@ -41,6 +41,10 @@ struct RunHistory {
     std::int64_t step;
     std::vector<double> optimizer_s, planned;  // by rank
   };
+  struct Stages {
+    std::int64_t step;
+    std::vector<double> staleness, drift;  // by stage of an asynchronous pipeline
+  };
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // of the newest `run` line: key and value as text
   std::vector<TrainLine> train;
@@ -50,6 +54,7 @@ struct RunHistory {
   std::vector<Checkpoint> checkpoints;
   std::vector<Note> notes;
   std::vector<Loads> loads;
+  std::vector<Stages> stages;
   TensorHistory tensors;
   std::size_t bad_lines = 0;  // could not be parsed: a cut last line
   bool diverged = false;      // ended so, and was not resumed since

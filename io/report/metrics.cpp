@@ -38,6 +38,15 @@ class JsonLine {
     }
   }
   void number(std::string_view name, std::optional<double> value) { number(name, value.value_or(std::nan(""))); }
+  void numbers(std::string_view name, std::span<const double> values) {
+    key(name);
+    append("[");
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i > 0) append(",");
+      bare(values[i]);
+    }
+    append("]");
+  }
   void integer(std::string_view name, std::int64_t value) {
     key(name), fmt::format_to(std::back_inserter(text_), "{}", value);
   }
@@ -150,6 +159,8 @@ void Metrics::train(const TrainLine& t) {
   line.number("tflops", t.tflops);
   line.number("mfu", t.mfu);
   line.number("energy_j", t.energy_j);
+  if (!t.staleness.empty()) line.numbers("staleness", t.staleness);
+  if (!t.drift.empty()) line.numbers("drift", t.drift);
   state_->finish();
   if (!state_->events) return;
   TensorBoardFile& events = *state_->events;
@@ -242,12 +253,7 @@ void Metrics::loads(std::int64_t step, const std::vector<double>& optimizer_s,
   if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("loads", step);
-  line.key("optimizer_s");
-  for (std::size_t i = 0; i < optimizer_s.size(); ++i) {
-    line.append(i == 0 ? "[" : ",");
-    line.bare(optimizer_s[i]);
-  }
-  line.append(optimizer_s.empty() ? "[]" : "]");
+  line.numbers("optimizer_s", optimizer_s);
   line.key("planned");
   line.append(fmt::format("[{}]", fmt::join(planned, ",")));
   state_->finish();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct TrainLine {
   std::uint64_t memory_peak_bytes = 0;
   double tflops = 0;
   std::optional<double> mfu, energy_j;
+  // Of an asynchronous pipeline, by stage: updates between the weights that the gradient is of and those that it
+  // updates, and how far the weights moved meanwhile, relative to them (NaN: not known). Empty: no such key.
+  std::span<const double> staleness = {}, drift = {};
 };
 
 // What a start of a run was made of: the first line of each start.

@@ -106,6 +106,16 @@ void loads(Json& json, const RunHistory& run) {
   json.close('}');
 }
 
+void stages(Json& json, const RunHistory& run) {
+  if (run.stages.empty()) return;
+  const auto& newest = run.stages.back();
+  json.key("stages"), json.open('{');
+  json.key("step"), json.value(static_cast<double>(newest.step), exact);
+  json.key("staleness"), json.values(newest.staleness);
+  json.key("drift"), json.values(newest.drift);
+  json.close('}');
+}
+
 void tensors(Json& json, const TensorHistory& tensors) {
   if (tensors.steps.empty() || tensors.names.empty()) return;
   const std::size_t steps =
@@ -139,6 +149,7 @@ std::string page_data(const std::vector<ReportRun>& runs, const ReportSetting& s
     validation(json, run.history);
     resumes(json, run.history);
     loads(json, run.history);
+    stages(json, run.history);
     tensors(json, run.history.tensors);
     json.close('}');
   }

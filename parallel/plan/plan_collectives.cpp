@@ -103,7 +103,7 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
-    const std::int64_t numbers = parallel.pp + 2 + RunMessages::votes + RunMessages::times;
+    const std::int64_t numbers = StepNumbers{parallel.pp}.count() + RunMessages::votes + RunMessages::times;
     tally.add("all_gather", "all", "numbers of a step", 1, numbers * f64 * parallel.ranks());
     return;
   }

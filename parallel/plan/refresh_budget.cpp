@@ -35,13 +35,17 @@ std::vector<double> real_shares(const std::vector<double>& cost, const std::vect
   return share;
 }
 
-// What a refresh of all matrices of a stage costs, up to a factor: rows^3 + cols^3 of each.
+// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to a
+// factor, rows^3 + cols^3 of each.
 double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
+  const MatrixKind* kind = find_matrix_kind(optimizer.kind);
+  const auto cube = [](std::int64_t side) { return std::pow(static_cast<double>(side), 3); };
   double sum = 0;
   for (const TensorSpec& spec : stage.specs) {
     if (!is_matrix_optimized(spec, optimizer)) continue;
     for (const MatrixPart& part : matrix_parts(spec, optimizer))
-      sum += std::pow(static_cast<double>(part.rows), 3) + std::pow(static_cast<double>(part.cols), 3);
+      sum += kind && kind->work ? kind->work(*optimizer.matrix, part.rows, part.cols).refresh
+                                : cube(part.rows) + cube(part.cols);
   }
   return sum;
 }

@@ -23,6 +23,12 @@ struct StepSums {
   bool weights_finite = true;  // all that updates have written so far
 };
 
+// How late gradients were, by stage of the whole pipeline; NaN: not known.
+struct StageDelays {
+  std::vector<double> updates;  // between the weights of the forward pass and those that are updated
+  std::vector<double> drift;    // |newest - used| / |newest| of the weights, in one of metrics.every steps
+};
+
 // What an asynchronous pipeline in flight belongs to.
 struct PipelineState {
   std::vector<int> ahead;   // by stage, in micro-batches
@@ -83,8 +89,9 @@ class Executor {
   const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // likewise, of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
-  void settle(StepDriver&);  // all asynchronous steps so far; waits for all ranks
-  int lag() const;           // updates until an asynchronous step is settled: delay_scale (K-1) + 1
+  const StageDelays& delays() const { return delays_; }  // of the step being settled
+  void settle(StepDriver&);                              // all asynchronous steps so far; waits for all ranks
+  int lag() const;  // updates until an asynchronous step is settled: delay_scale (K-1) + 1
 
   // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
   double loss(const BatchView&);
@@ -138,6 +145,7 @@ class Executor {
   void complete_sums();
   void note_step(StepDriver&);
   void settle_one(const double* all, StepDriver&);
+  void settle_delays(const double* all, std::size_t stride);
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
   StepSums sums_in(const double* all, std::size_t stride) const;
@@ -151,7 +159,8 @@ class Executor {
   Trace* trace_ = nullptr;  // null: none
   int pipeline_ranks_ = 1;
   Communicator& world_;
-  std::unique_ptr<LaggedGather> notes_;                   // asynchronous
+  std::unique_ptr<LaggedGather> notes_;  // asynchronous
+  StageDelays delays_;
   std::int64_t settled_ = 0;                              // updates
   std::vector<double> norms_;                             // of minibatch i in place i mod lag()
   std::int64_t norms_from_ = 0;                           // the first one that is known

@@ -59,6 +59,8 @@ void Executor<Exec, T>::build(bool training) {
     make_stage(stage, training);
   }
   norms_.resize(at(lag()));
+  delays_.updates.resize(at(plan_.pp));
+  delays_.drift.resize(at(plan_.pp));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;

@@ -1,6 +1,9 @@
 // What the ranks of an asynchronous pipeline tell each other of every step, and learn a fixed number of updates later.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
@@ -13,13 +16,20 @@ int Executor<Exec, T>::lag() const {
 // What the other ranks must know of a step: squares by stage, loss, the flag, and what the driver adds.
 template <class Exec, class T>
 void Executor<Exec, T>::note_step(StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2;
+  const StepNumbers places{pipe_.stages};
+  const std::size_t own = at(places.count());
   if (!notes_) notes_ = std::make_unique<LaggedGather>(world_, own + driver.note_count(), lag());
   double* mine = notes_->mine();
   std::fill_n(mine, own, 0.0);
-  for (std::size_t i = 0; i < runs_.size(); ++i) mine[runs_[i]->place().number] = std::pow(stage_norm(i), 2);
-  mine[own - 2] = sums_.loss;
-  mine[own - 1] = sums_.weights_finite ? 0 : 1;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const int stage = runs_[i]->place().number;
+    mine[places.squares(stage)] = std::pow(stage_norm(i), 2);
+    const StageDelay& delay = runs_[i]->delay();
+    const double numbers[] = {delay.updates, delay.drift.moved, delay.drift.weight};
+    std::copy(std::begin(numbers), std::end(numbers), mine + places.delay(stage));
+  }
+  mine[places.loss()] = sums_.loss;
+  mine[places.flag()] = sums_.weights_finite ? 0 : 1;
   driver.note(mine + own);
   if (const double* all = notes_->push()) settle_one(all, driver);
 }
@@ -27,22 +37,40 @@ void Executor<Exec, T>::note_step(StepDriver& driver) {
 // One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
 template <class Exec, class T>
 StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const {
-  const std::size_t own = at(pipe_.stages) + 2;
+  const StepNumbers places{pipe_.stages};
   const auto of = [&](int stage) { return all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp); };
   StepSums sums;
-  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[stage];
+  for (int stage = 0; stage < pipe_.stages; ++stage) sums.norm += of(stage)[places.squares(stage)];
   sums.norm = std::sqrt(sums.norm);
-  sums.loss = of(pipe_.stages - 1)[own - 2];
+  sums.loss = of(pipe_.stages - 1)[places.loss()];
   for (int rank = 0; rank < world_.size(); ++rank)
-    if (all[stride * at(rank) + own - 1] != 0) sums.weights_finite = false;
+    if (all[stride * at(rank) + at(places.flag())] != 0) sums.weights_finite = false;
   return sums;
+}
+
+// The tensor-parallel ranks of a stage have a part of its weights each.
+template <class Exec, class T>
+void Executor<Exec, T>::settle_delays(const double* all, std::size_t stride) {
+  const StepNumbers places{pipe_.stages};
+  for (int stage = 0; stage < pipe_.stages; ++stage) {
+    const double* first =
+        all + stride * at(pipe_.rank_of(stage) * plan_.dp * plan_.tp) + at(places.delay(stage));  // of its first rank
+    double moved = 0, weight = 0;
+    for (int rank = 0; rank < plan_.tp; ++rank) {
+      moved += first[stride * at(rank) + 1];
+      weight += first[stride * at(rank) + 2];
+    }
+    delays_.updates[at(stage)] = first[0];
+    delays_.drift[at(stage)] = moved == 0 ? 0 : std::sqrt(moved / weight);
+  }
 }
 
 template <class Exec, class T>
 void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
-  const std::size_t own = at(pipe_.stages) + 2, stride = own + driver.note_count();
+  const std::size_t own = at(StepNumbers{pipe_.stages}.count()), stride = own + driver.note_count();
   const StepSums sums = sums_in(all, stride);
   norms_[static_cast<std::size_t>(settled_ % lag())] = sums.norm;
+  settle_delays(all, stride);
   driver.settled(++settled_, sums, all + own, stride);
 }
 
@@ -61,7 +89,7 @@ std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, Ste
   if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
   const double* all = notes_->peek();
   SESTINA_REQUIRE(all && then == settled_, "the norm of minibatch {} at minibatch {}", then, minibatch);
-  return sums_in(all, at(pipe_.stages) + 2 + driver.note_count()).norm;
+  return sums_in(all, at(StepNumbers{pipe_.stages}.count()) + driver.note_count()).norm;
 }
 
 #define SESTINA_EXECUTOR(Exec, T) template class Executor<Exec, T>;

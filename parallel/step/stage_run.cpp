@@ -1,5 +1,6 @@
 #include "parallel/step/stage_run.hpp"
 
+#include <limits>
 #include <utility>
 
 namespace sestina {
@@ -22,7 +23,11 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const Stag
       in_(links.in),
       out_(links.out),
       tie_(links.tie),
-      hooks_(*this, trace) {}
+      hooks_(*this, trace),
+      drift_every_(groups && input.parallel.is_async() ? input.metrics_every : 0) {
+  if (drift_every_ > 0 && place.delay > 0 && place.stash == ParallelOptions::Stash::on)
+    meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
+}
 
 template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::before_forward(int block) {
@@ -161,10 +166,27 @@ void StageRun<Exec, T>::withhold() {
 // What later passes will read of the weights as they are now.
 template <class Exec, class T>
 void StageRun<Exec, T>::before_update() {
+  if (drift_every_ > 0) note_delay();
   if (versions_.depth() == 0 && !correction_.follows_weights()) return;
   exchanges_->finish_gather();
   if (!correction_.predicts()) versions_.keep(exec_, updates_);
   correction_.before_update(exec_, updates_);
+}
+
+// Ahead of what makes room for the weights as they are now. With predicted weights the drift is their error.
+template <class Exec, class T>
+void StageRun<Exec, T>::note_delay() {
+  const std::int64_t version = place_.version(updates_);
+  delay_ = {static_cast<double>(updates_ - version), {}};
+  if ((updates_ + 1) % drift_every_ != 0) return;
+  if (version == updates_ && !correction_.predicts()) return;
+  constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+  if (!meter_) {
+    delay_.drift = {unknown, unknown};
+    return;
+  }
+  exchanges_->finish_gather();
+  delay_.drift = meter_->from(exec_, versions_, version);
 }
 
 template <class Exec, class T>

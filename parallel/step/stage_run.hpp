@@ -7,6 +7,7 @@
 
 #include "core/delay_correction.hpp"
 #include "core/slot_pool.hpp"
+#include "core/weight_drift.hpp"
 #include "core/weight_versions.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/step/link.hpp"
@@ -24,6 +25,12 @@ struct StageLinks {
 // What gradients are multiplied by: those of the layers' projections, and the rest.
 struct ClipScales {
   double projections = 1, rest = 1;
+};
+
+// How late the gradient of an update was.
+struct StageDelay {
+  double updates = 0;  // between the weights that its forward pass used and those that it updates
+  WeightDrift drift;   // of those weights, in one of metrics.every updates; NaN: the older ones are not kept
 };
 
 template <class Exec, class T>
@@ -65,6 +72,7 @@ class StageRun {
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
   }
   std::int64_t updates() const { return updates_; }
+  const StageDelay& delay() const { return delay_; }  // of the last update
   const StagePlace& place() const { return place_; }
   const StagePlan& plan() const { return plan_; }
   Stage<Exec, T>& stage() { return stage_; }
@@ -99,6 +107,7 @@ class StageRun {
     return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
   }
   void before_update();
+  void note_delay();
   void after_update();
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
@@ -116,6 +125,7 @@ class StageRun {
   Stage<Exec, T> stage_;
   std::unique_ptr<StageExchanges<Exec, T>> exchanges_;  // null: forward passes alone
   WeightVersions<Exec, T> versions_;
+  std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights to look back at
   DelayCorrection<Exec, T> correction_;
   SlotPool<Activations<Exec, T>> slots_;
   Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
@@ -125,6 +135,8 @@ class StageRun {
   std::int64_t head_of_ = -1;  // updates in the table that was last sent for an evaluation
   Hooks hooks_;
   std::int64_t updates_ = 0;
+  StageDelay delay_;
+  std::int64_t drift_every_;  // updates; 0: a synchronous pipeline
 };
 
 }  // namespace sestina

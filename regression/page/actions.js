@@ -31,7 +31,9 @@ function act() {
   results.stackRows = every(".stack-row").map(row => row.getBoundingClientRect()).reduce((all, box) => Math.max(all, box.bottom), 0) - every(".stack-row")[0].getBoundingClientRect().top;
   results.touching = every('[data-card="loss"] .dot').map(dot => [dot.getAttribute("class"), Number(dot.getAttribute("cx"))])
     .filter(([name, x], i, all) => i > 0 && all[i - 1][0] === name && x - all[i - 1][1] > 0 && x - all[i - 1][1] < 5).length;
-  results.loads = every(".loads").map(svg => [svg.querySelectorAll(".measured").length, svg.querySelectorAll(".planned").length]);
+  results.loads = every(".loads:not(.stages)").map(svg => [svg.querySelectorAll(".measured").length, svg.querySelectorAll(".planned").length]);
+
+  results.stages = every(".stages").map(svg => svg.querySelectorAll(".measured").length);
 
   pointer("pointermove", loss, loss.xOf(200));
   results.tip = loss.tip.hidden ? "" : loss.tip.textContent;

@@ -69,7 +69,7 @@ class Page(unittest.TestCase):
 
     def test_every_series_has_its_chart(self):
         for card in ("loss", "lr", "grad_norm", "bits_per_byte", "step_s", "tokens_per_s", "memory_peak_bytes", "reduce_s", "gather_s",
-                     "refresh_wait_s", "preconditioner_age_max", "staleness", "tensors"):
+                     "refresh_wait_s", "preconditioner_age_max", "staleness", "drift", "tensors"):
             self.assertIn(card, self.seen["cards"])
 
     def test_hover_reads_out_all_runs_and_marks_all_charts(self):
@@ -120,6 +120,9 @@ class Page(unittest.TestCase):
 
     def test_loads_stand_beside_the_plan(self):
         self.assertEqual(self.seen["loads"], [[4, 4], [8, 8], [6, 6]])
+
+    def test_stages_have_a_bar_each_where_the_drift_is_known(self):
+        self.assertEqual(self.seen["stages"], [2])
 
     def test_tensors_are_chosen_and_sorted(self):
         self.assertEqual(self.seen["tensor"][0], make_runs.TENSORS[1])

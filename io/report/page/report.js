@@ -21,7 +21,7 @@ const sections = [
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
     ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
     ["preconditioner_age_mean", "Preconditioner age", "mean, in steps", "", "curve", true],
-    ["staleness", "Staleness", "in steps", "count", "curve", true], ["staleness_max", "Staleness", "largest, in steps", "count", "curve", true],
+    ["staleness", "Staleness", "largest of all stages, in steps", "count", "curve", true], ["drift", "Drift of weights", "over the delay, largest of all stages", "", "plain", true],
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],
   ]],
@@ -180,6 +180,8 @@ class Page {
     }
     const loaded = this.runs.map((_, i) => i).filter(i => this.runs[i].loads);
     if (loaded.length) this.section(main, "Loads", loaded.map(run => loadsCard(this, run)));
+    const staged = this.runs.map((_, i) => i).filter(i => this.runs[i].stages);
+    if (staged.length) this.section(main, "Stages", staged.map(run => stagesCard(this, run)));
     if (this.runs.some(run => run.tensors)) {
       const panel = new TensorPanel(this);
       this.parts.push(panel);

@@ -91,6 +91,10 @@ TEST(CommandLine, EveryVerb) {
   EXPECT_TRUE(as<PlanArguments>({"plan", "-i", "a", "--json"}).json);
   EXPECT_EQ(as<PlanArguments>({"plan", "-i", "a", "--reading", "canzona-paper"}).reading, "canzona-paper");
   EXPECT_EQ(as<EvalArguments>({"eval", "-r", "c", "-i", "a"}).checkpoint, "c");
+  const auto hessian = as<HessianArguments>({"diagnose", "hessian", "-r", "c", "-i", "a", "--vectors", "7", "--json"});
+  EXPECT_EQ(hessian.checkpoint, "c");
+  EXPECT_EQ(hessian.vectors, 7);
+  EXPECT_TRUE(hessian.json);
   const auto g = as<GenerateArguments>({"generate", "--hf", "h", "--prompt", "-x [a]", "--tokens", "5", "--temperature",
                                         "0", "--top-k", "3", "--seed", "9"});
   EXPECT_EQ(g.hf, "h");
@@ -147,6 +151,7 @@ TEST(CommandLine, MistakesAreNamed) {
   expect_usage({"train", "-t", "soon"}, "-t: not a duration, got soon");
   expect_usage({"train", "-t", "00:00:00"}, "-t: not a duration");
   expect_usage({"eval", "-i", "a"}, "give -r CHECKPOINT or --hf DIR");
+  expect_usage({"diagnose", "hessian", "-i", "a"}, "give -r CHECKPOINT");
   expect_usage({"eval", "-r", "c", "--hf", "h"}, "excludes");
   expect_usage({"generate", "-r", "c"}, "give --prompt TEXT");
   expect_usage({"generate", "-r", "c", "-", "--prompt", "-"}, "got it twice");

@@ -112,6 +112,8 @@ TEST(Metrics, EveryKindReadsBack) {
     t.gather_s = 3.5;
     t.preconditioner_age_max = 11, t.preconditioner_age_mean = 5.5, t.skipped_steps = 12, t.tflops = 13.5,
     t.energy_j = 14.5;
+    const std::vector<double> staleness = {2, 1, 0}, drift = {0.25, std::nan(""), 0};
+    t.staleness = staleness, t.drift = drift;
     metrics.train(t);
     metrics.validation(1, 1000, 2.5, 1.25, 0.5);
     metrics.checkpoint(1, "checkpoints/step_1", 0.5, 2'000'000, "");
@@ -142,6 +144,7 @@ TEST(Metrics, EveryKindReadsBack) {
       json::parse(
           R"({"kind": "tensors", "step": 1, "tensors": {"w": {"weight_rms": 1, "update_rms": 2, "spectral_norm": 3},
     "v": {"weight_rms": null, "update_rms": 0, "spectral_norm": 0}}})"));
+  EXPECT_EQ(lines[0]["drift"], json::parse("[0.25, null, 0]"));
   const RunHistory history = read_history(folder.path());
   EXPECT_EQ(history.name, std::filesystem::path(folder.path()).filename());
   EXPECT_EQ(history.bad_lines, 0u);
@@ -165,6 +168,12 @@ TEST(Metrics, EveryKindReadsBack) {
   ASSERT_EQ(history.loads.size(), 1u);
   EXPECT_EQ(history.loads[0].optimizer_s, (std::vector<double>{0.5, 0.25}));
   EXPECT_EQ(history.loads[0].planned, (std::vector<double>{7, 9}));
+  ASSERT_EQ(history.stages.size(), 1u);
+  EXPECT_EQ(history.stages[0].staleness, (std::vector<double>{2, 1, 0}));
+  EXPECT_EQ(history.stages[0].drift[0], 0.25);
+  EXPECT_TRUE(std::isnan(history.stages[0].drift[1]));
+  EXPECT_EQ(history.more.at("staleness")[0], 2);  // the largest
+  EXPECT_EQ(history.more.at("drift")[0], 0.25);
 }
 
 TEST(Metrics, StartReadsBack) {

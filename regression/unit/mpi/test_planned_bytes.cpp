@@ -58,6 +58,7 @@ class Ledger {
                                                                {"vector_versions", "stash"},
                                                                {"link", "stash"},
                                                                {"velocity", "stash"},
+                                                               {"drift", "stash"},
                                                                {"received", "exchanges"},
                                                                {"group", "exchanges"},
                                                                {"whole_gradients", "exchanges"},

@@ -139,6 +139,7 @@ void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int 
     result.norm.push_back(run.sums().norm);
     result.weights_finite.push_back(run.sums().weights_finite);
   }
+  run.settle(driver);  // nothing is on its way when the executor goes
   run.finish_gather();
 }
 

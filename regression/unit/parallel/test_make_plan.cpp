@@ -270,6 +270,41 @@ TEST(MakePlan, TheDeckOf256RanksReachesItsBoundsAtOnce) {
   for (const RankMemory& memory : rank_memory(plan, 1)) EXPECT_LT(memory.total(), std::size_t{80} << 30);
 }
 
+// regression/reports/joint_plans.md: stages, owners and homes together, at the bound for every number of stages;
+// counted again from the loads of all ranks.
+TEST(MakePlan, JointPlansReachTheirBounds) {
+  struct Case {
+    const char* model;
+    int dp, tp, pp;
+    double ratio;
+  };
+  for (const Case& c : {Case{"qwen3-32b", 16, 8, 2, 1.0583},
+                        {"qwen3-32b", 8, 8, 4, 1.0583},
+                        {"qwen3-32b", 4, 8, 8, 1.0583},
+                        {"llama-13b", 8, 4, 2, 1.0769},
+                        {"llama-13b", 4, 4, 4, 1.0769},
+                        {"llama-13b", 2, 4, 8, 1.0769},
+                        {"llama-13b", 16, 4, 8, 2.6256}}) {
+    Options options = plan_options(preset(c.model), "muon", c.dp, c.tp);
+    options.train.global_batch = 512;
+    options.train.micro_batch = 1;
+    options.parallel.pp = c.pp;
+    options.parallel.partition = Partition::optimal;
+    const Plan plan = make_plan(options);
+    ASSERT_EQ(plan.stages.size(), at(c.pp));
+    double largest = 0, sum = 0;
+    for (const StagePlan& stage : plan.stages)
+      for (const std::int64_t cost : stage.rank_cost) {
+        largest = std::max(largest, static_cast<double>(cost));
+        sum += static_cast<double>(cost);
+      }
+    const std::string what = fmt::format("{}, {} x {} x {}", c.model, c.dp, c.tp, c.pp);
+    EXPECT_NEAR(largest * plan.ranks() / sum, plan.home_cost.ratio, 1e-9) << what;
+    EXPECT_NEAR(plan.home_cost.ratio, c.ratio, 5e-5) << what;
+    EXPECT_NEAR(plan.home_cost.gap(), 0, 1e-9) << what;
+  }
+}
+
 TEST(MakePlan, SecondsNeedAMachine) {
   Options options = plan_options(small_model(), "muon", 2);
   options.parallel.cost = ParallelOptions::Cost::seconds;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 #include "plan_rig.hpp"
 
@@ -78,6 +79,39 @@ TEST(RefreshBudget, StagesOfAPlanHaveTheirShare) {
   EXPECT_GT(counts.front(), 7 * counts.back());
   options.optimizer.matrix->refresh_staleness = 5;  // one at a time under way
   for (const StagePlan& stage : make_plan(options).stages) EXPECT_LE(stage.refreshes, 1000 / 6);
+}
+
+// What a refresh costs is what the kind's row of the table says: an embedding that a group gives to SOAP has no factor on
+// the side of the vocabulary. The whole work is that of the uniform budget, but for what rounding leaves.
+TEST(RefreshBudget, CostsAreThoseOfTheKind) {
+  Options options = plan_options(preset("llama-8m"), "soap", 1);
+  options.parallel.pp = 4;
+  options.parallel.schedule = ParallelOptions::Schedule::async_1f1b;
+  options.optimizer.matrix->refresh_every = 10;
+  options.optimizer.matrix->numbers.at("max_dim") = 2000;
+  options.optimizer.refresh.budget = Budget::stage_aware;
+  OptimizerGroup embedding;
+  embedding.match = "*embed_tokens*";
+  embedding.kind = "soap";
+  options.optimizer.group.push_back(embedding);
+  const Plan plan = make_plan(options);
+  const MatrixKind& soap = *find_matrix_kind("soap");
+  std::vector<double> cost;
+  Counts counts;
+  for (const StagePlan& stage : plan.stages) {
+    double sum = 0;
+    for (const TensorSpec& spec : stage.specs)
+      if (is_matrix_optimized(spec, options.optimizer))
+        sum += soap.work(*options.optimizer.matrix, spec.rows, spec.cols).refresh;
+    cost.push_back(sum);
+    counts.push_back(stage.refreshes);
+  }
+  EXPECT_GT(cost[0], cost[1]);  // the embedding's other side
+  EXPECT_LT(cost[0], 2 * cost[1]);
+  const double uniform = static_cast<double>(plan.stages[0].refresh_window / 10) *
+                         std::accumulate(cost.begin(), cost.end(), 0.0);
+  EXPECT_LE(work(cost, counts), uniform * (1 + 1e-8));
+  EXPECT_GT(work(cost, counts), uniform - 2 * *std::max_element(cost.begin(), cost.end()));
 }
 
 // So many in every window, as evenly as whole updates allow; without a count as ever.

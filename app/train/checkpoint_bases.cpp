@@ -1,0 +1,75 @@
+#include "app/train/checkpoint_bases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sestina {
+namespace {
+
+// fp32 bases after a QR step are orthogonal to some eps n; what is far from it is none.
+constexpr double most_defect = 1e-2;
+
+// How far rows are from unit length and from a right angle to the next one: what is read in n^2.
+double defect(const std::vector<double>& q, std::size_t n) {
+  double largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::size_t next = (i + 1) % n;
+    double squares = 0, product = 0;
+    for (std::size_t k = 0; k < n; ++k) {
+      squares += q[i * n + k] * q[i * n + k];
+      product += q[i * n + k] * q[next * n + k];
+    }
+    const double off = std::abs(squares - 1) + (next == i ? 0 : std::abs(product));
+    if (!(off <= largest)) largest = off;  // a NaN stays
+    if (std::isnan(largest)) break;
+  }
+  return largest;
+}
+
+// Empty: there is none, or it has not begun.
+std::vector<double> read_basis(const CheckpointReader& reader, const std::string& path, std::int64_t n) {
+  if (!reader.has(path)) return {};
+  StateField field;
+  field.path = path;
+  field.dtype = DType::f32;
+  field.shape = {n, n};
+  field.row_end = n;
+  std::vector<float> values(static_cast<std::size_t>(n * n));
+  reader.read(field, values.data());
+  if (std::all_of(values.begin(), values.end(), [](float value) { return value == 0; })) return {};
+  std::vector<double> basis(values.begin(), values.end());
+  const double wrong = defect(basis, static_cast<std::size_t>(n));
+  if (!(wrong < most_defect))
+    fail(ExitCode::bad_data, "{}: no orthogonal basis, its rows are off by {:.2g}", path, wrong);
+  return basis;
+}
+
+}  // namespace
+
+std::vector<RotatedMatrix> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs) {
+  std::vector<RotatedMatrix> all;
+  std::size_t begin = 0;
+  const auto add = [&](const std::string& path, std::int64_t row, std::int64_t rows, std::int64_t cols) {
+    RotatedMatrix m{begin + static_cast<std::size_t>(row * cols), static_cast<std::size_t>(rows),
+                    static_cast<std::size_t>(cols), read_basis(reader, path + "/basis_left", rows),
+                    read_basis(reader, path + "/basis_right", cols)};
+    if (!m.left.empty() || !m.right.empty()) all.push_back(std::move(m));
+  };
+  for (const TensorSpec& spec : specs) {
+    const std::string path = "/optimizer/" + spec.name;
+    const auto head = [&](int h) { return fmt::format("{}/head_{:02}", path, h); };
+    const std::int64_t rows = spec.rows / std::max(spec.heads, 1);
+    const bool by_head =
+        spec.heads > 1 && (reader.has(head(0) + "/basis_left") || reader.has(head(0) + "/basis_right"));
+    if (by_head)
+      for (int h = 0; h < spec.heads; ++h) add(head(h), h * rows, rows, spec.cols);
+    else if (!spec.is_vector())
+      add(path, 0, spec.rows, spec.cols);
+    begin += static_cast<std::size_t>(spec.elements());
+  }
+  return all;
+}
+
+}  // namespace sestina

@@ -1,0 +1,16 @@
+// Orthogonal bases that an optimizer left in a checkpoint (SOAP, basis rotation, KL-SOAP, KL-Shampoo, Shampoo with
+// root = "qr"), as rotations of the model's matrices.
+#pragma once
+#include <vector>
+
+#include "core/hessian_norm.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+
+namespace sestina {
+
+// Of those tensors, one behind another, which have one on either side; matrices that are updated by heads are several.
+// A basis of zeros has not begun. Error(bad_data) for one that is not orthogonal.
+std::vector<RotatedMatrix> read_bases(const CheckpointReader&, const std::vector<TensorSpec>&);
+
+}  // namespace sestina

@@ -1,0 +1,116 @@
+#include "core/hessian_norm.hpp"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+
+namespace sestina {
+namespace {
+
+double root_of_squares(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
+std::uint64_t stream(std::uint64_t seed, const char* what, int number) {
+  return stream_of(seed, what + std::to_string(number));
+}
+
+// x = op(basis) x, or x op(basis), of a matrix x (rows, cols).
+void multiply(Gemm<Host>& gemm, bool from_left, Op op, const std::vector<double>& basis, std::size_t rows,
+              std::size_t cols, double* x, std::vector<double>& scratch) {
+  const std::size_t n = from_left ? rows : cols;
+  scratch.assign(x, x + rows * cols);
+  const Matrix<const double, Host> q(basis.data(), n, n), from(scratch.data(), rows, cols);
+  const Matrix<double, Host> to(x, rows, cols);
+  if (from_left)
+    gemm.operator()<double, double>(op, Op::none, 1.0, q, from, 0.0, to);
+  else
+    gemm.operator()<double, double>(Op::none, op, 1.0, from, q, 0.0, to);
+}
+
+}  // namespace
+
+HessianProducts::HessianProducts(GradientAt gradient, std::vector<double> at, double step)
+    : gradient_(std::move(gradient)), at_(std::move(at)), moved_(at_.size()), ahead_(at_.size()), behind_(at_.size()) {
+  const double scale = root_of_squares(at_) / std::sqrt(static_cast<double>(at_.size()));
+  step_ = step * (scale > 0 ? scale : 1);
+}
+
+void HessianProducts::differences(const std::vector<double>& v, double step, std::vector<double>& product) {
+  const double norm = root_of_squares(v);
+  SESTINA_REQUIRE(v.size() == at_.size() && norm > 0, "a direction of {} numbers, norm {}", v.size(), norm);
+  const double h = step / norm;
+  for (std::size_t i = 0; i < at_.size(); ++i) moved_[i] = at_[i] + h * v[i];
+  gradient_(moved_, ahead_);
+  for (std::size_t i = 0; i < at_.size(); ++i) moved_[i] = at_[i] - h * v[i];
+  gradient_(moved_, behind_);
+  product.resize(at_.size());
+  for (std::size_t i = 0; i < at_.size(); ++i) product[i] = (ahead_[i] - behind_[i]) / (2 * h);
+}
+
+void HessianProducts::times(const std::vector<double>& v, std::vector<double>& product) {
+  differences(v, step_, product);
+}
+
+double HessianProducts::error(const std::vector<double>& v) {
+  std::vector<double> once, twice;
+  differences(v, step_, once);
+  differences(v, 2 * step_, twice);
+  double change = 0, size = 0;
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    change += std::abs(twice[i] - once[i]);
+    size += std::abs(once[i]);
+  }
+  return size > 0 ? change / (3 * size) : 0;
+}
+
+void rotate_coordinates(Gemm<Host>& gemm, const std::vector<RotatedMatrix>& rotated, bool back,
+                        std::vector<double>& coordinates) {
+  std::vector<double> scratch;
+  for (const RotatedMatrix& m : rotated) {
+    double* x = coordinates.data() + m.begin;
+    if (!m.left.empty()) multiply(gemm, true, back ? Op::transpose : Op::none, m.left, m.rows, m.cols, x, scratch);
+    if (!m.right.empty()) multiply(gemm, false, back ? Op::none : Op::transpose, m.right, m.rows, m.cols, x, scratch);
+  }
+  Host().fence("rotated");
+}
+
+void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v) {
+  const std::uint64_t key = stream(seed, "cauchy ", number);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = std::tan(std::numbers::pi * (uniform(key, i) - 0.5));
+}
+
+std::vector<double> hessian_row_norms(HessianProducts& products, Gemm<Host>& gemm,
+                                      const std::vector<RotatedMatrix>& rotated, int vectors, std::uint64_t seed) {
+  const std::size_t n = products.size();
+  std::vector<double> v(n), product(n), logs(n, 0.0);
+  for (int k = 0; k < vectors; ++k) {
+    cauchy_vector(seed, k, v);
+    rotate_coordinates(gemm, rotated, false, v);
+    products.times(v, product);
+    rotate_coordinates(gemm, rotated, true, product);
+    for (std::size_t i = 0; i < n; ++i) logs[i] += std::log(std::abs(product[i]));  // log 0 makes the mean 0, as it is
+  }
+  const double count = vectors, unbiased = std::pow(std::cos(std::numbers::pi / (2 * count)), count);
+  for (double& row : logs) row = std::exp(row / count) * unbiased;
+  return logs;
+}
+
+double hessian_frobenius(HessianProducts& products, int vectors, std::uint64_t seed) {
+  std::vector<double> r(products.size()), product;
+  double squares = 0;
+  for (int k = 0; k < vectors; ++k) {
+    const std::uint64_t key = stream(seed, "signs ", k);
+    for (std::size_t i = 0; i < r.size(); ++i) r[i] = uniform(key, i) < 0.5 ? -1 : 1;
+    products.times(r, product);
+    squares += std::pow(root_of_squares(product), 2);
+  }
+  return std::sqrt(squares / vectors);
+}
+
+}  // namespace sestina

@@ -1,0 +1,58 @@
+// Norms of a Hessian H that nobody can store, from products with random vectors: the (1,1)-norm, sum of |H_ij|, which
+// is least where the coordinates are the eigenbasis (arXiv 2602.03515), and the Frobenius norm, which no rotation
+// changes.
+//
+// Rows by Cauchy vectors: for v of independent standard Cauchy numbers (H v)_j is ||H_j||_1 times such a number. Of k
+// products the geometric mean of |(H v)_j| times cos(pi / 2k)^k is an estimate of ||H_j||_1 without bias, with a
+// relative deviation of about pi / (2 sqrt(k)) (Li, "Nonlinear estimators and tail bounds for dimension reduction in l1
+// using Cauchy random projections", JMLR 2007): as good as the median of the k, and no product has to be kept.
+// Frobenius: E |H r|^2 = ||H||_F^2 for r of independent signs.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/blas/gemm.hpp"
+
+namespace sestina {
+
+// The gradient of f at a point; both of the same length.
+using GradientAt = std::function<void(const std::vector<double>& at, std::vector<double>& gradient)>;
+
+// H v by central differences, (g(w + h u) - g(w - h u)) |v| / 2h for u = v / |v|: linear in v, so that the step h does
+// not follow v, whose largest entries are huge.
+class HessianProducts {
+ public:
+  // step: h, over the root mean square of the point.
+  HessianProducts(GradientAt, std::vector<double> at, double step = 0.01);
+  std::size_t size() const { return at_.size(); }
+  void times(const std::vector<double>& v, std::vector<double>& product);
+  // Relative error of a product, in the sum of absolute values: a third of what another step, twice as long, changes.
+  double error(const std::vector<double>& v);
+
+ private:
+  void differences(const std::vector<double>& v, double step, std::vector<double>& product);
+  GradientAt gradient_;
+  std::vector<double> at_, moved_, ahead_, behind_;
+  double step_;
+};
+
+// Consecutive coordinates that are a matrix W (rows, cols), seen as W = U X V^T: coordinates X. An empty basis is the
+// identity.
+struct RotatedMatrix {
+  std::size_t begin = 0, rows = 0, cols = 0;
+  std::vector<double> left, right;  // U (rows, rows), V (cols, cols), orthogonal
+};
+// out: of coordinates X of the matrices the W, others as they are; back: the other way round (as gradients go too).
+void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedMatrix>&, bool back, std::vector<double>& coordinates);
+
+// ||H_j||_1 of every row; vectors: how many, drawn from the seed alone. rotated: H in the coordinates X.
+std::vector<double> hessian_row_norms(HessianProducts&, Gemm<Host>&, const std::vector<RotatedMatrix>& rotated,
+                                      int vectors, std::uint64_t seed);
+double hessian_frobenius(HessianProducts&, int vectors, std::uint64_t seed);
+
+// Vector `number` of the seed.
+void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v);
+
+}  // namespace sestina

@@ -1,0 +1,142 @@
+// How late gradients are, and how far weights move meanwhile, as the executor tells it: against weights that the test
+// keeps itself, and on several ranks against one process.
+#include "regression/unit/mpi/pipeline_rig.hpp"
+
+namespace sestina {
+namespace {
+
+// Ranks: StageDelays 2 4
+
+using ByUpdate = std::vector<StageDelays>;
+
+class DelayDriver final : public StepDriver {
+ public:
+  DelayDriver(const Options& options, Executor<Host, float>& executor)
+      : samples_(options, executor.share(), 0), executor_(executor) {}
+  BatchView next_batch() override { return samples_.next_batch(); }
+  double factor(std::int64_t) override { return 1; }
+  void settled(std::int64_t, const StepSums&, const double*, std::size_t) override {
+    seen.push_back(executor_.delays());
+  }
+  ByUpdate seen;
+
+ private:
+  SampleDriver samples_;
+  Executor<Host, float>& executor_;
+};
+
+std::vector<double> stage_weights(Executor<Host, float>& executor, std::size_t stage) {
+  const auto& arena = executor.stage(stage).arena();
+  std::vector<double> all;
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const float* data = arena.specs()[i].is_vector() ? arena.vector(i) : arena.matrix(i);
+    all.insert(all.end(), data, data + arena.specs()[i].elements());
+  }
+  return all;
+}
+
+double relative_distance(const std::vector<double>& newest, const std::vector<double>& used) {
+  double moved = 0, weight = 0;
+  for (std::size_t i = 0; i < newest.size(); ++i) {
+    moved += std::pow(newest[i] - used[i], 2);
+    weight += std::pow(newest[i], 2);
+  }
+  return std::sqrt(moved / weight);
+}
+
+ByUpdate delays_of(Communicator& ranks, const TrainingCase& run, int steps) {
+  Executor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
+  executor.initialise(5);
+  executor.weights_changed();
+  executor.start_at(0);
+  DelayDriver driver(run.options, executor);
+  for (int t = 1; t <= steps; ++t) executor.step(t, driver);
+  executor.settle(driver);
+  return driver.seen;
+}
+
+ByUpdate delays_in_one_process(const TrainingCase& run, int steps) {
+  const auto alone = make_lone_communicator();
+  return delays_of(*alone, run, steps);
+}
+
+// Four stages, one micro-batch an update: stage s is 3 - s updates late once the pipeline is full. Sums of squares of
+// thousands of doubles in two orders differ by far less than 1e-12 of themselves.
+TEST(StageDelays, AreThoseOfTheWeightsThatWereUsed) {
+  TrainingCase run = corrected_case(Correction::none, "muon", 8);
+  run.options.metrics.every = 2;
+  const auto alone = make_lone_communicator();
+  Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
+  executor.initialise(5);
+  executor.weights_changed();
+  executor.start_at(0);
+  DelayDriver driver(run.options, executor);
+  constexpr int steps = 8;
+  std::vector<std::vector<std::vector<double>>> weights;  // by version and stage
+  for (int t = 0; t <= steps; ++t) {
+    if (t > 0) executor.step(t, driver);
+    weights.emplace_back();
+    for (std::size_t s = 0; s < 4; ++s) weights.back().push_back(stage_weights(executor, s));
+  }
+  executor.settle(driver);
+  ASSERT_EQ(driver.seen.size(), static_cast<std::size_t>(steps));
+  for (int t = 1; t <= steps; ++t)
+    for (int s = 0; s < 4; ++s) {
+      const StageDelays& seen = driver.seen[at(t - 1)];
+      const int late = std::min(t - 1, 3 - s);
+      EXPECT_EQ(seen.updates[at(s)], late) << "update " << t << ", stage " << s;
+      if (t % 2 != 0) continue;
+      const double drift = relative_distance(weights[at(t - 1)][at(s)], weights[at(t - 1 - late)][at(s)]);
+      EXPECT_NEAR(seen.drift[at(s)], drift, 1e-12 * drift) << "update " << t << ", stage " << s;
+      EXPECT_EQ(drift > 0, late > 0);
+    }
+}
+
+// Two micro-batches an update make the delay shorter; a drain begins it anew.
+TEST(StageDelays, FollowAccumulationAndDrains) {
+  TrainingCase run = corrected_case(Correction::none, "adamw", 4);
+  run.options.parallel.drain_every = 4;
+  const ByUpdate seen = delays_in_one_process(run, 6);
+  const double expected[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 1, 0}, {2, 1, 1, 0}, {0, 0, 0, 0}, {1, 1, 1, 0}};
+  for (int t = 0; t < 6; ++t)
+    for (int s = 0; s < 4; ++s) EXPECT_EQ(seen[at(t)].updates[at(s)], expected[t][s]) << "update " << t + 1;
+}
+
+// Older weights are not there without a stash: the drift is not known, but for the stage without delay. With predicted
+// weights it is the error of the prediction.
+TEST(StageDelays, SayWhatIsNotKnown) {
+  TrainingCase run = corrected_case(Correction::none, "adamw", 8);
+  run.options.metrics.every = 1;
+  const double plain = delays_in_one_process(run, 6).back().drift[0];
+  run.options.parallel.stash = Stash::recompute;
+  const StageDelays newest = delays_in_one_process(run, 6).back();
+  EXPECT_EQ(newest.updates[0], 3);
+  for (int s = 0; s < 3; ++s) EXPECT_TRUE(std::isnan(newest.drift[at(s)]));
+  EXPECT_EQ(newest.drift[3], 0);
+  TrainingCase predicted = corrected_case(Correction::prediction, "adamw", 8);
+  predicted.options.metrics.every = 1;
+  const double error = delays_in_one_process(predicted, 6).back().drift[0];
+  EXPECT_GT(error, 0);
+  EXPECT_NE(error, plain);
+}
+
+// Pipeline ranks, and data-parallel ranks in a stage, are told what one process finds, to the bit; tensor-parallel
+// ranks add up their parts of weights that are rounded in another order.
+TEST(StageDelays, AreTheSameOnSeveralRanks) {
+  TrainingCase run = corrected_case(Correction::none, "muon", 8);
+  run.options.metrics.every = 3;
+  const ByUpdate one = delays_in_one_process(run, 7), ranks = delays_of(world(), run, 7);
+  ASSERT_EQ(ranks.size(), one.size());
+  for (std::size_t t = 0; t < one.size(); ++t) {
+    EXPECT_EQ(ranks[t].updates, one[t].updates);
+    if ((t + 1) % 3 == 0) EXPECT_EQ(ranks[t].drift, one[t].drift);
+  }
+  if (world().size() != 4) return;
+  TrainingCase sharded = run;
+  sharded.options.parallel.tp = 2;
+  const ByUpdate parts = delays_of(world(), sharded, 7);
+  for (int s = 0; s < 4; ++s) EXPECT_NEAR(parts[5].drift[at(s)], one[5].drift[at(s)], 1e-4 * one[5].drift[at(s)]);
+}
+
+}  // namespace
+}  // namespace sestina
