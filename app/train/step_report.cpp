@@ -37,7 +37,7 @@ StepReport::StepReport(const Setting& setting, Metrics& metrics)
 }
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
-                      std::int64_t skipped, const RankStep& ranks) {
+                      std::int64_t skipped, const RankStep& ranks, const std::vector<StageAges>& stages) {
   if (setting_.quiet) return;
   const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
   TrainLine line;
@@ -60,7 +60,10 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   if (ranks.preconditioners > 0) line.preconditioner_age_mean = ranks.preconditioner_ages / ranks.preconditioners;
   line.tflops = setting_.flops_per_token * line.tokens_per_s * 1e-12;
   if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
-  metrics_.train(line);
+  ages_.clear();
+  for (const StageAges& of : stages)
+    ages_.push_back({static_cast<std::int64_t>(of.max), of.count > 0 ? of.sum / of.count : 0});
+  metrics_.train(line, ages_);
 
   ++interval_steps_;
   ++session_steps_;

@@ -65,6 +65,15 @@ struct RankStep {
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
   double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
 };
+// Ages of the preconditioners of one pipeline stage; fp64 likewise.
+struct StageAges {
+  double max = 0, sum = 0, count = 0;
+  void add(const StageAges& other) {
+    max = std::max(max, other.max);
+    sum += other.sum;
+    count += other.count;
+  }
+};
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
 // the first of equals), the largest memory and age, all ages and preconditioners. At least one rank.
 RankStep of_all_ranks(const std::vector<RankStep>&);
@@ -99,7 +108,7 @@ class StepReport {
 
   // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-            const RankStep&);
+            const RankStep&, const std::vector<StageAges>& stages = {});
   void clear_bar();  // before anything else is printed
 
  private:
@@ -110,6 +119,7 @@ class StepReport {
   Setting setting_;
   Metrics& metrics_;
   fmt::memory_buffer text_;
+  std::vector<StageAge> ages_;  // by stage
   bool bar_;
   std::int64_t interval_steps_ = 0, session_steps_ = 0;
   double interval_seconds_ = 0, session_seconds_ = 0, last_bar_ = 0;

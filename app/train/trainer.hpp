@@ -75,8 +75,10 @@ class Trainer final : StepDriver {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  RankStep rank_step();  // of the step that ends now
-  void report(std::int64_t step, double norm, const RankStep& all);
+  // The numbers of a rank's step as they travel: a RankStep and, in a pipeline, StageAges of each stage.
+  void rank_step(double* numbers);  // this rank's, of the step that ends now
+  void take_rank_step(std::size_t rank, const double* numbers);
+  void report(std::int64_t step, double norm);  // of what all ranks sent
   bool asynchronous() const { return options_.parallel.is_async(); }
   void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
   void count_votes(const double (&votes)[RunMessages::votes]);
@@ -101,6 +103,8 @@ class Trainer final : StepDriver {
   CheckpointWriter checkpoints_;
   StepReport report_;
   std::vector<RankStep> rank_steps_;
+  std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
+  std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
   PhaseClock clock_;
   Batch batch_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,

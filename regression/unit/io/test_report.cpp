@@ -231,6 +231,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   b.history.train[5].loss = kNan;
   b.history.bad_lines = 2;
   b.history.loads = {{40, {1, 2}, {3, 4}}};
+  b.history.more["preconditioner_age_mean_stage_1"].assign(40, 2.5);
   const std::string html = report_html({a, b}, {"today", 0});
   EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
   for (const char* network : {"https://", "src=", "<link", "@import", "url(http"})
@@ -247,6 +248,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(data["runs"][0]["resumes"], json({1000}));
   EXPECT_TRUE(data["runs"][1]["series"]["loss"][5].is_null());
   EXPECT_EQ(data["runs"][1]["loads"]["planned"], json({3, 4}));
+  EXPECT_EQ(data["runs"][1]["series"]["preconditioner_age_mean_stage_1"][39], 2.5);
 }
 
 TEST(Report, MillionStepsStaySmall) {

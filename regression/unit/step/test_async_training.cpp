@@ -3,6 +3,8 @@
 // flight ends with the same bits; metrics tell the ages.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "regression/unit/step/optimizer_run.hpp"
 
 namespace sestina {
@@ -63,6 +65,66 @@ TEST_P(AsyncTraining, MetricsTellTheAges) {
     EXPECT_LE(most, 4 + 2 - 1);  // ahead of a result that is as late as it may be
     EXPECT_GE(most, fixed ? 5 : 3);
     EXPECT_GE(mean, 3);
+  }
+}
+
+// A counter of trace.json: its values in order.
+std::map<std::string, std::vector<double>> counters_of(const std::string& run_dir) {
+  std::map<std::string, std::vector<double>> counters;
+  std::ifstream file(run_dir + "/trace.json");
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  for (const nlohmann::json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "C") counters[event.at("name")].push_back(event.at("args").at("value"));
+  return counters;
+}
+
+std::vector<double> last_of(const std::vector<double>& values, std::size_t count) {
+  return {values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end()};
+}
+
+TEST_P(AsyncTraining, TheTraceTellsTheAges) {
+  TrainSetup run = setup(10, "traced", "fp32", keys(1));
+  run.options.metrics.trace = 5;
+  train(run, Host());
+  const auto counters = counters_of(run.run_dir);
+  const std::vector<TrainLine> lines = read_history(run.run_dir).train;
+  std::vector<double> oldest, mean;  // of updates 4 to 7: Shampoo has no roots before
+  for (std::size_t i = 3; i < 7; ++i) {
+    oldest.push_back(static_cast<double>(lines[i].preconditioner_age_max));
+    mean.push_back(lines[i].preconditioner_age_mean);
+  }
+  EXPECT_EQ(last_of(counters.at("preconditioner age, oldest"), 4), oldest);
+  EXPECT_EQ(last_of(counters.at("preconditioner age, mean"), 4), mean);
+  EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0);
+}
+
+// Two stages in one process, synchronous and not: what each of them says, and what all of them make of it.
+TEST_P(AsyncTraining, AgesOfStagesStandBesideThoseOfAll) {
+  for (const char* schedule : {"1f1b", "async-1f1b"}) {
+    TrainSetup run =
+        setup(10, schedule, "fp32", keys(1) + "[parallel]\npp = 2\nschedule = \"" + std::string(schedule) + "\"\n");
+    run.options.metrics.trace = 20;
+    train(run, Host());
+    const RunHistory history = read_history(run.run_dir);
+    const auto counters = counters_of(run.run_dir);
+    ASSERT_EQ(history.train.size(), 10u);
+    for (const char* stage : {"0", "1"}) {
+      const auto& most = history.more.at(std::string("preconditioner_age_max_stage_") + stage);
+      const auto& mean = history.more.at(std::string("preconditioner_age_mean_stage_") + stage);
+      EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0) << schedule;
+      EXPECT_EQ(last_of(counters.at(std::string("preconditioner age, mean ") + stage), 7), last_of(mean, 7))
+          << schedule;
+      for (std::size_t i = 0; i < mean.size(); ++i) {
+        EXPECT_LE(mean[i], most[i]);
+        EXPECT_LE(most[i], static_cast<double>(history.train[i].preconditioner_age_max));
+      }
+    }
+    for (std::size_t i = 0; i < 10; ++i) {  // a layer lies on each stage
+      const double both = (history.more.at("preconditioner_age_mean_stage_0")[i] +
+                           history.more.at("preconditioner_age_mean_stage_1")[i]) /
+                          2;
+      EXPECT_NEAR(history.train[i].preconditioner_age_mean, both, 1e-12) << schedule;
+    }
   }
 }
 
