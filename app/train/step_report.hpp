@@ -64,6 +64,7 @@ struct RankStep {
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
   double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
+  double energy = 0;  // joules of its node, of one rank of each; NaN: not known there
 };
 // Ages of the preconditioners of one pipeline stage; fp64 likewise.
 struct StageAges {
@@ -75,7 +76,7 @@ struct StageAges {
   }
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages and preconditioners. At least one rank.
+// the first of equals), the largest memory and age, all ages, preconditioners and joules. At least one rank.
 RankStep of_all_ranks(const std::vector<RankStep>&);
 
 // Largest resident set of this process so far, bytes.

@@ -82,7 +82,8 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       rank_steps_(static_cast<std::size_t>(runtime.size())),
       rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
       stage_ages_(rank_ages_.size()),
-      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))) {
+      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
+      energy_(runtime.is_first_of_node() ? setup.energy : EnergyCounters::Setting{""}) {
   executor_.initialise(options_.run.seed);
   runtime_.together([this] {  // a disk may be full
     if (!tier_) return;
@@ -159,6 +160,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   trace_.before_step();
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
+  energy_.take_joules();  // what an evaluation or a save took is not the step's
   const StepEnd end = executor_.step(step_ + 1, *this);
   if (end == StepEnd::dropped || (stopped_ && !asynchronous())) return false;
   if (end == StepEnd::refused) return true;

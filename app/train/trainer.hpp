@@ -13,6 +13,7 @@
 #include "core/layout/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/report/energy_counters.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "parallel/plan/plan_collectives.hpp"
@@ -34,7 +35,8 @@ struct TrainSetup {
   std::string tokenizer_digest;  // of data.tokenizer, "" none
   Poll poll = {};                // called while the checkpoint is read; throws when told to stop
   std::vector<std::string> warnings = {};  // given before there was a log
-  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
+  EnergyCounters::Setting energy = {};
+  const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };
 
 template <class Exec, class T>
@@ -77,6 +79,7 @@ class Trainer final : StepDriver {
   void write_diagnostics();
   // The numbers of a rank's step as they travel: a RankStep and, in a pipeline, StageAges of each stage.
   void rank_step(double* numbers);  // this rank's, of the step that ends now
+  double step_joules();
   void take_rank_step(std::size_t rank, const double* numbers);
   void report(std::int64_t step, double norm);  // of what all ranks sent
   bool asynchronous() const { return options_.parallel.is_async(); }
@@ -106,6 +109,7 @@ class Trainer final : StepDriver {
   std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
   std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
   PhaseClock clock_;
+  EnergyCounters energy_;
   Batch batch_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;

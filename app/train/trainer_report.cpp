@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "app/train/trainer.hpp"
@@ -44,11 +45,21 @@ void Trainer<Exec, T>::rank_step(double* numbers) {
   clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
-  const RankStep mine{clock_.seconds(), static_cast<double>(peak_memory_bytes()), static_cast<double>(ages.max),
-                      static_cast<double>(ages.sum), static_cast<double>(ages.count)};
+  const RankStep mine{clock_.seconds(),
+                      static_cast<double>(peak_memory_bytes()),
+                      static_cast<double>(ages.max),
+                      static_cast<double>(ages.sum),
+                      static_cast<double>(ages.count),
+                      step_joules()};
   std::memcpy(numbers, &mine, sizeof mine);
   std::copy_n(reinterpret_cast<const double*>(rank_ages_.data()), rank_ages_.size() * RunMessages::ages,
               numbers + RunMessages::times);
+}
+
+// Of the step, of this node where this rank is the one that reads its counters.
+template <class Exec, class T>
+double Trainer<Exec, T>::step_joules() {
+  return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0;
 }
 
 template <class Exec, class T>

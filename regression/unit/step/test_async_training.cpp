@@ -3,7 +3,10 @@
 // flight ends with the same bits; metrics tell the ages.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <iomanip>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "regression/unit/step/optimizer_run.hpp"
 
@@ -96,6 +99,33 @@ TEST_P(AsyncTraining, TheTraceTellsTheAges) {
   EXPECT_EQ(last_of(counters.at("preconditioner age, oldest"), 4), oldest);
   EXPECT_EQ(last_of(counters.at("preconditioner age, mean"), 4), mean);
   EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0);
+}
+
+// Counters that another thread moves on while the steps run.
+TEST_P(AsyncTraining, MetricsTellTheEnergyWhereThereAreCounters) {
+  TrainSetup run = setup(6, "energy", "fp32", keys(1));
+  const fs::path zone = folder_ / "powercap/intel-rapl:0";
+  fs::create_directories(zone);
+  std::ofstream(zone / "name") << "package-0\n";
+  std::ofstream(zone / "max_energy_range_uj") << "999999999999\n";
+  std::ofstream(zone / "energy_uj") << "000000000000\n";
+  run.energy.root = (folder_ / "powercap").string();
+  std::atomic<bool> over = false;
+  std::thread machine([&] {
+    std::fstream counter(zone / "energy_uj", std::ios::in | std::ios::out);
+    for (std::int64_t microjoules = 1; !over; microjoules += 10000)
+      counter.seekp(0) << std::setw(12) << std::setfill('0') << microjoules << std::flush;
+  });
+  train(run, Host());
+  over = true;
+  machine.join();
+  double joules = 0;
+  for (const TrainLine& line : read_history(run.run_dir).train) joules += line.energy_j.value();
+  EXPECT_GT(joules, 0);
+  run = setup(2, "no_energy", "fp32", keys(1));
+  run.energy.root = (folder_ / "no_counters").string();
+  train(run, Host());
+  for (const TrainLine& line : read_history(run.run_dir).train) EXPECT_FALSE(line.energy_j.has_value());
 }
 
 // Two stages in one process, synchronous and not: what each of them says, and what all of them make of it.
