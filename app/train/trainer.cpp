@@ -100,6 +100,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       restore_hf_weights(executor_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
   executor_.weights_changed();
+  if (options_.optimizer.refresh.automatic) set_periods();
   if (options_.metrics.tensors_every > 0)
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
   open_data();
@@ -113,6 +114,25 @@ void Trainer<Exec, T>::open_data() {
       std::make_unique<DataLoader>(training_, share.micro_batch, options_.data.sequence_length,
                                    sample_ + B * static_cast<std::uint64_t>(share.first),
                                    BatchPattern{share.count, B * static_cast<std::uint64_t>(share.all - share.count)});
+}
+
+// A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
+template <class Exec, class T>
+void Trainer<Exec, T>::set_periods() {
+  if (!periods_.of.empty()) {
+    spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
+  } else {
+    const RefreshSpeed speed = measure_speed(executor_, training_, options_, runtime_.world());
+    periods_ = fit_periods(executor_.plan(), options_, speed);
+    spdlog::info("refresh    {}: a worker does {:.3g} GFLOP/s, an update takes {:.3g} s", to_text(periods_),
+                 speed.flops * 1e-9, speed.step_s);
+    if (periods_.late > 0)
+      spdlog::warn(
+          "{} matrices take a worker longer to refresh than optimizer.refresh.staleness = {} updates: these wait",
+          periods_.late, options_.optimizer.matrix->refresh_staleness);
+  }
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
+    executor_.stage(i).optimizer().set_refresh_periods(periods_.of);
 }
 
 template <class Exec, class T>

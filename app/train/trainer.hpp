@@ -6,6 +6,7 @@
 
 #include "app/start/run_dir.hpp"
 #include "app/start/stop.hpp"
+#include "app/train/refresh_periods.hpp"
 #include "app/train/run_trace.hpp"
 #include "app/train/step_report.hpp"
 #include "core/deck/options.hpp"
@@ -72,8 +73,10 @@ class Trainer final : StepDriver {
   bool stop_voted();  // on all ranks together
   void load();
   void open_data();       // from the next sample on
+  void set_periods();     // optimizer.refresh.every = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
+  void load_periods(const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
@@ -108,6 +111,7 @@ class Trainer final : StepDriver {
   std::vector<RankStep> rank_steps_;
   std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
   std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
+  RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept
   PhaseClock clock_;
   EnergyCounters energy_;
   Batch batch_;

@@ -101,6 +101,69 @@ TEST_P(AsyncTraining, TheTraceTellsTheAges) {
   EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0);
 }
 
+std::string automatic(int workers) {
+  return "[optimizer.refresh]\nevery = \"auto\"\nmode = \"async\"\nstaleness = 2\nworkers = " +
+         std::to_string(workers) + "\n";
+}
+std::string newest(const std::string& run_dir) {
+  return newest_complete(run_dir, false, [](const std::string&) {});
+}
+std::vector<std::int64_t> periods_in(const std::string& checkpoint) {
+  return nlohmann::json::parse(CheckpointReader(checkpoint, false).run().extra).at("refresh_periods");
+}
+
+// Twice resumed, with other workers, which would have given other periods, and once: the same periods, the same bits.
+TEST_P(AsyncTraining, AResumeKeepsAutomaticPeriods) {
+  TrainSetup first = setup(4, "first", "fp32", automatic(1));
+  train(first, Host());
+  const std::string begin = newest(first.run_dir);
+  const std::vector<std::int64_t> periods = periods_in(begin);
+  EXPECT_EQ(periods.size(), 14u);
+  EXPECT_GE(*std::min_element(periods.begin(), periods.end()), 3);
+  TrainSetup once = setup(40, "once", "fp32", automatic(1));
+  once.checkpoint = begin;
+  once.fork = true;
+  const std::string bits = train(once, Host());
+  TrainSetup twice = setup(21, "twice", "fp32", automatic(4));
+  twice.checkpoint = begin;
+  twice.fork = true;
+  train(twice, Host());
+  twice = setup(40, "twice", "fp32", automatic(2));
+  twice.checkpoint = newest(twice.run_dir);
+  EXPECT_EQ(train(twice, Host()), bits);
+  EXPECT_EQ(periods_in(newest(once.run_dir)), periods);
+  EXPECT_EQ(periods_in(newest(twice.run_dir)), periods);
+}
+
+// Each matrix falls due by its own period, and its result is used two updates later: the ages say so.
+TEST_P(AsyncTraining, AutomaticPeriodsAreThoseOfTheRefreshes) {
+  constexpr std::int64_t steps = 120, settled = 12, staleness = 2;
+  const TrainSetup run = setup(steps, "auto", "fp32", automatic(2));
+  train(run, Host());
+  const std::vector<std::int64_t> periods = periods_in(newest(run.run_dir));
+  const std::vector<TrainLine> lines = read_history(run.run_dir).train;
+  int compared = 0, other[2] = {0, 0};
+  for (std::int64_t t = 1; t <= steps; ++t) {
+    for (const std::int64_t less : {0, 1}) {  // kinds whose first update does nothing count one update less
+      double sum = 0;
+      bool known = true;
+      for (std::size_t i = 0; i < periods.size() && known; ++i) {
+        std::int64_t from = t - less - staleness;
+        while (from > settled && (from + refresh_phase(static_cast<std::int64_t>(i), periods[i])) % periods[i] != 0)
+          --from;
+        known = from > settled;
+        sum += static_cast<double>(t - less - from);
+      }
+      if (!known) continue;
+      ++compared;
+      const double found = lines[static_cast<std::size_t>(t - 1)].preconditioner_age_mean;
+      if (std::abs(found - sum / static_cast<double>(periods.size())) > 1e-9) ++other[less];
+    }
+  }
+  EXPECT_GT(compared, 20) << "longest period " << *std::max_element(periods.begin(), periods.end());
+  EXPECT_EQ(std::min(other[0], other[1]), 0);
+}
+
 // Counters that another thread moves on while the steps run.
 TEST_P(AsyncTraining, MetricsTellTheEnergyWhereThereAreCounters) {
   TrainSetup run = setup(6, "energy", "fp32", keys(1));
