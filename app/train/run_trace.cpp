@@ -11,7 +11,7 @@ namespace sestina {
 namespace {
 
 constexpr std::int64_t warm_up = 2;  // updates in which memory is still allocated
-// Events of one rank, of 48 bytes each: enough for an update of some hundred layers in a few micro-batches.
+// Events of one rank, of 56 bytes each: enough for an update of some hundred layers in a few micro-batches.
 constexpr std::int64_t events_of_update = 20000, most_events = 200000;
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 
@@ -21,10 +22,11 @@ RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
   RankStep all = *std::max_element(ranks.begin(), ranks.end(), [](const RankStep& a, const RankStep& b) {
     return a.seconds.back() < b.seconds.back();
   });
-  all.preconditioner_ages = all.preconditioners = 0;
+  all.preconditioner_ages = all.preconditioners = all.energy = 0;
   for (const RankStep& rank : ranks) {
     all.preconditioner_ages += rank.preconditioner_ages;
     all.preconditioners += rank.preconditioners;
+    all.energy += rank.energy;
     all.memory_peak_bytes = std::max(all.memory_peak_bytes, rank.memory_peak_bytes);
     all.preconditioner_age = std::max(all.preconditioner_age, rank.preconditioner_age);
   }
@@ -37,8 +39,7 @@ StepReport::StepReport(const Setting& setting, Metrics& metrics)
 }
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
-                      std::int64_t skipped, const RankStep& ranks, std::span<const double> staleness,
-                      std::span<const double> drift) {
+                      std::int64_t skipped, const RankStep& ranks, const StageNumbers& stages) {
   if (setting_.quiet) return;
   const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
   TrainLine line;
@@ -60,10 +61,14 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.preconditioner_age_max = static_cast<std::int64_t>(ranks.preconditioner_age);
   if (ranks.preconditioners > 0) line.preconditioner_age_mean = ranks.preconditioner_ages / ranks.preconditioners;
   line.tflops = setting_.flops_per_token * line.tokens_per_s * 1e-12;
+  if (std::isfinite(ranks.energy)) line.energy_j = ranks.energy;
   if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
-  line.staleness = staleness;
-  line.drift = drift;
-  metrics_.train(line);
+  line.staleness = stages.staleness;
+  line.drift = stages.drift;
+  ages_.clear();
+  for (const StageAges& of : stages.ages)
+    ages_.push_back({static_cast<std::int64_t>(of.max), of.count > 0 ? of.sum / of.count : 0});
+  metrics_.train(line, ages_);
 
   ++interval_steps_;
   ++session_steps_;

@@ -65,9 +65,24 @@ struct RankStep {
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
   double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
+  double energy = 0;  // joules of its node, of one rank of each; NaN: not known there
+};
+// Ages of the preconditioners of one pipeline stage; fp64 likewise.
+struct StageAges {
+  double max = 0, sum = 0, count = 0;
+  void add(const StageAges& other) {
+    max = std::max(max, other.max);
+    sum += other.sum;
+    count += other.count;
+  }
+};
+// What a line says by pipeline stage, as in TrainLine; empty: nothing.
+struct StageNumbers {
+  std::span<const double> staleness = {}, drift = {};
+  std::span<const StageAges> ages = {};
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages and preconditioners. At least one rank.
+// the first of equals), the largest memory and age, all ages, preconditioners and joules. At least one rank.
 RankStep of_all_ranks(const std::vector<RankStep>&);
 
 // Largest resident set of this process so far, bytes.
@@ -98,10 +113,9 @@ class StepReport {
   };
   StepReport(const Setting&, Metrics&);
 
-  // One completed update; staleness, drift: as in TrainLine. Writes the metrics line always, the log line every `every`
-  // updates and on the last.
+  // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-            const RankStep&, std::span<const double> staleness = {}, std::span<const double> drift = {});
+            const RankStep&, const StageNumbers& = {});
   void clear_bar();  // before anything else is printed
 
  private:
@@ -112,6 +126,7 @@ class StepReport {
   Setting setting_;
   Metrics& metrics_;
   fmt::memory_buffer text_;
+  std::vector<StageAge> ages_;  // by stage
   bool bar_;
   std::int64_t interval_steps_ = 0, session_steps_ = 0;
   double interval_seconds_ = 0, session_seconds_ = 0, last_bar_ = 0;

@@ -79,7 +79,11 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
-      rank_steps_(static_cast<std::size_t>(runtime.size())) {
+      rank_steps_(static_cast<std::size_t>(runtime.size())),
+      rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
+      stage_ages_(rank_ages_.size()),
+      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
+      energy_(runtime.is_first_of_node() ? setup.energy : EnergyCounters::Setting{""}) {
   executor_.initialise(options_.run.seed);
   runtime_.together([this] {  // a disk may be full
     if (!tier_) return;
@@ -96,6 +100,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       restore_hf_weights(executor_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
   executor_.weights_changed();
+  if (options_.optimizer.refresh.automatic) set_periods();
   if (options_.metrics.tensors_every > 0)
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
   open_data();
@@ -109,6 +114,25 @@ void Trainer<Exec, T>::open_data() {
       std::make_unique<DataLoader>(training_, share.micro_batch, options_.data.sequence_length,
                                    sample_ + B * static_cast<std::uint64_t>(share.first),
                                    BatchPattern{share.count, B * static_cast<std::uint64_t>(share.all - share.count)});
+}
+
+// A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
+template <class Exec, class T>
+void Trainer<Exec, T>::set_periods() {
+  if (!periods_.of.empty()) {
+    spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
+  } else {
+    const RefreshSpeed speed = measure_speed(executor_, training_, options_, runtime_.world());
+    periods_ = fit_periods(executor_.plan(), speed);
+    spdlog::info("refresh    {}: a worker does {:.3g} GFLOP/s, an update takes {:.3g} s", to_text(periods_),
+                 speed.flops * 1e-9, speed.step_s);
+    if (periods_.late > 0)
+      spdlog::warn(
+          "{} matrices take a worker longer to refresh than optimizer.refresh.staleness = {} updates: these wait",
+          periods_.late, options_.optimizer.matrix->refresh_staleness);
+  }
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
+    executor_.stage(i).optimizer().set_refresh_periods(periods_.of);
 }
 
 template <class Exec, class T>
@@ -156,6 +180,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   trace_.before_step();
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
+  energy_.take_joules();  // what an evaluation or a save took is not the step's
   const StepEnd end = executor_.step(step_ + 1, *this);
   if (end == StepEnd::dropped || (stopped_ && !asynchronous())) return false;
   if (end == StepEnd::refused) return true;
@@ -168,9 +193,12 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
     sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
     return true;
   }
-  const RankStep mine = rank_step();
-  runtime_.world().all_gather(&mine, sizeof mine, rank_steps_.data());
-  report(step_, executor_.sums().norm, of_all_ranks(rank_steps_));
+  const std::size_t count = numbers_.size() / (rank_steps_.size() + 1);
+  double* const mine = numbers_.data() + rank_steps_.size() * count;
+  rank_step(mine);
+  runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
+  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) take_rank_step(rank, numbers_.data() + rank * count);
+  report(step_, executor_.sums().norm);
   return true;
 }
 
@@ -201,42 +229,8 @@ void Trainer<Exec, T>::before_update() {
 }
 
 template <class Exec, class T>
-RankStep Trainer<Exec, T>::rank_step() {
-  clock_.end(Phase::optimizer);
-  double refresh = 0;
-  RefreshAges ages;
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
-    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
-    refresh += optimizer.take_refresh_seconds();
-    ages.add(optimizer.refresh_ages());
-  }
-  const auto seconds = executor_.take_seconds();
-  clock_.move(Phase::optimizer, Phase::refresh, refresh);
-  clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes);
-  update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
-  ++updates_;
-  return {clock_.seconds(), static_cast<double>(peak_memory_bytes()), static_cast<double>(ages.max),
-          static_cast<double>(ages.sum), static_cast<double>(ages.count)};
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::report(std::int64_t step, double norm, const RankStep& all) {
-  const std::uint64_t tokens = tokens_ - static_cast<std::uint64_t>(step_ - step) *
-                                             static_cast<std::uint64_t>(options_.train.global_batch) *
-                                             static_cast<std::uint64_t>(options_.data.sequence_length);
-  longest_step_ = std::max(longest_step_, all.seconds.back());
-  std::span<const double> staleness, drift;
-  if (asynchronous()) staleness = executor_.delays().updates;
-  if (asynchronous() && step % options_.metrics.every == 0) drift = executor_.delays().drift;
-  report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all, staleness,
-               drift);
-}
-
-static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));
-
-template <class Exec, class T>
 std::size_t Trainer<Exec, T>::note_count() const {
-  return RunMessages::votes + RunMessages::times;
+  return static_cast<std::size_t>(RunMessages::votes + RunMessages::numbers(options_.parallel.pp));
 }
 
 template <class Exec, class T>
@@ -244,8 +238,7 @@ void Trainer<Exec, T>::note(double* numbers) {
   double votes[RunMessages::votes];
   poll_stop(votes);
   std::copy_n(votes, RunMessages::votes, numbers);
-  const RankStep mine = rank_step();
-  std::memcpy(numbers + RunMessages::votes, &mine, sizeof mine);
+  rank_step(numbers + RunMessages::votes);
 }
 
 // All ranks learn of an asynchronous step at the same later one, and decide alike.
@@ -255,24 +248,13 @@ void Trainer<Exec, T>::settled(std::int64_t update, const StepSums& sums, const 
   for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
     const double* of_rank = notes + rank * stride;
     for (int i = 0; i < RunMessages::votes; ++i) votes[i] = std::max(votes[i], of_rank[i]);
-    std::memcpy(static_cast<void*>(&rank_steps_[rank]), of_rank + RunMessages::votes, sizeof(RankStep));
+    take_rank_step(rank, of_rank + RunMessages::votes);
   }
   count_votes(votes);
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", update));
   loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   finite(update, loss_, sums.norm);
-  report(update, sums.norm, of_all_ranks(rank_steps_));
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::write_loads() {
-  if (!several() || updates_ == 0) return;
-  const double mine = update_seconds_ / static_cast<double>(updates_);
-  std::vector<double> seconds(static_cast<std::size_t>(runtime_.size()));
-  runtime_.world().all_gather(&mine, sizeof mine, seconds.data());
-  metrics_.loads(step_, seconds, executor_.rank_costs());
-  update_seconds_ = 0;
-  updates_ = 0;
+  report(update, sums.norm);
 }
 
 template <class Exec, class T>
@@ -302,29 +284,6 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
   const std::string newest =
       newest_step_ < 0 ? "no checkpoint was saved" : fmt::format("the newest checkpoint is of step {}", newest_step_);
   fail_on_all(ExitCode::diverged, "{}; {}", what, newest);
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::note_refresh_failures() {
-  std::int64_t failures = 0;
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
-    failures += executor_.stage(i).optimizer().refresh_failures();
-  if (failures == refresh_failures_) return;
-  const std::string what = fmt::format("{} preconditioners keep their last valid result", failures - refresh_failures_);
-  spdlog::warn("step {}: {}", step_ + 1, what);
-  metrics_.event(step_ + 1, "refresh", what);
-  refresh_failures_ = failures;
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::write_diagnostics() {
-  std::vector<typename TensorDiagnostics<Exec, T>::Values> values;
-  diagnostics_->after_update(exec_, values);
-  const std::vector<OwnedTensor<Exec, T>> tensors = executor_.tensors();
-  std::vector<Metrics::TensorLine> lines;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    lines.push_back({tensors[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
-  metrics_.tensors(step_, lines);
 }
 
 template <class Exec, class T>

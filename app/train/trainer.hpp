@@ -7,6 +7,7 @@
 #include "app/start/memory_check.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/start/stop.hpp"
+#include "app/train/refresh_periods.hpp"
 #include "app/train/run_trace.hpp"
 #include "app/train/step_report.hpp"
 #include "core/deck/options.hpp"
@@ -14,6 +15,7 @@
 #include "core/layout/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/report/energy_counters.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "parallel/plan/plan_collectives.hpp"
@@ -36,7 +38,8 @@ struct TrainSetup {
   std::string tokenizer_digest;  // of data.tokenizer, "" none
   Poll poll = {};                // called while the checkpoint is read; throws when told to stop
   std::vector<std::string> warnings = {};  // given before there was a log
-  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
+  EnergyCounters::Setting energy = {};
+  const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };
 
 template <class Exec, class T>
@@ -72,13 +75,18 @@ class Trainer final : StepDriver {
   bool stop_voted();  // on all ranks together
   void load();
   void open_data();       // from the next sample on
+  void set_periods();     // optimizer.refresh.every = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
+  void load_periods(const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  RankStep rank_step();  // of the step that ends now
-  void report(std::int64_t step, double norm, const RankStep& all);
+  // The numbers of a rank's step as they travel: a RankStep and, in a pipeline, StageAges of each stage.
+  void rank_step(double* numbers);  // this rank's, of the step that ends now
+  double step_joules();
+  void take_rank_step(std::size_t rank, const double* numbers);
+  void report(std::int64_t step, double norm);  // of what all ranks sent
   bool asynchronous() const { return options_.parallel.is_async(); }
   void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
   void count_votes(const double (&votes)[RunMessages::votes]);
@@ -103,7 +111,11 @@ class Trainer final : StepDriver {
   CheckpointWriter checkpoints_;
   StepReport report_;
   std::vector<RankStep> rank_steps_;
+  std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
+  std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
+  RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept
   PhaseClock clock_;
+  EnergyCounters energy_;
   Batch batch_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;

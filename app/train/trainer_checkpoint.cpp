@@ -1,6 +1,7 @@
 // The trainer's checkpoints: saved between updates, and read back at the start.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -54,6 +55,7 @@ RunState Trainer<Exec, T>::run_state() const {
   if (options_.parallel.is_async()) {
     extra["pipeline"] = json_of(executor_.pipeline_state());
   }
+  if (!periods_.of.empty()) extra["refresh_periods"] = periods_.of;
   state.extra = extra.dump();
   return state;
 }
@@ -160,11 +162,24 @@ void Trainer<Exec, T>::load() {
   const nlohmann::json extra = run.extra.empty() ? nlohmann::json::object() : nlohmann::json::parse(run.extra);
   skipped_ = extra.value("skipped", std::int64_t{0});
   load_in_flight(reader, extra);
+  load_periods(extra);
   if (run.instruction_set != instruction_set())
     spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
                  run.instruction_set, instruction_set());
   spdlog::info("resumed from {} at step {}", setup_.checkpoint, step_);
   metrics_.rewind(step_, step_);
+}
+
+// None where the checkpoint is of a run with another optimizer.refresh.every, which a fork may be.
+template <class Exec, class T>
+void Trainer<Exec, T>::load_periods(const nlohmann::json& extra) {
+  const auto found = extra.find("refresh_periods");
+  if (!options_.optimizer.refresh.automatic || found == extra.end()) return;
+  std::vector<std::int64_t> periods = found->get<std::vector<std::int64_t>>();
+  const std::int64_t least = options_.optimizer.matrix->refresh_staleness + 1;
+  const bool fits = periods.size() == matrix_count(tensor_specs(options_.model), options_.optimizer) &&
+                    std::all_of(periods.begin(), periods.end(), [&](std::int64_t p) { return p >= least; });
+  if (fits) periods_.of = std::move(periods);
 }
 
 // What an asynchronous pipeline had in flight, where it is this pipeline.

@@ -83,6 +83,16 @@ void estimate(RunPlan& run) {
   }
 }
 
+// One worker's refreshes beside the products of a core, about as measured for QR steps of 256 x 256 (LAPACK, Zen 5).
+constexpr double refresh_share = 0.3;
+
+std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
+  const Options& o = run.options;
+  if (!o.optimizer.refresh.automatic || !run.forward_backward_s) return std::nullopt;
+  const double core = *o.machine.peak_tflops * 1e12 / std::max(1, planned_threads(o));
+  return fit_periods(run.plan, {*run.forward_backward_s, refresh_share * core});
+}
+
 // A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.
 std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
   constexpr double giga = 1e9;
@@ -115,6 +125,7 @@ RunPlan make_run_plan(const Options& options) {
   run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   run.flops_per_step = run.flops_per_token * run.tokens_per_step;
   estimate(run);
+  run.refresh_periods = planned_periods(run);
   return run;
 }
 

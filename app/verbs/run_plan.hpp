@@ -8,6 +8,7 @@
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
+#include "parallel/plan/refresh_budget.hpp"
 
 namespace sestina {
 
@@ -25,7 +26,8 @@ struct RunPlan {
   std::vector<Memory> compared;
   double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s,
-      nvme_s;  // empty: the machine is not known
+      nvme_s;                                     // empty: the machine is not known
+  std::optional<RefreshPeriods> refresh_periods;  // of every = "auto", where the machine is known
   double planning_s = 0;
   // What is sent is hidden under the model's work at best.
   std::optional<double> step_s() const {

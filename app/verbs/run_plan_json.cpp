@@ -148,6 +148,8 @@ Json to_json(const RunPlan& run) {
        {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
         {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
   if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
+  if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
+    out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
   out.update(ownership_json(run));
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},

@@ -160,6 +160,15 @@ void print_pipeline(const RunPlan& run) {
   fmt::print("\n");
 }
 
+void print_refreshes(const RunPlan& run) {
+  if (!run.options.optimizer.refresh.automatic) return;
+  if (run.refresh_periods)
+    fmt::print("refreshes   {}, at the rates of [machine]; a run measures its own at its start\n\n",
+               to_text(*run.refresh_periods));
+  else
+    fmt::print("refreshes   as often as workers can, measured at the start; not known without machine.peak_tflops\n\n");
+}
+
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
   const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
@@ -232,6 +241,7 @@ void print_text(const RunPlan& run) {
   print_sizes(run);
   print_balance(run);
   print_pipeline(run);
+  print_refreshes(run);
   print_collectives(run);
   print_memory(run);
   print_time(run);

@@ -121,6 +121,19 @@ std::int64_t Deck::integer(std::string_view key, std::int64_t fallback, DeckRang
   return result;
 }
 
+std::optional<std::int64_t> Deck::integer_or(std::string_view key, std::string_view word, std::int64_t fallback,
+                                             DeckRange range) {
+  const DeckValue* value = state_->find(key);
+  if (value == nullptr || value->kind != Kind::text) return integer(key, fallback, range);
+  if (value->text == word) {
+    state_->record(key, toml_text(std::string(word)));
+    return std::nullopt;
+  }
+  state_->complain(key, "unknown value", fmt::format("an integer {} or \"{}\"", range_text(range), word));
+  state_->record(key, toml_text(fallback));
+  return fallback;
+}
+
 double Deck::number(std::string_view key, double fallback, DeckRange range) {
   const double result = maybe_number(key, range).value_or(fallback);
   state_->record(key, toml_text(result));

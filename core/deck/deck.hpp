@@ -33,6 +33,9 @@ class Deck {
 
   // Typed access to "section.key" ("optimizer.scalar.lr"). The default is recorded when the key is absent.
   std::int64_t integer(std::string_view key, std::int64_t fallback, DeckRange = {});
+  // An integer, or this word: empty.
+  std::optional<std::int64_t> integer_or(std::string_view key, std::string_view word, std::int64_t fallback,
+                                         DeckRange = {});
   double number(std::string_view key, double fallback, DeckRange = {});  // NaN and infinity are errors
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key, const std::string& fallback);

@@ -112,7 +112,8 @@ MatrixOptions read_matrix_options(Deck& deck, const MatrixKind& kind) {
     }
   }
   if (kind.refresh_every > 0)
-    options.refresh_every = deck.integer("optimizer.refresh.every", kind.refresh_every, {.min = 1});
+    options.refresh_every =
+        deck.integer_or("optimizer.refresh.every", "auto", kind.refresh_every, {.min = 1}).value_or(kind.refresh_every);
   return options;
 }
 

@@ -33,7 +33,7 @@ struct MatrixOptions {
   std::string kind;
   std::map<std::string, double, std::less<>> numbers;  // flags are 0 and 1
   std::map<std::string, std::string, std::less<>> words;
-  std::int64_t refresh_every = 1;  // updates, from [optimizer.refresh]
+  std::int64_t refresh_every = 1;  // updates, from [optimizer.refresh]; "auto": the kind's own default, in estimates
   // Updates after which the result of an asynchronous refresh is put in place (0: refreshes are inline), or by which
   // it is at the latest (eager).
   std::int64_t refresh_staleness = 0;

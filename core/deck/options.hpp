@@ -86,8 +86,9 @@ struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::optional<double> lr_multiplier, weight_decay;
   std::optional<std::string> kind;  // "adamw" or optimizer.kind: overrides the routing by role
 };
-struct RefreshOptions {  // [optimizer.refresh]; every: MatrixOptions
-  bool stagger = false;  // matrix i at updates with (t + i) mod every = 0, not all at once
+struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
+  bool automatic = false;  // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
+  bool stagger = false;    // matrix i at updates with (t + i) mod every = 0, not all at once
   enum class Budget { uniform, stage_aware, reversed } budget = Budget::uniform;  // parallel/plan/refresh_budget.hpp
   double budget_power = 1;
   std::int64_t count = 0, window = 0;  // one stage's share of it: refreshes in so many updates; 0: one in `every`

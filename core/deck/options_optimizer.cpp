@@ -43,8 +43,11 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     deck.error(mode, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "inline");
   const std::int64_t longest = matrix.refresh_every - 1;
   constexpr std::int64_t usual = 5;  // as the paper on Asteria
-  matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
-  if (matrix.refresh_staleness > longest)
+  if (refresh.automatic)
+    matrix.refresh_staleness = deck.integer(late, usual, {.min = 1});
+  else
+    matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
+  if (!refresh.automatic && matrix.refresh_staleness > longest)
     deck.error(late,
                fmt::format("a refresh would fall due ahead of the one before it (optimizer.refresh.every = {})",
                            matrix.refresh_every),
@@ -90,10 +93,18 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
            "no such section");
     return refresh;
   }
+  constexpr const char *every = "optimizer.refresh.every", *stagger = "optimizer.refresh.stagger";
+  refresh.automatic = deck.has(every) && deck.resolved(every) == "\"auto\"";
   read_asynchronous(deck, kind, matrix, refresh);
   read_budget(deck, kind, matrix, refresh);
   read_tier(deck, matrix, refresh);
-  refresh.stagger = deck.boolean("optimizer.refresh.stagger", false);
+  refresh.stagger = deck.boolean(stagger, refresh.automatic);
+  if (refresh.automatic && !refresh.asynchronous)
+    deck.error(every, "follows what workers can do: it needs optimizer.refresh.mode = \"async\"", "an integer >= 1");
+  else if (refresh.automatic && !refresh.stagger)
+    deck.error(stagger, "optimizer.refresh.every = \"auto\" spreads refreshes over all updates", "true");
+  else if (refresh.automatic && refresh.budget != RefreshOptions::Budget::uniform)
+    deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;
 }

@@ -1,6 +1,5 @@
 // From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each head.
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
@@ -8,20 +7,6 @@
 #include "core/optimizer/matrix_set.hpp"
 
 namespace sestina {
-
-// Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes go by it, so
-// they fall due at the same updates whoever owns the matrix.
-using MatrixIndex = std::map<std::string, std::int64_t, std::less<>>;
-inline MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
-  MatrixIndex index;
-  std::int64_t next = 0;
-  for (const TensorSpec& spec : model) {
-    if (!is_matrix_optimized(spec, options)) continue;
-    index[spec.name] = next;
-    next += static_cast<std::int64_t>(matrix_parts(spec, options).size());
-  }
-  return index;
-}
 
 struct MatrixTensor {
   TensorSpec spec;  // of what is updated: its name begins the names of its state

@@ -120,6 +120,9 @@ class LanedSet : public MatrixSet<Exec> {
   void dump_failures(const RefreshDump& dump) override {
     for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
   }
+  void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
+    for (Lane<Space>& lane : lanes_) lane.refresh_policy.periods = periods;
+  }
   void page_to(const std::shared_ptr<Pager>& pager) override {
     std::size_t update = 0, job = 0;
     for (std::size_t i = 0; i < optimizers_.size(); ++i) {

@@ -43,6 +43,9 @@ class MatrixSet {
   // Where factors go that could not be decomposed; called from any lane.
   virtual void dump_failures(const RefreshDump&) = 0;
 
+  // By index of the matrix in the whole model, in place of MatrixOptions::refresh_every. Before the first update.
+  virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
+
   // Preconditioners lie with the pager between their uses, from its open() on.
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 

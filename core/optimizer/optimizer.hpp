@@ -41,6 +41,9 @@ class Optimizer {
     if (matrices_) matrices_->dump_failures(dump);
   }
   // Before the first update; see MatrixSet.
+  void set_refresh_periods(const std::vector<std::int64_t>& periods) {
+    if (matrices_) matrices_->set_refresh_periods(periods);
+  }
   void page_to(const std::shared_ptr<Pager>& pager) {
     if (matrices_) matrices_->page_to(pager);
   }

@@ -41,11 +41,6 @@ void flatten(const std::string& key, const toml::node& node, FlatDeck& out) {
   }
 }
 
-std::string value_of(const FlatDeck& deck, std::string_view key) {
-  const auto found = std::find_if(deck.begin(), deck.end(), [&](const auto& entry) { return entry.first == key; });
-  return found == deck.end() ? "" : found->second;
-}
-
 long long integer_of(const FlatDeck& deck, std::string_view key, long long fallback) {
   const std::string text = value_of(deck, key);
   long long value = fallback;
@@ -99,6 +94,11 @@ FlatDeck flat_deck(const std::string& toml) {
     deck.clear();
   }
   return deck;
+}
+
+std::string value_of(const FlatDeck& deck, std::string_view key) {
+  const auto found = std::find_if(deck.begin(), deck.end(), [&](const auto& entry) { return entry.first == key; });
+  return found == deck.end() ? "" : found->second;
 }
 
 std::vector<FactRow> run_facts(const std::vector<ReportRun>& runs) {

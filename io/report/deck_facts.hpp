@@ -2,6 +2,7 @@
 // No Kokkos.
 #pragma once
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@ using FlatDeck = std::vector<std::pair<std::string, std::string>>;  // "data.sou
 
 // In the deck's order; empty for text that is no TOML.
 FlatDeck flat_deck(const std::string& toml);
+std::string value_of(const FlatDeck&, std::string_view key);  // "": no such key
 
 // A row of the table of runs: one value for each run, "" where it is not known.
 struct FactRow {

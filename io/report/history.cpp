@@ -91,7 +91,7 @@ const std::set<std::string, std::less<>> train_keys = {"step",
                                                        "skipped_steps",
                                                        "memory_peak_bytes"};
 
-// A number, or the largest of an array's (staleness by stage).
+// A number, or the largest of an array's.
 double largest(const json& value) {
   if (value.is_number()) return value.get<double>();
   double most = std::nan("");
@@ -106,11 +106,20 @@ void add_train(RunHistory& history, const json& line) {
   history.train.push_back(train_line(line));
   if (line.contains("drift"))
     history.stages.push_back({history.train.back().step, numbers(line, "staleness"), numbers(line, "drift")});
-  for (const auto& [key, value] : line.items()) {
-    if (train_keys.contains(key) || !(value.is_number() || value.is_array())) continue;
+  const auto add = [&](const std::string& key, double value) {
     auto& values = history.more[key];
     values.resize(at, std::nan(""));
-    values.push_back(largest(value));
+    values.push_back(value);
+  };
+  constexpr std::string_view by_stage = "_by_stage";
+  for (const auto& [key, value] : line.items()) {
+    if (train_keys.contains(key) || !(value.is_number() || value.is_array())) continue;
+    if (!key.ends_with(by_stage) || !value.is_array()) {
+      add(key, largest(value));
+      continue;
+    }
+    const std::string name = key.substr(0, key.size() - by_stage.size());
+    for (std::size_t i = 0; i < value.size(); ++i) add(fmt::format("{}_stage_{}", name, i), largest(value[i]));
   }
 }
 

@@ -48,8 +48,8 @@ struct RunHistory {
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // of the newest `run` line: key and value as text
   std::vector<TrainLine> train;
-  std::map<std::string, std::vector<double>>
-      more;  // other numbers of the train lines, one for each; NaN: not in that line
+  // Other numbers of the train lines, one for each (NaN: not in that line); "x_by_stage" as x_stage_0, x_stage_1, ...
+  std::map<std::string, std::vector<double>> more;
   std::vector<Validation> validation;
   std::vector<Checkpoint> checkpoints;
   std::vector<Note> notes;

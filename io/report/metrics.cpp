@@ -37,6 +37,14 @@ class JsonLine {
       append("null");
     }
   }
+  template <class Items, class Value>
+  void list(std::string_view name, const Items& items, Value value) {
+    key(name);
+    append("[");
+    for (std::size_t i = 0; i < items.size(); ++i)
+      fmt::format_to(std::back_inserter(text_), "{}{}", i == 0 ? "" : ",", value(items[i]));
+    append("]");
+  }
   void number(std::string_view name, std::optional<double> value) { number(name, value.value_or(std::nan(""))); }
   void numbers(std::string_view name, std::span<const double> values) {
     key(name);
@@ -136,7 +144,7 @@ void Metrics::run(const RunLine& r) {
   state_->finish();
 }
 
-void Metrics::train(const TrainLine& t) {
+void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
   if (!state_) return;
   JsonLine& line = state_->line;
   line.begin("train", t.step);
@@ -154,6 +162,10 @@ void Metrics::train(const TrainLine& t) {
   line.number("gather_s", t.gather_s);
   line.integer("preconditioner_age_max", t.preconditioner_age_max);
   line.number("preconditioner_age_mean", t.preconditioner_age_mean);
+  if (!stages.empty()) {
+    line.list("preconditioner_age_max_by_stage", stages, [](const StageAge& s) { return s.max; });
+    line.list("preconditioner_age_mean_by_stage", stages, [](const StageAge& s) { return s.mean; });
+  }
   line.integer("skipped_steps", t.skipped_steps);
   line.integer("memory_peak_bytes", t.memory_peak_bytes);
   line.number("tflops", t.tflops);

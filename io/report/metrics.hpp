@@ -26,6 +26,12 @@ struct TrainLine {
   std::span<const double> staleness = {}, drift = {};
 };
 
+// Of the preconditioners of one pipeline stage, in updates.
+struct StageAge {
+  std::int64_t max = 0;
+  double mean = 0;
+};
+
 // What a start of a run was made of: the first line of each start.
 struct RunLine {
   std::int64_t step = 0;                                                           // it goes on from
@@ -43,7 +49,7 @@ class Metrics {
   std::string problem()
       const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
   void run(const RunLine&);
-  void train(const TrainLine&);
+  void train(const TrainLine&, const std::vector<StageAge>& stages = {});  // stages: none without a pipeline
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte,
                   double seconds);
   void checkpoint(std::int64_t step, const std::string& path, double seconds, std::uint64_t bytes,

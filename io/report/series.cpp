@@ -130,6 +130,7 @@ std::vector<double> thinned(const std::vector<double>& values, std::size_t group
 Summary summarize(const RunHistory& run) {
   Summary s;
   std::vector<double> losses;
+  double joules = 0;
   for (const TrainLine& line : run.train) {
     s.steps = line.step;
     s.tokens = line.tokens;
@@ -137,7 +138,9 @@ Summary summarize(const RunHistory& run) {
     s.skipped = std::max(s.skipped, line.skipped_steps);
     s.memory_peak_bytes = std::max(s.memory_peak_bytes, line.memory_peak_bytes);
     if (std::isfinite(line.loss)) losses.push_back(line.loss);
+    joules += line.energy_j.value_or(std::nan(""));
   }
+  if (std::isfinite(joules) && !run.train.empty()) s.energy_j = joules;
   if (!losses.empty()) {
     const std::size_t first = losses.size() - std::min(losses.size(), kLastLosses);
     double sum = 0;

@@ -35,9 +35,11 @@ struct Summary {
   std::int64_t steps = 0, skipped = 0;
   std::uint64_t tokens = 0, memory_peak_bytes = 0;
   double seconds = 0;
-  std::optional<double> loss, validation_loss, best_validation_loss, bits_per_byte, step_s, tokens_per_s, tflops, mfu;
+  std::optional<double> loss, validation_loss, best_validation_loss, bits_per_byte, step_s, tokens_per_s, tflops, mfu,
+      energy_j, energy_efficiency;
 };
-// loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians.
+// loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians; energy_j: the sum, where every line knows it.
+// energy_efficiency needs other runs (energy_loss.hpp).
 Summary summarize(const RunHistory& run);
 
 }  // namespace sestina

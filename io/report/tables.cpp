@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "io/report/deck_facts.hpp"
+#include "io/report/energy_loss.hpp"
 #include "io/report/page_text.hpp"
 #include "io/report/series.hpp"
 
@@ -50,6 +51,8 @@ const std::vector<Cell>& cells() {
          return s.memory_peak_bytes > 0 ? short_bytes(static_cast<double>(s.memory_peak_bytes)) : "";
        }},
       {"time", [](const Summary& s) { return short_seconds(s.seconds); }},
+      {"energy", [](const Summary& s) { return s.energy_j ? short_number(*s.energy_j) + "J" : ""; }},
+      {"loss for energy", [](const Summary& s) { return fixed(s.energy_efficiency, 4); }},
       {"skipped", [](const Summary& s) { return s.skipped > 0 ? std::to_string(s.skipped) : ""; }},
   };
   return all;
@@ -128,6 +131,9 @@ void rows(std::string& out, const std::vector<FactRow>& rows, bool mark) {
 std::string summary_table(const Runs& runs) {
   std::vector<Summary> summaries;
   for (const ReportRun& run : runs) summaries.push_back(summarize(run.history));
+  rate_energy(runs, summaries);
+  const bool rated =
+      std::any_of(summaries.begin(), summaries.end(), [](const Summary& s) { return s.energy_efficiency.has_value(); });
   std::vector<const Cell*> used;
   for (const Cell& cell : cells())
     if (std::any_of(summaries.begin(), summaries.end(), [&](const Summary& s) { return !cell.text(s).empty(); }))
@@ -144,10 +150,15 @@ std::string summary_table(const Runs& runs) {
     }
     out += "</tr>\n";
   }
-  return out +
-         "</tbody></table></div>\n<p class=\"hint\">Training loss: mean of the last ten values. Speeds: medians. Time: "
-         "sum of the steps, without "
-         "start, evaluation and waiting for checkpoints.</p>\n";
+  out +=
+      "</tbody></table></div>\n<p class=\"hint\">Training loss: mean of the last ten values. Speeds: medians. Time and "
+      "energy: sum of the steps, without start, evaluation and waiting for checkpoints.";
+  if (rated)
+    out +=
+        " Loss for energy: (ln of the vocabulary - training loss) / (energy / energy of the first AdamW run), higher "
+        "is "
+        "better; it compares runs over the same tokens.";
+  return out + "</p>\n";
 }
 
 std::string facts_table(const Runs& runs) {
@@ -172,9 +183,9 @@ std::string record_tables(const Runs& runs) {
   std::string out;
   for (const ReportRun& run : runs) {
     if (run.history.bad_lines > 0)
-      out += fmt::format("<p class=\"hint\">{}: {} of metrics.jsonl skipped: not readable.</p>\n",
-                         escape_html(run.label),
-                         run.history.bad_lines == 1 ? "1 line" : fmt::format("{} lines", run.history.bad_lines));
+      out +=
+          fmt::format("<p class=\"hint\">{}: {} of metrics.jsonl skipped: not readable.</p>\n", escape_html(run.label),
+                      run.history.bad_lines == 1 ? "1 line" : fmt::format("{} lines", run.history.bad_lines));
     event_table(out, run);
     checkpoint_table(out, run);
     if (!run.deck.empty())

@@ -33,22 +33,28 @@ void add_label(std::string& text, int pid, int tid, const char* of, const std::s
   text += ",\n";
 }
 
+json line_of(const Trace::Event& event, int rank) {
+  constexpr double microsecond = 1e-3;  // per nanosecond
+  json line{{"name", name_of(event)}, {"ts", static_cast<double>(event.begin) * microsecond}, {"pid", rank}};
+  if (event.kind == Trace::Kind::count) {
+    line.update({{"ph", "C"}, {"args", {{"value", event.value}}}});
+    return line;
+  }
+  line.update({{"ph", "X"},
+               {"cat", category_of(event.kind)},
+               {"dur", static_cast<double>(event.end - event.begin) * microsecond},
+               {"tid", event.row}});
+  return line;
+}
+
 // One event per line.
 std::string events_of(const Trace& trace, int rank, const std::string& label) {
-  constexpr double microsecond = 1e-3;  // per nanosecond
   std::string text;
   add_label(text, rank, 0, "process", label, rank);
   for (std::size_t row = 0; row < trace.rows().size(); ++row)
     add_label(text, rank, static_cast<int>(row), "thread", trace.rows()[row], static_cast<int>(row));
   for (const Trace::Event& event : trace.events()) {
-    text += json{{"ph", "X"},
-                 {"name", name_of(event)},
-                 {"cat", category_of(event.kind)},
-                 {"ts", static_cast<double>(event.begin) * microsecond},
-                 {"dur", static_cast<double>(event.end - event.begin) * microsecond},
-                 {"pid", rank},
-                 {"tid", event.row}}
-                .dump();
+    text += line_of(event, rank).dump();
     text += ",\n";
   }
   text += json{{"ph", "i"},

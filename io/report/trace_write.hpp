@@ -1,5 +1,5 @@
 // trace.json: what all ranks recorded, as a Chrome trace (the "Trace Event Format": complete events "X" in
-// microseconds, a process for each rank, a thread for each row). No Kokkos.
+// microseconds, counters "C", a process for each rank, a thread for each row). No Kokkos.
 #pragma once
 #include <string>
 

@@ -77,7 +77,9 @@ Runtime::Runtime(double start_timeout, const std::function<int()>& give_up) {
          launch.tasks, launch.variable, ranks::library(), found);
   }
   wait_limit().later = patience_of(rank());
-  node_ranks_ = world_->split_by_node()->size();
+  const std::unique_ptr<Communicator> node = world_->split_by_node();
+  node_ranks_ = node->size();
+  node_rank_ = node->rank();
 }
 
 Runtime::~Runtime() {

@@ -35,6 +35,7 @@ class Runtime {
   int size() const { return world_->size(); }
   bool is_first() const { return rank() == 0; }
   int node_ranks() const { return node_ranks_; }  // ranks that share this node's cores
+  bool is_first_of_node() const { return node_rank_ == 0; }
   void set_start_timeout(double seconds);
   void begin_phase(const char* name);  // of the start-up; waits that find no end name it
   void set_timeout(double seconds);    // the start-up is over; waits name their own purpose from now on
@@ -52,7 +53,7 @@ class Runtime {
 
  private:
   std::unique_ptr<Communicator> world_;
-  int node_ranks_ = 1, end_code_ = static_cast<int>(ExitCode::internal);
+  int node_ranks_ = 1, node_rank_ = 0, end_code_ = static_cast<int>(ExitCode::internal);
 };
 
 // The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).

@@ -54,4 +54,12 @@ void Trace::end_as(Handle handle, const char* name) {
   if (recording_ && handle >= first_) events_[static_cast<std::size_t>(handle - first_)].name = name;
 }
 
+void Trace::count(const char* name, std::int64_t number, double value) {
+  const Handle handle = begin(work_row, name, number, Kind::count);
+  if (handle < 0) return;
+  Event& event = events_[static_cast<std::size_t>(handle - first_)];
+  event.end = event.begin;
+  event.value = value;
+}
+
 }  // namespace sestina

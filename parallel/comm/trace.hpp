@@ -1,6 +1,7 @@
 // What a rank did and when: spans of computation, and exchanges from their start until they were seen complete, each in
-// a row of its own. Recording reads a clock and fills memory that was there before: nothing allocates. A full memory
-// drops what comes, and counts it. On a device, spans of computation are those of the calls that queue it. No Kokkos.
+// a row of its own, and counts of how things stand. Recording reads a clock and fills memory that was there before:
+// nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are those of the
+// calls that queue it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,13 +12,14 @@ namespace sestina {
 class Trace {
  public:
   using Handle = std::int64_t;  // of a span; below 0: none
-  enum class Kind : std::uint8_t { work, wait, exchange };
+  enum class Kind : std::uint8_t { work, wait, exchange, count };
   struct Event {
     const char* name = nullptr;        // static
     std::int64_t number = -1;          // of the block, bucket or group; -1: none
     std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
     int row = 0;
     Kind kind = Kind::work;
+    double value = 0;  // of a count
   };
   static constexpr int work_row = 0;
 
@@ -30,7 +32,8 @@ class Trace {
 
   Handle begin(int row, const char* name, std::int64_t number = -1, Kind kind = Kind::work);
   void end(Handle);
-  void end_as(Handle, const char* name);  // where the name is known last
+  void end_as(Handle, const char* name);                            // where the name is known last
+  void count(const char* name, std::int64_t number, double value);  // from now on
 
   const std::vector<Event>& events() const { return events_; }
   const std::vector<std::string>& rows() const { return rows_; }

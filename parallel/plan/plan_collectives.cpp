@@ -103,7 +103,8 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
-    const std::int64_t numbers = StepNumbers{parallel.pp}.count() + RunMessages::votes + RunMessages::times;
+    const std::int64_t numbers =
+        StepNumbers{parallel.pp}.count() + RunMessages::votes + RunMessages::numbers(parallel.pp);
     tally.add("all_gather", "all", "numbers of a step", 1, numbers * f64 * parallel.ranks());
     return;
   }
@@ -116,7 +117,7 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
   tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
-  tally.add("all_gather", "all", "times", 1, RunMessages::times * f64 * parallel.ranks());
+  tally.add("all_gather", "all", "times", 1, RunMessages::numbers(parallel.pp) * f64 * parallel.ranks());
 }
 
 std::int64_t newton_schulz_iterations(const TensorSpec& spec, const PlanInput& input) {

@@ -7,10 +7,12 @@
 namespace sestina {
 
 // What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them votes to
-// stop or to save; and behind it, how long each phase took, with
-// peak memory and ages of preconditioners.
+// stop or to save; and behind it, how long each phase took, with peak memory, ages of preconditioners (in a pipeline
+// those of each stage too) and the energy of its node.
 struct RunMessages {
-  static constexpr int polls = 2, votes = 3, times = 11;  // fp64 numbers in each of the last two
+  static constexpr int polls = 2, votes = 3, times = 12;  // fp64 numbers in each of the last two
+  static constexpr int ages = 3;                          // of a stage
+  static constexpr int numbers(int stages) { return times + (stages > 1 ? stages * ages : 0); }  // of a rank's step
 };
 
 // Numbers that a rank of an asynchronous pipeline tells the others of each step, beside those of the trainer: of each

@@ -1,10 +1,14 @@
 #include "parallel/plan/refresh_budget.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/refresh/period_fit.hpp"
 
 namespace sestina {
 namespace {
@@ -35,8 +39,8 @@ std::vector<double> real_shares(const std::vector<double>& cost, const std::vect
   return share;
 }
 
-// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to a
-// factor, rows^3 + cols^3 of each.
+// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to
+// a factor, rows^3 + cols^3 of each.
 double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
   const MatrixKind* kind = find_matrix_kind(optimizer.kind);
   const auto cube = [](std::int64_t side) { return std::pow(static_cast<double>(side), 3); };
@@ -48,6 +52,44 @@ double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
                                 : cube(part.rows) + cube(part.cols);
   }
   return sum;
+}
+
+// Rates are those of a machine on which nothing else runs; workers share caches and memory with the compute threads.
+constexpr double reserve = 1.5;
+
+// One job for each snapshot, with its part of the kind's refresh work: d^3 of it, or m n min(m, n).
+RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::int64_t index, double flops) {
+  RefreshLoad load{index};
+  const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
+  for (const FieldSize& field : fields_of(options, rows, cols))
+    if (field.name.find("snapshot") != std::string::npos)
+      load.jobs.push_back(static_cast<double>(field.rows * field.cols) *
+                          static_cast<double>(std::min(field.rows, field.cols)));
+  const MatrixKind& kind = *find_matrix_kind(options.kind);
+  const double work = kind.work ? kind.work(options, part.rows, part.cols).refresh : 0;
+  const double all = load.seconds();
+  for (double& job : load.jobs) job *= reserve * work / (flops * all);
+  return load;
+}
+
+// By rank of the stage; a matrix that is cut over tensor-parallel ranks counts whole on each of them.
+std::vector<std::vector<RefreshLoad>> loads_of(const StagePlan& stage, const Plan& plan, const OptimizerOptions& o,
+                                               const MatrixIndex& index, double flops) {
+  std::vector<std::vector<RefreshLoad>> loads(at(plan.dp * plan.tp));
+  for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+    const TensorSpec& spec = stage.specs[i];
+    if (!is_matrix_optimized(spec, o)) continue;
+    std::int64_t next = index.at(spec.name);
+    for (const MatrixPart& part : matrix_parts(spec, o)) {
+      const RefreshLoad load = load_of(*o.matrix, part, next++, flops);
+      for (int rank = 0; rank < plan.dp * plan.tp; ++rank) {
+        const bool owns = stage.owner[i] < 0 || stage.owner[i] == rank / plan.tp;
+        const bool homes = stage.home[i] < 0 || stage.home[i] == rank % plan.tp;
+        if (owns && homes) loads[at(rank)].push_back(load);
+      }
+    }
+  }
+  return loads;
 }
 
 }  // namespace
@@ -114,6 +156,34 @@ void plan_refreshes(Plan& plan) {
     plan.stages[at(s)].refreshes = counts[at(s)];
     plan.stages[at(s)].refresh_window = window;
   }
+}
+
+RefreshPeriods fit_periods(const Plan& plan, const RefreshSpeed& speed) {
+  const OptimizerOptions& o = plan.input.optimizer;
+  const MatrixIndex index = matrix_index(tensor_specs(plan.input.model), o);
+  const std::int64_t staleness = o.matrix->refresh_staleness;
+  RefreshPeriods result;
+  for (const StagePlan& stage : plan.stages)
+    for (const std::vector<RefreshLoad>& loads : loads_of(stage, plan, o, index, speed.flops)) {
+      const std::vector<std::int64_t> periods = fit_periods(loads, o.refresh.workers, staleness, speed.step_s);
+      for (std::size_t i = 0; i < loads.size(); ++i) {
+        const auto place = static_cast<std::size_t>(loads[i].index);
+        result.of.resize(std::max(result.of.size(), place + 1), 0);
+        if (result.of[place] == 0 && loads[i].alone(o.refresh.workers) > static_cast<double>(staleness) * speed.step_s)
+          ++result.late;
+        result.of[place] = std::max(result.of[place], periods[i]);
+      }
+    }
+  return result;
+}
+
+std::string to_text(const RefreshPeriods& periods) {
+  if (periods.of.empty()) return "no matrix";
+  const auto [least, most] = std::minmax_element(periods.of.begin(), periods.of.end());
+  const double mean =
+      std::accumulate(periods.of.begin(), periods.of.end(), 0.0) / static_cast<double>(periods.of.size());
+  if (*least == *most) return fmt::format("every {} updates", *most);
+  return fmt::format("every {} to {} updates, {:.1f} in the mean", *least, *most, mean);
 }
 
 }  // namespace sestina

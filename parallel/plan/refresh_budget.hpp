@@ -1,7 +1,10 @@
-// How stages of an asynchronous pipeline share out refreshes of preconditioners (optimizer.refresh.budget): as much
-// work in all as with one period for all stages, more often where gradients are older. No Kokkos.
+// How often preconditioners are refreshed where the deck gives no period for all of them. optimizer.refresh.budget:
+// stages of an asynchronous pipeline share out as much work as with one period, more often where gradients are older.
+// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/period_fit.hpp).
+// No Kokkos.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
@@ -19,5 +22,20 @@ std::vector<std::int64_t> share_refreshes(const std::vector<double>& cost, const
 
 // StagePlan::refreshes and refresh_window, where the deck's budget is another than uniform.
 void plan_refreshes(Plan&);
+
+// What the model of costs is told: seconds of an update, and FLOP/s of one worker at refreshes (MatrixKind::work).
+struct RefreshSpeed {
+  double step_s = 0, flops = 0;
+};
+
+// Of all matrices of the model by their index; of a matrix on several ranks the longest.
+struct RefreshPeriods {
+  std::vector<std::int64_t> of;
+  int late = 0;  // matrices that take longer than S updates by themselves
+};
+RefreshPeriods fit_periods(const Plan&, const RefreshSpeed&);
+
+// "every 6 to 18 updates, 9.5 in the mean".
+std::string to_text(const RefreshPeriods&);
 
 }  // namespace sestina

@@ -120,6 +120,7 @@ class Executor {
   std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
 
   std::size_t stage_count() const { return runs_.size(); }  // on this rank
+  int stage_number(std::size_t i) const { return static_cast<int>(runs_[i]->place().number); }
   bool has_last_stage() const { return runs_.back()->place().number + 1 == plan_.pp; }
   StageRun<Exec, T>& run(std::size_t i = 0) { return *runs_[i]; }
   const StageRun<Exec, T>& run(std::size_t i = 0) const { return *runs_[i]; }

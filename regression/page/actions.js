@@ -25,6 +25,7 @@ function act() {
   results.crosses = every('[data-card="loss"] .cross').length;
   results.resumes = every('[data-card="loss"] .resume').length;
   results.cards = every("[data-card]").map(card => card.dataset.card);
+  results.stages = curves("preconditioner_age_mean_stage");
   results.stacks = every(".stack").length;
   results.stackSums = every(".stack").map(stack => [...stack.getAttribute("aria-label").matchAll(/\((\d+) %\)/g)].reduce((sum, [, percent]) => sum + Number(percent), 0));
   results.stackOfFirst = every(".stack")[0].getAttribute("aria-label");

@@ -46,7 +46,7 @@ def train_line(run, step, noise):
             "tokens_per_s": 1024 / step_s, "preconditioner_age_max": step % 10 if refresh or kind == "soap" else 0,
             "skipped_steps": 0, "memory_peak_bytes": 140_000_000 + 10_000_000 * run, "tflops": 0.01 / step_s, "mfu": None, "energy_j": None}
     if kind == "kl-shampoo":
-        line |= {"staleness": [step % 4, (step + 1) % 4, 0]}
+        line |= {"staleness": [step % 4, (step + 1) % 4, 0], "preconditioner_age_mean_by_stage": [step % 10 / 2, step % 10, 1.5]}
         if step % 10 == 0:
             line |= {"drift": [0.02, None, 0]}
     return line | parts

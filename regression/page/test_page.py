@@ -69,8 +69,9 @@ class Page(unittest.TestCase):
 
     def test_every_series_has_its_chart(self):
         for card in ("loss", "lr", "grad_norm", "bits_per_byte", "step_s", "tokens_per_s", "memory_peak_bytes", "reduce_s", "gather_s",
-                     "refresh_wait_s", "preconditioner_age_max", "staleness", "drift", "tensors"):
+                     "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors"):
             self.assertIn(card, self.seen["cards"])
+        self.assertEqual(self.seen["stages"], 3)  # curves of one run in one card
 
     def test_hover_reads_out_all_runs_and_marks_all_charts(self):
         self.assertIn("step 200", self.seen["tip"])

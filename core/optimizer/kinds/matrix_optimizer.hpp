@@ -12,6 +12,7 @@
 #include "core/deck/kinds.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/kinds/matrix_state.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/host_values.hpp"
 #include "kernels/blas/stopwatch.hpp"
@@ -36,10 +37,11 @@ using RefreshDump = std::function<void(const std::string& name, const std::vecto
 
 // What a refresh may do when it goes wrong; shared by all matrices of a run.
 struct RefreshPolicy {
-  std::int64_t max_failures = 3;       // in a row, of one factor; then the run stops
-  bool stagger = false;                // refresh matrix i at t = i mod every instead of all at once
-  std::int64_t count = 0, window = 0;  // so many refreshes in a window, spread evenly; 0: one in `every` updates
-  RefreshDump dump;                    // empty: nobody wants it
+  std::int64_t max_failures = 3;           // in a row, of one factor; then the run stops
+  bool stagger = false;                    // refresh matrix i at t = i mod every instead of all at once
+  std::int64_t count = 0, window = 0;      // so many refreshes in a window, spread evenly; 0: one in `every` updates
+  RefreshDump dump;                        // empty: nobody wants it
+  std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in place of `every`; empty: none
 };
 
 // On a device a refresh is queued whole; what it is judged by comes to the host at its end, in one wait.
@@ -114,10 +116,13 @@ template <class Space>
 std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 // True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index. With a count: where
-// floor(t count / window) goes up.
+// floor(t count / window) goes up. With periods: each matrix has its own.
 inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, const RefreshPolicy& policy) {
   const std::int64_t at = t + (policy.stagger ? index : 0);
-  return policy.window > 0 ? at * policy.count % policy.window < policy.count : at % every == 0;
+  if (policy.periods.empty())
+    return policy.window > 0 ? at * policy.count % policy.window < policy.count : at % every == 0;
+  const std::int64_t period = policy.periods[static_cast<std::size_t>(index)];
+  return (t + refresh_phase(index, period)) % period == 0;
 }
 
 }  // namespace sestina

@@ -62,6 +62,24 @@ std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOpti
   return parts;
 }
 
+MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
+  MatrixIndex index;
+  std::int64_t next = 0;
+  for (const TensorSpec& spec : model) {
+    if (!is_matrix_optimized(spec, options)) continue;
+    index[spec.name] = next;
+    next += static_cast<std::int64_t>(matrix_parts(spec, options).size());
+  }
+  return index;
+}
+
+std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
+  std::size_t count = 0;
+  for (const TensorSpec& spec : model)
+    if (is_matrix_optimized(spec, options)) count += matrix_parts(spec, options).size();
+  return count;
+}
+
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const OptimizerOptions& options,
                                   std::size_t accumulate_width) {
   const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;

@@ -1,6 +1,10 @@
 // Which optimizer updates a tensor, and with what numbers: matrices inside blocks go to the matrix optimizer,
 // everything else (embeddings, head, norms, biases) to AdamW; the deck's groups may say otherwise. No Kokkos.
 #pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +30,20 @@ struct MatrixPart {
   std::int64_t row_begin = 0, rows = 0, cols = 0;
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
+
+// Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes go by it, so
+// they fall due at the same updates whoever owns the matrix.
+using MatrixIndex = std::map<std::string, std::int64_t, std::less<>>;
+MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions&);
+std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOptions&);
+
+// When matrix `index` falls due where every matrix has a period of its own: at updates t with (t + phase) mod period =
+// 0. Phases are multiples of the golden ratio, which spreads the refreshes of any run of matrices over their periods.
+inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
+  constexpr std::uint32_t ratio = 2654435769;  // 2^32 (sqrt(5) - 1) / 2
+  const std::uint32_t part = static_cast<std::uint32_t>(index) * ratio;
+  return static_cast<std::int64_t>((static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(period)) >> 32);
+}
 
 // Bytes of optimizer state of these tensors; AdamW keeps two numbers of accumulate_width bytes for each parameter.
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,

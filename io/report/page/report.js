@@ -21,11 +21,15 @@ const sections = [
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
     ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
     ["preconditioner_age_mean", "Preconditioner age", "mean, in steps", "", "curve", true],
+    ["preconditioner_age_max_stage", "Preconditioner age by stage", "oldest, in steps", "count", "curve", true],
+    ["preconditioner_age_mean_stage", "Preconditioner age by stage", "mean, in steps", "", "curve", true],
     ["staleness", "Staleness", "largest of all stages, in steps", "count", "curve", true], ["drift", "Drift of weights", "over the delay, largest of all stages", "", "plain", true],
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],
   ]],
 ];
+// "x_stage" of "x_stage_0": one chart shows them all.
+const oneOfMany = name => name.replace(/_stage_\d+$/, "_stage");
 
 class Page {
   constructor(data) {
@@ -54,9 +58,10 @@ class Page {
   }
 
   seriesLines(run, key, kind) {
-    const { series, low, high } = this.runs[run];
-    if (!series[key]) return [];
-    return [{ x: this.xs(run), y: series[key], kind, low: low?.[key], high: high?.[key] }];
+    const { series, low, high } = this.runs[run], x = this.xs(run);
+    if (series[key]) return [{ x, y: series[key], kind, low: low?.[key], high: high?.[key] }];
+    return Object.keys(series).filter(name => oneOfMany(name) === key)
+      .map(name => ({ x, y: series[name], kind, label: `stage ${name.slice(key.length + 1)}` }));
   }
   lossLines(run) {
     const { validation } = this.runs[run];
@@ -165,9 +170,9 @@ class Page {
 
   // ---- Charts ----
   build() {
-    const main = document.getElementById("charts"), has = key => this.runs.some(run => run.series[key]);
+    const main = document.getElementById("charts"), has = key => this.runs.some((_, run) => this.seriesLines(run, key).length);
     const known = new Set(sections.flatMap(([, charts]) => charts.map(([key]) => key)));
-    const others = [...new Set(this.runs.flatMap(run => Object.keys(run.series)))].filter(key => !known.has(key));
+    const others = [...new Set(this.runs.flatMap(run => Object.keys(run.series).map(oneOfMany)))].filter(key => !known.has(key));
     const all = [...sections, ["Other series", others.map(key => [key, key, "", key.endsWith("_s") ? "seconds" : key.endsWith("_bytes") ? "bytes" : "", "curve", true])]];
     this.buildBar();
     for (const [title, charts] of all) {

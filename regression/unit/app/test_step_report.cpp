@@ -18,6 +18,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   slow.preconditioner_age = 7;
   slow.preconditioner_ages = 9;
   slow.preconditioners = 3;
+  slow.energy = 2.5;
+  quick.energy = 0.5;
   quick.preconditioner_ages = 1;
   quick.preconditioners = 2;
   for (const auto& ranks : {std::vector{quick, slow}, std::vector{slow, quick}, std::vector{slow, slow, quick}}) {
@@ -29,7 +31,15 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
     const double slows = static_cast<double>(ranks.size() - 1);
     EXPECT_EQ(all.preconditioner_ages, 1 + 9 * slows);
     EXPECT_EQ(all.preconditioners, 2 + 3 * slows);
+    EXPECT_EQ(all.energy, 0.5 + 2.5 * slows);
   }
+}
+
+TEST(StepReport, EnergyOfANodeThatIsNotKnownMakesAllUnknown) {
+  RankStep known, unknown;
+  known.energy = 5;
+  unknown.energy = std::nan("");
+  EXPECT_TRUE(std::isnan(of_all_ranks({known, unknown, known}).energy));
 }
 
 TEST(StepReport, LogLinesFitInto100Columns) {

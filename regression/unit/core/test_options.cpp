@@ -140,6 +140,25 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
 }
 
+TEST(Options, AutomaticPeriodsNeedWorkers) {
+  const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = \"auto\"\n",
+                    async = "mode = \"async\"\n";
+  const OptimizerOptions o = read(soap + async).optimizer;
+  EXPECT_TRUE(o.refresh.automatic);
+  EXPECT_TRUE(o.refresh.stagger);
+  EXPECT_EQ(o.matrix->refresh_staleness, 5);
+  EXPECT_EQ(o.matrix->refresh_every, 10);  // in estimates
+  EXPECT_EQ(read(soap + async + "staleness = 30\n").optimizer.matrix->refresh_staleness, 30);
+  EXPECT_FALSE(read("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = 7\n").optimizer.refresh.automatic);
+  expect_error(soap, "optimizer.refresh.every: follows what workers can do: it needs optimizer.refresh.mode");
+  expect_error(soap + "mode = \"inline\"\n", "optimizer.refresh.every: follows what workers can do");
+  expect_error(soap + async + "staleness = 0\n", "optimizer.refresh.staleness: out of range");
+  expect_error(soap + async + "stagger = false\n", "optimizer.refresh.stagger: optimizer.refresh.every = \"auto\"");
+  expect_error(soap + async + "budget = \"stage-aware\"\n", "optimizer.refresh.every: conflicts with");
+  expect_error("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = \"often\"\n",
+               "optimizer.refresh.every: unknown value, got \"often\", allowed an integer >= 1 or \"auto\"");
+}
+
 TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
   const auto error = [](const std::string& visibility, const std::string& parallel) -> std::string {
     Deck deck;

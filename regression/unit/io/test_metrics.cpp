@@ -86,6 +86,21 @@ TEST(Metrics, TrainLineHasTheAgreedKeysAndNumbersThatReadBackEqual) {
   EXPECT_TRUE(line["energy_j"].is_null());
 }
 
+TEST(Metrics, AgesByStageAreListsAndReadBackAsSeries) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  metrics.train(line_at(1), {{7, 2.5}, {3, 1.25}});
+  metrics.train(line_at(2));
+  const auto lines = lines_of(folder);
+  EXPECT_EQ(lines[0]["preconditioner_age_max_by_stage"], json::parse("[7, 3]"));
+  EXPECT_EQ(lines[0]["preconditioner_age_mean_by_stage"], json::parse("[2.5, 1.25]"));
+  EXPECT_FALSE(lines[1].contains("preconditioner_age_max_by_stage"));
+  const RunHistory history = read_history(folder.path());
+  EXPECT_EQ(history.more.at("preconditioner_age_max_stage_0").at(0), 7);
+  EXPECT_EQ(history.more.at("preconditioner_age_mean_stage_1").at(0), 1.25);
+  EXPECT_TRUE(std::isnan(history.more.at("preconditioner_age_mean_stage_1").at(1)));
+}
+
 TEST(Metrics, NotFiniteIsNull) {
   const TemporaryFolder folder;
   TrainLine t = line_at(1);

@@ -206,6 +206,26 @@ TEST(ReportFacts, TableNamesWhatRunsAreAndWhereTheyDiffer) {
   EXPECT_EQ(facts_table({c}), "");
 }
 
+// The paper's own numbers for AdamW and one other: totals 100 % and 107.9 %, of a vocabulary of 32128.
+TEST(ReportTables, LossForEnergyIsRelativeToAdamW) {
+  const double reference = std::log(32128.0);
+  ReportRun adamw = run("adamw", 20, reference - 3.0942), other = run("other", 20, reference - 3.3010 * 1.079);
+  for (ReportRun* r : {&adamw, &other})
+    for (TrainLine& line : r->history.train) line.loss -= 1.0 / static_cast<double>(line.step);  // constant
+  for (TrainLine& line : adamw.history.train) line.energy_j = 100;
+  for (TrainLine& line : other.history.train) line.energy_j = 107.9;
+  adamw.deck = "[model]\nvocab_size = 32128\n[optimizer]\nkind = \"adamw\"\n";
+  other.deck = "[model]\nvocab_size = 32128\n[optimizer]\nkind = \"kl-shampoo\"\n";
+  const std::string table = summary_table({other, adamw});
+  expect_in(table, {"<th scope=\"col\">energy</th>", "<th scope=\"col\">loss for energy</th>", "<td>3.3010</td>",
+                    "<td>3.0942</td>", "<td>2000J</td>", "<td>2158J</td>", "first AdamW run"});
+  EXPECT_EQ(summary_table({other}).find("loss for energy"), std::string::npos);  // nothing to compare with
+  other.history.train[7].energy_j.reset();                                       // not all of it is known
+  const std::string without = summary_table({other, adamw});
+  EXPECT_EQ(without.find("3.3010"), std::string::npos);
+  expect_in(without, {"<td>3.0942</td>"});
+}
+
 TEST(ReportTables, BadgesAndCheckpoints) {
   ReportRun a = run("a", 3), b = run("b", 3);
   a.history.diverged = true;
@@ -232,6 +252,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   b.history.bad_lines = 2;
   b.history.loads = {{40, {1, 2}, {3, 4}}};
   b.history.stages = {{30, {1, 0}, {0.5, 0}}, {40, {1, 0}, {kNan, 0.25}}};
+  b.history.more["preconditioner_age_mean_stage_1"].assign(40, 2.5);
   const std::string html = report_html({a, b}, {"today", 0});
   EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
   for (const char* network : {"https://", "src=", "<link", "@import", "url(http"})
@@ -250,6 +271,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(data["runs"][1]["loads"]["planned"], json({3, 4}));
   EXPECT_EQ(data["runs"][1]["stages"]["staleness"], json({1, 0}));
   EXPECT_EQ(data["runs"][1]["stages"]["drift"], json({nullptr, 0.25}));
+  EXPECT_EQ(data["runs"][1]["series"]["preconditioner_age_mean_stage_1"][39], 2.5);
 }
 
 TEST(Report, MillionStepsStaySmall) {

@@ -52,6 +52,20 @@ TEST(Trace, SpansOfAnEarlierRecordingEndNothing) {
   EXPECT_GE(trace.events()[0].end, 0);
 }
 
+TEST(Trace, CountsKeepTheirValues) {
+  Trace trace(1);
+  trace.count("age", 1, 5);  // not recording
+  trace.start();
+  while (trace.events().size() < trace.events().capacity()) trace.count("age", 1, 2.5);
+  trace.count("age", 1, 7);
+  EXPECT_EQ(trace.dropped(), 1);
+  const Trace::Event& event = trace.events()[0];
+  EXPECT_EQ(event.kind, Trace::Kind::count);
+  EXPECT_EQ(event.value, 2.5);
+  EXPECT_EQ(event.number, 1);
+  EXPECT_EQ(event.begin, event.end);
+}
+
 TEST(Trace, WithoutOneNothingHappens) {
   OpenSpan span(nullptr);
   span.begin("forward", 1);

@@ -3,6 +3,11 @@
 // flight ends with the same bits; metrics tell the ages.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "regression/unit/step/optimizer_run.hpp"
 
 namespace sestina {
@@ -63,6 +68,156 @@ TEST_P(AsyncTraining, MetricsTellTheAges) {
     EXPECT_LE(most, 4 + 2 - 1);  // ahead of a result that is as late as it may be
     EXPECT_GE(most, fixed ? 5 : 3);
     EXPECT_GE(mean, 3);
+  }
+}
+
+// A counter of trace.json: its values in order.
+std::map<std::string, std::vector<double>> counters_of(const std::string& run_dir) {
+  std::map<std::string, std::vector<double>> counters;
+  std::ifstream file(run_dir + "/trace.json");
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  for (const nlohmann::json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "C") counters[event.at("name")].push_back(event.at("args").at("value"));
+  return counters;
+}
+
+std::vector<double> last_of(const std::vector<double>& values, std::size_t count) {
+  return {values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end()};
+}
+
+TEST_P(AsyncTraining, TheTraceTellsTheAges) {
+  TrainSetup run = setup(10, "traced", "fp32", keys(1));
+  run.options.metrics.trace = 5;
+  train(run, Host());
+  const auto counters = counters_of(run.run_dir);
+  const std::vector<TrainLine> lines = read_history(run.run_dir).train;
+  std::vector<double> oldest, mean;  // of updates 4 to 7: Shampoo has no roots before
+  for (std::size_t i = 3; i < 7; ++i) {
+    oldest.push_back(static_cast<double>(lines[i].preconditioner_age_max));
+    mean.push_back(lines[i].preconditioner_age_mean);
+  }
+  EXPECT_EQ(last_of(counters.at("preconditioner age, oldest"), 4), oldest);
+  EXPECT_EQ(last_of(counters.at("preconditioner age, mean"), 4), mean);
+  EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0);
+}
+
+std::string automatic(int workers) {
+  return "[optimizer.refresh]\nevery = \"auto\"\nmode = \"async\"\nstaleness = 2\nworkers = " +
+         std::to_string(workers) + "\n";
+}
+std::string newest(const std::string& run_dir) {
+  return newest_complete(run_dir, false, [](const std::string&) {});
+}
+std::vector<std::int64_t> periods_in(const std::string& checkpoint) {
+  return nlohmann::json::parse(CheckpointReader(checkpoint, false).run().extra).at("refresh_periods");
+}
+
+// Twice resumed, with other workers, which would have given other periods, and once: the same periods, the same bits.
+TEST_P(AsyncTraining, AResumeKeepsAutomaticPeriods) {
+  TrainSetup first = setup(4, "first", "fp32", automatic(1));
+  train(first, Host());
+  const std::string begin = newest(first.run_dir);
+  const std::vector<std::int64_t> periods = periods_in(begin);
+  EXPECT_EQ(periods.size(), 14u);
+  EXPECT_GE(*std::min_element(periods.begin(), periods.end()), 3);
+  TrainSetup once = setup(40, "once", "fp32", automatic(1));
+  once.checkpoint = begin;
+  once.fork = true;
+  const std::string bits = train(once, Host());
+  TrainSetup twice = setup(21, "twice", "fp32", automatic(4));
+  twice.checkpoint = begin;
+  twice.fork = true;
+  train(twice, Host());
+  twice = setup(40, "twice", "fp32", automatic(2));
+  twice.checkpoint = newest(twice.run_dir);
+  EXPECT_EQ(train(twice, Host()), bits);
+  EXPECT_EQ(periods_in(newest(once.run_dir)), periods);
+  EXPECT_EQ(periods_in(newest(twice.run_dir)), periods);
+}
+
+// Each matrix falls due by its own period, and its result is used two updates later: the ages say so.
+TEST_P(AsyncTraining, AutomaticPeriodsAreThoseOfTheRefreshes) {
+  constexpr std::int64_t steps = 120, settled = 12, staleness = 2;
+  const TrainSetup run = setup(steps, "auto", "fp32", automatic(2));
+  train(run, Host());
+  const std::vector<std::int64_t> periods = periods_in(newest(run.run_dir));
+  const std::vector<TrainLine> lines = read_history(run.run_dir).train;
+  int compared = 0, other[2] = {0, 0};
+  for (std::int64_t t = 1; t <= steps; ++t) {
+    for (const std::int64_t less : {0, 1}) {  // kinds whose first update does nothing count one update less
+      double sum = 0;
+      bool known = true;
+      for (std::size_t i = 0; i < periods.size() && known; ++i) {
+        std::int64_t from = t - less - staleness;
+        while (from > settled && (from + refresh_phase(static_cast<std::int64_t>(i), periods[i])) % periods[i] != 0)
+          --from;
+        known = from > settled;
+        sum += static_cast<double>(t - less - from);
+      }
+      if (!known) continue;
+      ++compared;
+      const double found = lines[static_cast<std::size_t>(t - 1)].preconditioner_age_mean;
+      if (std::abs(found - sum / static_cast<double>(periods.size())) > 1e-9) ++other[less];
+    }
+  }
+  EXPECT_GT(compared, 20) << "longest period " << *std::max_element(periods.begin(), periods.end());
+  EXPECT_EQ(std::min(other[0], other[1]), 0);
+}
+
+// Counters that another thread moves on while the steps run.
+TEST_P(AsyncTraining, MetricsTellTheEnergyWhereThereAreCounters) {
+  TrainSetup run = setup(6, "energy", "fp32", keys(1));
+  const fs::path zone = folder_ / "powercap/intel-rapl:0";
+  fs::create_directories(zone);
+  std::ofstream(zone / "name") << "package-0\n";
+  std::ofstream(zone / "max_energy_range_uj") << "999999999999\n";
+  std::ofstream(zone / "energy_uj") << "000000000000\n";
+  run.energy.root = (folder_ / "powercap").string();
+  std::atomic<bool> over = false;
+  std::thread machine([&] {
+    std::fstream counter(zone / "energy_uj", std::ios::in | std::ios::out);
+    for (std::int64_t microjoules = 1; !over; microjoules += 10000)
+      counter.seekp(0) << std::setw(12) << std::setfill('0') << microjoules << std::flush;
+  });
+  train(run, Host());
+  over = true;
+  machine.join();
+  double joules = 0;
+  for (const TrainLine& line : read_history(run.run_dir).train) joules += line.energy_j.value();
+  EXPECT_GT(joules, 0);
+  run = setup(2, "no_energy", "fp32", keys(1));
+  run.energy.root = (folder_ / "no_counters").string();
+  train(run, Host());
+  for (const TrainLine& line : read_history(run.run_dir).train) EXPECT_FALSE(line.energy_j.has_value());
+}
+
+// Two stages in one process, synchronous and not: what each of them says, and what all of them make of it.
+TEST_P(AsyncTraining, AgesOfStagesStandBesideThoseOfAll) {
+  for (const char* schedule : {"1f1b", "async-1f1b"}) {
+    TrainSetup run =
+        setup(10, schedule, "fp32", keys(1) + "[parallel]\npp = 2\nschedule = \"" + std::string(schedule) + "\"\n");
+    run.options.metrics.trace = 20;
+    train(run, Host());
+    const RunHistory history = read_history(run.run_dir);
+    const auto counters = counters_of(run.run_dir);
+    ASSERT_EQ(history.train.size(), 10u);
+    for (const char* stage : {"0", "1"}) {
+      const auto& most = history.more.at(std::string("preconditioner_age_max_stage_") + stage);
+      const auto& mean = history.more.at(std::string("preconditioner_age_mean_stage_") + stage);
+      EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0) << schedule;
+      EXPECT_EQ(last_of(counters.at(std::string("preconditioner age, mean ") + stage), 7), last_of(mean, 7))
+          << schedule;
+      for (std::size_t i = 0; i < mean.size(); ++i) {
+        EXPECT_LE(mean[i], most[i]);
+        EXPECT_LE(most[i], static_cast<double>(history.train[i].preconditioner_age_max));
+      }
+    }
+    for (std::size_t i = 0; i < 10; ++i) {  // a layer lies on each stage
+      const double both = (history.more.at("preconditioner_age_mean_stage_0")[i] +
+                           history.more.at("preconditioner_age_mean_stage_1")[i]) /
+                          2;
+      EXPECT_NEAR(history.train[i].preconditioner_age_mean, both, 1e-12) << schedule;
+    }
   }
 }
 

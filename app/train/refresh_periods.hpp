@@ -1,0 +1,15 @@
+// optimizer.refresh.every = "auto": the speed of this machine, alike on all ranks, which the periods follow from.
+#pragma once
+#include "io/tokens/data_loader.hpp"
+#include "parallel/plan/refresh_budget.hpp"
+#include "parallel/step/executor.hpp"
+
+namespace sestina {
+
+// Of the slowest worker, refreshes of the largest matrix; an update takes three times the forward passes of its
+// micro-batches, which are run here: its backward passes are twice that. What it sends and updates comes on top, so
+// that periods are rather too long than too short. Collective.
+template <class Exec, class T>
+RefreshSpeed measure_speed(Executor<Exec, T>&, const SampleSet& training, const Options&, Communicator& world);
+
+}  // namespace sestina

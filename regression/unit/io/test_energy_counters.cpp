@@ -1,0 +1,92 @@
+// Trees of files in powercap's form: several packages, parts of them, a platform, counters that start again.
+#include "io/report/energy_counters.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "regression/unit/io/test_files.hpp"
+
+namespace sestina {
+namespace {
+
+using test::TemporaryFolder;
+
+constexpr std::uint64_t most = 262143328850;  // as a server's package says
+
+class Energy : public testing::Test {
+ protected:
+  void zone(const std::string& zone, const std::string& name, std::uint64_t microjoules) {
+    std::filesystem::create_directories(folder_ / zone);
+    std::ofstream(folder_ / zone + "/name") << name << '\n';
+    std::ofstream(folder_ / zone + "/max_energy_range_uj") << most << '\n';
+    set(zone, microjoules);
+  }
+  void set(const std::string& zone, std::uint64_t microjoules) {
+    std::ofstream(folder_ / zone + "/energy_uj") << microjoules << '\n';
+  }
+  EnergyCounters::Setting setting() const { return {folder_.path()}; }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Energy, IsTheSumOfPackagesAndTheirMemory) {
+  zone("intel-rapl:0", "package-0", 1'000'000);
+  zone("intel-rapl:0:0", "core", 5);
+  zone("intel-rapl:0:1", "dram", 100);
+  zone("intel-rapl:1", "package-1", 2'000'000);
+  zone("intel-rapl:2", "psys", 7);
+  zone("intel-rapl-mmio:0", "package-0", 1'000'000);
+  zone("dtpm", "package-0", 1);
+  EnergyCounters counters(setting());
+  ASSERT_TRUE(counters.known());
+  EXPECT_FALSE(counters.take_joules().has_value());
+  set("intel-rapl:0", 4'000'000);
+  set("intel-rapl:0:0", 900'000'000);  // in the package's count
+  set("intel-rapl:0:1", 500'100);
+  set("intel-rapl:1", 2'250'000);
+  set("intel-rapl:2", 900'000'000);  // holds the packages
+  set("intel-rapl-mmio:0", 900'000'000);
+  EXPECT_DOUBLE_EQ(counters.take_joules().value(), 3 + 0.5 + 0.25);
+  EXPECT_EQ(counters.take_joules().value(), 0);
+}
+
+TEST_F(Energy, CountersStartAgain) {
+  zone("intel-rapl:0", "package-0", most - 1'500'000);
+  EnergyCounters counters(setting());
+  counters.take_joules();
+  set("intel-rapl:0", 500'000);
+  EXPECT_DOUBLE_EQ(counters.take_joules().value(), 2);
+}
+
+TEST_F(Energy, WithoutCountersNothingIsKnown) {
+  EnergyCounters none({folder_ / "not_there"}), empty(setting());
+  for (EnergyCounters* counters : {&none, &empty}) {
+    EXPECT_FALSE(counters->known());
+    EXPECT_FALSE(counters->take_joules().has_value());
+    EXPECT_FALSE(counters->take_joules().has_value());
+  }
+}
+
+// A part of the sum would be taken for the whole.
+TEST_F(Energy, APackageThatCannotBeReadMakesAllUnknown) {
+  zone("intel-rapl:0", "package-0", 1);
+  zone("intel-rapl:1", "package-1", 1);
+  std::filesystem::remove(folder_ / "intel-rapl:1/energy_uj");
+  EXPECT_FALSE(EnergyCounters(setting()).known());
+}
+
+TEST_F(Energy, AReadingThatFailsIsAGapOfTwoIntervals) {
+  zone("intel-rapl:0", "package-0", 1);
+  EnergyCounters counters(setting());
+  counters.take_joules();
+  std::ofstream(folder_ / "intel-rapl:0/energy_uj") << "";
+  EXPECT_FALSE(counters.take_joules().has_value());
+  set("intel-rapl:0", 2'000'000);
+  EXPECT_FALSE(counters.take_joules().has_value());
+  set("intel-rapl:0", 3'000'000);
+  EXPECT_DOUBLE_EQ(counters.take_joules().value(), 1);
+}
+
+}  // namespace
+}  // namespace sestina
