@@ -41,6 +41,7 @@ class Ledger {
         {"master", "master"},           {"gradient", "gradients"},
         {"gradient_tree", "gradients"}, {"momentum", "optimizer"},
         {"second_moment", "optimizer"}, {"matrix_state", "optimizer"},
+        {"moment_codes", "optimizer"},  {"moment_scales", "optimizer"},
         {"activations", "activations"}, {"kept_gradients", "activations"},
         {"batch", "activations"},       {"workspace", "workspace"},
         {"cosine", "workspace"},        {"sine", "workspace"},
