@@ -15,9 +15,10 @@ namespace {
 bool is_bf16(const Options& options) { return options.train.precision == TrainOptions::Precision::bf16; }
 
 // AdamW reads weight, gradient and both moments and writes all but the gradient; bf16 runs write the compute copy too.
-double adamw_bytes(std::int64_t parameters, const Options& options) {
-  constexpr double passes = 7, f32 = 4, copy = 2;
-  return static_cast<double>(parameters) * (passes * f32 + (is_bf16(options) ? copy : 0));
+double adamw_traffic(const RankMemory& memory, const Options& options) {
+  constexpr double passes = 3, f32 = 4, copy = 2;
+  return static_cast<double>(memory.scalar_elements) * (passes * f32 + (is_bf16(options) ? copy : 0)) +
+         2 * static_cast<double>(memory.scalar_state);
 }
 
 // Of the rank that is last: its rows of the scalar tensors and its matrices.
@@ -42,7 +43,7 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
       }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank)
-      slowest = std::max(slowest, seconds[rank] + adamw_bytes(run.memory[first + rank].scalar_elements, run.options) /
+      slowest = std::max(slowest, seconds[rank] + adamw_traffic(run.memory[first + rank], run.options) /
                                                       (*machine.memory_bandwidth * 1e9));
     first += ranks;
   }

@@ -158,12 +158,25 @@ class KernelBench {
   }
 
   void adamw_row() {
-    const std::size_t n = std::min<std::size_t>(width(parameter_count(config_)), std::size_t{64} << 20);
+    constexpr std::size_t block = 256;  // columns; each row is one
+    const std::size_t rows = std::min<std::size_t>(width(parameter_count(config_)), std::size_t{64} << 20) / block,
+                      n = rows * block;
     const auto g = buffer<A>(n), w = buffer<A>(n), m = buffer<A>(n), v = buffer<A>(n);
     const auto rounded = buffer<T>(std::is_same_v<T, A> ? 0 : n);
-    const double bytes = static_cast<double>(n) * (7 * sizeof(A) + (std::is_same_v<T, A> ? 0 : sizeof(T)));
-    time(fmt::format("AdamW of {:.1f} M", static_cast<double>(n) * 1e-6), 0, bytes,
-         [&] { adamw<Exec, T>(exec_, AdamWStep{.lr = 1e-3}, g, w, m, v, rounded); });
+    const double others = 3 * sizeof(A) + (std::is_same_v<T, A> ? 0 : sizeof(T)), wide = 4 * sizeof(A),
+                 narrow = 4 * (1 + sizeof(float) / double(block));
+    const std::string name = fmt::format("AdamW of {:.1f} M", static_cast<double>(n) * 1e-6);
+    const AdamWStep step{.lr = 1e-3};
+    time(name, 0, static_cast<double>(n) * (others + wide), [&] { adamw<Exec, T>(exec_, step, g, w, m, v, rounded); });
+    const auto codes = buffer<std::uint8_t>(2 * n);
+    const auto scales = buffer<float>(2 * rows);
+    const CodedMoments<Exec> moments{block,
+                                     {codes.data(), rows, block},
+                                     {codes.data() + n, rows, block},
+                                     {scales.data(), rows, 1},
+                                     {scales.data() + rows, rows, 1}};
+    time(name + ", moments in 8 bits", 0, static_cast<double>(n) * (others + narrow),
+         [&] { adamw<Exec, T>(exec_, step, g, w, moments, rounded); });
   }
 
   std::vector<Row> result_;

@@ -11,6 +11,7 @@ namespace sestina {
 int run_plan(const PlanArguments& arguments) {
   Deck deck = layered_deck(arguments.deck);
   const Options options = Options::read(deck);
+  require_whole_blocks(deck, options);
   deck.finish();
   if (!arguments.reading.empty()) {
     const PaperReading reading = canzona_reading(options.model, options.parallel.dp, options.parallel.tp);

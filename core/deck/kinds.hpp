@@ -82,6 +82,9 @@ struct FieldSize {
   bool optional = false;            // a checkpoint may lack it: it is zero then
   FieldUse use = FieldUse::always;
 };
+inline std::size_t bytes_of(const FieldSize& field) {
+  return static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
+}
 
 // FLOPs of what one update executes, and of a refresh of its preconditioners.
 struct UpdateWork {

@@ -114,6 +114,8 @@ struct OptimizerOptions {
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
   RefreshOptions refresh;
   std::vector<OptimizerGroup> group;
+  int state_bits = 32;             // of AdamW's moments of matrices
+  std::int64_t state_block = 256;  // 8 bits: columns that share a scale
   // Threads beside those that compute; none where results are not late.
   int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
@@ -202,6 +204,8 @@ void settle_correction(Deck&, Options&);
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
 // largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
 void require_trainable(Deck&, Options&);
+// Collects an error where tensor parallelism would cut a block of moments in 8 bits. Before deck.finish().
+void require_whole_blocks(Deck&, const Options&);
 // Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);
 

@@ -1,5 +1,7 @@
 // [optimizer], [optimizer.scalar], [optimizer.refresh] and [[optimizer.group]].
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
@@ -109,6 +111,19 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
   return refresh;
 }
 
+constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
+
+// How AdamW's moments are kept.
+void read_state(Deck& deck, OptimizerOptions& optimizer) {
+  constexpr const char *bits = "optimizer.state_bits", *block = "optimizer.state_block";
+  optimizer.state_bits = static_cast<int>(deck.integer(bits, 32));
+  if (optimizer.state_bits != 8 && optimizer.state_bits != 32) deck.error(bits, "no such width", "32, 8");
+  optimizer.state_block = deck.integer(block, optimizer.state_block, {.min = smallest_block, .max = largest_block});
+  if (!std::has_single_bit(static_cast<std::uint64_t>(optimizer.state_block)))
+    deck.error(block, "not a power of two",
+               fmt::format("{}, {}, ... {}", smallest_block, 2 * smallest_block, largest_block));
+}
+
 OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<std::string>& kinds) {
   OptimizerGroup group;
   deck.require(at + ".match", "each group needs a glob on the names of its weights");
@@ -146,11 +161,34 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   }
   optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
   optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
+  read_state(deck, optimizer);
   optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
   const std::size_t groups = deck.table_count("optimizer.group");
   for (std::size_t i = 0; i < groups; ++i)
     optimizer.group.push_back(read_group(deck, fmt::format("optimizer.group.{}", i), kinds));
   return optimizer;
+}
+
+void require_whole_blocks(Deck& deck, const Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  const auto is_adamw = [](const OptimizerGroup& group) { return group.kind == "adamw"; };
+  const bool cuts_adamw =
+      options.parallel.tp > 1 &&
+      (optimizer.kind == "adamw" || std::any_of(optimizer.group.begin(), optimizer.group.end(), is_adamw));
+  if (optimizer.state_bits != 8 || !cuts_adamw) return;
+  // What row-parallel products have as columns of a rank.
+  const std::int64_t tp = options.parallel.tp, query = options.model.query_width() / tp,
+                     inner = options.model.intermediate_size / tp, common = std::gcd(query, inner);
+  if (common % optimizer.state_block == 0) return;
+  std::string allowed;
+  for (std::int64_t block = smallest_block; block <= largest_block && common % block == 0; block *= 2)
+    allowed += fmt::format("{}, ", block);
+  deck.error(
+      "optimizer.state_block",
+      fmt::format("parallel.tp = {} cuts rows of o_proj and down_proj into {} and {} columns: a block of {} would "
+                  "lie on two ranks",
+                  tp, query, inner, optimizer.state_block),
+      allowed + (allowed.empty() ? "" : "or ") + "optimizer.state_bits = 32");
 }
 
 }  // namespace sestina

@@ -225,6 +225,7 @@ void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& t
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   require_pipeline(deck, options);
+  require_whole_blocks(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
     deck.error("parallel.tp_update",

@@ -74,6 +74,21 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
       });
 }
 
+template <bool looks_ahead, class Exec, class T>
+void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exec>& gradient,
+         const Vector<Acc<T>, Exec>& master, const CodedMoments<Exec>& moments, const Vector<T, Exec>& weight) {
+  using S = Acc<T>;
+  const Factors<S> f(step);
+  const bool has_weight = weight.extent(0) != 0;
+  double* const nonfinite = step.nonfinite;
+  update_moments<S>(
+      "adamw_8bit", exec, moments, KOKKOS_LAMBDA(std::size_t at, std::size_t count, S * m, S * v) {
+        advance_range<looks_ahead, T>(f, count, gradient.data() + at, master.data() + at, m, v,
+                                      has_weight ? weight.data() + at : nullptr);
+        flag_nonfinite(count, master.data() + at, nonfinite);
+      });
+}
+
 }  // namespace
 
 template <class Exec, class T>
@@ -90,9 +105,24 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
     run<false, Exec, T>(exec, step, gradient, master, m, v, weight);
 }
 
+template <class Exec, class T>
+void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
+           const CodedMoments<Exec>& moments, Vector<T, Exec> weight) {
+  const std::size_t n = gradient.extent(0);
+  SESTINA_REQUIRE(master.extent(0) == n && moments.m.size() == n && (weight.extent(0) == n || weight.extent(0) == 0),
+                  "gradient of {}, master {}, moments {}, weight {}", n, master.extent(0), moments.m.size(),
+                  weight.extent(0));
+  if (step.looks_ahead)
+    run<true, Exec, T>(exec, step, gradient, master, moments, weight);
+  else
+    run<false, Exec, T>(exec, step, gradient, master, moments, weight);
+}
+
 #define SESTINA_ADAMW(Exec, T)                                                                                  \
   template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
-                               Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>);
+                               Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>);                    \
+  template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
+                               const CodedMoments<Exec>&, Vector<T, Exec>);
 SESTINA_INSTANTIATE(SESTINA_ADAMW)
 SESTINA_ADAMW(Serial, float)
 

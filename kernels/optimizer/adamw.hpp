@@ -3,6 +3,7 @@
 //   w -= (lr / bc1) m / (sqrt(v) / sqrt(bc2) + eps),  bc_i = 1 - beta_i^t.
 #pragma once
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/coded_moments.hpp"
 
 namespace sestina {
 
@@ -22,5 +23,10 @@ struct AdamWStep {
 template <class Exec, class T>
 void adamw(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
            Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight);
+
+// The same with moments in 8 bits. The step sees the moments before they are rounded. Others (n), row-major.
+template <class Exec, class T>
+void adamw(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
+           const CodedMoments<Exec>&, Vector<T, Exec> weight);
 
 }  // namespace sestina

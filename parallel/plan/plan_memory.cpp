@@ -188,8 +188,10 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
     arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
     if (owned == 0) continue;
     if (!shard.stage.is_matrix(spec)) {
-      add_state(2 * owned * s.width.accumulate, static_cast<std::int64_t>(owned), owned);
+      const std::size_t state = adamw_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate);
+      add_state(state, static_cast<std::int64_t>(owned), owned);
       memory.scalar_elements += static_cast<std::int64_t>(owned);
+      memory.scalar_state += state;
     } else if (is_sharded(whole, o)) {
       add_state(known.state.of(local), local.elements(), owned);
       scratch.add_shard(whole, local);
@@ -260,6 +262,7 @@ void add(RankMemory& sum, const RankMemory& other) {
   size.exchanges += other.size.exchanges;
   sum.checkpoint += other.checkpoint;
   sum.scalar_elements += other.scalar_elements;
+  sum.scalar_state += other.scalar_state;
   sum.nvme += other.nvme;
   sum.nvme_moved += other.nvme_moved;
 }

@@ -13,9 +13,10 @@ namespace sestina {
 // allocates for training on the host, but for tables of a few numbers; the libraries of a device take scratch of their
 // own instead of the host's.
 struct RankMemory {
-  ModelSize size;              // parameters: elements of which it keeps the state
-  std::size_t checkpoint = 0;  // copy that a save is written from
-  std::int64_t scalar_elements = 0;
+  ModelSize size;                    // parameters: elements of which it keeps the state
+  std::size_t checkpoint = 0;        // copy that a save is written from
+  std::int64_t scalar_elements = 0;  // that AdamW updates
+  std::size_t scalar_state = 0;      // bytes of their moments
   // Preconditioners on NVMe: places in the store, traffic of an update; of the optimizer's bytes above what is in
   // memory at a time.
   std::size_t nvme = 0;

@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DONE, UNAVAILABLE, DIVERGED = 0, 69, 79
 GROUPS = {
-    "adamw": ["tiny_llama", "tiny_gpt", "tiny_olmo2", "tiny_qwen3"],
+    "adamw": ["tiny_llama", "tiny_adamw_8bit", "tiny_gpt", "tiny_olmo2", "tiny_qwen3"],
     "muon": ["tiny_muon", "tiny_normuon", "tiny_adamuon"],
     "bases": ["tiny_soap", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],

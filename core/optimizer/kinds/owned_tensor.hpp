@@ -28,7 +28,7 @@ StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* dat
   const TensorSpec& spec = tensor.spec;
   StateField field;
   field.path = std::move(path);
-  field.dtype = sizeof(A) == 8 ? DType::f64 : DType::f32;
+  field.dtype = sizeof(A) == 8 ? DType::f64 : sizeof(A) == 1 ? DType::u8 : DType::f32;
   field.shape =
       spec.is_vector() ? std::vector<std::int64_t>{spec.rows} : std::vector<std::int64_t>{spec.rows, spec.cols};
   field.row_begin = tensor.row_begin;
@@ -38,6 +38,17 @@ StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* dat
   field.saved = tensor.saved;
   field.data = data;
   field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
+  return field;
+}
+
+// One of a number for each `block` columns of a row; columns are cut between blocks.
+template <class Exec, class T>
+StateField block_field_of(const OwnedTensor<Exec, T>& tensor, std::string path, float* data, std::int64_t block) {
+  const auto blocks = [block](std::int64_t cols) { return (cols + block - 1) / block; };
+  StateField field = field_of(tensor, std::move(path), data);
+  field.shape = {tensor.spec.rows, blocks(tensor.spec.cols)};
+  field.col_begin = blocks(field.col_begin);
+  field.col_end = blocks(field.col_end);
   return field;
 }
 

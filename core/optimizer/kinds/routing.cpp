@@ -80,6 +80,31 @@ std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOp
   return count;
 }
 
+bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {
+  return options.state_bits == 8 && !spec.is_vector();
+}
+
+std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, std::int64_t cols,
+                                    const OptimizerOptions& options, std::size_t accumulate_width) {
+  std::vector<FieldSize> fields;
+  const std::int64_t blocks = (cols + options.state_block - 1) / options.state_block;
+  for (const std::string name : {"momentum", "second_moment"})
+    if (has_coded_moments(spec, options)) {
+      fields.push_back({name + "_codes", DType::u8, rows, cols});
+      fields.push_back({name + "_scales", DType::f32, rows, blocks});
+    } else {
+      fields.push_back({name, accumulate_width == size_of(DType::f64) ? DType::f64 : DType::f32, rows, cols});
+    }
+  return fields;
+}
+
+std::size_t adamw_bytes(const TensorSpec& spec, std::int64_t rows, std::int64_t cols, const OptimizerOptions& options,
+                        std::size_t accumulate_width) {
+  std::size_t sum = 0;
+  for (const FieldSize& field : adamw_fields(spec, rows, cols, options, accumulate_width)) sum += bytes_of(field);
+  return sum;
+}
+
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const OptimizerOptions& options,
                                   std::size_t accumulate_width) {
   const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
@@ -87,12 +112,11 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
   for (const TensorSpec& spec : specs) {
     if (!spec.trainable) continue;
     if (kind == nullptr || !is_matrix_optimized(spec, options)) {
-      sum += 2 * static_cast<std::size_t>(spec.elements()) * accumulate_width;
+      sum += adamw_bytes(spec, spec.rows, spec.cols, options, accumulate_width);
       continue;
     }
     for (const MatrixPart& part : matrix_parts(spec, options))
-      for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols))
-        sum += static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
+      for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols)) sum += bytes_of(field);
   }
   return sum;
 }
@@ -107,8 +131,7 @@ PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) 
     for (const FieldSize& field :
          find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols)) {
       if (field.use == FieldUse::always) continue;
-      const std::size_t bytes = static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype),
-                        pages = whole_pages(bytes);
+      const std::size_t bytes = bytes_of(field), pages = whole_pages(bytes);
       sum.state += bytes;
       const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
       (is_copy ? refresh : update) += pages;

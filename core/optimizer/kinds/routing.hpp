@@ -45,7 +45,16 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
   return static_cast<std::int64_t>((static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(period)) >> 32);
 }
 
-// Bytes of optimizer state of these tensors; AdamW keeps two numbers of accumulate_width bytes for each parameter.
+// What AdamW keeps of (rows, cols) of a tensor, of its momentum and then of its second moment: numbers as wide as sums;
+// for matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each block of a row
+// (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers.
+bool has_coded_moments(const TensorSpec&, const OptimizerOptions&);
+std::vector<FieldSize> adamw_fields(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
+                                    std::size_t accumulate_width);
+std::size_t adamw_bytes(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
+                        std::size_t accumulate_width);
+
+// Bytes of optimizer state of these tensors.
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,
                                   std::size_t accumulate_width);
 

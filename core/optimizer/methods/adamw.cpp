@@ -10,32 +10,66 @@ namespace sestina {
 template <class Exec, class T>
 AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options,
                       double* nonfinite)
-    : options_(options.adamw), nonfinite_(nonfinite), tensors_(std::move(tensors)) {
-  std::size_t total = 0;
+    : options_(options.adamw),
+      nonfinite_(nonfinite),
+      block_(static_cast<std::size_t>(options.state_block)),
+      tensors_(std::move(tensors)) {
+  std::size_t numbers = 0, codes = 0, scales = 0;
   for (const auto& tensor : tensors_) {
-    const TensorRates rates = rates_of(tensor.spec, options);
+    const bool coded = has_coded_moments(tensor.spec, options);
+    places_.push_back(coded ? Place{true, codes, scales} : Place{false, numbers, 0});
+    add_to_runs(tensor, places_.back(), rates_of(tensor.spec, options));
     const std::size_t n = tensor.gradient.size();
-    if (!runs_.empty()) {
-      Run& last = runs_.back();
-      OwnedTensor<Exec, T>& t = last.tensor;
-      const std::size_t m = t.gradient.size();
-      const bool adjacent = t.gradient.data() + m == tensor.gradient.data() &&
-                            t.master.data() + m == tensor.master.data() &&
-                            (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
-                            (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
-      if (adjacent && last.as(tensor, rates)) {
-        t.gradient = {t.gradient.data(), m + n};
-        t.master = {t.master.data(), m + n};
-        if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
-        total += n;
-        continue;
-      }
+    if (!coded) {
+      numbers += n;
+      continue;
     }
-    runs_.push_back({tensor, total, rates});
-    total += n;
+    SESTINA_REQUIRE(tensor.col_begin % options.state_block == 0 &&
+                        (tensor.col_end % options.state_block == 0 || tensor.col_end == tensor.spec.cols),
+                    "{}: columns {} to {} cut a block of {}", tensor.spec.name, tensor.col_begin, tensor.col_end,
+                    options.state_block);
+    codes += 2 * n;
+    scales +=
+        2 * static_cast<std::size_t>(tensor.rows()) * moment_blocks(static_cast<std::size_t>(tensor.cols()), block_);
   }
-  momentum_ = Storage(Kokkos::view_alloc(exec, "sestina::momentum"), total);
-  second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), total);
+  momentum_ = Storage(Kokkos::view_alloc(exec, "sestina::momentum"), numbers);
+  second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), numbers);
+  codes_ = decltype(codes_)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
+  scales_ = decltype(scales_)(Kokkos::view_alloc(exec, "sestina::moment_scales"), scales);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place& place, const TensorRates& rates) {
+  if (!runs_.empty() && !place.coded && !runs_.back().place.coded) {
+    Run& last = runs_.back();
+    OwnedTensor<Exec, T>& t = last.tensor;
+    const std::size_t m = t.gradient.size(), n = tensor.gradient.size();
+    const bool adjacent = t.gradient.data() + m == tensor.gradient.data() &&
+                          t.master.data() + m == tensor.master.data() &&
+                          (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
+                          (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
+    if (adjacent && last.as(tensor, rates)) {
+      t.gradient = {t.gradient.data(), m + n};
+      t.master = {t.master.data(), m + n};
+      if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
+      return;
+    }
+  }
+  runs_.push_back({tensor, place, rates});
+}
+
+// Momentum and second moment one behind the other.
+template <class Exec, class T>
+CodedMoments<Exec> AdamW<Exec, T>::coded(const OwnedTensor<Exec, T>& tensor, const Place& place) const {
+  const auto rows = static_cast<std::size_t>(tensor.rows()), cols = static_cast<std::size_t>(tensor.cols()),
+             blocks = moment_blocks(cols, block_);
+  std::uint8_t* const codes = codes_.data() + place.at;
+  float* const scales = scales_.data() + place.scales_at;
+  return {block_,
+          {codes, rows, cols},
+          {codes + rows * cols, rows, cols},
+          {scales, rows, blocks},
+          {scales + rows * blocks, rows, blocks}};
 }
 
 // mu_t = beta1 (1 - 0.96^(t psi) / 2): Dozat 2016.
@@ -72,25 +106,45 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     }
     step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;
-    const std::size_t n = run.tensor.gradient.size();
-    if (count == 1 && t > 1) {
-      set_zero<Exec, Acc<T>>(exec, {momentum_.data() + run.offset, n});
-      set_zero<Exec, Acc<T>>(exec, {second_moment_.data() + run.offset, n});
-    }
-    adamw<Exec, T>(exec, step, run.tensor.gradient, run.tensor.master, {momentum_.data() + run.offset, n},
-                   {second_moment_.data() + run.offset, n}, run.tensor.weight);
+    step_run(exec, step, run, count == 1 && t > 1);
   }
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_run(const Exec& exec, const AdamWStep& step, const Run& run, bool begins_anew) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  const std::size_t n = tensor.gradient.size();
+  if (run.place.coded) {
+    const CodedMoments<Exec> moments = coded(tensor, run.place);
+    if (begins_anew) set_zero<Exec, float>(exec, {moments.m_scale.data(), 2 * moments.count()});  // whatever the codes
+    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, moments, tensor.weight);
+  }
+  const Vector<Acc<T>, Exec> m(momentum_.data() + run.place.at, n), v(second_moment_.data() + run.place.at, n);
+  if (begins_anew) {
+    set_zero<Exec, Acc<T>>(exec, m);
+    set_zero<Exec, Acc<T>>(exec, v);
+  }
+  adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, m, v, tensor.weight);
 }
 
 template <class Exec, class T>
 std::vector<StateField> AdamW<Exec, T>::state() const {
   std::vector<StateField> fields;
-  std::size_t offset = 0;
-  for (const auto& tensor : tensors_) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const OwnedTensor<Exec, T>& tensor = tensors_[i];
+    const Place& place = places_[i];
     const std::string path = "/optimizer/" + tensor.spec.name;
-    fields.push_back(field_of(tensor, path + "/momentum", momentum_.data() + offset));
-    fields.push_back(field_of(tensor, path + "/second_moment", second_moment_.data() + offset));
-    offset += tensor.gradient.size();
+    if (!place.coded) {
+      fields.push_back(field_of(tensor, path + "/momentum", momentum_.data() + place.at));
+      fields.push_back(field_of(tensor, path + "/second_moment", second_moment_.data() + place.at));
+      continue;
+    }
+    const CodedMoments<Exec> moments = coded(tensor, place);
+    const auto block = static_cast<std::int64_t>(block_);
+    fields.push_back(field_of(tensor, path + "/momentum_codes", moments.m.data()));
+    fields.push_back(block_field_of(tensor, path + "/momentum_scales", moments.m_scale.data(), block));
+    fields.push_back(field_of(tensor, path + "/second_moment_codes", moments.v.data()));
+    fields.push_back(block_field_of(tensor, path + "/second_moment_scales", moments.v_scale.data(), block));
   }
   return fields;
 }

@@ -1,5 +1,6 @@
 // AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
-// kernel. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
+// kernel. Moments of matrices may be kept in 8 bits; such a matrix is a kernel by itself, as its blocks lie in its
+// rows. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
 // Where a tensor's moments begin anew (TensorSpec::reset_every) they and the step count do so ahead of the first update
 // behind it; the count follows from t, so that it needs no place in a checkpoint.
 #pragma once
@@ -9,6 +10,7 @@
 #include "core/layout/state_field.hpp"
 #include "core/optimizer/kinds/owned_tensor.hpp"
 #include "core/optimizer/kinds/routing.hpp"
+#include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
 
@@ -22,14 +24,18 @@ class AdamW {
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
 
-  // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor.
+  // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor. In 8 bits
+  // ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; likewise the second moment.
   std::vector<StateField> state() const;
-  std::size_t state_bytes() const { return 2 * momentum_.size() * sizeof(Acc<T>); }
 
  private:
+  struct Place {  // of a tensor's moments, in momentum_ and second_moment_, or in codes_ and scales_
+    bool coded = false;
+    std::size_t at = 0, scales_at = 0;
+  };
   struct Run {  // tensors that lie side by side and share their numbers
     OwnedTensor<Exec, T> tensor;
-    std::size_t offset = 0;
+    Place place;
     TensorRates rates;
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
@@ -41,13 +47,21 @@ class AdamW {
   double look_ahead(std::int64_t t) const;
   double product_to(std::int64_t t);
 
+  void add_to_runs(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&);
+  void step_run(const Exec&, const AdamWStep&, const Run&, bool begins_anew);
+  CodedMoments<Exec> coded(const OwnedTensor<Exec, T>&, const Place&) const;
+
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 
   AdamWOptions options_;
   double* nonfinite_;
+  std::size_t block_;  // columns
   std::vector<OwnedTensor<Exec, T>> tensors_;
+  std::vector<Place> places_;  // by tensor
   std::vector<Run> runs_;
   Storage momentum_, second_moment_;
+  Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;
+  Kokkos::View<float*, typename Exec::memory_space> scales_;
   std::int64_t product_of_ = 0;  // mu_1 ... mu_(product_of_) is product_
   double product_ = 1;
 };

@@ -1,6 +1,9 @@
 // AdamW over tensors: which rates a tensor gets, that merging neighbours changes nothing, and the clipping scale.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <memory>
+
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/methods/adamw.hpp"
 #include "regression/unit/spaces.hpp"
@@ -91,6 +94,81 @@ TEST(Clip, ScaleIsOneUpToTheNormAndOffAtZero) {
   EXPECT_DOUBLE_EQ(clip_scale(1.5, 1.0), 1.0 / (1.5 + 1e-6));
   EXPECT_DOUBLE_EQ(clip_scale(1.0, 1.0), 1.0 / (1.0 + 1e-6));
   EXPECT_EQ(clip_scale(1e9, 0.0), 1.0);
+}
+
+// A slab of a matrix under AdamW by itself: rows [row, row + rows) and columns [col, col + cols) of values in rows of
+// `width`. Gradients change from update to update.
+template <class Space>
+class Slab {
+ public:
+  using View = Kokkos::View<float*, typename Space::memory_space>;
+  Slab(const OptimizerOptions& options, std::int64_t width, std::int64_t row, std::int64_t rows, std::int64_t col,
+       std::int64_t cols)
+      : width_(width), row_(row), rows_(rows), col_(col), cols_(cols), gradient_("g", size()), weight_("w", size()) {
+    OwnedTensor<Space, float> tensor{matrix("w", 6, width), {gradient_.data(), size()}, {weight_.data(), size()}, {}};
+    tensor.row_begin = row;
+    tensor.row_end = row + rows;
+    tensor.col_begin = col;
+    tensor.col_end = col + cols;
+    optimizer_ = std::make_unique<AdamW<Space, float>>(Space{}, std::vector{tensor}, options);
+  }
+  void step(int t) {
+    reference::Array values(1, size());
+    for_each([&](std::size_t here, std::int64_t whole) {
+      values(0, here) = std::sin(0.3 * static_cast<double>(whole * t)) * std::exp2(-static_cast<double>(whole % 13));
+    });
+    reference::set_values(gradient_, values);
+    optimizer_->step(Space{}, t, 1, 1);
+  }
+  // Weights to their places in the whole matrix.
+  void put(reference::Array& whole) const {
+    const reference::Array values = reference::values_of(weight_);
+    for_each([&](std::size_t here, std::int64_t at) { whole.values[static_cast<std::size_t>(at)] = values(0, here); });
+  }
+  std::vector<StateField> state() const { return optimizer_->state(); }
+
+ private:
+  std::size_t size() const { return static_cast<std::size_t>(rows_ * cols_); }
+  template <class Body>
+  void for_each(const Body& body) const {
+    for (std::int64_t i = 0; i < rows_; ++i)
+      for (std::int64_t j = 0; j < cols_; ++j)
+        body(static_cast<std::size_t>(i * cols_ + j), (row_ + i) * width_ + col_ + j);
+  }
+  std::int64_t width_, row_, rows_, col_, cols_;
+  View gradient_, weight_;
+  std::unique_ptr<AdamW<Space, float>> optimizer_;
+};
+
+// However a matrix is cut between rows, and between blocks of columns, its moments in 8 bits and its weights are the
+// same bits; a cut through a block is an error of the program.
+TYPED_TEST(AdamWOf, CutsBetweenBlocksChangeNoBit) {
+  constexpr std::int64_t width = 50;
+  OptimizerOptions options;
+  options.state_bits = 8;
+  options.state_block = 16;
+  Slab<TypeParam> whole(options, width, 0, 6, 0, width);
+  std::vector<Slab<TypeParam>> parts;
+  for (const auto& [row, rows] : {std::pair<std::int64_t, std::int64_t>{0, 4}, {4, 2}})
+    for (const auto& [col, cols] : {std::pair<std::int64_t, std::int64_t>{0, 32}, {32, width - 32}})
+      parts.emplace_back(options, width, row, rows, col, cols);
+  for (int t = 1; t <= 5; ++t) {
+    whole.step(t);
+    for (auto& part : parts) part.step(t);
+  }
+  reference::Array one(6, width), together(6, width, 77);
+  whole.put(one);
+  for (const auto& part : parts) part.put(together);
+  reference::expect_same(together, one, "weights");
+  EXPECT_NE(one(0, 1), 0);
+  const StateField scales = parts.back().state()[1];
+  EXPECT_EQ(scales.path, "/optimizer/w/momentum_scales");
+  EXPECT_EQ(scales.shape, (std::vector<std::int64_t>{6, 4}));
+  EXPECT_EQ(scales.row_begin, 4);
+  EXPECT_EQ(scales.col_begin, 2);
+  EXPECT_EQ(scales.col_end, 4);
+  EXPECT_EQ(scales.bytes(), 2u * 2 * sizeof(float));
+  EXPECT_THROW(Slab<TypeParam>(options, width, 0, 6, 0, 24), Error);
 }
 
 }  // namespace

@@ -27,13 +27,16 @@ std::vector<std::string> field_names(const StageRig<Host, float>& rig, const std
 }
 
 TEST(Optimizer, TakesTheBytesThatThePlanSays) {
-  for (const MatrixKind& kind : matrix_kinds()) {
-    const OptimizerOptions options = options_of(kind.name);
-    StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
-    EXPECT_EQ(rig.stage.optimizer().state_bytes(),
-              optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
-        << kind.name;
-  }
+  for (const MatrixKind& kind : matrix_kinds())
+    for (const int bits : {32, 8}) {
+      OptimizerOptions options = options_of(kind.name);
+      options.state_bits = bits;
+      options.state_block = 16;
+      StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+      EXPECT_EQ(rig.stage.optimizer().state_bytes(),
+                optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
+          << kind.name << ", " << bits << " bits";
+    }
 }
 
 // A training step reads its losses with the norm; they are those of the micro-batches one by one.
@@ -68,6 +71,29 @@ TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
   EXPECT_EQ(field_names(rig, "model.embed_tokens.weight"), adamw);
   EXPECT_EQ(field_names(rig, "model.layers.0.input_layernorm.weight"), adamw);
   EXPECT_EQ(field_names(rig, "lm_head.weight"), muon);
+}
+
+// A byte for each moment of a matrix, and four for a block of it; vectors keep their numbers.
+TEST(Optimizer, MomentsInEightBitsAreThoseOfMatricesUnderAdamW) {
+  OptimizerOptions options = options_of("muon"), full = options;
+  options.state_bits = 8;
+  options.state_block = 16;
+  StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(field_names(rig, "model.layers.1.self_attn.q_proj.weight"), Names{"momentum"});
+  EXPECT_EQ(field_names(rig, "model.layers.0.input_layernorm.weight"), (Names{"momentum", "second_moment"}));
+  EXPECT_EQ(field_names(rig, "lm_head.weight"),
+            (Names{"momentum_codes", "momentum_scales", "second_moment_codes", "second_moment_scales"}));
+  for (const StateField& field : rig.stage.optimizer().state()) {
+    if (field.path != "/optimizer/lm_head.weight/momentum_scales") continue;
+    const ModelConfig model = small_model(Family::llama);
+    EXPECT_EQ(field.dtype, DType::f32);
+    EXPECT_EQ(field.shape, (std::vector<std::int64_t>{model.vocab_size, (model.hidden_size + 15) / 16}));
+  }
+  const TensorSpec head = tensor_specs(small_model(Family::llama)).back();
+  ASSERT_EQ(head.name, "lm_head.weight");
+  EXPECT_EQ(adamw_bytes(head, 3, 20, options, 4), 2u * (60 + 3 * 2 * 4));
+  EXPECT_EQ(adamw_bytes(head, 3, 20, full, 4), 2u * 60 * 4);
 }
 
 // One head of q is orthogonalised as if it were a matrix on its own.

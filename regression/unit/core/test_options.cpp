@@ -387,6 +387,40 @@ TEST(Options, TensorParallelSizesMustDivide) {
   EXPECT_TRUE(tensor_parallel_defects(preset("qwen3-32b"), 16).empty());  // each key head on two ranks
 }
 
+TEST(Options, MomentsInEightBitsLieInBlocksThatNobodyCuts) {
+  const auto refused = [](const std::string& sizes, const std::string& optimizer) -> std::string {
+    Deck deck;
+    deck.add_text("[model]\nfamily = \"llama\"\nnum_hidden_layers = 1\nvocab_size = 256\nnum_attention_heads = 4\n" +
+                      sizes + "[parallel]\ntp = 2\n[optimizer]\nstate_bits = 8\n" + optimizer,
+                  "a.toml", "/folder");
+    require_whole_blocks(deck, Options::read(deck));
+    try {
+      deck.finish();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string wide = "hidden_size = 1024\nintermediate_size = 2048\n",
+                    narrow = "hidden_size = 96\nintermediate_size = 160\n",
+                    odd = "hidden_size = 24\nintermediate_size = 44\n";
+  EXPECT_EQ(refused(wide, ""), "");
+  const std::string said = refused(narrow, "");
+  EXPECT_NE(
+      said.find("optimizer.state_block: parallel.tp = 2 cuts rows of o_proj and down_proj into 48 and 80 columns"),
+      said.npos)
+      << said;
+  EXPECT_NE(said.find("allowed 8, 16, or optimizer.state_bits = 32"), said.npos) << said;
+  EXPECT_EQ(refused(narrow, "state_block = 16\n"), "");
+  EXPECT_NE(refused(narrow, "state_block = 32\n"), "");
+  EXPECT_NE(refused(odd, "state_block = 8\n").find("allowed optimizer.state_bits = 32"), said.npos);
+  EXPECT_EQ(refused(narrow, "kind = \"muon\"\n"), "");
+  EXPECT_NE(refused(narrow, "kind = \"muon\"\n[[optimizer.group]]\nmatch = \"*down*\"\nkind = \"adamw\"\n"), "");
+  expect_error("[optimizer]\nstate_bits = 16\n", "optimizer.state_bits: no such width, got 16, allowed 32, 8");
+  expect_error("[optimizer]\nstate_bits = 8\nstate_block = 48\n", "not a power of two");
+  expect_error("[optimizer]\nstate_bits = 8\nstate_block = 4096\n", "optimizer.state_block");
+}
+
 TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");

@@ -43,6 +43,8 @@ class Ledger {
                                                                {"gradient_tree", "gradients"},
                                                                {"momentum", "optimizer"},
                                                                {"new_basis", "optimizer"},
+                                                               {"moment_codes", "optimizer"},
+                                                               {"moment_scales", "optimizer"},
                                                                {"new_root", "optimizer"},
                                                                {"new_order", "optimizer"},
                                                                {"second_moment", "optimizer"},

@@ -104,9 +104,7 @@ void pass_through(const std::string& kind, Grid grid, const std::string& from, c
 
 TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
-  std::vector<std::string> kinds = kind_names();
-  kinds.push_back("adamw");
-  for (const std::string& kind : kinds) {
+  for (const std::string& kind : every_kind()) {
     const SharedFolder folder;
     const Grid four{4, 1};
     {
@@ -183,7 +181,7 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
 TEST(Restart, TrainingGoesOnToTheSameBits) {
-  for (const char* kind : {"soap", "muon", "shampoo"}) {
+  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit}) {
     const SharedFolder folder;
     const Grid four{4, 1};
     const TrainingCase run = restart_case(kind, four);

@@ -18,6 +18,9 @@ struct TrainingCase {
   Options options;
 };
 
+// AdamW with moments in 8 bits, as a kind beside the others.
+inline constexpr const char* adamw_8bit = "adamw-8bit";
+
 // Sizes at which nothing divides anything: the embedding is dealt out in chunks, matrices have several costs.
 inline TrainingCase training_case(const std::string& kind, Family family = Family::llama) {
   TrainingCase run;
@@ -37,6 +40,11 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
   o.run.deterministic = true;
   o.schedule.lr = o.optimizer.lr = o.optimizer.adamw.lr = 3e-3;
   o.optimizer.kind = kind;
+  if (kind == adamw_8bit) {
+    o.optimizer.kind = "adamw";
+    o.optimizer.state_bits = 8;
+    o.optimizer.state_block = 8;  // four tensor-parallel ranks do not cut it
+  }
   if (const MatrixKind* known = find_matrix_kind(kind)) {
     o.optimizer.matrix = default_options(*known);
     o.optimizer.matrix->refresh_every = 4;
@@ -174,6 +182,7 @@ inline TrainingCase grid_case(const std::string& kind, int tp, Family family = F
   o.model.intermediate_size = 84;
   o.data.sequence_length = o.model.max_position_embeddings = 13;
   o.train.global_batch = 6;
+  o.optimizer.state_block = 2;  // neither are these columns cut
   o.parallel.tp = tp;
   o.parallel.dp = world().size() / tp;
   o.parallel.bucket_elements = 20000;
@@ -213,14 +222,15 @@ inline double largest_difference(const Trained& a, const Trained& b) {
 inline std::vector<std::string> every_kind() {
   std::vector<std::string> kinds = kind_names();
   kinds.push_back("adamw");
+  kinds.push_back(adamw_8bit);
   return kinds;
 }
 
 // Row-parallel products, and sums over ranks whose parts of the tree are not aligned, are rounded in another order: the
 // gradients of each update differ by some eps of themselves. What updates make of it depends on the rule: nearly
 // nothing where the update is a product of the gradient; adamuon and shampoo divide by small numbers; bases are sorted,
-// and a sort is not continuous. About ten times what was seen over all grids, families and uneven parts after 5 and
-// after 50 updates.
+// and a sort is not continuous; neither are codes of 8 bits, whose cells are up to a tenth of a moment wide. About ten
+// times what was seen over all grids, families and uneven parts after 5 and after 50 updates.
 struct Drift {
   double loss, weights;  // relative, the largest of all updates; relative, Frobenius
 };
@@ -228,6 +238,7 @@ inline Drift allowed_drift(const std::string& kind, int updates) {
   const bool early = updates <= 5;
   if (kind == "basis-rotation") return early ? Drift{5e-4, 3e-2} : Drift{1e-2, 0.2};
   if (kind == "soap" || kind == "kl-soap") return early ? Drift{1e-5, 5e-3} : Drift{1e-2, 0.2};
+  if (kind == adamw_8bit) return early ? Drift{3e-6, 2e-3} : Drift{3e-3, 4e-2};
   if (kind == "adamuon" || kind == "shampoo") return early ? Drift{3e-6, 5e-4} : Drift{1e-4, 5e-3};
   return early ? Drift{1e-7, 5e-6} : Drift{3e-6, 5e-5};
 }

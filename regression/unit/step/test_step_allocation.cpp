@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string deck_text(const std::string& precision, const std::string& linear) {
+std::string deck_text(const std::string& precision, const std::string& linear, int state_bits) {
   return R"(
 [run]
 steps = 8
@@ -40,12 +40,16 @@ precision = ")" +
          precision + R"("
 [metrics]
 every = 2
+[optimizer]
+state_bits = )" +
+         std::to_string(state_bits) + R"(
 [model.linear]
 )" + linear;
 }
 
 template <class T>
-void expect_no_allocation(const std::string& precision, const std::string& linear = "form = \"dense\"\n") {
+void expect_no_allocation(const std::string& precision, const std::string& linear = "form = \"dense\"\n",
+                          int state_bits = 32) {
   const fs::path folder = fs::temp_directory_path() / ("sestina_step_" + precision + std::to_string(getpid()));
   fs::create_directories(folder);
   std::ofstream(folder / "text.txt") << std::string(4000, 'x') + "some other words";
@@ -53,7 +57,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
   spdlog::set_default_logger(logger);
 
   Deck deck;
-  deck.add_text(deck_text(precision, linear), "test deck", folder.string());
+  deck.add_text(deck_text(precision, linear, state_bits), "test deck", folder.string());
   TrainSetup setup;
   setup.options = Options::read(deck);
   setup.planned = plan_that_fits(setup.options);
@@ -77,6 +81,10 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
 
 TEST(StepAllocation, FloatStepAllocatesNothing) { expect_no_allocation<float>("fp32"); }
 TEST(StepAllocation, Bf16StepAllocatesNothing) { expect_no_allocation<bf16>("bf16"); }
+TEST(StepAllocation, StepWithMomentsInEightBitsAllocatesNothing) {
+  expect_no_allocation<float>("fp32", "form = \"dense\"\n", 8);
+  expect_no_allocation<bf16>("bf16", "form = \"dense\"\n", 8);
+}
 // Between merges, which draw permutations in host memory.
 TEST(StepAllocation, StepInAnotherFormOfWeightsAllocatesNothing) {
   for (const char* variant : {"fast", "mem", "xq"})
