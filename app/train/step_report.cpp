@@ -38,7 +38,7 @@ StepReport::StepReport(const Setting& setting, Metrics& metrics)
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
                       std::int64_t skipped, const RankStep& ranks, std::span<const double> staleness,
-                      std::span<const double> drift) {
+                      std::span<const double> drift, std::span<const double> cosine) {
   if (setting_.quiet) return;
   const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
   TrainLine line;
@@ -63,6 +63,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
   line.staleness = staleness;
   line.drift = drift;
+  line.cosine = cosine;
   metrics_.train(line);
 
   ++interval_steps_;

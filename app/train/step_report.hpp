@@ -98,10 +98,11 @@ class StepReport {
   };
   StepReport(const Setting&, Metrics&);
 
-  // One completed update; staleness, drift: as in TrainLine. Writes the metrics line always, the log line every `every`
-  // updates and on the last.
+  // One completed update; staleness, drift, cosine: as in TrainLine. Writes the metrics line always, the log line every
+  // `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
-            const RankStep&, std::span<const double> staleness = {}, std::span<const double> drift = {});
+            const RankStep&, std::span<const double> staleness = {}, std::span<const double> drift = {},
+            std::span<const double> cosine = {});
   void clear_bar();  // before anything else is printed
 
  private:

@@ -96,7 +96,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       restore_hf_weights(executor_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
   executor_.weights_changed();
-  if (options_.metrics.tensors_every > 0)
+  if (options_.metrics.tensors_every > 0 && !asynchronous())
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
   open_data();
 }
@@ -225,11 +225,13 @@ void Trainer<Exec, T>::report(std::int64_t step, double norm, const RankStep& al
                                              static_cast<std::uint64_t>(options_.train.global_batch) *
                                              static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, all.seconds.back());
-  std::span<const double> staleness, drift;
+  std::span<const double> staleness, drift, cosine;
+  const std::int64_t tensors_every = options_.metrics.tensors_every;
   if (asynchronous()) staleness = executor_.delays().updates;
   if (asynchronous() && step % options_.metrics.every == 0) drift = executor_.delays().drift;
+  if (asynchronous() && tensors_every > 0 && step % tensors_every == 0) cosine = executor_.delays().cosine;
   report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all, staleness,
-               drift);
+               drift, cosine);
 }
 
 static_assert(sizeof(RankStep) == RunMessages::times * sizeof(double));

@@ -37,8 +37,8 @@ std::vector<double> real_shares(const std::vector<double>& cost, const std::vect
   return share;
 }
 
-// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to a
-// factor, rows^3 + cols^3 of each.
+// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to
+// a factor, rows^3 + cols^3 of each.
 double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
   const MatrixKind* kind = find_matrix_kind(optimizer.kind);
   const auto cube = [](std::int64_t side) { return std::pow(static_cast<double>(side), 3); };
