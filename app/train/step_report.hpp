@@ -78,7 +78,7 @@ struct StageAges {
 };
 // What a line says by pipeline stage, as in TrainLine; empty: nothing.
 struct StageNumbers {
-  std::span<const double> staleness = {}, drift = {};
+  std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::span<const StageAges> ages = {};
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;

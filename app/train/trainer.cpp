@@ -101,7 +101,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
   });
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
-  if (options_.metrics.tensors_every > 0)
+  if (options_.metrics.tensors_every > 0 && !asynchronous())
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
   open_data();
 }

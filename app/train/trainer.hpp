@@ -107,7 +107,7 @@ class Trainer final : StepDriver {
   std::unique_ptr<DataLoader> loader_;
   const SampleSet& training_;
   const SampleSet* validation_;
-  std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every
+  std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every, synchronous
   CheckpointWriter checkpoints_;
   StepReport report_;
   std::vector<RankStep> rank_steps_;

@@ -82,6 +82,8 @@ void Trainer<Exec, T>::report(std::int64_t step, double norm) {
   StageNumbers stages{.ages = stage_ages_};
   if (asynchronous()) stages.staleness = executor_.delays().updates;
   if (asynchronous() && step % options_.metrics.every == 0) stages.drift = executor_.delays().drift;
+  const std::int64_t tensors_every = options_.metrics.tensors_every;
+  if (asynchronous() && tensors_every > 0 && step % tensors_every == 0) stages.cosine = executor_.delays().cosine;
   report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all, stages);
 }
 

@@ -188,8 +188,6 @@ void require_pipeline(Deck& deck, const Options& options) {
   if (!parallel.is_async()) return;
   if (options.model.tie_word_embeddings && parallel.stash != ParallelOptions::Stash::on)
     deck.error("parallel.stash", "conflicts with model.tie_word_embeddings: both uses read the same version", "on");
-  if (options.metrics.tensors_every > 0)
-    deck.error("metrics.tensors_every", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
   if (parallel.stash == ParallelOptions::Stash::saved && options.train.recompute)
@@ -239,7 +237,7 @@ void require_trainable(Deck& deck, Options& options) {
                "fixed beside parallel.partition = \"replicated\" and parallel.tp_update = \"duplicated\"");
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
-  if (parallel.ranks() > 1 && options.metrics.tensors_every > 0)
+  if (parallel.ranks() > 1 && options.metrics.tensors_every > 0 && !parallel.is_async())
     deck.error("metrics.tensors_every", "conflicts with several ranks", "0 with several ranks");
   require_shares(deck, parallel, options.train);
 }

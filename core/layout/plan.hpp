@@ -23,8 +23,10 @@ struct PlanInput {
   int sequence_length = 1;
   bool deterministic = false, mask_documents = false;
   std::uint64_t seed = 1;
-  std::int64_t metrics_every = 10;  // updates: an asynchronous stage measures how far its weights moved in one of them
-  int pipeline_ranks = 0;           // on which the stages lie, 0 = one stage on each
+  // Updates: in one of so many an asynchronous stage measures how far its weights moved, and compares its gradient with
+  // that at the newest weights (0: never).
+  std::int64_t metrics_every = 10, tensors_every = 0;
+  int pipeline_ranks = 0;  // on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -38,6 +40,7 @@ struct PlanInput {
         mask_documents(options.data.mask_documents),
         seed(options.run.seed),
         metrics_every(options.metrics.every),
+        tensors_every(options.metrics.tensors_every),
         pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {}
 };
 

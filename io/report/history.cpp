@@ -89,6 +89,7 @@ const std::set<std::string, std::less<>> train_keys = {"step",
                                                        "preconditioner_age_max",
                                                        "preconditioner_age_mean",
                                                        "skipped_steps",
+                                                       "cosine",
                                                        "memory_peak_bytes"};
 
 // A number, or the largest of an array's.
@@ -104,8 +105,9 @@ double largest(const json& value) {
 void add_train(RunHistory& history, const json& line) {
   const std::size_t at = history.train.size();
   history.train.push_back(train_line(line));
-  if (line.contains("drift"))
-    history.stages.push_back({history.train.back().step, numbers(line, "staleness"), numbers(line, "drift")});
+  if (line.contains("drift") || line.contains("cosine"))
+    history.stages.push_back(
+        {history.train.back().step, numbers(line, "staleness"), numbers(line, "drift"), numbers(line, "cosine")});
   const auto add = [&](const std::string& key, double value) {
     auto& values = history.more[key];
     values.resize(at, std::nan(""));

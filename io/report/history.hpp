@@ -43,7 +43,7 @@ struct RunHistory {
   };
   struct Stages {
     std::int64_t step;
-    std::vector<double> staleness, drift;  // by stage of an asynchronous pipeline
+    std::vector<double> staleness, drift, cosine;  // by stage of an asynchronous pipeline; what a line lacks is empty
   };
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // of the newest `run` line: key and value as text

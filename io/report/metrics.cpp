@@ -173,6 +173,7 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
   line.number("energy_j", t.energy_j);
   if (!t.staleness.empty()) line.numbers("staleness", t.staleness);
   if (!t.drift.empty()) line.numbers("drift", t.drift);
+  if (!t.cosine.empty()) line.numbers("cosine", t.cosine);
   state_->finish();
   if (!state_->events) return;
   TensorBoardFile& events = *state_->events;

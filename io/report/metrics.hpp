@@ -23,7 +23,8 @@ struct TrainLine {
   std::optional<double> mfu, energy_j;
   // Of an asynchronous pipeline, by stage: updates between the weights that the gradient is of and those that it
   // updates, and how far the weights moved meanwhile, relative to them (NaN: not known). Empty: no such key.
-  std::span<const double> staleness = {}, drift = {};
+  // cosine: of the gradient with that of the same samples at the newest weights (NaN: not computed).
+  std::span<const double> staleness = {}, drift = {}, cosine = {};
 };
 
 // Of the preconditioners of one pipeline stage, in updates.

@@ -106,13 +106,19 @@ void loads(Json& json, const RunHistory& run) {
   json.close('}');
 }
 
+// The newest line with drifts, and the newest with cosines, which may be another one.
 void stages(Json& json, const RunHistory& run) {
-  if (run.stages.empty()) return;
-  const auto& newest = run.stages.back();
+  const auto newest = [&](std::vector<double> RunHistory::Stages::*numbers) {
+    return std::find_if(run.stages.rbegin(), run.stages.rend(),
+                        [&](const auto& line) { return !(line.*numbers).empty(); });
+  };
+  const auto drift = newest(&RunHistory::Stages::drift), cosine = newest(&RunHistory::Stages::cosine);
+  if (drift == run.stages.rend()) return;
   json.key("stages"), json.open('{');
-  json.key("step"), json.value(static_cast<double>(newest.step), exact);
-  json.key("staleness"), json.values(newest.staleness);
-  json.key("drift"), json.values(newest.drift);
+  json.key("step"), json.value(static_cast<double>(drift->step), exact);
+  json.key("staleness"), json.values(drift->staleness);
+  json.key("drift"), json.values(drift->drift);
+  json.key("cosine"), json.values(cosine == run.stages.rend() ? std::vector<double>() : cosine->cosine);
   json.close('}');
 }
 

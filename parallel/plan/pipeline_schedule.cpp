@@ -248,6 +248,12 @@ int update_delay(const PipelineSetting& setting, int stage) {
   return (ahead + setting.micros - 1) / setting.micros;
 }
 
+bool compares_gradients(const PlanInput& input, const PipelineSetting& pipe, const PipelineSchedule& schedule) {
+  const ParallelOptions& parallel = input.parallel;
+  return input.tensors_every > 0 && parallel.is_async() && pipe.ranks == 1 && parallel.dp * parallel.tp == 1 &&
+         schedule.ahead[0] >= pipe.micros && !input.model.tie_word_embeddings;
+}
+
 StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& schedule,
                        const ParallelOptions& parallel, int stage) {
   StagePlace place;

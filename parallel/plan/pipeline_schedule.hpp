@@ -53,6 +53,10 @@ PipelineSchedule make_schedule(const PipelineSetting&);
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
 int update_delay(const PipelineSetting&, int stage);
 
+// Whether gradients at the newest weights can be computed beside the late ones (metrics.tensors_every): in one process
+// that has all of an asynchronous pipeline, and between updates the tokens of the next one.
+bool compares_gradients(const PlanInput&, const PipelineSetting&, const PipelineSchedule&);
+
 // How a stage stands in its pipeline.
 struct StagePlace {
   int number = 0;                            // of the stage

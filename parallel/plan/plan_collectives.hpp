@@ -16,14 +16,15 @@ struct RunMessages {
 };
 
 // Numbers that a rank of an asynchronous pipeline tells the others of each step, beside those of the trainer: of each
-// stage the squares of its gradient, its delay, how far its weights have moved and how large they are; loss and flag.
+// stage the squares of its gradient; its delay, how far its weights have moved, how large they are, and the cosine with
+// the gradient at the newest ones; loss and flag.
 struct StepNumbers {
   int stages = 1;
   constexpr int squares(int stage) const { return stage; }
-  constexpr int delay(int stage) const { return stages + 3 * stage; }  // and two more
-  constexpr int loss() const { return 4 * stages; }
-  constexpr int flag() const { return 4 * stages + 1; }
-  constexpr int count() const { return 4 * stages + 2; }
+  constexpr int delay(int stage) const { return stages + 4 * stage; }  // and three more
+  constexpr int loss() const { return 5 * stages; }
+  constexpr int flag() const { return 5 * stages + 1; }
+  constexpr int count() const { return 5 * stages + 2; }
 };
 
 // Collectives of one step by kind, as the busiest rank takes part in them; a group of one rank sends nothing.

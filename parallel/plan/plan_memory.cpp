@@ -85,6 +85,7 @@ ModelSize common_size(const Setting& s, const Shard& shard) {
   const std::size_t slot = slot_bytes(shard.part, layers, s.micro_batch, sequence, s.width, s.input.train.recompute) +
                            (shard.place.split ? split_bytes(shard.part, layers, s.micro_batch, sequence, s.width) : 0);
   size.activations = slot * at(shard.place.recomputes() ? 1 : shard.place.slots);
+  if (compares_gradients(s.input, s.pipe, s.schedule) && shard.place.ahead > 0) size.activations += slot;
   size.workspace = workspace_bytes(shard.part, s.micro_batch, sequence, s.width, s.threads) +
                    rope_table_bytes(s.input.model, sequence, s.width);
   size.stash = stash_bytes(s, shard);
@@ -230,7 +231,8 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
                                                            : static_cast<std::size_t>(shard.buckets.begin.back());
   const int count = batch_share(o, dp_rank).count;
   const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
-  memory.size.gradients = at(buffers) * gradients * s.width.accumulate;
+  const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
+  memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
   memory.size.exchanges = received_bytes(shard.buckets.buckets, s.levels, dp_rank) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (dp_rank == 0) memory.checkpoint += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;

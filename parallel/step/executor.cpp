@@ -84,6 +84,7 @@ StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
   const bool is_async = plan_.input.parallel.is_async();
   std::fill(whole_.begin(), whole_.end(), 0.0);
   if (is_async) run_ahead(driver);
+  compute_fresh(t);
   if (!run_actions(driver, t)) return StepEnd::dropped;
   first_micro_ += pipe_.micros;
   driver.passes_done();
@@ -168,6 +169,8 @@ template <class Exec, class T>
 void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
   const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
   run.finish_gradients();
+  if (compares_)
+    cosines_[run_of_stage_[at(run.place().number)]] = fresh_->cosine(run_of_stage_[at(run.place().number)]);
   const std::vector<double>& squares = run.exchanges().sum(losses_, share_.first, share_.count);
   std::copy(squares.begin(), squares.end() - 1, whole_.begin() + static_cast<std::ptrdiff_t>(first));
   whole_[flag] += squares.back();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
+#include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/lagged_gather.hpp"
 #include "parallel/step/stage_run.hpp"
 
@@ -27,6 +28,7 @@ struct StepSums {
 struct StageDelays {
   std::vector<double> updates;  // between the weights of the forward pass and those that are updated
   std::vector<double> drift;    // |newest - used| / |newest| of the weights, in one of metrics.every steps
+  std::vector<double> cosine;   // of the gradient with that at the newest weights, in one of metrics.tensors_every
 };
 
 // What an asynchronous pipeline in flight belongs to.
@@ -146,6 +148,7 @@ class Executor {
   void complete_sums();
   void note_step(StepDriver&);
   void settle_one(const double* all, StepDriver&);
+  void compute_fresh(std::int64_t t);
   void settle_delays(const double* all, std::size_t stride);
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
@@ -162,6 +165,9 @@ class Executor {
   Communicator& world_;
   std::unique_ptr<LaggedGather> notes_;  // asynchronous
   StageDelays delays_;
+  std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
+  std::vector<double> cosines_;                           // by stage of this rank, of the last update
+  bool compares_ = false;                                 // in this update
   std::int64_t settled_ = 0;                              // updates
   std::vector<double> norms_;                             // of minibatch i in place i mod lag()
   std::int64_t norms_from_ = 0;                           // the first one that is known

@@ -58,9 +58,13 @@ void Executor<Exec, T>::build(bool training) {
     run_of_stage_[at(stage)] = runs_.size();
     make_stage(stage, training);
   }
+  if (training && compares_gradients(plan_.input, pipe_, schedule_))
+    fresh_ = std::make_unique<FreshGradients<Exec, T>>(exec_, runs_);
+  cosines_.resize(runs_.size());
   norms_.resize(at(lag()));
   delays_.updates.resize(at(plan_.pp));
   delays_.drift.resize(at(plan_.pp));
+  delays_.cosine.resize(at(plan_.pp));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;

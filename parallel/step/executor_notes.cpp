@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/step/executor.hpp"
@@ -25,7 +26,7 @@ void Executor<Exec, T>::note_step(StepDriver& driver) {
     const int stage = runs_[i]->place().number;
     mine[places.squares(stage)] = std::pow(stage_norm(i), 2);
     const StageDelay& delay = runs_[i]->delay();
-    const double numbers[] = {delay.updates, delay.drift.moved, delay.drift.weight};
+    const double numbers[] = {delay.updates, delay.drift.moved, delay.drift.weight, cosines_[i]};
     std::copy(std::begin(numbers), std::end(numbers), mine + places.delay(stage));
   }
   mine[places.loss()] = sums_.loss;
@@ -48,6 +49,14 @@ StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const
   return sums;
 }
 
+// Ahead of the passes of an update, where it is one that is sampled.
+template <class Exec, class T>
+void Executor<Exec, T>::compute_fresh(std::int64_t t) {
+  compares_ = fresh_ && t % plan_.input.tensors_every == 0;
+  std::fill(cosines_.begin(), cosines_.end(), std::numeric_limits<double>::quiet_NaN());
+  if (compares_) fresh_->compute(*tokens_, first_micro_, pipe_.micros, scale_);
+}
+
 // The tensor-parallel ranks of a stage have a part of its weights each.
 template <class Exec, class T>
 void Executor<Exec, T>::settle_delays(const double* all, std::size_t stride) {
@@ -61,6 +70,7 @@ void Executor<Exec, T>::settle_delays(const double* all, std::size_t stride) {
       weight += first[stride * at(rank) + 2];
     }
     delays_.updates[at(stage)] = first[0];
+    delays_.cosine[at(stage)] = first[3];
     delays_.drift[at(stage)] = moved == 0 ? 0 : std::sqrt(moved / weight);
   }
 }

@@ -48,7 +48,7 @@ def train_line(run, step, noise):
     if kind == "kl-shampoo":
         line |= {"staleness": [step % 4, (step + 1) % 4, 0], "preconditioner_age_mean_by_stage": [step % 10 / 2, step % 10, 1.5]}
         if step % 10 == 0:
-            line |= {"drift": [0.02, None, 0]}
+            line |= {"drift": [0.02, None, 0], "cosine": [0.5, None, 1]}
     return line | parts
 
 

@@ -98,7 +98,7 @@ function loadsCard(page, run) {
 
 // Stages of an asynchronous pipeline: a bar for how far the weights of each moved over its delay, which stands under it.
 function stagesCard(page, run) {
-  const { staleness, drift, step } = page.runs[run].stages;
+  const { staleness, drift, cosine, step } = page.runs[run].stages;
   const width = 400, height = 190, left = 52, bottom = height - 44, top = 8, n = drift.length, slot = (width - left - 8) / n;
   const most = Math.max(...drift.map(v => v ?? 0)) * 1.06 || 1, yOf = v => bottom - (bottom - top) * v / most;
   const svg = drawing("svg", { class: `loads stages ${colorOf(run)}`, viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -107,13 +107,13 @@ function stagesCard(page, run) {
       drawing("text", { class: "end", x: left - 6, y: yOf(tick) + 4 }, `${Number(tick.toPrecision(3))}`));
   for (let stage = 0; stage < n; stage++) {
     const x = left + stage * slot, wide = Math.min(60, slot * 0.72), value = drift[stage];
-    const said = `stage ${stage}: ${staleness[stage] ?? "–"} steps late, weights moved by ${value === null ? "not known" : value.toPrecision(3)}`;
+    const said = `stage ${stage}: ${staleness[stage] ?? "–"} steps late, weights moved by ${value === null ? "not known" : value.toPrecision(3)}${cosine[stage] == null ? "" : `, cosine with the gradient at the newest weights ${cosine[stage].toFixed(3)}`}`;
     if (value !== null) svg.append(drawing("rect", { class: "measured", x: x + (slot - wide) / 2, width: wide, y: yOf(value), height: bottom - yOf(value) }, drawing("title", {}, said)));
     if (stage % Math.ceil(n / 16) === 0)
       svg.append(drawing("text", { class: "middle", x: x + slot / 2, y: bottom + 15 }, String(stage)), drawing("text", { class: "middle", x: x + slot / 2, y: bottom + 29 }, `${staleness[stage] ?? "–"}`));
   }
   svg.append(drawing("text", { class: "end", x: left - 6, y: bottom + 15 }, "stage"), drawing("text", { class: "end", x: left - 6, y: bottom + 29 }, "late by"));
-  const text = `Bars: how far the weights of each stage moved, relative to them, between the forward pass of a gradient and its update (step ${step}); under them the steps in between.`;
+  const text = `Bars: how far the weights of each stage moved, relative to them, between the forward pass of a gradient and its update (step ${step}); under them the steps in between.${cosine.some(v => v !== null) ? ` Cosines of the gradients with those at the newest weights: ${cosine.map(v => (v === null ? "–" : v.toFixed(3))).join(", ")}.` : ""}`;
   svg.setAttribute("aria-label", text);
   return element("div.card", { "data-card": `stages-${run}` },
     element("div.card-head", {}, element("h3", {}, `Stages${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),

@@ -127,8 +127,8 @@ TEST(Metrics, EveryKindReadsBack) {
     t.gather_s = 3.5;
     t.preconditioner_age_max = 11, t.preconditioner_age_mean = 5.5, t.skipped_steps = 12, t.tflops = 13.5,
     t.energy_j = 14.5;
-    const std::vector<double> staleness = {2, 1, 0}, drift = {0.25, std::nan(""), 0};
-    t.staleness = staleness, t.drift = drift;
+    const std::vector<double> staleness = {2, 1, 0}, drift = {0.25, std::nan(""), 0}, cosine = {0.5, 0.75, 1};
+    t.staleness = staleness, t.drift = drift, t.cosine = cosine;
     metrics.train(t);
     metrics.validation(1, 1000, 2.5, 1.25, 0.5);
     metrics.checkpoint(1, "checkpoints/step_1", 0.5, 2'000'000, "");
@@ -186,6 +186,7 @@ TEST(Metrics, EveryKindReadsBack) {
   ASSERT_EQ(history.stages.size(), 1u);
   EXPECT_EQ(history.stages[0].staleness, (std::vector<double>{2, 1, 0}));
   EXPECT_EQ(history.stages[0].drift[0], 0.25);
+  EXPECT_EQ(history.stages[0].cosine, (std::vector<double>{0.5, 0.75, 1}));
   EXPECT_TRUE(std::isnan(history.stages[0].drift[1]));
   EXPECT_EQ(history.more.at("staleness")[0], 2);  // the largest
   EXPECT_EQ(history.more.at("drift")[0], 0.25);

@@ -251,7 +251,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   b.history.train[5].loss = kNan;
   b.history.bad_lines = 2;
   b.history.loads = {{40, {1, 2}, {3, 4}}};
-  b.history.stages = {{30, {1, 0}, {0.5, 0}}, {40, {1, 0}, {kNan, 0.25}}};
+  b.history.stages = {{30, {1, 0}, {0.5, 0}, {0.5, 1}}, {40, {1, 0}, {kNan, 0.25}, {}}};
   b.history.more["preconditioner_age_mean_stage_1"].assign(40, 2.5);
   const std::string html = report_html({a, b}, {"today", 0});
   EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
@@ -272,6 +272,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(data["runs"][1]["stages"]["staleness"], json({1, 0}));
   EXPECT_EQ(data["runs"][1]["stages"]["drift"], json({nullptr, 0.25}));
   EXPECT_EQ(data["runs"][1]["series"]["preconditioner_age_mean_stage_1"][39], 2.5);
+  EXPECT_EQ(data["runs"][1]["stages"]["cosine"], json({0.5, 1}));
 }
 
 TEST(Report, MillionStepsStaySmall) {

@@ -138,5 +138,77 @@ TEST(StageDelays, AreTheSameOnSeveralRanks) {
   for (int s = 0; s < 4; ++s) EXPECT_NEAR(parts[5].drift[at(s)], one[5].drift[at(s)], 1e-4 * one[5].drift[at(s)]);
 }
 
+// The gradient that a synchronous executor finds for the same samples at the weights as they are, in the order of the
+// tensors of all stages.
+std::vector<std::vector<double>> gradients_of(Executor<Host, float>& executor) {
+  std::vector<std::vector<double>> all;
+  for (std::size_t s = 0; s < executor.stage_count(); ++s) {
+    const auto gradients = executor.stage(s).arena().gradients();
+    all.emplace_back(gradients.data(), gradients.data() + gradients.size());
+  }
+  return all;
+}
+
+double cosine_of(const std::vector<double>& x, const std::vector<double>& y) {
+  double product = 0, squares = 0, others = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    product += x[i] * y[i];
+    squares += x[i] * x[i];
+    others += y[i] * y[i];
+  }
+  return product / std::sqrt(squares * others);
+}
+
+// Against another executor without delay (1f1b), which is given the weights of the late one ahead of each update. Both
+// leave their gradients behind an update as they were: its clip is no part of them. Micro-batches of 4: two an update,
+// whose sum is taken as in training, deterministic or not.
+TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
+  for (const bool deterministic : {false, true}) {
+    TrainingCase run = corrected_case(Correction::none, "adamw", 4);
+    run.options.run.deterministic = deterministic;
+    const Trained plain = train_in_one_process(run, 6);
+    run.options.metrics.tensors_every = 1;
+    expect_same(plain, train_in_one_process(run, 6), "the same training");
+    TrainingCase synchronous = run;
+    synchronous.options.parallel.schedule = Kind::one_f_one_b;
+    const auto alone = make_lone_communicator();
+    Executor<Host, float> late(Host(), run.options, *alone), newest(Host(), synchronous.options, *alone);
+    late.initialise(5);
+    late.weights_changed();
+    late.start_at(0);
+    DelayDriver driver(run.options, late);
+    std::vector<std::vector<double>> expected;
+    for (int t = 1; t <= 6; ++t) {
+      SavedState weights;
+      save(late, late.model_fields(), weights);
+      restore(newest, newest.model_fields(), weights);
+      newest.weights_changed();
+      SampleDriver samples(synchronous.options, newest.share(), t - 1);
+      newest.step(t, samples);
+      late.step(t, driver);
+      const auto stale = gradients_of(late), fresh = gradients_of(newest);
+      expected.emplace_back();
+      for (std::size_t s = 0; s < 4; ++s) expected.back().push_back(cosine_of(stale[s], fresh[s]));
+    }
+    late.settle(driver);
+    double least = 1;
+    for (std::size_t t = 0; t < 6; ++t)
+      for (std::size_t s = 0; s < 4; ++s) {
+        EXPECT_NEAR(driver.seen[t].cosine[s], expected[t][s], 1e-6) << "update " << t + 1 << ", stage " << s;
+        least = std::min(least, expected[t][s]);
+      }
+    EXPECT_NEAR(driver.seen[0].cosine[0], 1, 1e-6);  // nothing is late yet
+    EXPECT_LT(least, 0.999);
+  }
+}
+
+// On several ranks nobody has all stages: not known.
+TEST(StageDelays, CosineIsNotKnownOnSeveralRanks) {
+  TrainingCase run = corrected_case(Correction::none, "adamw", 8);
+  run.options.metrics.tensors_every = 1;
+  for (const StageDelays& seen : delays_of(world(), run, 3))
+    for (const double cosine : seen.cosine) EXPECT_TRUE(std::isnan(cosine));
+}
+
 }  // namespace
 }  // namespace sestina
