@@ -57,8 +57,11 @@ struct WorkerPool::Shared {
     Shared& pool;
     Task task = {};
     ~Presence() {
-      if (task)
-        pool.finish(*task, std::make_exception_ptr(Error(ExitCode::unavailable, "the worker that had it is gone")));
+      if (task) {  // copies of an exception share its text: this one is all that is left when another thread sees it
+        std::exception_ptr gone =
+            std::make_exception_ptr(Error(ExitCode::unavailable, "the worker that had it is gone"));
+        pool.finish(*task, std::move(gone));
+      }
       const std::lock_guard lock(pool.mutex);
       --pool.alive;
       pool.for_waiters.notify_all();
