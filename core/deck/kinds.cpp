@@ -46,6 +46,12 @@ KindKey word_key(std::string name, std::vector<std::string> choices) {
   return {std::move(name), KindKey::Type::word, 0, {}, std::move(choices)};
 }
 
+void add_coded_fields(std::vector<FieldSize>& fields, const std::string& name, std::int64_t rows, std::int64_t cols,
+                      std::int64_t block) {
+  fields.push_back({name + "_codes", DType::u8, rows, cols});
+  fields.push_back({name + "_scales", DType::f32, rows, (cols + block - 1) / block});
+}
+
 const std::vector<MatrixKind>& matrix_kinds() { return table(); }
 
 void add_matrix_kind(MatrixKind kind) {

@@ -38,7 +38,9 @@ struct MatrixOptions {
   // it is at the latest (eager).
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
-  bool paged = false;  // preconditioners lie on NVMe between their uses (optimizer.refresh.tier)
+  int state_bits = 32;             // of Adam's moments, where the kind has such
+  std::int64_t state_block = 256;  // 8 bits: columns that share a scale
+  bool paged = false;              // preconditioners lie on NVMe between their uses (optimizer.refresh.tier)
 
   double number(std::string_view key) const;
   std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
@@ -74,7 +76,7 @@ enum class FieldUse : std::uint8_t {
 
 // One array of the state of an m x n matrix. Names: momentum, second_moment, factor_left, factor_right, basis_left,
 // basis_right, eigenvalue_left, eigenvalue_right, inverse_root_left, inverse_root_right, projector; left acts on rows.
-// Arrays of f32 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
+// Arrays of f32 and u8 lie where the weight lies, i64 (counters) always in host memory. All start as zero.
 struct FieldSize {
   std::string name;
   DType dtype = DType::f32;
@@ -82,6 +84,9 @@ struct FieldSize {
   bool optional = false;            // a checkpoint may lack it: it is zero then
   FieldUse use = FieldUse::always;
 };
+// Moments (rows, cols) in 8 bits: "<name>_codes", and "<name>_scales" for blocks of so many columns.
+void add_coded_fields(std::vector<FieldSize>&, const std::string& name, std::int64_t rows, std::int64_t cols,
+                      std::int64_t block);
 inline std::size_t bytes_of(const FieldSize& field) {
   return static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
 }

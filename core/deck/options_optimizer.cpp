@@ -162,6 +162,10 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
   optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
   read_state(deck, optimizer);
+  if (optimizer.matrix) {
+    optimizer.matrix->state_bits = optimizer.state_bits;
+    optimizer.matrix->state_block = optimizer.state_block;
+  }
   optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
   const std::size_t groups = deck.table_count("optimizer.group");
   for (std::size_t i = 0; i < groups; ++i)

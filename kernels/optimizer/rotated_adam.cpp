@@ -167,6 +167,19 @@ void adam_direction(const Space& exec, const AdamRule& rule, double scale, Vecto
 }
 
 template <class Space>
+void adam_direction(const Space& exec, const AdamRule& rule, double scale, Vector<const float, Space> gradient,
+                    const CodedMoments<Space>& moments, Vector<float, Space> direction) {
+  require_equal("adam_direction", gradient.extent(0), moments.m.size());
+  require_equal("adam_direction", direction.extent(0), moments.m.size());
+  const Rates rates(rule);
+  const auto factor = static_cast<float>(scale);
+  update_moments<float>(
+      "direction_8bit", exec, moments, KOKKOS_LAMBDA(std::size_t at, std::size_t count, float* m, float* v) {
+        direction_range(rates, factor, count, gradient.data() + at, m, v, direction.data() + at);
+      });
+}
+
+template <class Space>
 void scale_lines(const Space& exec, Vector<const float, Space> rows, Vector<const float, Space> cols,
                  Matrix<float, Space> x) {
   require_axis("scale_lines", rows, x.extent(0));
@@ -273,6 +286,8 @@ void inverse_square_roots(const Space& exec, Vector<const float, Space> values, 
   template void divide_by_root<Space>(const Space&, double, Vector<const float, Space>, Vector<float, Space>);       \
   template void adam_direction<Space>(const Space&, const AdamRule&, double, Vector<const float, Space>,             \
                                       Vector<float, Space>, Vector<float, Space>, Vector<float, Space>);             \
+  template void adam_direction<Space>(const Space&, const AdamRule&, double, Vector<const float, Space>,             \
+                                      const CodedMoments<Space>&, Vector<float, Space>);                             \
   template void scale_lines<Space>(const Space&, Vector<const float, Space>, Vector<const float, Space>,             \
                                    Matrix<float, Space>);                                                            \
   template void scale_damped<Space>(const Space&, double, Vector<const float, Space>, Vector<const float, Space>,    \

@@ -1,7 +1,7 @@
 // Element-wise passes of Adam in a rotated basis (SOAP, KL-SOAP, basis rotation) or in a low-rank one (GaLore, APOLLO),
 // and of KL-Shampoo's scaling: each reads its arrays once. Matrices are contiguous. Nothing fences.
 #pragma once
-#include "kernels/blas/exec.hpp"
+#include "kernels/blas/coded_moments.hpp"
 
 namespace sestina {
 
@@ -29,6 +29,11 @@ void divide_by_root(const Space&, double eps, Vector<const float, Space> v, Vect
 template <class Space>
 void adam_direction(const Space&, const AdamRule&, double scale, Vector<const float, Space> gradient,
                     Vector<float, Space> momentum, Vector<float, Space> v, Vector<float, Space> direction);
+
+// The same with moments in 8 bits: D comes of them before they are rounded. G and D row-major.
+template <class Space>
+void adam_direction(const Space&, const AdamRule&, double scale, Vector<const float, Space> gradient,
+                    const CodedMoments<Space>&, Vector<float, Space> direction);
 
 // X (m, n): row i times rows[i], column j times cols[j]; either factor may be empty, which is 1.
 template <class Space>

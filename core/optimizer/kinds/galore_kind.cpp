@@ -10,7 +10,8 @@ MatrixKind galore_kind() {
   MatrixKind kind = low_rank_kind("galore", 0.25, "svd");
   kind.refresh_needs = galore_needs;
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
+    const std::int64_t block = options.state_bits == 8 ? options.state_block : 0;
+    std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols, block);
     add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
     return fields;
   };

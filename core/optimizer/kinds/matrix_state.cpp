@@ -5,7 +5,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t alignment = 16;  // floats: a cache line
+constexpr std::size_t alignment = 16, code_alignment = 64;  // floats, bytes: a cache line
 
 std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(size.rows * size.cols); }
 
@@ -14,22 +14,27 @@ std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(si
 template <class Space>
 MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>& sizes, std::string path)
     : path_(std::move(path)), sizes_(sizes) {
-  std::size_t floats = 0;
+  std::size_t floats = 0, codes = 0;
   for (const FieldSize& size : sizes_) {
-    SESTINA_REQUIRE(size.dtype == DType::f32 || size.dtype == DType::i64, "{}/{} is {}", path_, size.name,
-                    sestina::name(size.dtype));
+    const bool known = size.dtype == DType::f32 ||
+                       (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
+    SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
     if (size.use != FieldUse::always) {
       offset_.push_back(paged_.size());
       add_pages(path_ + "/" + size.name, size.use, elements(size));
     } else if (size.dtype == DType::f32) {
       offset_.push_back(floats);
       floats += (elements(size) + alignment - 1) / alignment * alignment;
+    } else if (size.dtype == DType::u8) {
+      offset_.push_back(codes);
+      codes += (elements(size) + code_alignment - 1) / code_alignment * code_alignment;
     } else {
       offset_.push_back(counters_.size());
       counters_.resize(counters_.size() + elements(size));
     }
   }
   floats_ = decltype(floats_)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
+  if (codes > 0) codes_ = decltype(codes_)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
 }
 
 template <class Space>
@@ -53,10 +58,11 @@ template <class Space>
 std::shared_ptr<const void> MatrixState<Space>::storage() const {
   struct All {
     decltype(floats_) floats;
+    decltype(codes_) codes;
     std::vector<Paged> paged;
     decltype(rooms_) rooms;
   };
-  return std::make_shared<All>(All{floats_, paged_, rooms_});
+  return std::make_shared<All>(All{floats_, codes_, paged_, rooms_});
 }
 
 template <class Space>
@@ -87,6 +93,13 @@ Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
 }
 
 template <class Space>
+Matrix<std::uint8_t, Space> MatrixState<Space>::codes(std::string_view name) const {
+  const FieldSize& size = find(name, DType::u8);
+  return {codes_.data() + offset_[static_cast<std::size_t>(&size - sizes_.data())], static_cast<std::size_t>(size.rows),
+          static_cast<std::size_t>(size.cols)};
+}
+
+template <class Space>
 std::int64_t& MatrixState<Space>::counter(std::string_view name) {
   const FieldSize& size = find(name, DType::i64);
   return counters_[offset_[static_cast<std::size_t>(&size - sizes_.data())]];
@@ -113,6 +126,9 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     if (size.dtype == DType::f32) {
       field.data = place(i);
       field.pager = pager_;
+      field.on_device = !is_host<Space>;
+    } else if (size.dtype == DType::u8) {
+      field.data = codes_.data() + offset_[i];
       field.on_device = !is_host<Space>;
     } else {
       field.data = const_cast<std::int64_t*>(counters_.data()) + offset_[i];

@@ -21,12 +21,13 @@ class MatrixState {
   // By name; internal error when there is none, or it is of another type.
   Matrix<float, Space> matrix(std::string_view name) const;
   Vector<float, Space> vector(std::string_view name) const;
+  Matrix<std::uint8_t, Space> codes(std::string_view name) const;
   std::int64_t& counter(std::string_view name);  // an i64 field of one element, in host memory
   bool has(std::string_view name) const;
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
-  // The memory of all f32 fields and rooms so far, which lives as long as somebody holds it.
+  // The memory of all f32 and u8 fields and rooms so far, which lives as long as somebody holds it.
   std::shared_ptr<const void> storage() const;
   const std::string& path() const { return path_; }
 
@@ -50,6 +51,7 @@ class MatrixState {
   std::vector<FieldSize> sizes_;
   std::vector<std::size_t> offset_;  // elements, in the buffer of the field's type; of paged ones the place in paged_
   Kokkos::View<float*, typename Space::memory_space> floats_;
+  Kokkos::View<std::uint8_t*, typename Space::memory_space> codes_;
   std::vector<std::int64_t> counters_;
   std::vector<Paged> paged_;
   std::vector<Kokkos::View<float*, Kokkos::HostSpace>> rooms_;  // where nothing is paged

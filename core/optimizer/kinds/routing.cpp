@@ -87,14 +87,11 @@ bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) 
 std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, std::int64_t cols,
                                     const OptimizerOptions& options, std::size_t accumulate_width) {
   std::vector<FieldSize> fields;
-  const std::int64_t blocks = (cols + options.state_block - 1) / options.state_block;
-  for (const std::string name : {"momentum", "second_moment"})
-    if (has_coded_moments(spec, options)) {
-      fields.push_back({name + "_codes", DType::u8, rows, cols});
-      fields.push_back({name + "_scales", DType::f32, rows, blocks});
-    } else {
+  for (const char* name : {"momentum", "second_moment"})
+    if (has_coded_moments(spec, options))
+      add_coded_fields(fields, name, rows, cols, options.state_block);
+    else
       fields.push_back({name, accumulate_width == size_of(DType::f64) ? DType::f64 : DType::f32, rows, cols});
-    }
   return fields;
 }
 

@@ -106,15 +106,18 @@ MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
   return kind;
 }
 
-std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, std::int64_t cols) {
+std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, std::int64_t cols, std::int64_t block) {
   const std::int64_t small_rows = low.right ? rows : low.rank, small_cols = low.right ? low.rank : cols;
   std::vector<FieldSize> fields;
   if (low.right)
     fields.push_back({"projector", DType::f32, low.rank, cols, false, FieldUse::result});
   else
     fields.push_back({"projector", DType::f32, rows, low.rank, false, FieldUse::result});
-  fields.push_back({"momentum", DType::f32, small_rows, small_cols});
-  fields.push_back({"second_moment", DType::f32, small_rows, small_cols});
+  for (const char* name : {"momentum", "second_moment"})
+    if (block > 0)
+      add_coded_fields(fields, name, small_rows, small_cols, block);
+    else
+      fields.push_back({name, DType::f32, small_rows, small_cols});
   add_counters(fields, {false, false});
   return fields;
 }

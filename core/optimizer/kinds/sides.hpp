@@ -52,6 +52,6 @@ LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.
 MatrixKind low_rank_kind(std::string name, double scale, std::string source);
 // projector, momentum, second_moment and counters.
-std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols);
+std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols, std::int64_t block = 0);
 
 }  // namespace sestina

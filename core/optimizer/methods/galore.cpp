@@ -14,7 +14,7 @@ class GaLore : public MatrixOptimizer<Space> {
       : rule_(LowRankRule::read(options, shape)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        low_(state_, rule_.right),
+        low_(state_, rule_.right, static_cast<std::size_t>(options.state_block)),
         port_(state_, options,
               {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = low_.projector.size()}}}),
         updates_(state_.counter("updates")),

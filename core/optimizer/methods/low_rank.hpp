@@ -36,18 +36,29 @@ struct LowRankRule {
 
 template <class Space>
 struct LowRankMoments {
-  LowRankMoments(MatrixState<Space>& state, bool right)
-      : right(right),
-        projector(state.matrix("projector")),
-        momentum(state.matrix("momentum")),
-        second_moment(state.matrix("second_moment")) {}
+  LowRankMoments(MatrixState<Space>& state, bool right, std::size_t block = 0)
+      : right(right), projector(state.matrix("projector")) {
+    if (!state.has("momentum_codes")) {
+      momentum = state.matrix("momentum");
+      second_moment = state.matrix("second_moment");
+      rows = momentum.extent(0);
+      cols = momentum.extent(1);
+      return;
+    }
+    coded = {block, state.codes("momentum_codes"), state.codes("second_moment_codes"), state.matrix("momentum_scales"),
+             state.matrix("second_moment_scales")};
+    rows = coded.m.extent(0);
+    cols = coded.m.extent(1);
+  }
 
   bool right;
   Matrix<float, Space> projector;  // (r, n) on the right, (m, r) on the left
+  std::size_t rows = 0, cols = 0;  // of the projected gradient
   Matrix<float, Space> momentum, second_moment;
+  CodedMoments<Space> coded;  // in place of both, in 8 bits
 
   Matrix<float, Space> take_small(Lane<Space>& lane) const {  // in the lane's workspace
-    return lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+    return lane.workspace.template take<float>(rows, cols);
   }
   // small = alpha G P^T, or alpha P^T G.
   void project(Lane<Space>& lane, float alpha, Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
@@ -65,6 +76,9 @@ struct LowRankMoments {
   }
   void adam(Lane<Space>& lane, const AdamRule& rule, Matrix<const float, Space> small,
             Matrix<float, Space> direction) const {
+    if (coded.block > 0)
+      return adam_direction<Space>(lane.exec, rule, 1, flat<const float, Space>(small), coded,
+                                   flat<float, Space>(direction));
     adam_direction<Space>(lane.exec, rule, 1, flat<const float, Space>(small), flat<float, Space>(momentum),
                           flat<float, Space>(second_moment), flat<float, Space>(direction));
   }

@@ -41,6 +41,31 @@ TYPED_TEST(GaLore, MovesWithinItsSubspace) {
   }
 }
 
+// The first step is that of 32 bits, as it sees moments that were not rounded; later ones are near it.
+TYPED_TEST(GaLore, MomentsInEightBits) {
+  for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{24, 16}, {16, 24}}) {
+    MatrixRig<TypeParam> full("galore", rows, cols, {{"rank", 4}}, {}, 4),
+        coded("galore", rows, cols, {{"rank", 4}}, {}, 4);
+    coded.options.state_bits = 8;
+    coded.options.state_block = 16;
+    coded.optimizer = make_matrix_optimizer<TypeParam>(TypeParam(), coded.options, {"/optimizer/w", rows, cols, 0});
+    EXPECT_FALSE(coded.optimizer->state().has("momentum"));
+    EXPECT_EQ(coded.optimizer->state().codes("momentum_codes").size(), 4 * 24u);
+    std::size_t bytes = 0;
+    for (const StateField& field : coded.optimizer->state().fields()) bytes += field.bytes();
+    EXPECT_EQ(bytes, coded.optimizer->state().bytes());
+    EXPECT_LT(bytes, full.optimizer->state().bytes());
+    for (unsigned t = 0; t < 10; ++t) {
+      const Array g = gradient_at(rows, cols, t), before = full.weight;
+      const Array a = full.step(g), b = coded.step(g);
+      const Array apart = blend(1, a, -1, b), moved = blend(1, a, -1, before);
+      const double off = std::sqrt(inner(apart, apart) / inner(moved, moved));
+      EXPECT_LT(off, t == 0 ? 1e-6 : 0.05) << t;
+      EXPECT_GT(off, t == 0 ? -1 : 0) << t;
+    }
+  }
+}
+
 TYPED_TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
   const auto projector = [](const std::string& name, double seed, unsigned updates) {
     MatrixRig<TypeParam> rig("apollo", 64, 64, {{"rank", 32}, {"seed", seed}}, {}, 2, name);

@@ -32,6 +32,8 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
       OptimizerOptions options = options_of(kind.name);
       options.state_bits = bits;
       options.state_block = 16;
+      options.matrix->state_bits = bits;
+      options.matrix->state_block = 16;
       StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
       EXPECT_EQ(rig.stage.optimizer().state_bytes(),
                 optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))

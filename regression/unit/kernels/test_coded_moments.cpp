@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/optimizer/adamw.hpp"
+#include "kernels/optimizer/rotated_adam.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {
@@ -207,6 +208,30 @@ TYPED_TEST(CodedAdamW, ANumberThatIsNoneStaysInItsScaleAndRaisesTheFlag) {
   EXPECT_TRUE(std::isfinite(scales(0, 0)) && std::isfinite(scales(1, 0)));
   const auto raised = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), flag);
   EXPECT_EQ(raised(), 1);
+}
+
+template <class Space>
+class CodedDirection : public testing::Test {};
+TYPED_TEST_SUITE(CodedDirection, LaneSpaces, SpaceNames);
+
+// GaLore's step: as AdamW's from the decoded moments of the one before; what is coded behind it is tested above.
+TYPED_TEST(CodedDirection, ComesFromMomentsBeforeTheyAreRounded) {
+  const Coded<TypeParam, float> run(5, 70, 32);
+  for (int t = 1; t <= 3; ++t) {
+    run.set_gradient(static_cast<unsigned>(t));
+    const Array g = values_of(run.gradient);
+    Array m = run.decoded(false), v = run.decoded(true), want(1, 350);
+    adam_direction<TypeParam>(TypeParam(), {0.9, 0.999, 1e-6}, 0.5, run.gradient, run.moments(), run.master);
+    for (std::size_t i = 0; i < want.values.size(); ++i) {
+      const double x = 0.5 * g.values[i];
+      m.values[i] += 0.1 * (x - m.values[i]);
+      v.values[i] += 0.001 * (x * x - v.values[i]);
+      want.values[i] = m.values[i] / (std::sqrt(v.values[i]) + 1e-6);
+    }
+    expect_close(values_of(run.master), want, 4 * few, "direction");
+    const Array kept = run.decoded(true);
+    for (const double value : kept.values) EXPECT_GT(value, 0);
+  }
 }
 
 // Both forms run on the host.

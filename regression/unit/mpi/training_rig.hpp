@@ -18,8 +18,9 @@ struct TrainingCase {
   Options options;
 };
 
-// AdamW with moments in 8 bits, as a kind beside the others.
-inline constexpr const char* adamw_8bit = "adamw-8bit";
+// Optimizers with moments in 8 bits, as kinds beside the others.
+inline constexpr const char *adamw_8bit = "adamw-8bit", *galore_8bit = "galore-8bit";
+inline bool is_8bit(const std::string& kind) { return kind == adamw_8bit || kind == galore_8bit; }
 
 // Sizes at which nothing divides anything: the embedding is dealt out in chunks, matrices have several costs.
 inline TrainingCase training_case(const std::string& kind, Family family = Family::llama) {
@@ -39,15 +40,16 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
   o.train.micro_batch = 1;
   o.run.deterministic = true;
   o.schedule.lr = o.optimizer.lr = o.optimizer.adamw.lr = 3e-3;
-  o.optimizer.kind = kind;
-  if (kind == adamw_8bit) {
-    o.optimizer.kind = "adamw";
+  o.optimizer.kind = is_8bit(kind) ? kind.substr(0, kind.rfind('-')) : kind;
+  if (is_8bit(kind)) {
     o.optimizer.state_bits = 8;
     o.optimizer.state_block = 8;  // four tensor-parallel ranks do not cut it
   }
-  if (const MatrixKind* known = find_matrix_kind(kind)) {
+  if (const MatrixKind* known = find_matrix_kind(o.optimizer.kind)) {
     o.optimizer.matrix = default_options(*known);
     o.optimizer.matrix->refresh_every = 4;
+    o.optimizer.matrix->state_bits = o.optimizer.state_bits;
+    o.optimizer.matrix->state_block = o.optimizer.state_block;
   }
   return run;
 }
@@ -223,6 +225,7 @@ inline std::vector<std::string> every_kind() {
   std::vector<std::string> kinds = kind_names();
   kinds.push_back("adamw");
   kinds.push_back(adamw_8bit);
+  kinds.push_back(galore_8bit);
   return kinds;
 }
 
@@ -238,7 +241,7 @@ inline Drift allowed_drift(const std::string& kind, int updates) {
   const bool early = updates <= 5;
   if (kind == "basis-rotation") return early ? Drift{5e-4, 3e-2} : Drift{1e-2, 0.2};
   if (kind == "soap" || kind == "kl-soap") return early ? Drift{1e-5, 5e-3} : Drift{1e-2, 0.2};
-  if (kind == adamw_8bit) return early ? Drift{3e-6, 2e-3} : Drift{3e-3, 4e-2};
+  if (is_8bit(kind)) return early ? Drift{3e-6, 2e-3} : Drift{3e-3, 4e-2};
   if (kind == "adamuon" || kind == "shampoo") return early ? Drift{3e-6, 5e-4} : Drift{1e-4, 5e-3};
   return early ? Drift{1e-7, 5e-6} : Drift{3e-6, 5e-5};
 }
