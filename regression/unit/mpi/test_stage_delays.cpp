@@ -172,7 +172,8 @@ TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
     TrainingCase synchronous = run;
     synchronous.options.parallel.schedule = Kind::one_f_one_b;
     const auto alone = make_lone_communicator();
-    Executor<Host, float> late(Host(), run.options, *alone), newest(Host(), synchronous.options, *alone);
+    Executor<Host, float> late(Host(), make_plan({run.options, alone->size()}), *alone),
+        newest(Host(), make_plan({synchronous.options, alone->size()}), *alone);
     late.initialise(5);
     late.weights_changed();
     late.start_at(0);
