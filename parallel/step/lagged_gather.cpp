@@ -1,5 +1,9 @@
 #include "parallel/step/lagged_gather.hpp"
 
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
 namespace sestina {
 
 LaggedGather::LaggedGather(Communicator& ranks, std::size_t numbers, int lag) : numbers_(numbers) {
@@ -9,6 +13,20 @@ LaggedGather::LaggedGather(Communicator& ranks, std::size_t numbers, int lag) : 
   for (std::size_t i = 0; i < places; ++i)
     gathers_.push_back(ranks.make_all_gather("numbers of a step", &mine_[i * numbers], numbers * sizeof(double),
                                              &all_[i * size * numbers]));
+}
+
+LaggedGather::~LaggedGather() {
+  const auto arrived = [this](std::int64_t step) {
+    try {
+      return gathers_[place(step)]->test();
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  while (oldest_ < next_ && arrived(oldest_)) ++oldest_;
+  if (oldest_ == next_) return;
+  new std::vector<double>(std::move(mine_));  // for good
+  new std::vector<double>(std::move(all_));
 }
 
 const double* LaggedGather::push() {

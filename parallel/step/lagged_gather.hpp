@@ -12,6 +12,10 @@ class LaggedGather {
  public:
   // lag >= 1: a rank runs at most so many steps ahead of another one.
   LaggedGather(Communicator& ranks, std::size_t numbers, int lag);
+  // Something may be under way still when a step fails, and may arrive at any time: into memory that stays.
+  ~LaggedGather();
+  LaggedGather(const LaggedGather&) = delete;
+  LaggedGather& operator=(const LaggedGather&) = delete;
 
   double* mine() { return &mine_[place(next_) * numbers_]; }  // (numbers), to be filled for the next step
   // They are on their way. Returns those of all ranks, (ranks, numbers), of the step `lag` before: null where there is

@@ -1,9 +1,11 @@
 // Communicators: collectives, texts, exchanges of uneven, empty and strided blocks, groups of groups.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
+#include "parallel/step/lagged_gather.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {
@@ -122,6 +124,22 @@ TEST(Communicator, GivesUpAfterTheTimeout) {
   exchange->finish();
   if (world().rank() == 0) EXPECT_EQ(value, 1);
   world().barrier();
+}
+
+// A rank whose step fails leaves numbers of others under way: they may not arrive in memory that is somebody else's.
+TEST(Communicator, NumbersUnderWayOutliveWhatGathersThem) {
+  constexpr std::size_t numbers = 4096;  // more than is sent without being asked for
+  const bool late = world().rank() == 1;
+  auto gather = std::make_unique<LaggedGather>(world(), numbers, 2);
+  std::fill_n(gather->mine(), numbers, world().rank());
+  if (late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  gather->push();
+  if (late) gather->pop();
+  gather.reset();
+  std::vector<double> others(4 * numbers, -1);  // as likely as anything to lie where the numbers lay
+  world().barrier();
+  world().barrier();
+  for (const double value : others) ASSERT_EQ(value, -1);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ class PipelineMetrics : public OptimizerRun {};
 TEST_P(PipelineMetrics, TellStalenessAndDriftByStage) {
   TrainSetup run = setup(6, "late", "fp32", stages);
   run.options.metrics.tensors_every = 2;
+  run.planned = plan_that_fits(run.options);
   train(run, Host());
   const RunHistory history = read_history(run.run_dir);
   EXPECT_EQ(history.more.at("staleness"), (std::vector<double>{0, 1, 2, 2, 2, 2}));
@@ -36,6 +37,7 @@ TEST_P(PipelineMetrics, TellStalenessAndDriftByStage) {
 TEST_P(PipelineMetrics, AllocateNothing) {
   TrainSetup run = setup(40, "allocation", "fp32", stages);
   run.options.metrics.tensors_every = 2;
+  run.planned = plan_that_fits(run.options);
   expect_no_allocation<float>(run, 10, 4);
 }
 
