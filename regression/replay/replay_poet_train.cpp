@@ -1,6 +1,7 @@
 // Golden files of POET-X training: layers with tanh between them, mean squared error, AdamW on the rotations with its
 // resets, the clip schedule, merges.
 #include <deque>
+#include <iterator>
 
 #include "core/deck/linear_options.hpp"
 #include "core/optimizer/gradient_norm.hpp"
@@ -52,15 +53,15 @@ class Training {
     const Layer<Space>& layer = stages_.back().layer;
     permute(stages_.back(), 0);
     poet_assign<Space, float>(bench_.space, setting_, layer.weight, bench_.read(at + "weight_0"));
-    for (const auto& [gradient, master] :
-         {std::pair{layer.d_in, layer.rotation_in}, std::pair{layer.d_out, layer.rotation_out}}) {
+    const Floats gradients[] = {layer.d_in, layer.d_out}, masters[] = {layer.rotation_in, layer.rotation_out};
+    for (std::size_t i = 0; i < std::size(masters); ++i) {
       TensorSpec spec;
       spec.role = Role::vector;
-      spec.rows = static_cast<std::int64_t>(master.size());
+      spec.rows = static_cast<std::int64_t>(masters[i].size());
       spec.lr_factor = hyper("poet_scale");
       spec.reset_every = linear_.merge_every;
       spec.eps_on_corrected = file_.text("hyper", "eps_on") == "corrected";
-      tensors_.push_back({spec, Layer<Space>::flat(gradient), Layer<Space>::flat(master), {}});
+      tensors_.push_back({spec, Layer<Space>::flat(gradients[i]), Layer<Space>::flat(masters[i]), {}});
     }
   }
   void permute(const Stage& stage, std::size_t merges) {
@@ -118,9 +119,11 @@ class Training {
   }
   double gradient_norm() {
     double squares = 0;
-    for (Stage& s : stages_)
-      for (const Floats& field : {s.layer.d_in, s.layer.d_out})
+    for (Stage& s : stages_) {
+      const Floats fields[] = {s.layer.d_in, s.layer.d_out};
+      for (const Floats& field : fields)
         on_host([&](auto& f, std::size_t i) { squares += std::pow(static_cast<double>(f[0].data()[i]), 2); }, {field});
+    }
     return std::sqrt(squares);
   }
   void step(std::int64_t j) {
