@@ -17,11 +17,10 @@ namespace {
 MatrixPart largest_matrix(const Options& options) {
   MatrixPart largest;
   double most = -1;
-  const MatrixKind& kind = *find_matrix_kind(options.optimizer.kind);
   for (const TensorSpec& spec : tensor_specs(options.model)) {
     if (!is_matrix_optimized(spec, options.optimizer)) continue;
     for (const MatrixPart& part : matrix_parts(spec, options.optimizer)) {
-      const double work = kind.work ? kind.work(*options.optimizer.matrix, part.rows, part.cols).refresh : 0;
+      const double work = refresh_flops(*options.optimizer.matrix, part.rows, part.cols);
       if (std::exchange(most, std::max(most, work)) < work) largest = part;
     }
   }

@@ -41,12 +41,18 @@ struct Result {
   double relative(double norm) const { return norm / (std::sqrt(static_cast<double>(total.parameters)) * frobenius); }
 };
 
-// The first windows of the split, metrics.eval_batches micro-batches of them.
+// metrics.eval_batches micro-batches of them, if there are as many.
+std::uint64_t windows_read(const Options& options, const SampleSet& set) {
+  return std::min(static_cast<std::uint64_t>(options.metrics.eval_batches) *
+                      static_cast<std::uint64_t>(pass_setting(options).micro_batch),
+                  set.windows());
+}
+
+// The first windows of the split.
 std::vector<FixedBatch> fixed_batches(const Options& options, const SampleSet& set) {
   const PassSetting setting = pass_setting(options);
   const auto B = static_cast<std::size_t>(setting.micro_batch), length = static_cast<std::size_t>(setting.sequence);
-  const std::uint64_t wanted =
-      std::min<std::uint64_t>(static_cast<std::uint64_t>(options.metrics.eval_batches) * B, set.windows());
+  const std::uint64_t wanted = windows_read(options, set);
   std::vector<FixedBatch> batches;
   for (std::uint64_t sample = 0; sample < wanted; ++sample) {
     const std::size_t row = sample % B;
@@ -181,9 +187,7 @@ int run_diagnose_hessian(const HessianArguments& arguments) {
   const std::vector<FixedBatch> batches = fixed_batches(options, set);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   Result result = measure(arguments, options, source.checkpoint, batches);
-  result.tokens = std::min<std::uint64_t>(
-                      batches.size() * static_cast<std::uint64_t>(pass_setting(options).micro_batch), set.windows()) *
-                  static_cast<std::uint64_t>(options.data.sequence_length);
+  result.tokens = windows_read(options, set) * static_cast<std::uint64_t>(options.data.sequence_length);
   const Json head{{"model", source.checkpoint},
                   {"split", held_out ? "validation" : "train"},
                   {"tokens", result.tokens},

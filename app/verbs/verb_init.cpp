@@ -97,7 +97,7 @@ int micro_batch_that_fits(const InitArguments& arguments, const std::string& pre
     options = Options::read(deck);
     deck.finish();
     const RankMemory memory = rank_memory(make_plan(options), planned_threads(options)).front();
-    if (micro == 1 || memory.size.total() + memory.checkpoint <= available_memory_bytes() / 2) return micro;
+    if (micro == 1 || memory.total() <= available_memory_bytes() / 2) return micro;
   }
 }
 

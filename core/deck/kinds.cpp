@@ -77,6 +77,11 @@ std::vector<std::string> shardable_kinds() {
   return names;
 }
 
+double refresh_flops(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  return kind && kind->work ? kind->work(options, rows, cols).refresh : 0;
+}
+
 RefreshNeeds refresh_needs(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr && kind->refresh_needs != nullptr, "optimizer \"{}\" has no refreshes for workers",

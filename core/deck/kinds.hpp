@@ -122,6 +122,8 @@ struct MatrixKind {
 
 const std::vector<MatrixKind>& matrix_kinds();
 std::vector<std::string> shardable_kinds();
+// FLOPs of a refresh as the row of the kind states them; 0: it states none.
+double refresh_flops(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // Of a kind whose refreshes can be jobs.
 RefreshNeeds refresh_needs(const MatrixOptions&, std::size_t rows, std::size_t cols);
 const MatrixKind* find_matrix_kind(std::string_view name);  // null: no such optimizer

@@ -204,6 +204,9 @@ void settle_correction(Deck&, Options&);
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
 // largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
 void require_trainable(Deck&, Options&);
+// The most sequences at a time, train.micro_batch at most (0: all), that divide train.global_batch and give each of dp
+// ranks a micro-batch; 1 where nothing does.
+int shared_micro_batch(const TrainOptions&, int dp);
 // Collects an error where tensor parallelism would cut a block of moments in 8 bits. Before deck.finish().
 void require_whole_blocks(Deck&, const Options&);
 // Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().

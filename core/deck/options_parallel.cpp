@@ -197,28 +197,29 @@ void require_pipeline(Deck& deck, const Options& options) {
 // Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
   const bool even = parallel.is_async();  // a stage is so many micro-batches late: the same on all ranks
-  const auto fits = [&](int micro) {
-    const int all = train.global_batch / micro;
-    return train.global_batch % micro == 0 && all >= parallel.dp && (!even || all % parallel.dp == 0);
-  };
-  if (train.global_batch < parallel.dp) {
-    deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", parallel.dp),
-               fmt::format(">= {}", parallel.dp));
-  } else if (even && train.global_batch % parallel.dp != 0) {
+  const int dp = parallel.dp, micros = train.global_batch / train.micro_batch;
+  if (train.global_batch < dp) {
+    deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", dp),
+               fmt::format(">= {}", dp));
+  } else if (even && train.global_batch % dp != 0) {
     deck.error("train.global_batch", "parallel.schedule = \"async-1f1b\" needs the same share for all ranks",
-               fmt::format("a multiple of parallel.dp = {}", parallel.dp));
+               fmt::format("a multiple of parallel.dp = {}", dp));
   } else if (train.micro_batch == train.global_batch) {
-    while (!fits(train.micro_batch)) --train.micro_batch;
-  } else if (!fits(train.micro_batch)) {
-    deck.error(
-        "train.micro_batch",
-        fmt::format("{} micro-batches for parallel.dp = {} ranks", train.global_batch / train.micro_batch, parallel.dp),
-        even ? fmt::format("a divisor of {}", train.global_batch / parallel.dp)
-             : fmt::format("at most {}", train.global_batch / parallel.dp));
+    train.micro_batch = shared_micro_batch(train, dp);  // even too: where dp divides the batch, one for each rank
+  } else if (train.global_batch % train.micro_batch == 0 && (micros < dp || (even && micros % dp != 0))) {
+    deck.error("train.micro_batch", fmt::format("{} micro-batches for parallel.dp = {} ranks", micros, dp),
+               even ? fmt::format("a divisor of {}", train.global_batch / dp)
+                    : fmt::format("at most {}", train.global_batch / dp));
   }
 }
 
 }  // namespace
+
+int shared_micro_batch(const TrainOptions& train, int dp) {
+  int micro = train.micro_batch > 0 ? train.micro_batch : train.global_batch;
+  while (micro > 1 && (train.global_batch % micro != 0 || train.global_batch / micro < dp)) --micro;
+  return micro;
+}
 
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;

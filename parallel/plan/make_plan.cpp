@@ -244,13 +244,10 @@ StagePlan plan_stage(const PlanInput& input, LayerRange layers) {
 }
 
 BatchShare batch_share(const PlanInput& input, int dp_rank) {
-  const int ranks = input.parallel.dp, sequences = input.train.global_batch;
+  const int ranks = input.parallel.dp;
   BatchShare share;
-  share.micro_batch = input.train.micro_batch > 0 ? input.train.micro_batch : sequences;
-  // As require_trainable lowers it; sequences fewer than ranks cannot be trained on.
-  while (share.micro_batch > 1 && (sequences % share.micro_batch != 0 || sequences / share.micro_batch < ranks))
-    --share.micro_batch;
-  share.all = sequences / share.micro_batch;
+  share.micro_batch = shared_micro_batch(input.train, ranks);
+  share.all = input.train.global_batch / share.micro_batch;
   share.first = share.all * dp_rank / ranks;
   share.count = share.all * (dp_rank + 1) / ranks - share.first;
   return share;

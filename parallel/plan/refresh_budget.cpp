@@ -65,9 +65,7 @@ RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::i
     if (field.name.find("snapshot") != std::string::npos)
       load.jobs.push_back(static_cast<double>(field.rows * field.cols) *
                           static_cast<double>(std::min(field.rows, field.cols)));
-  const MatrixKind& kind = *find_matrix_kind(options.kind);
-  const double work = kind.work ? kind.work(options, part.rows, part.cols).refresh : 0;
-  const double all = load.seconds();
+  const double work = refresh_flops(options, part.rows, part.cols), all = load.seconds();
   for (double& job : load.jobs) job *= reserve * work / (flops * all);
   return load;
 }

@@ -29,9 +29,7 @@ MatrixOptions always_due(MatrixOptions options) {
 double measure_refresh_rate(const MatrixOptions& asked, std::size_t rows, std::size_t cols) {
   const MatrixOptions options = always_due(asked);
   const std::size_t m = std::min(rows, longest_side), n = std::min(cols, longest_side);
-  const MatrixKind* kind = find_matrix_kind(options.kind);
-  const double flops =
-      kind->work ? kind->work(options, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n)).refresh : 0;
+  const double flops = refresh_flops(options, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n));
   if (flops == 0) return std::numeric_limits<double>::infinity();
   const Serial exec{Kokkos::NewInstance{}};
   Lane<Serial> lane{

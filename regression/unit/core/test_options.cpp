@@ -159,6 +159,16 @@ TEST(Options, AutomaticPeriodsNeedWorkers) {
                "optimizer.refresh.every: unknown value, got \"often\", allowed an integer >= 1 or \"auto\"");
 }
 
+// What is wrong with a deck that has been read; "" where nothing is.
+std::string complaint(Deck& deck) {
+  try {
+    deck.finish();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
   const auto error = [](const std::string& visibility, const std::string& parallel) -> std::string {
     Deck deck;
@@ -167,12 +177,7 @@ TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
                   "a.toml", "/folder");
     Options options = Options::read(deck);
     require_trainable(deck, options);
-    try {
-      deck.finish();
-    } catch (const Error& found) {
-      return found.what();
-    }
-    return "";
+    return complaint(deck);
   };
   const std::string replicated = "dp = 2\npartition = \"replicated\"\n",
                     duplicated = "tp = 2\ntp_update = \"duplicated\"\n";
@@ -394,12 +399,7 @@ TEST(Options, MomentsInEightBitsLieInBlocksThatNobodyCuts) {
                       sizes + "[parallel]\ntp = 2\n[optimizer]\nstate_bits = 8\n" + optimizer,
                   "a.toml", "/folder");
     require_whole_blocks(deck, Options::read(deck));
-    try {
-      deck.finish();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return complaint(deck);
   };
   const std::string wide = "hidden_size = 1024\nintermediate_size = 2048\n",
                     narrow = "hidden_size = 96\nintermediate_size = 160\n",
