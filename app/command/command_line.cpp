@@ -91,7 +91,7 @@ std::string path_of(const CLI::App& app) {
   return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : app.get_name();
 }
 
-std::vector<std::string> verbs_of(const CLI::App& app) {
+std::vector<std::string> verb_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(verb->get_name());
   return names;
@@ -384,7 +384,7 @@ void Parser::add_info() {
 std::string Parser::help_of(const std::vector<std::string>& words) {
   if (words.size() > 1) check_words({words.begin() + 1, words.end()});
   const App* app = &root_;
-  for (std::size_t i = 1; i < words.size() && !verbs_of(*app).empty(); ++i) app = app->get_subcommand(words[i]);
+  for (std::size_t i = 1; i < words.size() && !verb_names(*app).empty(); ++i) app = app->get_subcommand(words[i]);
   return app->help(app->get_parent() ? path_of(*app->get_parent()) : "");
 }
 
@@ -392,7 +392,7 @@ std::string Parser::help_of(const std::vector<std::string>& words) {
 void Parser::check_words(const std::vector<std::string>& words) const {
   const App* app = &root_;
   for (std::size_t i = 0;; ++i) {
-    const auto verbs = verbs_of(*app);
+    const auto verbs = verb_names(*app);
     const std::string word = i < words.size() ? words[i] : "";
     const bool answered = word == "-h" || word == "--help" || (i == 0 && (word == "-V" || word == "--version"));
     if (verbs.empty() || answered) return;

@@ -13,10 +13,10 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 // One after the other: the sequences of one filling of the decoder.
 template <class Exec, class T>
-class Batch {
+class DecodedBatch {
  public:
-  Batch(Decoder<Exec, T>& decoder, const Generation& generation, std::vector<Sequence>& sequences, std::size_t first,
-        std::size_t count, const std::function<bool(std::size_t, std::int32_t)>& emit)
+  DecodedBatch(Decoder<Exec, T>& decoder, const Generation& generation, std::vector<Sequence>& sequences,
+               std::size_t first, std::size_t count, const std::function<bool(std::size_t, std::int32_t)>& emit)
       : decoder_(decoder),
         generation_(generation),
         sequences_(sequences),
@@ -144,7 +144,8 @@ GenerationTimes generate(Decoder<Exec, T>& decoder, const Generation& generation
   GenerationTimes times;
   const auto width = static_cast<std::size_t>(decoder.setting().sequences);
   for (std::size_t first = 0; first < sequences.size(); first += width)
-    Batch<Exec, T>(decoder, generation, sequences, first, std::min(width, sequences.size() - first), emit).run(times);
+    DecodedBatch<Exec, T>(decoder, generation, sequences, first, std::min(width, sequences.size() - first), emit)
+        .run(times);
   return times;
 }
 

@@ -87,12 +87,11 @@ void write_machine(Runtime& runtime, const std::string& file, const MachineRates
                    TrainOptions::Precision precision) {
   runtime.together([&] {
     if (!runtime.is_first()) return;
-    OutputFile out(file);
     const bool bf16_run = precision == TrainOptions::Precision::bf16;
-    out.write(machine_table(
-        rates, fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version,
-                           host_name(), bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads())));
-    out.commit();
+    const auto source =
+        fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version, host_name(),
+                    bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads());
+    write_output_file(file, machine_table(rates, source));
   });
 }
 

@@ -101,7 +101,7 @@ class BareDisk {
 struct Pair {
   double store_gbs = 0, disk_gbs = 0, ratio = 0;  // medians
 };
-struct Row {
+struct IoRow {
   int depth = 0;
   Pair write, read;
 };
@@ -130,7 +130,7 @@ Pair time_pairs(const BenchArguments& arguments, double bytes, const StoreMove& 
   return {1e-9 * bytes / median(ours), 1e-9 * bytes / median(bare), median(ratio)};
 }
 
-Row measure(const std::string& folder, int depth, const BenchIoArguments& arguments, std::string& way) {
+IoRow measure(const std::string& folder, int depth, const BenchIoArguments& arguments, std::string& way) {
   const std::size_t blocks =
                         std::max<std::size_t>(1, (static_cast<std::size_t>(arguments.mebibytes) << 20) / block_bytes),
                     bytes = blocks * block_bytes;
@@ -144,7 +144,7 @@ Row measure(const std::string& folder, int depth, const BenchIoArguments& argume
     std::memcpy(memory + i, &value, sizeof value);
   }
   std::uint64_t round = 1;
-  Row row{depth, {}, {}};
+  IoRow row{depth, {}, {}};
   row.write = time_pairs(
       arguments, static_cast<double>(bytes),
       [&] {
@@ -178,7 +178,7 @@ int run_bench_io(const BenchIoArguments& arguments) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string way;
   for (const int depth : {1, 2, 4, 8, 16, 32, 64}) {
-    const Row row = measure(folder, depth, arguments, way);
+    const IoRow row = measure(folder, depth, arguments, way);
     rows.push_back({{"queue_depth", depth}, {"write", json_of(row.write)}, {"read", json_of(row.read)}});
     if (!arguments.json)
       fmt::print("{:>6}{:>10.3f}{:>10.3f}{:>8.0f} %{:>10.3f}{:>10.3f}{:>8.0f} %\n", depth, row.write.store_gbs,

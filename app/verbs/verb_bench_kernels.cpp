@@ -25,7 +25,7 @@
 namespace sestina {
 namespace {
 
-struct Row {
+struct KernelRow {
   std::string name;
   double seconds = 0, flops = 0, bytes = 0;  // flops > 0: bound by products, else by memory
 };
@@ -42,7 +42,7 @@ class KernelBench {
     rows_ = static_cast<std::size_t>(batch_) * static_cast<std::size_t>(sequence_);
   }
 
-  std::vector<Row> run() {
+  std::vector<KernelRow> run() {
     const auto D = width(config_.hidden_size), F = width(config_.intermediate_size), Q = width(config_.query_width()),
                K = width(config_.key_value_width());
     linear("q, k, v", D, Q + 2 * K);
@@ -179,7 +179,7 @@ class KernelBench {
          [&] { adamw<Exec, T>(exec_, step, g, w, moments, rounded); });
   }
 
-  std::vector<Row> result_;
+  std::vector<KernelRow> result_;
   Exec exec_;
   ModelConfig config_;
   const BenchArguments& arguments_;
@@ -194,17 +194,18 @@ int run_bench_kernels(const BenchArguments& arguments) {
   const Options options = bench_options(arguments);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   MachinePeak peak;
-  const std::vector<Row> rows = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    peak = measure_machine_peak<Exec>(exec);
-    if (!arguments.machine.empty()) {
-      Runtime alone(options.run.start_timeout);
-      write_machine(alone, arguments.machine,
-                    measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine),
-                    options.train.precision);
-    }
-    return KernelBench<Exec, typename decltype(tag)::type>(exec, options, arguments).run();
-  });
+  const std::vector<KernelRow> rows =
+      dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
+        using Exec = std::decay_t<decltype(exec)>;
+        peak = measure_machine_peak<Exec>(exec);
+        if (!arguments.machine.empty()) {
+          Runtime alone(options.run.start_timeout);
+          write_machine(alone, arguments.machine,
+                        measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine),
+                        options.train.precision);
+        }
+        return KernelBench<Exec, typename decltype(tag)::type>(exec, options, arguments).run();
+      });
   const double tflops =
       options.train.precision == TrainOptions::Precision::bf16 ? peak.gemm_bf16_tflops : peak.gemm_fp32_tflops;
   nlohmann::ordered_json json{{"gemm_peak_tflops", tflops},
@@ -213,7 +214,7 @@ int run_bench_kernels(const BenchArguments& arguments) {
   if (!arguments.json)
     fmt::print("bounds: products {:.3f} TFLOP/s, memory {:.1f} GB/s\n{:<30} {:>10} {:>18} {:>10}\n", tflops,
                peak.memory_gbs, "kernel", "ms", "rate", "of bound");
-  for (const Row& row : rows) {
+  for (const KernelRow& row : rows) {
     const bool products = row.flops > 0;
     const double rate = (products ? row.flops * 1e-12 : row.bytes * 1e-9) / row.seconds,
                  share = rate / (products ? tflops : peak.memory_gbs);

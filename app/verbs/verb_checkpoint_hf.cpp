@@ -75,11 +75,7 @@ std::string model_section(const ModelConfig& c) {
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
 
-void copy_file(const std::string& from, const std::string& to) {
-  OutputFile file(to);
-  file.write(MappedFile(from).view());
-  file.commit();
-}
+void copy_file(const std::string& from, const std::string& to) { write_output_file(to, MappedFile(from).view()); }
 
 // The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
 // says another model is refused.

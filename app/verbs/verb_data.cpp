@@ -144,9 +144,7 @@ int run_data_train_tokenizer(const DataTrainTokenizerArguments& arguments) {
       .progress = [&](double done) { progress.show(done, fmt::format("{:.1f} MB of text", megabytes(bytes))); }};
   const std::string text = train_tokenizer(documents, training);
   const std::int64_t size = Tokenizer::parse(text, arguments.output).vocab_size();
-  OutputFile file(arguments.output);
-  file.write(text);
-  file.commit();
+  write_output_file(arguments.output, text);
   if (arguments.json) {
     const nlohmann::ordered_json json = {{"output", arguments.output},
                                          {"vocab_size", size},

@@ -38,7 +38,7 @@ DataSource source_of(Format format, const std::string& path) {
 }
 
 // The format said, else by what lies at the path; a Megatron pair may be named by its prefix or one of its two files.
-DataSource find_source(std::string path, const std::string& format) {
+DataSource find_data_source(std::string path, const std::string& format) {
   const std::string extension = fs::path(path).extension().string();
   const std::string prefix = extension == ".bin" || extension == ".idx" ? path.substr(0, path.size() - 4) : path;
   const bool pair = fs::exists(prefix + ".idx") && fs::exists(prefix + ".bin");
@@ -113,7 +113,7 @@ nlohmann::ordered_json verify_deck(const DataVerifyArguments& arguments) {
 }  // namespace
 
 int run_data_inspect(const DataInspectArguments& arguments) {
-  const DataSource found = find_source(arguments.path, arguments.format);
+  const DataSource found = find_data_source(arguments.path, arguments.format);
   const auto tokenizer = load_tokenizer(arguments.tokenizer);
   const auto source = open_source(found, tokenizer ? &*tokenizer : nullptr, 0);
   const Summary summary = summarise(*source);
@@ -149,7 +149,7 @@ int run_data_verify(const DataVerifyArguments& arguments) {
   nlohmann::ordered_json checked = nlohmann::ordered_json::array();
   if (!arguments.deck.empty()) checked = verify_deck(arguments);
   for (const std::string& path : arguments.paths) {
-    const auto source = open_source(find_source(path, arguments.format), nullptr, arguments.vocab_size);
+    const auto source = open_source(find_data_source(path, arguments.format), nullptr, arguments.vocab_size);
     checked.push_back({{"what", path}, {"tokens", source->size()}, {"description", source->description()}});
   }
   if (arguments.json) {

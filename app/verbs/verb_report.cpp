@@ -77,12 +77,6 @@ std::string now_text() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S %Z", &local)};
 }
 
-void write(const std::string& path, const std::string& text) {
-  OutputFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 // Until the runs have ended or a signal comes; the last page does not load itself again.
 void watch(const std::string& path, const std::vector<std::string>& folders, double interval) {
   sigset_t signals;
@@ -95,10 +89,10 @@ void watch(const std::string& path, const std::vector<std::string>& folders, dou
   for (bool first = true, ended = false; !ended; first = false) {
     auto runs = read_runs(folders);
     ended = std::none_of(runs.begin(), runs.end(), [](const ReportRun& run) { return run.running; });
-    write(path, report_html(runs, {now_text(), ended ? 0.0 : interval}));
+    write_output_file(path, report_html(runs, {now_text(), ended ? 0.0 : interval}));
     if (first) fmt::print("{}\n", path), std::fflush(stdout);
     if (ended || sigtimedwait(&signals, nullptr, &wait) < 0) continue;
-    write(path, report_html(read_runs(folders), {now_text(), 0}));
+    write_output_file(path, report_html(read_runs(folders), {now_text(), 0}));
     ended = true;
   }
 }
@@ -115,7 +109,7 @@ int run_report(const ReportArguments& arguments) {
     return static_cast<int>(ExitCode::done);
   }
   const auto runs = read_runs(folders);
-  write(path, arguments.csv ? report_csv(runs) : report_html(runs, {now_text(), 0}));
+  write_output_file(path, arguments.csv ? report_csv(runs) : report_html(runs, {now_text(), 0}));
   fmt::print("{}\n", path);
   return static_cast<int>(ExitCode::done);
 }

@@ -19,6 +19,8 @@ struct DeckRange {
   std::optional<double> min = {}, max = {};
   bool open_min = false, open_max = false;
 };
+inline constexpr DeckRange positive{.min = 0, .open_min = true}, not_negative{.min = 0},
+    below_one{.min = 0, .max = 1, .open_max = true};  // below_one: rates of moving averages, for example
 
 class Deck {
  public:

@@ -10,7 +10,6 @@ namespace sestina {
 namespace {
 
 constexpr DeckRange count{.min = 1, .max = 1 << 24};
-constexpr DeckRange not_negative{.min = 0};
 
 void read_poet(Deck& deck, LinearOptions& o) {
   using Variant = LinearOptions::Variant;

@@ -98,7 +98,6 @@ void read_sizes(Deck& deck, const ModelConfig& base, ModelConfig& c) {
 }
 
 void read_rope(Deck& deck, const ModelConfig& base, ModelConfig& c) {
-  constexpr DeckRange positive{.min = 0, .open_min = true};
   c.rope_theta = deck.number("model.rope_theta", base.rope_theta, positive);
   c.rope_scaling = base.rope_scaling;
   const std::string table = "model.rope_scaling";

@@ -8,9 +8,6 @@
 namespace sestina {
 namespace {
 
-constexpr DeckRange positive{.min = 0, .open_min = true};
-constexpr DeckRange not_negative{.min = 0};
-constexpr DeckRange below_one{.min = 0, .max = 1, .open_max = true};
 constexpr DeckRange small_count{.min = 0, .max = 1 << 20};  // counts that are kept as int
 
 int small_integer(Deck& deck, std::string_view key, int fallback, DeckRange range = small_count) {

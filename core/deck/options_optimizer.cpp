@@ -9,9 +9,6 @@
 namespace sestina {
 namespace {
 
-constexpr DeckRange not_negative{.min = 0};
-constexpr DeckRange below_one{.min = 0, .max = 1, .open_max = true};
-
 // An optional section that needs something else first; its keys are then not reported one by one.
 void refuse(Deck& deck, std::string_view key, const std::string& why, const std::string& allowed) {
   if (deck.has(key)) deck.error(key, why, allowed);

@@ -9,7 +9,6 @@
 namespace sestina {
 namespace {
 
-constexpr DeckRange not_negative{.min = 0};
 constexpr DeckRange rank_count{.min = 1, .max = 1 << 16};
 
 // A deck's word for an enumerator: the place of the word in the list is its number; the first is the usual default.

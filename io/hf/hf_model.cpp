@@ -54,12 +54,6 @@ std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-void write_text(const fs::path& path, std::string_view text) {
-  OutputFile file(path.string());
-  file.write(text);
-  file.commit();
-}
-
 std::string config_json(const ModelConfig& config, bool bf16) {
   auto json = nlohmann::ordered_json::parse(config.to_hf_json());
   json["dtype"] = json["torch_dtype"] = bf16 ? "bfloat16" : "float32";
@@ -165,8 +159,8 @@ void write_hf_model(const std::string& folder, const ModelConfig& config, const 
   ModelConfig written = config;
   if (!tokenizer.empty()) write_hf_tokenizer(folder, tokenizer, written);
   write_safetensors(folder, sources);
-  write_text(fs::path(folder) / "generation_config.json", generation_json(written));
-  write_text(fs::path(folder) / "config.json", config_json(written, bf16));
+  write_output_file(fs::path(folder) / "generation_config.json", generation_json(written));
+  write_output_file(fs::path(folder) / "config.json", config_json(written, bf16));
 }
 
 }  // namespace sestina

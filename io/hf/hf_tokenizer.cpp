@@ -15,12 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void write_text(const fs::path& path, std::string_view text) {
-  OutputFile file(path.string());
-  file.write(text);
-  file.commit();
-}
-
 std::int64_t begin_of_text(const Tokenizer& tokenizer) {
   for (const char* name : {"<|begin_of_text|>", "<s>", "<bos>", "<｜begin▁of▁sentence｜>"})
     if (const std::int64_t id = tokenizer.id_of(name); id >= 0) return id;
@@ -41,16 +35,16 @@ void write_hf_tokenizer(const std::string& folder, const std::string& path, Mode
   if (config.eos_token_id < 0 && end < config.vocab_size) config.eos_token_id = end;
   if (config.bos_token_id < 0)
     config.bos_token_id = begin >= 0 && begin < config.vocab_size ? begin : config.eos_token_id;
-  write_text(fs::path(folder) / "tokenizer.json", MappedFile(path).view());
+  write_output_file(fs::path(folder) / "tokenizer.json", MappedFile(path).view());
   const fs::path beside = fs::path(path).parent_path() / "tokenizer_config.json",
                  target = fs::path(folder) / "tokenizer_config.json";
-  if (fs::exists(beside)) return write_text(target, MappedFile(beside.string()).view());
+  if (fs::exists(beside)) return write_output_file(target, MappedFile(beside.string()).view());
   const Json json{{"tokenizer_class", "PreTrainedTokenizerFast"},
                   {"bos_token", token_text(tokenizer, config.bos_token_id)},
                   {"eos_token", token_text(tokenizer, config.eos_token_id)},
                   {"model_max_length", config.max_position_embeddings},
                   {"clean_up_tokenization_spaces", false}};
-  write_text(target, json.dump(2) + "\n");
+  write_output_file(target, json.dump(2) + "\n");
 }
 
 std::string generation_json(const ModelConfig& config) {

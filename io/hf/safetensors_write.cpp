@@ -92,9 +92,7 @@ void write_safetensors(const std::string& folder, const std::vector<SafeTensorSo
     write_file((base / name).string(), shards[i]);
     for (const auto* tensor : shards[i]) index["weight_map"][tensor->name] = name;
   }
-  OutputFile file((base / "model.safetensors.index.json").string());
-  file.write(index.dump(2) + "\n");
-  file.commit();
+  write_output_file((base / "model.safetensors.index.json").string(), index.dump(2) + "\n");
   remove_other_form(base, "model.safetensors");
 }
 

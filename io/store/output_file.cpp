@@ -70,4 +70,10 @@ void OutputFile::commit() {
   ::close(parent);
 }
 
+void write_output_file(const std::string& path, std::string_view content) {
+  OutputFile file(path);
+  file.write(content);
+  file.commit();
+}
+
 }  // namespace sestina

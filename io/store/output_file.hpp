@@ -29,4 +29,7 @@ class OutputFile {
   std::vector<char> buffer_;
 };
 
+// One of these, written and committed.
+void write_output_file(const std::string& path, std::string_view content);
+
 }  // namespace sestina

@@ -108,9 +108,7 @@ TextCounts read_text_counts(const std::string& prefix) {
 
 void write_text_counts(const std::string& prefix, const TextCounts& counts, const std::string& tokenizer) {
   const nlohmann::ordered_json json = {{"tokens", counts.tokens}, {"bytes", counts.bytes}, {"tokenizer", tokenizer}};
-  OutputFile file(counts_path(prefix));
-  file.write(json.dump(2) + "\n");
-  file.commit();
+  write_output_file(counts_path(prefix), json.dump(2) + "\n");
 }
 
 std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokenizer* tokenizer, std::int64_t vocab_size,

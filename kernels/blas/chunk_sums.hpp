@@ -10,6 +10,12 @@ namespace sestina {
 template <class Space>
 inline constexpr int sum_team = std::is_same_v<typename Space::memory_space, Kokkos::HostSpace> ? 1 : 128;
 
+// x^2, which is exact for fp32 and bf16.
+template <class T>
+KOKKOS_INLINE_FUNCTION double square(T x) {
+  return static_cast<double>(static_cast<float>(x)) * static_cast<double>(static_cast<float>(x));
+}
+
 // Sum of term(i), i < n: in interleaved partial sums, added as a binary tree, which is a fixed order that vectorises.
 template <class Term>
 KOKKOS_INLINE_FUNCTION double lane_sum(std::size_t n, const Term& term) {

@@ -2,12 +2,19 @@
 // (gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp), on other devices Kokkos Kernels (gemm_kokkos.hpp).
 // gemm_plain.hpp keeps the obvious triple loop beside them.
 #pragma once
+#include <algorithm>
 #include <memory>
 
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/gemm_op.hpp"
 
 namespace sestina {
+
+// Elements from one row to the next, for a BLAS: at least 1 and at least a row.
+template <class View>
+std::int64_t leading_dimension(const View& x) {
+  return static_cast<std::int64_t>(std::max<std::size_t>({x.stride(0), x.extent(1), 1}));
+}
 
 // Caches what a vendor library needs per shape (oneDNN primitives and their scratchpad, a cuBLAS handle), so that a
 // product of a shape seen before allocates nothing. One object per execution-space instance; not thread-safe.

@@ -33,10 +33,9 @@ constexpr cublasComputeType_t compute_type(bool deterministic) {
 cublasOperation_t operation(Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; }
 
 template <class View>
-int leading(const View& x) {
-  const std::size_t stride = std::max<std::size_t>({x.stride(0), x.extent(1), 1});
-  SESTINA_REQUIRE(stride <= std::size_t(std::numeric_limits<int>::max()), "leading dimension {} exceeds an int",
-                  stride);
+int int_leading(const View& x) {
+  const std::int64_t stride = leading_dimension(x);
+  SESTINA_REQUIRE(stride <= std::numeric_limits<int>::max(), "leading dimension {} exceeds an int", stride);
   return static_cast<int>(stride);
 }
 
@@ -108,8 +107,8 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   state_->count.flops += 2.0 * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
   check(cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
-                     data_type<TA>(), leading(b), a.data(), data_type<TA>(), leading(a), &beta, c.data(),
-                     data_type<TC>(), leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
+                     data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
+                     data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
         "product");
   if (state_->timing) state_->end();
 }

@@ -221,15 +221,6 @@ Gemm<Exec>::~Gemm() = default;
 template <class Exec>
 Gemm<Exec>::Gemm(Gemm&&) noexcept = default;
 
-namespace {
-
-template <class View>
-std::int64_t leading(const View& x) {
-  return static_cast<std::int64_t>(std::max(x.stride(0), x.extent(1)));
-}
-
-}  // namespace
-
 template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b,
@@ -249,9 +240,9 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
                         std::int64_t(m),
                         std::int64_t(n),
                         std::int64_t(k),
-                        leading(a),
-                        leading(b),
-                        leading(c)};
+                        leading_dimension(a),
+                        leading_dimension(b),
+                        leading_dimension(c)};
   const Operands operands{alpha, a.data(), b.data(), c.data()};
   state_->timed(2.0 * double(m) * double(n) * double(k), [&] { state_->run(product, operands); });
 }
@@ -273,9 +264,9 @@ void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<T
                         std::int64_t(m),
                         std::int64_t(m),
                         std::int64_t(k),
-                        leading(a),
-                        leading(a),
-                        leading(c)};
+                        leading_dimension(a),
+                        leading_dimension(a),
+                        leading_dimension(c)};
   const Operands operands{alpha, a.data(), a.data(), c.data()};
   state_->timed(double(m) * double(m) * double(k), [&] { state_->template run_symmetric<TC>(product, operands); });
 }

@@ -24,23 +24,15 @@ namespace portable {
 template <class T, class Exec, class Layout>
 using Operand = Kokkos::View<T**, Layout, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-template <class View>
-std::size_t leading(const View& x) {
-  const std::size_t stride = std::max<std::size_t>({x.stride(0), x.extent(1), 1});
-  SESTINA_REQUIRE(stride <= std::size_t(std::numeric_limits<int>::max()), "leading dimension {} exceeds an int",
-                  stride);
-  return stride;
-}
-
 // X (rows, cols) as it lies, and X^T (cols, rows), whose columns are the rows of X.
 template <class Exec, class T>
 Operand<T, Exec, Kokkos::LayoutRight> by_rows(Matrix<T, Exec> x) {
-  const Operand<T, Exec, Kokkos::LayoutRight> wide(x.data(), x.extent(0), leading(x));
+  const Operand<T, Exec, Kokkos::LayoutRight> wide(x.data(), x.extent(0), leading_dimension(x));
   return Kokkos::subview(wide, Kokkos::ALL, std::make_pair(std::size_t{0}, x.extent(1)));
 }
 template <class Exec, class T>
 Operand<T, Exec, Kokkos::LayoutLeft> by_columns(Matrix<T, Exec> x) {
-  const Operand<T, Exec, Kokkos::LayoutLeft> wide(x.data(), leading(x), x.extent(0));
+  const Operand<T, Exec, Kokkos::LayoutLeft> wide(x.data(), leading_dimension(x), x.extent(0));
   return Kokkos::subview(wide, std::make_pair(std::size_t{0}, x.extent(1)), Kokkos::ALL);
 }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t row_chunk = 64;  // rows that one thread adds up
 constexpr int lanes = 16;              // partial sums of a row, added as a binary tree: a fixed order that vectorises
 
-KOKKOS_INLINE_FUNCTION float square(float x) { return x * x; }
+KOKKOS_INLINE_FUNCTION float squared(float x) { return x * x; }
 
 // weights may be null.
 KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, const float* __restrict weights) {
@@ -16,8 +16,8 @@ KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, c
   const std::size_t whole = n / lanes * lanes;
   for (std::size_t j = 0; j < whole; j += lanes)
     for (int lane = 0; lane < lanes; ++lane)
-      partial[lane] += square(weights == nullptr ? x[j + lane] : x[j + lane] * weights[j + lane]);
-  for (std::size_t j = whole; j < n; ++j) partial[j - whole] += square(weights == nullptr ? x[j] : x[j] * weights[j]);
+      partial[lane] += squared(weights == nullptr ? x[j + lane] : x[j + lane] * weights[j + lane]);
+  for (std::size_t j = whole; j < n; ++j) partial[j - whole] += squared(weights == nullptr ? x[j] : x[j] * weights[j]);
   for (int width = lanes / 2; width > 0; width /= 2)
     for (int lane = 0; lane < width; ++lane) partial[lane] += partial[lane + width];
   return partial[0];
@@ -25,7 +25,7 @@ KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, c
 
 KOKKOS_INLINE_FUNCTION void add_squares(std::size_t n, float weight, const float* __restrict x,
                                         float* __restrict sums) {
-  for (std::size_t j = 0; j < n; ++j) sums[j] += square(x[j] * weight);
+  for (std::size_t j = 0; j < n; ++j) sums[j] += squared(x[j] * weight);
 }
 
 template <class Space>
@@ -76,7 +76,7 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
           float total = 0;
           Kokkos::parallel_reduce(
               Kokkos::TeamThreadRange(team, cols),
-              [&](std::size_t j, float& sum) { sum += square(weighted ? x(i, j) * weights(j) : x(i, j)); }, total);
+              [&](std::size_t j, float& sum) { sum += squared(weighted ? x(i, j) * weights(j) : x(i, j)); }, total);
           if (team.team_rank() == 0) sums(i) = total;
         });
   }

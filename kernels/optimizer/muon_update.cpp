@@ -62,11 +62,6 @@ void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> wide
       });
 }
 
-template <class T>
-KOKKOS_INLINE_FUNCTION double square(T x) {
-  return static_cast<double>(static_cast<float>(x)) * static_cast<double>(static_cast<float>(x));
-}
-
 // squares (l): sums of squares of the columns of X (s, l), or of the rows of a square one.
 template <class Space, class T>
 void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector<double, Space> squares) {

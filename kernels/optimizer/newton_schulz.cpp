@@ -11,8 +11,6 @@
 namespace sestina {
 namespace {
 
-KOKKOS_INLINE_FUNCTION double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
-
 // Writes n elements of M and returns the sum of squares of u.
 KOKKOS_INLINE_FUNCTION double advance_piece(const MomentumStep& s, std::size_t n, const float* __restrict g,
                                             float* __restrict m) {

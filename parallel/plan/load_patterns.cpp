@@ -59,17 +59,17 @@ bool any(const Pattern& p) {
 }
 
 // Gives one item of a class to another bin for one of a smaller class, or for nothing (take = number of classes).
-struct Exchange {
+struct ItemExchange {
   std::size_t to = 0, give = 0, take = 0;
   std::int64_t moved = 0, fuller = 0;  // the load moved; of the two bins afterwards
 };
 
 // The exchange after which the fuller of the two bins is the least full; among equals the first bin, then the largest
 // items. give = number of classes: none makes the full bin less full.
-Exchange best_exchange(const ItemClasses& items, const Pattern& full, std::int64_t load,
-                       const std::vector<LoadTree>& giving) {
+ItemExchange best_exchange(const ItemClasses& items, const Pattern& full, std::int64_t load,
+                           const std::vector<LoadTree>& giving) {
   const std::size_t k = items.classes();
-  Exchange best{0, k, k, 0, load};
+  ItemExchange best{0, k, k, 0, load};
   for (std::size_t give = 0; give < k; ++give)
     for (std::size_t take = give + 1; full[give] > 0 && take <= k; ++take) {
       const std::int64_t least = giving[take].least();
@@ -147,7 +147,7 @@ void improve(const ItemClasses& items, Packing& packing) {
   for (std::size_t round = 0; round < 4 * bins; ++round) {
     const std::size_t from = fullest.first_within(fullest.least());
     if (load[from] <= mean) return;
-    const Exchange best = best_exchange(items, packing[from], load[from], giving);
+    const ItemExchange best = best_exchange(items, packing[from], load[from], giving);
     if (best.give == k) return;
     --packing[from][best.give];
     ++packing[best.to][best.give];

@@ -19,17 +19,16 @@ std::vector<FieldSize> basis_rotation_fields(const MatrixOptions& options, std::
 }  // namespace
 
 MatrixKind basis_rotation_kind() {
-  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
   MatrixKind kind;
   kind.name = "basis-rotation";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.refresh_needs = basis_rotation_needs;
   kind.keys = {
-      number_key("beta1", 0.9, rate),
-      number_key("beta2", 0.999, rate),
+      number_key("beta1", 0.9, below_one),
+      number_key("beta2", 0.999, below_one),
       eps_key("eps", 1e-8),
-      number_key("factor_beta", 0.999, rate),
+      number_key("factor_beta", 0.999, below_one),
       word_key("source", {"2nd", "1st"}),
       word_key("geometry", {"bilateral", "unilateral"}),
       word_key("dialect", {"corrected", "release"}),

@@ -88,7 +88,6 @@ LowRank low_rank_of(const MatrixOptions& options, std::int64_t rows, std::int64_
 }
 
 MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
-  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
   MatrixKind kind;
   kind.name = std::move(name);
   kind.weight_decay = 0;
@@ -97,8 +96,8 @@ MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
       integer_key("rank", 0),
       word_key("side", {"auto", "left", "right"}),
       number_key("scale", scale),
-      number_key("beta1", 0.9, rate),
-      number_key("beta2", 0.999, rate),
+      number_key("beta1", 0.9, below_one),
+      number_key("beta2", 0.999, below_one),
       eps_key("eps", 1e-6),
       word_key("projector", {std::move(source), "given"}),
       word_key("decay_order", {"after", "before"}),

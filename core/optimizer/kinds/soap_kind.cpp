@@ -25,17 +25,16 @@ std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t ro
 }  // namespace
 
 MatrixKind soap_kind() {
-  const DeckRange rate{.min = 0, .max = 1, .open_max = true};
   MatrixKind kind;
   kind.name = "soap";
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.refresh_needs = soap_needs;
   kind.keys = {
-      number_key("beta1", 0.95, rate),
-      number_key("beta2", 0.95, rate),
+      number_key("beta1", 0.95, below_one),
+      number_key("beta2", 0.95, below_one),
       eps_key("eps", 1e-8),
-      number_key("factor_beta", 0.95, rate),
+      number_key("factor_beta", 0.95, below_one),
       integer_key("max_dim", 10000, {.min = 1}),
       word_key("sides", {"both", "smaller"}),
       word_key("first_step", {"skip", "use"}),

@@ -137,7 +137,7 @@ struct ShampooRule {
 
 // One side of a block: its factor, whole or packed, and what is made of it.
 template <class Space>
-struct Side {
+struct ShampooSide {
   std::string name;                 // of the factor, for messages
   std::string snapshot;             // the field of its snapshot
   Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
@@ -161,7 +161,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (rule_.root == RefreshMethod::inverse_root_newton &&
         newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
-    for (const Side<Space>& s : sides_) set_identity(exec, s.root);  // until the first refresh
+    for (const ShampooSide<Space>& s : sides_) set_identity(exec, s.root);  // until the first refresh
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
@@ -198,8 +198,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
     double scale = 1;
   };
 
-  std::vector<Side<Space>> make_sides() {
-    std::vector<Side<Space>> sides;
+  std::vector<ShampooSide<Space>> make_sides() {
+    std::vector<ShampooSide<Space>> sides;
     for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
       sides.push_back(side(layout_.blocks[i].prefix, "left", 2 * i));
       if (!layout_.is_vector) sides.push_back(side(layout_.blocks[i].prefix, "right", 2 * i + 1));
@@ -209,7 +209,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
 
   std::vector<RefreshSide> port_sides() const {
     std::vector<RefreshSide> sides;
-    for (const Side<Space>& s : sides_)
+    for (const ShampooSide<Space>& s : sides_)
       sides.push_back({.name = s.name,
                        .snapshot = s.snapshot,
                        .failures = s.failures,
@@ -217,11 +217,11 @@ class Shampoo final : public MatrixOptimizer<Space> {
     return sides;
   }
 
-  Side<Space> side(const std::string& prefix, const std::string& which, std::size_t counter) {
+  ShampooSide<Space> side(const std::string& prefix, const std::string& which, std::size_t counter) {
     const std::string factor = prefix + "factor_" + which;
-    Side<Space> s{.name = state_.path() + "/" + factor,
-                  .snapshot = prefix + "snapshot_" + which,
-                  .root = state_.matrix(prefix + "inverse_root_" + which)};
+    ShampooSide<Space> s{.name = state_.path() + "/" + factor,
+                         .snapshot = prefix + "snapshot_" + which,
+                         .root = state_.matrix(prefix + "inverse_root_" + which)};
     if (state_.has(factor))
       s.whole = state_.matrix(factor);
     else
@@ -243,7 +243,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
   void advance_side(Lane<Space>& lane, std::size_t number, Op op, std::int64_t t, double gradient_scale,
                     Matrix<const float, Space> gradient) {
     const auto frame = lane.workspace.frame();
-    const Side<Space>& s = sides_[number];
+    const ShampooSide<Space>& s = sides_[number];
     Matrix<float, Space> factor = s.whole;
     const bool packed = factor.extent(0) == 0;
     if (packed) {
@@ -262,7 +262,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
   }
 
   // The job of update t.
-  RefreshJob<Space> root_job(const Side<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
+  RefreshJob<Space> root_job(const ShampooSide<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
     const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
     RefreshJob<Space> job{.method = rule_.root, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
     // Iterations by QR start from a basis: the first one comes from eigenvectors.
@@ -315,7 +315,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
   ShampooLayout layout_;
   std::int64_t index_;
   MatrixState<Space> state_;
-  std::vector<Side<Space>> sides_;  // by block: left, right
+  std::vector<ShampooSide<Space>> sides_;  // by block: left, right
   RefreshPort<Space> port_;
 };
 
