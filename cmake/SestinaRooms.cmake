@@ -3,13 +3,19 @@
 include(GNUInstallDirs)
 include(SestinaHostSources)
 
-# sestina_precompile(target): reads the headers that nearly every source includes once instead of every time. Not for nvcc, so
-# that a CUDA build notices where a source leans on what it does not include.
+# sestina_precompile(target headers...): reads these, and those that nearly every source includes, once instead of every
+# time. Not for nvcc, so that a CUDA build notices where a source leans on what it does not include.
 option(SESTINA_PRECOMPILE_HEADERS "Precompile Kokkos' and the standard library's headers (host builds)" ON)
 function(sestina_precompile target)
   if(SESTINA_PRECOMPILE_HEADERS AND NOT Kokkos_ENABLE_CUDA)
-    target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <fmt/format.h> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector>)
+    target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <fmt/format.h> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector> ${ARGN})
   endif()
+endfunction()
+
+# sestina_never_unity(sources...): where CMAKE_UNITY_BUILD compiles several sources as one, these stay alone. A class whose
+# members lie in several sources is instantiated by each of them, which one compilation may do once only.
+function(sestina_never_unity)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 function(sestina_room room)
