@@ -84,6 +84,7 @@ StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
   const bool is_async = plan_.input.parallel.is_async();
   std::fill(whole_.begin(), whole_.end(), 0.0);
   if (is_async) run_ahead(driver);
+  expect_messages();
   compute_fresh(t);
   if (!run_actions(driver, t)) return StepEnd::dropped;
   first_micro_ += pipe_.micros;
@@ -119,6 +120,18 @@ void Executor<Exec, T>::run_ahead(StepDriver& driver) {
         forward({ActionKind::forward, s, micro, 0, 0}, driver);
 }
 
+// All that the actions of this update will receive.
+template <class Exec, class T>
+void Executor<Exec, T>::expect_messages() {
+  for (auto& run : runs_) {
+    const StagePlace& place = run->place();
+    const std::int64_t begin = first_micro_ + place.ahead;
+    std::int64_t end = begin;
+    while (end < begin + pipe_.micros && is_in_segment(place, end)) ++end;
+    run->expect_messages(first_micro_, begin, end);
+  }
+}
+
 template <class Exec, class T>
 bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
   int passes = 0;
@@ -148,10 +161,16 @@ bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
   return true;
 }
 
-// The first stage of a rank brings in the tokens for all of them. Forwards stop where the pipeline drains.
+// Forwards stop where the pipeline drains.
+template <class Exec, class T>
+bool Executor<Exec, T>::is_in_segment(const StagePlace& place, std::int64_t micro) const {
+  return place.segment(micro / pipe_.micros) == place.segment(first_micro_ / pipe_.micros);
+}
+
+// The first stage of a rank brings in the tokens for all of them.
 template <class Exec, class T>
 bool Executor<Exec, T>::load(const StagePlace& place, std::int64_t micro, StepDriver& driver) {
-  if (place.segment(micro / pipe_.micros) != place.segment(first_micro_ / pipe_.micros)) return false;
+  if (!is_in_segment(place, micro)) return false;
   if (place.number != runs_.front()->place().number) return true;
   const TraceSpan span(trace_, "data");
   tokens_->of(micro).load(exec_, driver.next_batch());

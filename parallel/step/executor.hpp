@@ -142,6 +142,8 @@ class Executor {
 
   bool run_actions(StepDriver&, std::int64_t t);
   void run_ahead(StepDriver&);
+  void expect_messages();
+  bool is_in_segment(const StagePlace&, std::int64_t micro) const;
   bool load(const StagePlace&, std::int64_t micro, StepDriver&);
   void forward(const Action&, StepDriver&);
   void sum_stage(StageRun<Exec, T>&);

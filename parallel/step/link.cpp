@@ -1,6 +1,9 @@
 #include "parallel/step/link.hpp"
 
+#include <algorithm>
+
 #include "core/layout/tensor_spec.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 
@@ -28,6 +31,18 @@ Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const Channe
 }
 
 template <class Exec, class T>
+Channel<Exec, T>::~Channel() {
+  const auto arrived = [](const std::unique_ptr<Exchange>& message) {
+    try {
+      return message->test();
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (!std::all_of(messages_.begin(), messages_.end(), arrived)) new decltype(values_)(values_);  // for good
+}
+
+template <class Exec, class T>
 Matrix<T, Exec> Channel<Exec, T>::place(std::int64_t number) const {
   return Matrix<T, Exec>(values_.data() + index(number) * stride_, rows_, cols_);
 }
@@ -47,11 +62,32 @@ void Channel<Exec, T>::send(const Exec& exec, std::int64_t number) {
 
 template <class Exec, class T>
 Matrix<T, Exec> Channel<Exec, T>::receive(std::int64_t number) {
-  if (!messages_.empty() && (number == evaluation || number >= here_until_)) {
-    messages_[index(number)]->start();
-    messages_[index(number)]->finish();
-  }
+  if (messages_.empty() || (number != evaluation && number < here_until_)) return place(number);
+  const bool under_way = begin_ <= number && number < started_;
+  if (!under_way) messages_[index(number)]->start();
+  messages_[index(number)]->finish();
+  if (under_way) begin_ = number + 1;
   return place(number);
+}
+
+template <class Exec, class T>
+void Channel<Exec, T>::expect(std::int64_t begin, std::int64_t end, std::int64_t read) {
+  begin_ = started_ = std::max(begin, here_until_);
+  end_ = end;
+  read_ = read;
+  start_receives();
+}
+
+template <class Exec, class T>
+void Channel<Exec, T>::has_read(std::int64_t number) {
+  read_ = number + 1;
+  start_receives();
+}
+
+template <class Exec, class T>
+void Channel<Exec, T>::start_receives() {
+  if (!receives_ahead || messages_.empty()) return;
+  for (; started_ < std::min(end_, read_ + places_); ++started_) messages_[index(started_)]->start();
 }
 
 #define SESTINA_LINK(Exec, T)      \

@@ -1,6 +1,7 @@
 // The boundary between a stage and the next one: activations go up, gradients come back. Inside a process both stages
-// see the same memory, and nothing is sent; between processes each side has its own, and messages start as soon as
-// their contents are there. Micro-batches are numbered on through the run; evaluation has a place of its own.
+// see the same memory, and nothing is sent; between processes each side has its own, messages start as soon as their
+// contents are there, and receives of an update as soon as their place is free, so that messages arrive while the
+// receiver computes. Micro-batches are numbered on through the run; evaluation has a place of its own.
 #pragma once
 #include <memory>
 #include <vector>
@@ -24,11 +25,17 @@ class Channel {
 
   // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing.
   Channel(Communicator& pipeline, const char* name, const ChannelSetting&);
+  ~Channel();  // after a step that failed: what is under way keeps its memory
+  Channel(Channel&&) = default;
 
   // A sender asks for the place before it writes there, which waits until the message before in that place has gone.
   Matrix<T, Exec> to_write(std::int64_t number);
   void send(const Exec&, std::int64_t number);
   Matrix<T, Exec> receive(std::int64_t number);
+  // Numbers begin to end - 1 will be received next, and what lies below `read` is not read again: their receives start.
+  // All that were expected before have been received.
+  void expect(std::int64_t begin, std::int64_t end, std::int64_t read);
+  void has_read(std::int64_t number);                // numbers up to this one are not read again
   Matrix<T, Exec> place(std::int64_t number) const;  // what has arrived, or was written, before
 
   // What has numbers below this one is there without a message: a resumed run has read it.
@@ -39,8 +46,14 @@ class Channel {
   std::size_t index(std::int64_t number) const {
     return static_cast<std::size_t>(number == evaluation ? places_ : number % places_);
   }
+  // On a device a library may run messages in the order of their starts: a receive ahead would hold up sends behind it.
+  static constexpr bool receives_ahead = is_host<Exec>;
+  void start_receives();
+
   int places_;
   std::int64_t here_until_ = 0;
+  std::int64_t started_ = 0, begin_ = 0, end_ = 0;  // receives of begin_ <= number < started_ are under way, until end_
+  std::int64_t read_ = 0;
   std::size_t rows_, cols_, stride_;                      // stride: elements from place to place
   Kokkos::View<T*, typename Exec::memory_space> values_;  // the last place is for evaluation
   std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
@@ -67,6 +80,11 @@ class Link {
   Matrix<T, Exec> receive_activation(std::int64_t micro) { return up_.receive(micro); }
   Matrix<T, Exec> receive_gradient(std::int64_t micro) { return down_.receive(micro); }
   Matrix<T, Exec> activation(std::int64_t micro) const { return up_.place(micro); }
+  // Receives started ahead, as in Channel.
+  void expect_activations(std::int64_t begin, std::int64_t end, std::int64_t read) { up_.expect(begin, end, read); }
+  void expect_gradients(std::int64_t begin, std::int64_t end) { down_.expect(begin, end, begin); }
+  void has_read_activation(std::int64_t micro) { up_.has_read(micro); }
+  void has_read_gradient(std::int64_t micro) { down_.has_read(micro); }
 
   bool between_ranks() const { return up_.between_ranks(); }
   void restored(std::int64_t micro) { up_.restored(micro); }

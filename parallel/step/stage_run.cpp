@@ -133,6 +133,20 @@ void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& toke
     stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
   }
   hand_down(micro, slot);
+  if (!place_.split) end_backward(micro);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) {
+  if (in_) in_->expect_activations(begin, end, first);
+  if (out_) out_->expect_gradients(first, first + place_.micros);
+}
+
+// Nothing reads what came for this micro-batch again.
+template <class Exec, class T>
+void StageRun<Exec, T>::end_backward(std::int64_t micro) {
+  if (in_) in_->has_read_activation(micro);
+  if (out_) out_->has_read_gradient(micro);
 }
 
 template <class Exec, class T>
@@ -142,6 +156,7 @@ void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.span.begin("backward weights", place_.number);
   stage_.backward_weight(stage_.weights(), slots_.of(micro), in_update(micro), hooks_);
   hooks_.span.end();
+  end_backward(micro);
 }
 
 template <class Exec, class T>

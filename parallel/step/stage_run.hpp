@@ -68,6 +68,8 @@ class StageRun {
   // flight, the activations that went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those
   // too that another rank saves.
   std::vector<StateField> in_flight_fields(const ProcessGrid&, bool in_flight, bool reading) const;
+  // Of the update whose first micro-batch is `first`: forwards of micro-batches begin to end - 1, a backward of each.
+  void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end);
   void restored() {  // they were read
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
   }
@@ -112,6 +114,7 @@ class StageRun {
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
+  void end_backward(std::int64_t micro);
   // Tied embeddings, of a stage at either end of several.
   bool sends_head() const { return tie_ && place_.number == 0; }
   bool receives_head() const { return tie_ && stage_.is_last(); }

@@ -35,7 +35,9 @@ TrainingCase traced_case(int tp) {
 // A few updates on all ranks, recorded behind the first.
 struct Recorded {
   Recorded(const TrainingCase& run, int steps)
-      : options(run.options), session(Host(), make_plan({options, world().size()}), world(), &trace), micros(session.share().count) {
+      : options(run.options),
+        session(Host(), make_plan({options, world().size()}), world(), &trace),
+        micros(session.share().count) {
     session.initialise(5);
     Trained result;
     train_steps(session, options, 0, 1, result);
@@ -129,6 +131,36 @@ TEST(TraceOrder, MicroGroupsOverlap) {
       EXPECT_LE(out[0].begin, updates[g + 1].begin) << "group " << g;
       EXPECT_GE(out[0].end, updates[g + 1].end) << "group " << g;
     }
+  }
+}
+
+// In a pipeline the receive of the next micro-batch is under way while one is computed: of activations on the last
+// rank, of gradients on the first one.
+TEST(TraceOrder, ReceivesOfAPipelineStartAhead) {
+  for (const auto schedule : {ParallelOptions::Schedule::one_f_one_b, ParallelOptions::Schedule::async_1f1b}) {
+    TrainingCase set = training_case("adamw");
+    Options& o = set.options;
+    o.model.num_hidden_layers = 4;
+    o.model.tie_word_embeddings = false;
+    o.train.global_batch = 8;
+    o.train.micro_batch = 1;
+    o.parallel.pp = world().size();
+    o.parallel.schedule = schedule;
+    if (o.parallel.is_async()) o.parallel.clip_scope = ParallelOptions::ClipScope::stage;
+    const Recorded run(set, steps);
+    const bool is_first = world().rank() == 0, is_last = world().rank() + 1 == world().size();
+    if (!is_first && !is_last) continue;  // they both send and receive under these names
+    const Spans receives =
+        run.named(is_first ? "gradients of a stage" : "activations of a stage", -2, Trace::Kind::exchange);
+    ASSERT_EQ(receives.size(), static_cast<std::size_t>(steps * run.micros));
+    const auto works = [&](const Event& receive) {
+      return std::any_of(run.trace.events().begin(), run.trace.events().end(), [&](const Event& event) {
+        return event.row == Trace::work_row && event.kind == Trace::Kind::work && event.begin >= receive.begin &&
+               event.end <= receive.end;
+      });
+    };
+    // The first one of an update has nothing to start under.
+    EXPECT_GE(std::count_if(receives.begin(), receives.end(), works), steps * (run.micros - 1));
   }
 }
 
