@@ -24,15 +24,22 @@ namespace portable {
 template <class T, class Exec, class Layout>
 using Operand = Kokkos::View<T**, Layout, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
+template <class View>
+std::int64_t int_leading(const View& x) {
+  const std::int64_t stride = leading_dimension(x);
+  SESTINA_REQUIRE(stride <= std::numeric_limits<int>::max(), "leading dimension {} exceeds an int", stride);
+  return stride;
+}
+
 // X (rows, cols) as it lies, and X^T (cols, rows), whose columns are the rows of X.
 template <class Exec, class T>
 Operand<T, Exec, Kokkos::LayoutRight> by_rows(Matrix<T, Exec> x) {
-  const Operand<T, Exec, Kokkos::LayoutRight> wide(x.data(), x.extent(0), leading_dimension(x));
+  const Operand<T, Exec, Kokkos::LayoutRight> wide(x.data(), x.extent(0), int_leading(x));
   return Kokkos::subview(wide, Kokkos::ALL, std::make_pair(std::size_t{0}, x.extent(1)));
 }
 template <class Exec, class T>
 Operand<T, Exec, Kokkos::LayoutLeft> by_columns(Matrix<T, Exec> x) {
-  const Operand<T, Exec, Kokkos::LayoutLeft> wide(x.data(), leading_dimension(x), x.extent(0));
+  const Operand<T, Exec, Kokkos::LayoutLeft> wide(x.data(), int_leading(x), x.extent(0));
   return Kokkos::subview(wide, std::make_pair(std::size_t{0}, x.extent(1)), Kokkos::ALL);
 }
 

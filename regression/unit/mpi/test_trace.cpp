@@ -12,7 +12,7 @@
 #include <set>
 
 #include "io/report/trace_write.hpp"
-#include "regression/unit/mpi/training_rig.hpp"
+#include "regression/unit/mpi/pipeline_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -138,14 +138,9 @@ TEST(TraceOrder, MicroGroupsOverlap) {
 // rank, of gradients on the first one.
 TEST(TraceOrder, ReceivesOfAPipelineStartAhead) {
   for (const auto schedule : {ParallelOptions::Schedule::one_f_one_b, ParallelOptions::Schedule::async_1f1b}) {
-    TrainingCase set = training_case("adamw");
+    TrainingCase set = in_stages(pipeline_case("adamw"), schedule);
     Options& o = set.options;
-    o.model.num_hidden_layers = 4;
-    o.model.tie_word_embeddings = false;
-    o.train.global_batch = 8;
     o.train.micro_batch = 1;
-    o.parallel.pp = world().size();
-    o.parallel.schedule = schedule;
     if (o.parallel.is_async()) o.parallel.clip_scope = ParallelOptions::ClipScope::stage;
     Recorded run(set, steps);
     if (o.parallel.is_async()) run.session.drain(1 + steps);  // nothing is left on its way
