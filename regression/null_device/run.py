@@ -34,6 +34,7 @@ MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompu
 OPTIONS = {  # beside the modes, once each
     "tiny_shampoo": [["optimizer.packed=true"]],
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
+    "tiny_basis_rotation": [["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
     "tiny_galore": [["optimizer.state_bits=8"]],
     "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"]],

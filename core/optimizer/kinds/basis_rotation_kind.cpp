@@ -31,12 +31,14 @@ MatrixKind basis_rotation_kind() {
       number_key("factor_beta", 0.999, below_one),
       word_key("source", {"2nd", "1st"}),
       word_key("geometry", {"bilateral", "unilateral"}),
+      word_key("momentum_basis", {"original", "rotated"}),
       word_key("dialect", {"corrected", "release"}),
   };
   kind.state = basis_rotation_fields;
   kind.stated_flops = stated_rotation;
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
-    return side_work(rotated_sides(options, rows, cols), rows, cols, options.word("source") == "2nd" ? 7 : 6, qr_step);
+    const double factor = options.word("source") == "2nd" ? 1 : 0;
+    return side_work(rotated_sides(options, rows, cols), rows, cols, factor + rotation_products(options), qr_step);
   };
   return kind;
 }

@@ -58,6 +58,8 @@ Sides sides_with_bases(const std::vector<FieldSize>& fields) {
   return sides;
 }
 
+bool keeps_rotated_momentum(const MatrixOptions& options) { return options.word("momentum_basis") == "rotated"; }
+
 std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides, bool factors, std::int64_t rows,
                                       std::int64_t cols) {
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
@@ -65,6 +67,10 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
   add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
+  if (keeps_rotated_momentum(options) && (sides.left || sides.right)) {
+    fields.push_back({"momentum_rotated", DType::f32, rows, cols});
+    fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
+  }
   return fields;
 }
 

@@ -34,7 +34,10 @@ void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t
 // The sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);
 
-// Of Adam in rotated bases (SOAP, basis rotation): moments, factors where the bases follow them, bases, counters, jobs.
+// Key momentum_basis of Adam in rotated bases (SOAP, basis rotation): the rotated momentum is kept beside the other
+// one.
+bool keeps_rotated_momentum(const MatrixOptions&);
+// Of Adam in rotated bases: moments, factors where the bases follow them, bases, counters, jobs.
 std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, std::int64_t rows, std::int64_t cols);
 
 // What the kind of these options lists; without a tier below host memory all of it always at hand.

@@ -14,12 +14,7 @@ Sides soap_sides(const MatrixOptions& options, std::int64_t rows, std::int64_t c
 
 std::vector<FieldSize> soap_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const Sides sides = soap_sides(options, rows, cols);
-  std::vector<FieldSize> fields = rotated_fields(options, sides, true, rows, cols);
-  if (options.word("momentum_basis") == "rotated" && (sides.left || sides.right)) {
-    fields.push_back({"momentum_rotated", DType::f32, rows, cols});
-    fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
-  }
-  return fields;
+  return rotated_fields(options, sides, true, rows, cols);
 }
 
 }  // namespace
@@ -51,9 +46,9 @@ MatrixKind soap_kind() {
   kind.state = soap_fields;
   kind.stated_flops = stated_rotation;
   kind.work = [](const MatrixOptions& options, std::int64_t rows,
-                 std::int64_t cols) {  // factor a^2 b, rotations 6 a^2 b
+                 std::int64_t cols) {  // factor a^2 b, and rotations
     const double refresh = options.word("basis_refresh") == "eigh" ? all_eigenvectors : qr_step;
-    return side_work(soap_sides(options, rows, cols), rows, cols, 7, refresh);
+    return side_work(soap_sides(options, rows, cols), rows, cols, 1 + rotation_products(options), refresh);
   };
   return kind;
 }

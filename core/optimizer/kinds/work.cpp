@@ -36,6 +36,8 @@ UpdateWork side_work(Sides sides, std::int64_t rows, std::int64_t cols, double p
   return work;
 }
 
+double rotation_products(const MatrixOptions& options) { return keeps_rotated_momentum(options) ? 4 : 6; }
+
 double projection_work(const LowRank& low, std::int64_t rows, std::int64_t cols) {
   return 4 * static_cast<double>(low.rank) * static_cast<double>(rows) * static_cast<double>(cols);
 }

@@ -18,6 +18,9 @@ inline constexpr double qr_step = 22.0 / 3, all_eigenvectors = 11, newton_root =
 // Executed, by side of length a with the other one b: products of `per_product` a^2 b in each update, and `per_refresh`
 // a^3 in a refresh.
 UpdateWork side_work(Sides, std::int64_t rows, std::int64_t cols, double per_product, double per_refresh);
+// Executed by the rotations of Adam in rotated bases, per side in a^2 b: gradient and update, and the momentum where it
+// is not kept rotated.
+double rotation_products(const MatrixOptions&);
 // Executed by a method that projects the gradient to rank r and back: 4 m n r.
 double projection_work(const LowRank&, std::int64_t rows, std::int64_t cols);
 

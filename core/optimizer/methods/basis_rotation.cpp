@@ -11,6 +11,7 @@ RotatedAdamRule rule_of(const MatrixOptions& options, std::size_t rows, std::siz
   rule.skip_first = false;
   rule.factors_first = true;
   rule.decay_first = true;
+  rule.keep_rotated = keeps_rotated_momentum(options);
   rule.from_momentum = options.word("source") == "1st";
   rule.release = options.word("dialect") == "release";
   // The published code asks whether there is a left basis to know whether there is any.

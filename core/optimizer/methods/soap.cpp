@@ -15,7 +15,7 @@ RotatedAdamRule rule_of(const MatrixOptions& options) {
   rule.decay_first = options.word("decay_order") == "before";
   rule.bias_correction = options.flag("bias_correction");
   rule.factor_bias_correction = options.flag("factor_bias_correction");
-  rule.keep_rotated = options.word("momentum_basis") == "rotated";
+  rule.keep_rotated = keeps_rotated_momentum(options);
   rule.normalize = options.flag("normalize");
   return rule;
 }

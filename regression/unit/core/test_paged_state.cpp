@@ -15,10 +15,17 @@ struct Kind {
   std::vector<std::pair<std::string, double>> numbers = {};
   std::vector<std::pair<std::string, std::string>> words = {};
 };
-const std::vector<Kind> kinds = {{"soap"},           {"shampoo"}, {"shampoo", {{"max_dim", 20}, {"packed", 1}}},
-                                 {"kl-shampoo"},     {"kl-soap"}, {"soap", {}, {{"momentum_basis", "rotated"}}},
-                                 {"basis-rotation"}, {"galore"},  {"shampoo", {}, {{"root", "eigh"}}},
-                                 {"apollo"}};
+const std::vector<Kind> kinds = {{"soap"},
+                                 {"shampoo"},
+                                 {"shampoo", {{"max_dim", 20}, {"packed", 1}}},
+                                 {"kl-shampoo"},
+                                 {"kl-soap"},
+                                 {"soap", {}, {{"momentum_basis", "rotated"}}},
+                                 {"basis-rotation"},
+                                 {"galore"},
+                                 {"shampoo", {}, {{"root", "eigh"}}},
+                                 {"apollo"},
+                                 {"basis-rotation", {}, {{"momentum_basis", "rotated"}}}};
 
 MatrixOptions options_of(const Kind& kind, std::int64_t staleness, bool paged) {
   MatrixOptions options = default_options(*find_matrix_kind(kind.name));

@@ -103,6 +103,22 @@ TYPED_TEST(Soap, RotatedMomentumIsTheSame) {
   }
 }
 
+TYPED_TEST(Soap, RotatedMomentumOfBasisRotationIsTheSame) {
+  for (const char* source : {"2nd", "1st"})
+    for (const char* geometry : {"bilateral", "unilateral"}) {
+      const Words words = {{"source", source}, {"geometry", geometry}};
+      Words rotated = words;
+      rotated.emplace_back("momentum_basis", "rotated");
+      MatrixRig<TypeParam> plain("basis-rotation", 12, 8, {}, words), kept("basis-rotation", 12, 8, {}, rotated);
+      for (unsigned t = 0; t < 23; ++t) {  // over two refreshes
+        const Array g = gradient_at(12, 8, t);
+        expect_close(kept.step(g), plain.step(g), tolerance, "weight");
+      }
+      EXPECT_EQ(kept.optimizer->state().counter("momentum_in_basis"), 1);
+      expect_same(kept.field("momentum"), plain.field("momentum"), "momentum");
+    }
+}
+
 TYPED_TEST(Soap, NormalizedUpdateHasRmsOne) {
   MatrixRig<TypeParam> soap("soap", 12, 8, {{"normalize", 1}, {"bias_correction", 0}});
   Array before = soap.weight;
