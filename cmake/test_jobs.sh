@@ -45,7 +45,7 @@ sanitizer_tests() {
   run_ctest "$build/asan" --label-regex quick --label-regex 'unit|fuzz' --label-exclude mpi
   unset ASAN_OPTIONS LSAN_OPTIONS
   say "two ranks under the sanitizers"
-  run_ctest "$build/asan" --parallel 1 --tests-regex '^mpi\.(Communicator|TensorGroup|TraceOrder|TraceFile)\.2$'
+  run_ctest "$build/asan" --parallel 1 --tests-regex '^mpi\.(Communicator|TensorGroups|TraceOrder|TraceFile)\.2$'
   unset UBSAN_OPTIONS
 }
 

@@ -39,8 +39,10 @@ class PhaseClock {
     seconds_[static_cast<std::size_t>(from)] -= seconds;
     seconds_[static_cast<std::size_t>(to)] += seconds;
   }
-  // Waits for other ranks inside of the passes and the update (Executor::take_seconds) as phases of their own.
-  void move_waits(double gather, double reduce, double homes) {
+  // Waits for other ranks inside of the passes and the update (Executor::take_seconds) as phases of their own; and what
+  // of the last update a device did under the passes, as part of an update: a step shows that of the one before.
+  void move_waits(double gather, double reduce, double homes, double update) {
+    move(Phase::forward_backward, Phase::optimizer, update);
     move(Phase::optimizer, Phase::gather, homes);
     move(Phase::forward_backward, Phase::gather, gather);
     move(Phase::forward_backward, Phase::reduce, reduce);

@@ -188,7 +188,10 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   ++step_;
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
-  if (diagnose_) write_diagnostics();
+  if (diagnose_) {
+    executor_.settle(*this);
+    write_diagnostics();
+  }
   if (asynchronous()) {  // reported when it is settled
     sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
     return true;

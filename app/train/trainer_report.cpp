@@ -42,7 +42,7 @@ void Trainer<Exec, T>::rank_step(double* numbers) {
   if (rank_ages_.empty()) trace_ages(trace_.get(), -1, ages);
   const auto seconds = executor_.take_seconds();
   clock_.move(Phase::optimizer, Phase::refresh, refresh);
-  clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes);
+  clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes, seconds.update);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
   const RankStep mine{clock_.seconds(),

@@ -106,7 +106,8 @@ StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
     for (std::size_t phase = 0; phase < seconds.size(); ++phase) seconds[phase].push_back(slowest.seconds[phase]);
   }
   const auto of = [&](Phase phase) { return median(seconds[static_cast<std::size_t>(phase)]); };
-  return {of(Phase::count), of(Phase::forward_backward), of(Phase::reduce), of(Phase::optimizer), of(Phase::gather)};
+  return {of(Phase::count),     of(Phase::forward_backward), of(Phase::reduce),
+          of(Phase::optimizer), of(Phase::gather),           {}};
 }
 
 // Products of all stages of this rank, in a few steps, because timing them costs fences.
@@ -153,7 +154,7 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
     executor.step(++t, *driver);
     clock.end(Phase::optimizer);
     const auto waits = executor.take_seconds();
-    clock.move_waits(waits.gather, waits.reduce, waits.homes);
+    clock.move_waits(waits.gather, waits.reduce, waits.homes, waits.update);
   };
   for (int i = 0; i < arguments.warmup; ++i) step();
   std::vector<RankStep> mine;

@@ -26,6 +26,9 @@ struct GroupOps {
   virtual int size() const { return 1; }
   virtual int rank() const { return 0; }
 
+  // Ahead of the host's wait for a space that worked with the group: up to a limit, for what others have to do.
+  virtual void settle() {}
+
   // In place, over all ranks.
   virtual void sum(const Exec&, Vector<float, Exec>) {}
   virtual void sum(const Exec&, Vector<bf16, Exec>) {}

@@ -26,6 +26,8 @@ struct Message {
   std::size_t bytes() const;
 };
 
+using Queue = void*;  // of a device: work in it is done in turn (a CUDA stream). Null: none (stream_order.hpp)
+
 // Messages that travel again and again: made once, then started and finished any number of times without allocation.
 // This one form serves variable reduce-scatter (before the sum), variable all-gather and fused all-to-all: empty
 // messages are not sent, and a message to oneself is a copy.
@@ -35,6 +37,9 @@ class Exchange {
   virtual void start() = 0;
   virtual bool test() = 0;    // moves it on; true when complete (or never started)
   virtual void finish() = 0;  // waits until it is complete
+  // Work that the queue gets from now on waits for it. The host does too, but for groups that can leave it to the
+  // device: then whoever waits for the queue lets the group settle first.
+  virtual void finish_in(Queue) { finish(); }
 };
 
 enum class Reduction { sum, max, min };
@@ -70,6 +75,13 @@ class Communicator {
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void receive(int peer, void* data, std::size_t bytes) = 0;
   virtual void wait(const char* name) = 0;
+  virtual void wait_in(Queue, const char* name) { wait(name); }  // as Exchange::finish_in
+
+  // Whether what is started from now on begins, without the host, when all that the queue has so far is done.
+  virtual bool start_after(Queue) { return false; }
+  // Waits, up to the limit, for all that queues wait for by finish_in and wait_in: a wait for the queue itself has
+  // none.
+  virtual void settle(const char*) {}
 
   // Ranks of one colour form a group, ordered by key.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;

@@ -8,7 +8,7 @@
 namespace sestina {
 
 // The same group, whose exchanges and single messages may lie in device memory too, which must be complete when they
-// start (fence first). All else still takes host memory. A group split from it is of the same kind. Collective.
+// start (stream_order.hpp). All else still takes host memory. A group split from it is of the same kind. Collective.
 //
 // Its twins: through NCCL (device_communicator_nccl.cpp) where each rank has a device of its own; through_host in CUDA
 // builds without NCCL, and where ranks share a device, which NCCL refuses; the group itself in host builds.

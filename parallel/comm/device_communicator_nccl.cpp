@@ -1,7 +1,8 @@
 // Device memory through NCCL. Each group has a communicator of NCCL and a stream of its own, on which its exchanges
 // follow each other; that order is the same on all ranks, as the order of the calls is. Whatever NCCL enqueues is
 // waited for by polling an event; at the run's limit, or on an error, the communicator is aborted, which frees the
-// device. Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
+// device. What other streams wait for without the host is watched in the same way before they are waited for
+// (settle). Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
 #include <nccl.h>
 
 #include <algorithm>
@@ -89,7 +90,7 @@ class Lane {
       std::vector<int> peers;
       for (const Transfer& transfer : transfers)
         if (std::find(peers.begin(), peers.end(), transfer.peer) == peers.end()) peers.push_back(transfer.peer);
-      return fmt::format("rank {} of the group", fmt::join(peers, ", "));
+      return peers.empty() ? std::string("the group") : fmt::format("rank {} of the group", fmt::join(peers, ", "));
     };
     try {
       poll_until(
@@ -98,6 +99,22 @@ class Lane {
       abort();
       throw;
     }
+  }
+
+  // Order between this stream and another, by events that nobody waits for.
+  void follow(cudaStream_t other) {
+    order_.record(other);
+    order_.hold(stream_);
+  }
+  void hold(cudaStream_t other, const CudaEvent& until) {
+    until.hold(other);
+    held_ = true;
+  }
+  // What other streams wait for is complete.
+  void settle(const char* name) {
+    if (!std::exchange(held_, false)) return;
+    order_.record(stream_);
+    wait(order_, name, {});
   }
 
  private:
@@ -112,6 +129,8 @@ class Lane {
   CudaStream stream_;
   Staging staging_{Staging::Place::device};
   ncclComm_t comm_ = nullptr;
+  CudaEvent order_;
+  bool held_ = false;  // another stream waits for this one
 };
 
 class NcclExchange final : public Exchange {
@@ -152,6 +171,10 @@ class NcclExchange final : public Exchange {
     if (!active_) return;
     lane_->wait(arrived_, name_, transfers_);
     land();
+  }
+  void finish_in(Queue queue) override {
+    if (apart_ || queue == nullptr) return finish();
+    if (std::exchange(active_, false)) lane_->hold(static_cast<cudaStream_t>(queue), arrived_);
   }
 
  private:
@@ -230,14 +253,24 @@ class NcclCommunicator final : public ForwardingCommunicator {
     transfers_.push_back({peer, false, data, 0, bytes});
   }
   void wait(const char* name) override {
-    if (!transfers_.empty()) {
-      connect();
-      lane_->enqueue(name, transfers_, nullptr);
-      arrived_.record(lane_->stream());
-      lane_->wait(arrived_, name, transfers_);
-      transfers_.clear();
-    }
+    if (send_off(name)) lane_->wait(arrived_, name, transfers_);
+    transfers_.clear();
     inner_->wait(name);
+  }
+  void wait_in(Queue queue, const char* name) override {
+    if (queue == nullptr) return wait(name);
+    if (send_off(name)) lane_->hold(static_cast<cudaStream_t>(queue), arrived_);
+    transfers_.clear();
+    inner_->wait(name);
+  }
+  bool start_after(Queue queue) override {
+    if (queue == nullptr) return false;
+    connect();
+    lane_->follow(static_cast<cudaStream_t>(queue));
+    return true;
+  }
+  void settle(const char* name) override {
+    if (lane_) lane_->settle(name);
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override { return on_device(inner_->split(color, key)); }
@@ -246,6 +279,13 @@ class NcclCommunicator final : public ForwardingCommunicator {
  private:
   void connect() {
     if (!lane_) lane_ = std::make_shared<Lane>(*inner_);
+  }
+  bool send_off(const char* name) {
+    if (transfers_.empty()) return false;
+    connect();
+    lane_->enqueue(name, transfers_, nullptr);
+    arrived_.record(lane_->stream());
+    return true;
   }
 
   std::shared_ptr<Lane> lane_;

@@ -34,6 +34,8 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "recording an event"); }
+  // What the stream gets from now on waits until all before the last record is complete.
+  void hold(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "waiting for an event"); }
   bool done(const char* name) const {
     const cudaError_t state = cudaEventQuery(event_);
     if (state != cudaErrorNotReady) check_cuda(state, name);

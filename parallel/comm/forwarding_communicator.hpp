@@ -1,4 +1,5 @@
-// A group that is built on another and leaves to it whatever it does not do itself. No Kokkos.
+// A group that is built on another and leaves to it whatever it does not do itself; but for the order of queues: its
+// own exchanges may belong to several groups. No Kokkos.
 #pragma once
 #include <memory>
 #include <utility>

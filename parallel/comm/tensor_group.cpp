@@ -3,6 +3,7 @@
 #include "kernels/blas/reduce.hpp"
 #include "kernels/blas/tree_sum.hpp"
 #include "parallel/comm/group_staging.hpp"
+#include "parallel/comm/stream_order.hpp"
 
 namespace sestina {
 
@@ -18,7 +19,7 @@ template <class Exec>
 template <class T, class Cut>
 void TensorGroup<Exec>::scatter(const Exec& exec, const char* name, const T* from, const Cut& cut,
                                 Vector<T, Exec> received) {
-  exec.fence("group_scatter");
+  start_after(exec, group_, "group_scatter");
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   std::size_t at = 0;
   for (int peer = 0; peer < size(); ++peer) {
@@ -27,20 +28,20 @@ void TensorGroup<Exec>::scatter(const Exec& exec, const char* name, const T* fro
     group_.send(peer, from + cut(peer), (cut(peer + 1) - cut(peer)) * sizeof(T));
     at += mine;
   }
-  group_.wait(name);
+  group_.wait_in(queue_of(exec), name);
 }
 
 template <class Exec>
 template <class T, class Cut>
 void TensorGroup<Exec>::collect(const Exec& exec, const char* name, T* whole, const Cut& cut) {
-  exec.fence("group_collect");
+  start_after(exec, group_, "group_collect");
   const std::size_t mine = cut(rank() + 1) - cut(rank());
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     group_.receive(peer, whole + cut(peer), (cut(peer + 1) - cut(peer)) * sizeof(T));
     group_.send(peer, whole + cut(rank()), mine * sizeof(T));
   }
-  group_.wait(name);
+  group_.wait_in(queue_of(exec), name);
 }
 
 template <class Exec>
@@ -57,7 +58,7 @@ void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
       tree_max<Exec, T>(exec, rank(), size(), own, others, own);
   };
   if (n <= direct_elements) {
-    exec.fence("group_reduce");
+    start_after(exec, group_, "group_reduce");
     std::size_t at = 0;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
@@ -65,7 +66,7 @@ void TensorGroup<Exec>::reduce(const Exec& exec, Vector<T, Exec> x, bool sum) {
       group_.send(peer, x.data(), n * sizeof(T));
       at += n;
     }
-    group_.wait("sum over the tensor-parallel group");
+    group_.wait_in(queue_of(exec), "sum over the tensor-parallel group");
     return apply(x);
   }
   const auto cut = [&](int r) { return first_summed(n, size(), r); };

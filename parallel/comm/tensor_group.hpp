@@ -27,6 +27,8 @@ class TensorGroup final : public GroupOps<Exec> {
   void scatter_sum(const Exec&, Matrix<bf16, Exec> whole, Matrix<bf16, Exec> part) override;
   void scatter_sum(const Exec&, Matrix<double, Exec> whole, Matrix<double, Exec> part) override;
 
+  void settle() override { group_.settle("tensor-parallel group"); }
+
   // Calls since the last take: what a step really sends.
   struct Count {
     std::int64_t gathers = 0, scatter_sums = 0, reductions = 0;

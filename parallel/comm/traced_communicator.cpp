@@ -35,6 +35,12 @@ class TracedExchange final : public Exchange {
     exchange_->finish();
     close();
   }
+  void finish_in(Queue queue) override {
+    if (open_ < 0) return exchange_->finish_in(queue);
+    const TraceSpan wait(&trace_, name_, number_, Kind::wait);
+    exchange_->finish_in(queue);
+    close();
+  }
 
  private:
   void close() {
@@ -52,7 +58,7 @@ class TracedExchange final : public Exchange {
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
   TracedCommunicator(std::unique_ptr<Communicator> group, Trace& trace, const char* label)
-      : ForwardingCommunicator(std::move(group)), trace_(trace), row_(trace.add_row(label)) {}
+      : ForwardingCommunicator(std::move(group)), trace_(trace), label_(label), row_(trace.add_row(label)) {}
 
   void barrier() override {
     during("barrier", [&] { inner_->barrier(); });
@@ -72,6 +78,9 @@ class TracedCommunicator final : public ForwardingCommunicator {
                                             name, exchanges_[name]++);
   }
   const NodeLevels* levels() const override { return inner_->levels(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<TracedCommunicator>(inner_->split(color, key), trace_, label_);
+  }
   // A round of messages begins with the first of them.
   void send(int peer, const void* data, std::size_t bytes) override {
     begin_round();
@@ -83,10 +92,14 @@ class TracedCommunicator final : public ForwardingCommunicator {
   }
   void wait(const char* name) override {
     inner_->wait(name);
-    if (!in_round_) return;
-    trace_.end_as(round_, name);
-    in_round_ = false;
+    end_round(name);
   }
+  void wait_in(Queue queue, const char* name) override {
+    inner_->wait_in(queue, name);
+    end_round(name);
+  }
+  bool start_after(Queue queue) override { return inner_->start_after(queue); }
+  void settle(const char* name) override { inner_->settle(name); }
 
  private:
   template <class Operation>
@@ -99,8 +112,14 @@ class TracedCommunicator final : public ForwardingCommunicator {
     if (!in_round_) round_ = trace_.begin(row_, "messages", -1, Kind::exchange);
     in_round_ = true;
   }
+  void end_round(const char* name) {
+    if (!in_round_) return;
+    trace_.end_as(round_, name);
+    in_round_ = false;
+  }
 
   Trace& trace_;
+  const char* label_;
   std::map<std::string, int> exchanges_;  // made so far, by name
   int row_ = 0;
   Trace::Handle round_ = -1;

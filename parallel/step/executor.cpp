@@ -260,6 +260,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::token_losses(Acc<T>* host) {
   const Vector<Acc<T>, Exec> losses = runs_.back()->evaluation_slot().token_loss;
   Kokkos::deep_copy(exec_, Vector<Acc<T>, Host>(host, losses.size()), losses);
+  groups_.tensor->settle();
   exec_.fence("token_losses");
 }
 
@@ -273,6 +274,7 @@ void Executor<Exec, T>::logits(int row, float* host) {
                               Matrix<T, Exec>(row_logits.data(), 1, n));
   convert<Exec, T, float>(exec_, row_logits, wide);
   Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
+  groups_.tensor->settle();
   exec_.fence();
 }
 
@@ -288,6 +290,7 @@ typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
     all.gather += run->exchanges().take_gather_seconds();
     all.reduce += run->exchanges().take_reduce_seconds();
     all.homes += run->exchanges().take_home_seconds();
+    all.update += run->exchanges().take_update_seconds();
   }
   return all;
 }

@@ -102,7 +102,7 @@ class Executor {
   void finish_gather();               // all weights are there
 
   struct Seconds {  // since the last call
-    double gather = 0, reduce = 0, homes = 0;
+    double gather = 0, reduce = 0, homes = 0, update = 0;
   };
   Seconds take_seconds();
 

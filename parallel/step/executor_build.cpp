@@ -101,8 +101,6 @@ void Executor<Exec, T>::make_groups(Communicator& world, int dp) {
   const ModelPart part = model_part(plan_.input.model, parallel.tp, groups_.grid.tp_rank, parallel.sequence_parallel);
   const int tp_rank = groups_.grid.tp_rank;
   groups_.replica_group = groups_.grid.tp_group->split(tp_rank / part.key_value_holders(), tp_rank);
-  if (trace_ && ranks.size() > 1)
-    groups_.replica_group = traced(std::move(groups_.replica_group), *trace_, "ranks with the same heads");
   groups_.replicas = std::make_unique<TensorGroup<Exec>>(*groups_.replica_group);
 }
 

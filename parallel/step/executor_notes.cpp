@@ -86,6 +86,7 @@ void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
 
 template <class Exec, class T>
 void Executor<Exec, T>::settle(StepDriver& driver) {
+  for (auto& run : runs_) run->exchanges().settle();
   while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
 }
 

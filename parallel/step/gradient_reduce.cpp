@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/blas/tree_sum.hpp"
+#include "parallel/comm/stream_order.hpp"
 
 namespace sestina {
 namespace {
@@ -105,7 +106,7 @@ void GradientReduce<Exec>::start(std::size_t number) {
   if (number >= bucket_places && buckets_[number - bucket_places].state != State::idle &&
       buckets_[number - bucket_places].state != State::summed) {
     add_up(buckets_[number - bucket_places]);
-    exec_.fence("reduce");  // its turn in the slot ends
+    start_after(exec_, group_, "reduce");  // its turn in the slot ends
   }
   buckets_[number].pieces->start();
   buckets_[number].state = State::pieces_under_way;
@@ -119,7 +120,7 @@ void GradientReduce<Exec>::sum_in_node(Bucket& bucket) {
   for (const NodePiece& piece : bucket.node_pieces)
     tree_sum<Exec, float>(exec_, place, static_cast<int>(mates.size()), piece.own, piece.others, piece.own);
   if (!bucket.between) return;
-  exec_.fence("reduce");
+  start_after(exec_, group_, "reduce");
   bucket.between->start();
   bucket.state = Bucket::State::between_under_way;
 }
@@ -127,18 +128,18 @@ void GradientReduce<Exec>::sum_in_node(Bucket& bucket) {
 template <class Exec>
 void GradientReduce<Exec>::add_up(Bucket& bucket) {
   if (bucket.state == Bucket::State::pieces_under_way) {
-    bucket.pieces->finish();
+    bucket.pieces->finish_in(queue_of(exec_));
     sum_in_node(bucket);
   }
   if (bucket.between) {
-    bucket.between->finish();
+    bucket.between->finish_in(queue_of(exec_));
     const Vector<float, Exec> own = bucket.node_pieces[0].own;
     tree_sum<Exec, float>(exec_, levels_.node(group_.rank()), static_cast<int>(levels_.nodes.size()), own,
                           bucket.node_sums, own);
   }
   bucket.state = Bucket::State::summed;
   if (!bucket.sums) return;
-  exec_.fence("reduce");
+  start_after(exec_, group_, "reduce");
   bucket.sums->start();
 }
 
@@ -146,11 +147,11 @@ template <class Exec>
 void GradientReduce<Exec>::block_done(int block) {
   for (const PartialGradient<Exec>& partial : partial_)
     if (partial.block == block) partial.group->sum(exec_, partial.gradient);
-  bool fenced = false;
+  bool ordered = false;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (buckets_[b].block == block && buckets_[b].state == Bucket::State::idle) {
-      if (!fenced) exec_.fence("reduce");
-      fenced = true;
+      if (!ordered) start_after(exec_, group_, "reduce");
+      ordered = true;
       start(b);
     } else if (buckets_[b].state == Bucket::State::pieces_under_way) {
       if (buckets_[b].pieces->test() && buckets_[b].between) sum_in_node(buckets_[b]);
@@ -168,7 +169,7 @@ void GradientReduce<Exec>::finish() {
     if (bucket.state != Bucket::State::idle && bucket.state != Bucket::State::summed) add_up(bucket);
   for (Bucket& bucket : buckets_) {
     SESTINA_REQUIRE(bucket.state == Bucket::State::summed, "the bucket of block {} was never started", bucket.block);
-    if (bucket.sums) bucket.sums->finish();
+    if (bucket.sums) bucket.sums->finish_in(queue_of(exec_));
     bucket.state = Bucket::State::idle;
   }
 }

@@ -4,6 +4,7 @@
 
 #include "core/layout/tensor_spec.hpp"
 #include "kernels/base/error.hpp"
+#include "parallel/comm/stream_order.hpp"
 
 namespace sestina {
 
@@ -15,18 +16,28 @@ Link<Exec, T>::Link(const Exec& exec, Communicator& pipeline, const LinkSetting&
 
 template <class Exec, class T>
 Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const ChannelSetting& set)
-    : places_(set.places), rows_(set.rows), cols_(set.cols), stride_(aligned_elements(set.rows * set.cols)) {
+    : places_(set.places),
+      rows_(set.rows),
+      cols_(set.cols),
+      stride_(aligned_elements(set.rows * set.cols)),
+      group_(&pipeline) {
   const int me = pipeline.rank();
   if (me == set.from || me == set.to)
     values_ = decltype(values_)("sestina::link", static_cast<std::size_t>(places_ + 1) * stride_);
   if (set.from == set.to) return;
+  if constexpr (!is_host<Exec>) {
+    own_group_ = pipeline.split(me == set.from || me == set.to ? 0 : 1, me);
+    group_ = own_group_.get();
+  }
+  const int other = me == set.from ? set.to : set.from;
+  const int peer = own_group_ ? (other > me ? 1 : 0) : other;  // of two
   for (int i = 0; i <= places_; ++i) {
     std::vector<Message> sends, receives;
     if (me == set.from || me == set.to) {
       const Block block = block_of(values_.data() + static_cast<std::size_t>(i) * stride_, rows_ * cols_ * sizeof(T));
-      (me == set.from ? sends : receives).push_back({me == set.from ? set.to : set.from, {block}});
+      (me == set.from ? sends : receives).push_back({peer, {block}});
     }
-    messages_.push_back(pipeline.make_exchange(name, std::move(sends), std::move(receives)));
+    messages_.push_back(group_->make_exchange(name, std::move(sends), std::move(receives)));
   }
 }
 
@@ -56,15 +67,18 @@ Matrix<T, Exec> Channel<Exec, T>::to_write(std::int64_t number) {
 template <class Exec, class T>
 void Channel<Exec, T>::send(const Exec& exec, std::int64_t number) {
   if (messages_.empty()) return;
-  exec.fence("link");
+  start_after(exec, *group_, "link");
   messages_[index(number)]->start();
 }
 
 template <class Exec, class T>
-Matrix<T, Exec> Channel<Exec, T>::receive(std::int64_t number) {
+Matrix<T, Exec> Channel<Exec, T>::receive(const Exec& exec, std::int64_t number) {
   if (messages_.empty() || (number != evaluation && number < here_until_)) return place(number);
   const bool under_way = begin_ <= number && number < started_;
-  if (!under_way) messages_[index(number)]->start();
+  if (!under_way) {
+    start_after(exec, *group_, "link");
+    messages_[index(number)]->start();
+  }
   messages_[index(number)]->finish();
   if (under_way) begin_ = number + 1;
   return place(number);
@@ -86,8 +100,9 @@ void Channel<Exec, T>::has_read(std::int64_t number) {
 
 template <class Exec, class T>
 void Channel<Exec, T>::start_receives() {
-  if (!receives_ahead || messages_.empty()) return;
-  for (; started_ < std::min(end_, read_ + places_); ++started_) messages_[index(started_)]->start();
+  if constexpr (receives_ahead)
+    for (; started_ < std::min(end_, read_ + places_) && !messages_.empty(); ++started_)
+      messages_[index(started_)]->start();
 }
 
 #define SESTINA_LINK(Exec, T)      \

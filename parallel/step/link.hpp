@@ -23,15 +23,18 @@ class Channel {
  public:
   static constexpr std::int64_t evaluation = -1;  // in place of a number
 
-  // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing.
+  // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing. On a
+  // device a group's messages run in the order of their starts, and one that nobody has asked for yet would hold up
+  // those behind it: each channel is a group of its own there.
   Channel(Communicator& pipeline, const char* name, const ChannelSetting&);
   ~Channel();  // after a step that failed: what is under way keeps its memory
   Channel(Channel&&) = default;
+  Channel& operator=(Channel&&) = delete;
 
   // A sender asks for the place before it writes there, which waits until the message before in that place has gone.
   Matrix<T, Exec> to_write(std::int64_t number);
   void send(const Exec&, std::int64_t number);
-  Matrix<T, Exec> receive(std::int64_t number);
+  Matrix<T, Exec> receive(const Exec&, std::int64_t number);
   // Numbers begin to end - 1 will be received next, and what lies below `read` is not read again: their receives start.
   // All that were expected before have been received.
   void expect(std::int64_t begin, std::int64_t end, std::int64_t read);
@@ -46,7 +49,7 @@ class Channel {
   std::size_t index(std::int64_t number) const {
     return static_cast<std::size_t>(number == evaluation ? places_ : number % places_);
   }
-  // On a device a library may run messages in the order of their starts: a receive ahead would hold up sends behind it.
+  // A device's receive has to start behind what still reads its place, which its queue may not have come to yet.
   static constexpr bool receives_ahead = is_host<Exec>;
   void start_receives();
 
@@ -56,6 +59,8 @@ class Channel {
   std::int64_t read_ = 0;
   std::size_t rows_, cols_, stride_;                      // stride: elements from place to place
   Kokkos::View<T*, typename Exec::memory_space> values_;  // the last place is for evaluation
+  std::unique_ptr<Communicator> own_group_;               // of a device's messages
+  Communicator* group_;                                   // that they go through
   std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
 };
 
@@ -77,8 +82,8 @@ class Link {
   Matrix<T, Exec> gradient_to_write(std::int64_t micro) { return down_.to_write(micro); }
   void send_activation(std::int64_t micro) { up_.send(exec_, micro); }
   void send_gradient(std::int64_t micro) { down_.send(exec_, micro); }
-  Matrix<T, Exec> receive_activation(std::int64_t micro) { return up_.receive(micro); }
-  Matrix<T, Exec> receive_gradient(std::int64_t micro) { return down_.receive(micro); }
+  Matrix<T, Exec> receive_activation(std::int64_t micro) { return up_.receive(exec_, micro); }
+  Matrix<T, Exec> receive_gradient(std::int64_t micro) { return down_.receive(exec_, micro); }
   Matrix<T, Exec> activation(std::int64_t micro) const { return up_.place(micro); }
   // Receives started ahead, as in Channel.
   void expect_activations(std::int64_t begin, std::int64_t end, std::int64_t read) { up_.expect(begin, end, read); }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/model/initialise.hpp"
+#include "parallel/comm/stream_order.hpp"
 #include "parallel/plan/plan_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
@@ -153,7 +154,7 @@ void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
                                   Trace* trace) {
   if (groups_.empty()) return;
   const std::size_t base = optimizer.matrix_count() - items_.size();
-  exec_.fence("homes");
+  start_after(exec_, group_, "homes");
   groups_[0].gradients->start();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -162,7 +163,7 @@ void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
     {
       const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
       optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
-      exec_.fence("homes");
+      start_after(exec_, group_, "homes");
     }
     group.weights->start();
     if (g > 0) wait(*groups_[g - 1].weights);
@@ -173,7 +174,7 @@ void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::wait(Exchange& exchange) {
   const auto begin = std::chrono::steady_clock::now();
-  exchange.finish();
+  exchange.finish_in(queue_of(exec_));
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
@@ -186,9 +187,9 @@ void MatrixHomes<Exec, T>::publish() {
         convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
                                 Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
       }
-    exec_.fence("homes");
+    start_after(exec_, group_, "homes");
     group.weights->start();
-    group.weights->finish();
+    group.weights->finish_in(queue_of(exec_));
   }
 }
 

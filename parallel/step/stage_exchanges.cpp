@@ -19,6 +19,10 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
   return partial;
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 }  // namespace
 
 template <class Exec, class T>
@@ -32,7 +36,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       homes_(exec, *groups.grid.tp_group, plan, input, stage.arena(), groups.grid.dp_rank),
       reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
-      gather_(*groups.grid.dp_group, plan, buckets_, stage.arena()) {
+      gather_(exec, *groups.grid.dp_group, plan, buckets_, stage.arena()),
+      watch_(exec) {
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
   optimizer.refresh.window = plan.refresh_window;
@@ -46,7 +51,7 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::block_done(int block) {
   const auto begin = std::chrono::steady_clock::now();
   reduce_.block_done(block);
-  reduce_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  reduce_seconds_ += seconds_since(begin);
 }
 
 template <class Exec, class T>
@@ -59,6 +64,7 @@ template <class Exec, class T>
 const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
+  settle();
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
@@ -86,8 +92,37 @@ void StageExchanges<Exec, T>::sum_over_shards() {
   for (std::size_t i = 0; i < shard_squares_.size(); ++i) squares[i % n] += shard_squares_[i];
 }
 
+// On a host the update is over when its call is. A device goes on with it: the next wait is that for the sums of the
+// next step.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
+  count_last_update();
+  const auto begin = std::chrono::steady_clock::now();
+  watch_.start();
+  run_update(t, factor, gradient_scale);
+  watch_.stop();
+  if (is_host<Exec>) exec_.fence("update");
+  const double called = seconds_since(begin);
+  if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
+}
+
+// Ahead of a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::settle() {
+  groups_.grid.dp_group->settle("data-parallel group");
+  groups_.tensor->settle();
+  groups_.replicas->settle();
+}
+
+// The sums of this step have been waited for, and so has the update before them.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::count_last_update() {
+  if (called_seconds_ > 0) update_seconds_ += std::max(0.0, watch_.seconds() - called_seconds_);
+  called_seconds_ = 0;
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double gradient_scale) {
   Optimizer<Exec, T>& optimizer = stage_.optimizer();
   {
     const TraceSpan span(trace_, "scalar optimizer");
@@ -103,12 +138,11 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
     sharded_->step(exec_, factor, gradient_scale);
   }
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
+    settle();
     std::vector<double>& scores = clip->fetch(exec_);
     groups_.all->all_reduce(scores.data(), scores.size(), Reduction::max);
     clip->apply(exec_);
   }
-  exec_.fence("update");  // so that its time is that of this step, and owners' weights may be sent
-  gather_.start();
 }
 
 template <class Exec, class T>
@@ -132,7 +166,7 @@ void StageExchanges<Exec, T>::weights_changed() {
   exec_.fence("weights");
   homes_.publish();
   gather_.start();
-  gather_.finish();
+  finish_gather();
 }
 
 template <class Exec, class T>

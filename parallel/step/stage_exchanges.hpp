@@ -9,6 +9,7 @@
 
 #include "core/optimizer/methods/sharded_muon.hpp"
 #include "core/stage.hpp"
+#include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/process_grid.hpp"
 #include "parallel/comm/tensor_group.hpp"
 #include "parallel/comm/trace.hpp"
@@ -43,13 +44,20 @@ class StageExchanges {
   // ranks of the stage.
   const std::vector<double>& sum(std::vector<double>& losses, int first, int count);
   void update(std::int64_t t, double factor, double gradient_scale);
-  void finish_gather() { gather_.finish(); }  // all weights are there
+  void settle();          // before the host waits for the space
+  void finish_gather() {  // all weights are there, or on their way within the limit
+    gather_.finish();
+    settle();
+  }
 
   // Since the last call: what forward passes waited for weights, backward passes spent on sums of gradients, and
   // updates on matrices that travel.
   double take_gather_seconds() { return gather_.take_wait_seconds(); }
   double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
   double take_home_seconds() { return homes_.take_wait_seconds(); }
+  // Likewise, what updates before the last one took beyond their call: a lone rank's device goes on with them under the
+  // first passes of the next step.
+  double take_update_seconds() { return std::exchange(update_seconds_, 0.0); }
 
   void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
   std::vector<StateField> model_fields() const;  // of stage and homes
@@ -65,6 +73,8 @@ class StageExchanges {
 
  private:
   void sum_over_shards();
+  void run_update(std::int64_t t, double factor, double gradient_scale);
+  void count_last_update();
 
   Exec exec_;
   StageGroups<Exec>& groups_;
@@ -76,7 +86,9 @@ class StageExchanges {
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
   std::vector<double> sums_, shard_squares_;
-  double reduce_seconds_ = 0;
+  double reduce_seconds_ = 0, update_seconds_ = 0;
+  Stopwatch<Exec> watch_;      // of the last update, on the device
+  double called_seconds_ = 0;  // of its call; 0: it was waited for
 };
 
 }  // namespace sestina

@@ -19,6 +19,7 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const Stag
       versions_(part.config, plan.layers, stage_.arena(), place.versions()),
       correction_(input.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
       slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
+      group_(group),
       own_output_(slots_.of(0).output),
       in_(links.in),
       out_(links.out),
@@ -80,13 +81,13 @@ template <class Exec, class T>
 void StageRun<Exec, T>::receive_head(std::int64_t micro) {
   const std::int64_t minibatch = micro / place_.micros;
   const Matrix<T, Exec> head =
-      in_update(micro) == 0 ? tie_->weights.receive(minibatch) : tie_->weights.place(minibatch);
+      in_update(micro) == 0 ? tie_->weights.receive(exec_, minibatch) : tie_->weights.place(minibatch);
   stage_.bind_head(head, tie_->gradients.to_write(micro));
 }
 
 template <class Exec, class T>
 void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
-  if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(micro), in_update(micro));
+  if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), in_update(micro));
 }
 
 // The weights that the backward pass multiplies by; the slot is made ready for it.
@@ -246,9 +247,10 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
   const bool newer = std::exchange(head_of_, updates_) != updates_;  // alike on both sides
   if (sends_head() && newer) send_head(stage_.weights(), evaluation);
   if (receives_head())
-    stage_.bind_head(newer ? tie_->weights.receive(evaluation) : tie_->weights.place(evaluation), {});
+    stage_.bind_head(newer ? tie_->weights.receive(exec_, evaluation) : tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
+  if (group_ != nullptr) group_->settle();
   return stage_.model().loss_sum(slot);
 }
 
@@ -262,7 +264,7 @@ void StageRun<Exec, T>::drop_in_flight() {
   }
   if (receives_head())
     for (std::int64_t minibatch = updates_; minibatch * place_.micros < in_flight_end(place_.ahead_first); ++minibatch)
-      tie_->weights.receive(minibatch);
+      tie_->weights.receive(exec_, minibatch);
 }
 
 template <class Exec, class T>

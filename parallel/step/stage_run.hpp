@@ -131,6 +131,7 @@ class StageRun {
   std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights to look back at
   DelayCorrection<Exec, T> correction_;
   SlotPool<Activations<Exec, T>> slots_;
+  GroupOps<Exec>* group_;                             // tensor-parallel; null: none
   Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
   std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
   Link<Exec, T>*in_, *out_;

@@ -4,12 +4,14 @@
 #include <chrono>
 
 #include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/stream_order.hpp"
 
 namespace sestina {
 
 template <class Exec, class T>
-WeightGather<Exec, T>::WeightGather(Communicator& group, const StagePlan& stage, const GradientBuckets& all,
-                                    const Arena<Exec, T>& arena) {
+WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const StagePlan& stage,
+                                    const GradientBuckets& all, const Arena<Exec, T>& arena)
+    : exec_(exec), group_(group) {
   if (group.size() == 1) return;
   for (const BucketLayout& layout : all.buckets) {
     if (layout.cut.empty()) continue;  // everybody updates it
@@ -32,11 +34,14 @@ WeightGather<Exec, T>::WeightGather(Communicator& group, const StagePlan& stage,
 }
 
 template <class Exec, class T>
-void WeightGather<Exec, T>::start() {
+bool WeightGather<Exec, T>::start() {
+  if (buckets_.empty()) return true;
+  const bool ordered = start_after(exec_, group_, "update");
   for (Bucket& bucket : buckets_) {
     bucket.weights->start();
     bucket.open = true;
   }
+  return ordered;
 }
 
 template <class Exec, class T>
@@ -61,7 +66,7 @@ template <class Exec, class T>
 void WeightGather<Exec, T>::wait_for(Bucket& bucket) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
-  bucket.weights->finish();
+  bucket.weights->finish_in(queue_of(exec_));
   bucket.open = false;
   wait_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }

@@ -15,11 +15,11 @@ namespace sestina {
 template <class Exec, class T>
 class WeightGather {
  public:
-  WeightGather(Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
+  WeightGather(const Exec&, Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
 
-  // The owned weights have been updated (and the space is fenced). Starts everything, first what the forward pass needs
-  // first.
-  void start();
+  // The owned weights have been updated. Starts everything, first what the forward pass needs first. False: the host
+  // has waited for the space.
+  bool start();
   // Waits for what the block needs, moves the rest on.
   void before_forward(int block);
   void finish();
@@ -35,6 +35,8 @@ class WeightGather {
   };
   void wait_for(Bucket&);
 
+  Exec exec_;
+  Communicator& group_;
   std::vector<Bucket> buckets_;  // in the order of the forward pass
   double wait_seconds_ = 0;
 };

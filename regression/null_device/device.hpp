@@ -33,14 +33,19 @@ struct Pending {
   Stream* other = nullptr;
   std::size_t other_end = 0;
 };
+// Of each stream, how many of its kernels something comes after.
+using Order = std::map<const Stream*, std::size_t>;
 struct Stream {
   std::deque<Pending> queue;
   std::size_t done = 0;  // entries that have left the queue
   std::size_t end() const { return done + queue.size(); }
+  std::size_t kernels = 0;  // launched in it
+  Order after;              // what its next work comes after, by events
 };
 struct Event {
   Stream* stream = nullptr;
   std::size_t end = 0;
+  Order after = {};
 };
 struct Kernel {
   std::string name;
@@ -66,6 +71,7 @@ struct Device {
   std::map<const void*, char*> symbols;
   std::map<const void*, std::size_t> symbol_bytes;
   std::vector<Stream*> streams{new Stream};
+  Order waited;  // what the host has waited for
   struct sigaction old_segv = {}, old_abort = {};
 
   Device();
@@ -102,6 +108,9 @@ void* symbol(const void* host);
 Stream& stream_of(cudaStream_t stream);
 void drain(Stream& stream, std::size_t end);
 void drain_all();
+void join(Order& order, const Order& other);                // comes after the other as well
+Order order_of(const Stream& stream);                       // of what is queued there now
+void require_order(cudaStream_t stream, const char* call);  // a message comes after all kernels of other streams
 void waited(const char* call);
 
 // report.cpp

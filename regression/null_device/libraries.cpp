@@ -74,8 +74,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* c, int, ncclUniqueId, int, ncclC
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* r) { return *r = ncclSuccess, ncclSuccess; }
 const char* ncclGetErrorString(ncclResult_t) { return "null device"; }
 const char* ncclGetLastError(ncclComm_t) { return "null device"; }
-ncclResult_t ncclSend(const void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t) {
+ncclResult_t ncclSend(const void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
   Lock lock(dev().mutex);
+  require_order(stream, "ncclSend");
   const std::size_t element = type <= ncclUint8                             ? 1
                               : type == ncclFloat16 || type == ncclBfloat16 ? 2
                               : type == ncclFloat32 || type <= ncclUint32   ? 4
@@ -84,8 +85,9 @@ ncclResult_t ncclSend(const void* p, std::size_t n, ncclDataType_t type, int, nc
   reach(p, n * element, "ncclSend");
   return ncclSuccess;
 }
-ncclResult_t ncclRecv(void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t) {
+ncclResult_t ncclRecv(void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
   Lock lock(dev().mutex);
+  require_order(stream, "ncclRecv");
   const std::size_t element = type <= ncclUint8                             ? 1
                               : type == ncclFloat16 || type == ncclBfloat16 ? 2
                               : type == ncclFloat32 || type <= ncclUint32   ? 4

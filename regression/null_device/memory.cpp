@@ -100,7 +100,29 @@ cudaError_t allocate(void** out, std::size_t bytes, const char* call) {
 }
 
 void drain_all() {
-  for (Stream* stream : dev().streams) drain(*stream, stream->end());
+  for (Stream* stream : dev().streams) {
+    drain(*stream, stream->end());
+    join(dev().waited, order_of(*stream));
+  }
+}
+
+void join(Order& order, const Order& other) {
+  for (const auto& [stream, kernels] : other) order[stream] = std::max(order[stream], kernels);
+}
+
+Order order_of(const Stream& stream) {
+  Order order = stream.after;
+  order[&stream] = stream.kernels;
+  return order;
+}
+
+// A message reads and writes what kernels make and read, in a stream of its own.
+void require_order(cudaStream_t stream, const char* call) {
+  Order order = order_of(stream_of(stream));
+  join(order, dev().waited);
+  for (const Stream* other : dev().streams)
+    if (order[other] < other->kernels)
+      return problem(std::string(call) + " is not behind the kernels of another stream");
 }
 
 cudaError_t release(void* at, const char* call) {

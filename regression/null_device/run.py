@@ -96,7 +96,7 @@ def decks(device, group):
 
 
 def ranks(device, n):
-    layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"]]
+    layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"], [f"parallel.dp={n // 2}", "parallel.pp=2"]]
     for devices in (1, n):
         for layout in layouts:
             for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
@@ -122,11 +122,12 @@ def memory(device):
 def cost(device, budget):
     """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
     zeros starts no method with bases."""
-    few, many = ({**device.train(budget["deck"], f"run.steps={steps}", "train.micro_batch=8", *budget.get("options", []), fill=63)[0]}
-                 for steps in (20, 40))
+    ranks, batch = budget.get("ranks", 1), budget.get("micro_batch", 8)
+    few, many = (device.train(budget["deck"], f"run.steps={steps}", f"train.micro_batch={batch}", *budget.get("options", []), fill=63,
+                              ranks=ranks, devices=ranks)[0] for steps in (20, 40))
 
-    def per_step(chosen, place=0):
-        return sum((count[place] - few.get(key, (0, 0))[place]) / 20 for key, count in many.items() if chosen(*key))
+    def per_step(chosen, place=0):  # of a rank
+        return sum((count[place] - few.get(key, (0, 0))[place]) / 20 / ranks for key, count in many.items() if chosen(*key))
 
     return {
         "launches": per_step(lambda kind, name: kind == "launch"),
@@ -154,7 +155,7 @@ def budget(device, name):
 def report(device, path):
     lines = ["# What a training step of the CUDA program costs its host", "",
              "Measured on the null device (regression/null_device), budget in brackets: `run.py report`.", "",
-             "| optimizer | launches | host waits | pageable bytes | allocations |", "|---|---|---|---|---|"]
+             "| run | launches | host waits | pageable bytes | allocations |", "|---|---|---|---|---|"]
     for name, allowed in budgets().items():
         lines.append(f"| {name} | " + " | ".join(f"{value:.1f} ({allowed[key]})" for key, value in cost(device, allowed).items()) + " |")
     pathlib.Path(path).write_text("\n".join(lines) + "\n")

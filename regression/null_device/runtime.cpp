@@ -18,8 +18,9 @@ thread_local struct Launch {
   cudaStream_t stream = nullptr;
 } launch_setting;
 
-cudaError_t launch(const Kernel& kernel, dim3 grid, dim3 block, void** args, std::size_t shared) {
+cudaError_t launch(const Kernel& kernel, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t stream) {
   Lock lock(dev().mutex);
+  ++stream_of(stream).kernels;
   count("launch", kernel_label.empty() ? "(" + demangled(kernel.name).substr(0, 160) + ")" : kernel_label);
   count("kernel", kernel.name);
   const bool fits = grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u && grid.y <= 65535 &&
@@ -81,12 +82,12 @@ cudaError_t __cudaGetKernel(cudaKernel_t* out, const void* function) {
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, std::size_t shared,
-                               cudaStream_t) {
-  return launch(*reinterpret_cast<Kernel*>(kernel), grid, block, args, shared);
+                               cudaStream_t stream) {
+  return launch(*reinterpret_cast<Kernel*>(kernel), grid, block, args, shared, stream);
 }
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** args, std::size_t shared,
-                             cudaStream_t) {
-  return launch(kernel_of(function), grid, block, args, shared);
+                             cudaStream_t stream) {
+  return launch(kernel_of(function), grid, block, args, shared, stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function) {
   *out = {};
@@ -261,6 +262,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   Lock lock(dev().mutex);
   waited("cudaStreamSynchronize");
   drain(stream_of(s), stream_of(s).end());
+  join(dev().waited, order_of(stream_of(s)));
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -273,6 +275,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s) {
   Lock lock(dev().mutex);
   count("runtime", "cudaStreamQuery");
   drain(stream_of(s), stream_of(s).end());
+  join(dev().waited, order_of(stream_of(s)));
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
@@ -280,6 +283,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   count("runtime", "cudaStreamWaitEvent");
   const Event& event = *reinterpret_cast<Event*>(e);
   if (event.stream) stream_of(s).queue.push_back({.other = event.stream, .other_end = event.end});
+  join(stream_of(s).after, event.after);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
@@ -296,7 +300,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   Lock lock(dev().mutex);
   count("runtime", "cudaEventRecord");
-  *reinterpret_cast<Event*>(e) = {&stream_of(s), stream_of(s).end()};
+  *reinterpret_cast<Event*>(e) = {&stream_of(s), stream_of(s).end(), order_of(stream_of(s))};
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
@@ -304,6 +308,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   count("runtime", "cudaEventQuery");
   const Event& event = *reinterpret_cast<Event*>(e);
   if (event.stream) drain(*event.stream, event.end);
+  join(dev().waited, event.after);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
@@ -311,6 +316,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   waited("cudaEventSynchronize");
   const Event& event = *reinterpret_cast<Event*>(e);
   if (event.stream) drain(*event.stream, event.end);
+  join(dev().waited, event.after);
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) { return *ms = 1e-3f, cudaSuccess; }

@@ -1,8 +1,29 @@
 // A program that makes one mistake with the device, by its argument; without one it makes none.
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <cstring>
 #include <string>
+
+namespace {
+
+void kernel() {}  // known by its address alone
+
+// A message behind a kernel of another stream.
+void send(float* values, std::size_t n, bool in_order) {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  cudaEventRecord(event, nullptr);
+  if (in_order) cudaStreamWaitEvent(stream, event, 0);
+  ncclSend(values, n, ncclFloat, 0, nullptr, stream);
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace
 
 int main(int count, char** arguments) {
   const std::string mistake = count > 1 ? arguments[1] : "none";
@@ -14,6 +35,7 @@ int main(int count, char** arguments) {
   cudaMemcpyAsync(device, host, mistake == "overrun" ? bytes + 4 : bytes, cudaMemcpyDefault, nullptr);
   if (mistake == "changed") host[0] = 5;
   cudaStreamSynchronize(nullptr);
+  send(device, n, mistake != "unordered");
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);
   if (mistake != "leaked") cudaFree(device);

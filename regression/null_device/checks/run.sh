@@ -4,7 +4,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
 mkdir -p "$out"
-g++ -std=c++20 -I"$cuda/include" "$here/mistakes.cpp" -o "$out/mistakes" -L"$cuda/lib64" -L"$cuda/lib" -lcudart
+g++ -std=c++20 -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} "$here/mistakes.cpp" -o "$out/mistakes" \
+  -L"$cuda/lib64" -L"$cuda/lib" -lcudart -lnccl
 "$here/../build.sh" "$out/device" "$out/mistakes"
 
 # expect MISTAKE PATTERN: what the report has to say.
@@ -19,6 +20,7 @@ expect() {
 expect changed 'problem.pinned host memory changed'
 expect touched 'problem.host code touches device memory'
 expect overrun 'problem.cudaMemcpyAsync: 4004 bytes'
+expect unordered 'problem.ncclSend is not behind the kernels'
 expect leaked 'leak.device'
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi

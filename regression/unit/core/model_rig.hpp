@@ -72,6 +72,12 @@ struct ModelRig {
     upload(in, tokens);
     upload(out, targets);
   }
+  // Rows without a target.
+  void ignore(std::initializer_list<int> rows) {
+    std::vector<std::int32_t> out = download(Vector<const std::int32_t, Exec>(targets));
+    for (const int row : rows) out[static_cast<std::size_t>(row)] = -1;
+    upload(out, targets);
+  }
   void mask(const std::vector<std::int32_t>& keys) {
     first_key = Tokens("first_key", keys.size());
     upload(keys, first_key);

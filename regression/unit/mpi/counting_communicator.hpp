@@ -54,8 +54,7 @@ class CountingCommunicator final : public Communicator {
     return std::make_unique<Counted>(group_.make_exchange(name, std::move(sends), std::move(receives)), *this, kind);
   }
 
-  std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes,
-                                            void* all) override {
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes, void* all) override {
     return group_.make_all_gather(name, mine, bytes, all);
   }
   void send(int peer, const void* data, std::size_t bytes) override {

@@ -50,7 +50,8 @@ TrainingCase restart_case(const std::string& kind, Grid grid) {
   return run;
 }
 
-void save(Executor<Host, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
+template <class Exec>
+void save(Executor<Exec, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
   WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
   ranks.broadcast(group.token, 0);
   CheckpointWriter writer(folder, CheckpointOptions(), group);
@@ -63,7 +64,8 @@ void save(Executor<Host, float>& run, Communicator& ranks, Grid grid, const std:
   ranks.barrier();
 }
 
-void load(Executor<Host, float>& run, const std::string& folder) {
+template <class Exec>
+void load(Executor<Exec, float>& run, const std::string& folder) {
   const CheckpointReader reader(folder + "/checkpoints/step_00000005", Verify::opened);
   restore(run.exec(), reader, run.fields(), false);
   run.weights_changed();
@@ -86,13 +88,14 @@ std::map<std::string, std::vector<std::byte>> contents(const std::string& folder
 }
 
 // Ranks [0, dp * tp) read `from` and write `to`; the others wait.
+template <class Exec>
 void pass_through(const std::string& kind, Grid grid, const std::string& from, const std::string& to) {
   const int size = grid.dp * grid.tp;
   const bool takes_part = world().rank() < size;
   const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
   if (takes_part) {
     const TrainingCase run = restart_case(kind, grid);
-    Executor<Host, float> session(Host(), make_plan({run.options, ranks->size()}), *ranks);
+    Executor<Exec, float> session(Exec(), make_plan({run.options, ranks->size()}), *ranks);
     session.initialise(77);  // other weights than those that are read
     load(session, from);
     save(session, *ranks, grid, to);
@@ -101,15 +104,18 @@ void pass_through(const std::string& kind, Grid grid, const std::string& from, c
 }
 
 // Ranks: Restart 4
+template <class Space>
+class Restart : public testing::Test {};
+TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 
-TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
+TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   for (const std::string& kind : every_kind()) {
     const SharedFolder folder;
     const Grid four{4, 1};
     {
       const TrainingCase run = restart_case(kind, four);
-      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -118,7 +124,7 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
     std::string last = folder.run("first");
     for (const Grid grid : {Grid{1, 1}, Grid{2, 2}, Grid{3, 1}, Grid{1, 2}, four}) {
       const std::string next = folder.run(fmt::format("{}x{}", grid.dp, grid.tp));
-      pass_through(kind, grid, last, next);
+      pass_through<TypeParam>(kind, grid, last, next);
       last = next;
     }
     if (world().rank() == 0) {
@@ -132,7 +138,7 @@ TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
 }
 
 // Where several ranks keep the same state, one of them writes it and all read it.
-TEST(Restart, CopiesAreWrittenOnce) {
+TYPED_TEST(Restart, CopiesAreWrittenOnce) {
   for (const auto& [grid, partition, update] :
        {std::tuple(Grid{4, 1}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
         std::tuple(Grid{2, 2}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
@@ -142,26 +148,26 @@ TEST(Restart, CopiesAreWrittenOnce) {
     run.options.parallel.partition = partition;
     run.options.parallel.tp_update = update;
     {
-      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
       save(session, world(), grid, folder.run("copies"));
     }
-    pass_through("soap", {1, 1}, folder.run("copies"), folder.run("one"));
-    pass_through("soap", {4, 1}, folder.run("one"), folder.run("four"));
+    pass_through<TypeParam>("soap", {1, 1}, folder.run("copies"), folder.run("one"));
+    pass_through<TypeParam>("soap", {4, 1}, folder.run("one"), folder.run("four"));
     if (world().rank() == 0) EXPECT_TRUE(contents(folder.run("copies")) == contents(folder.run("four")));
   }
 }
 
 // Momentum that lies in shards is that of the whole matrices: written in shards, read whole, and the other way round.
 // With 1 x 4, two ranks hold the same key and value heads, and one of them writes.
-TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
+TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   const SharedFolder folder;
   const Grid first{1, 4, true};
   {
     const TrainingCase run = restart_case("muon", first);
-    Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+    Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     Trained ignored;
     train_steps(session, run.options, 0, 5, ignored);
@@ -171,7 +177,7 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   std::string last = folder.run("first");
   for (const Grid grid : {Grid{1, 1}, Grid{2, 2, true}, Grid{2, 2}, Grid{1, 2, true}, Grid{1, 4, true}}) {
     const std::string next = folder.run(std::to_string(++number));
-    pass_through("muon", grid, last, next);
+    pass_through<TypeParam>("muon", grid, last, next);
     if (world().rank() == 0) {
       EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << "passage " << number;
     }
@@ -180,14 +186,14 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
 }
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
-TEST(Restart, TrainingGoesOnToTheSameBits) {
+TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
   for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit}) {
     const SharedFolder folder;
     const Grid four{4, 1};
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
-      Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       train_steps(session, run.options, 0, 5, whole);
       save(session, world(), four, folder.run("run"));
@@ -199,7 +205,7 @@ TEST(Restart, TrainingGoesOnToTheSameBits) {
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;
       const TrainingCase part = restart_case(kind, grid);
-      Executor<Host, float> session(Host(), make_plan({part.options, ranks->size()}), *ranks);
+      Executor<TypeParam, float> session(TypeParam(), make_plan({part.options, ranks->size()}), *ranks);
       load(session, folder.run("run"));
       Trained rest;
       train_steps(session, part.options, 5, 10, rest);

@@ -58,13 +58,17 @@ double update_difference(const Trained& a, const Trained& b, const Trained& star
 }
 
 // Ranks: ShardedMuon 2 4
+template <class Space>
+class ShardedMuon : public testing::Test {};
+TYPED_TEST_SUITE(ShardedMuon, reference::RunSpaces, reference::SpaceNames);
 
 // The gradients are the same bits. An update is seen as a difference of weights, which are some 25 times as large as it
 // and rounded: 25 eps at least. Newton-Schulz adds about as much; four times their sum is allowed.
-TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {
+TYPED_TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {
   for (const Grid& grid : grids()) {
-    const Trained home = train_together<float>(grid.run, 1), shards = train_together<float>(distributed(grid.run), 1),
-                  start = train_together<float>(grid.run, 0);
+    const Trained home = train_together<float, TypeParam>(grid.run, 1),
+                  shards = train_together<float, TypeParam>(distributed(grid.run), 1),
+                  start = train_together<float, TypeParam>(grid.run, 0);
     EXPECT_EQ(home.loss, shards.loss) << name_of(grid);
     EXPECT_EQ(home.norm, shards.norm) << name_of(grid);
     EXPECT_LT(update_difference(shards, home, start), 200 * 0x1p-24) << name_of(grid);
@@ -73,9 +77,10 @@ TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {
 }
 
 // What later updates make of that; ten times what was seen.
-TEST(ShardedMuon, ThirtyUpdatesStayTogether) {
+TYPED_TEST(ShardedMuon, ThirtyUpdatesStayTogether) {
   for (const Grid& grid : grids()) {
-    const Trained home = train_together<float>(grid.run, 30), shards = train_together<float>(distributed(grid.run), 30);
+    const Trained home = train_together<float, TypeParam>(grid.run, 30),
+                  shards = train_together<float, TypeParam>(distributed(grid.run), 30);
     EXPECT_LT(shards.loss.back(), 0.9 * shards.loss.front()) << name_of(grid);
     EXPECT_LT(largest_difference(shards, home), 4e-6) << name_of(grid);
     EXPECT_LT(weight_difference(shards, home), 6e-5) << name_of(grid);
@@ -83,28 +88,24 @@ TEST(ShardedMuon, ThirtyUpdatesStayTogether) {
 }
 
 // Rounding to 8 bits in other places: a few percent of each update, of random sign.
-TEST(ShardedMuon, TenUpdatesInBf16) {
+TYPED_TEST(ShardedMuon, TenUpdatesInBf16) {
   for (const Grid& grid : grids()) {
-    const Trained home = train_together<bf16>(grid.run, 10), shards = train_together<bf16>(distributed(grid.run), 10);
+    const Trained home = train_together<bf16, TypeParam>(grid.run, 10),
+                  shards = train_together<bf16, TypeParam>(distributed(grid.run), 10);
     EXPECT_LT(largest_difference(shards, home), 0.01) << name_of(grid);
     EXPECT_LT(weight_difference(shards, home), 0.05) << name_of(grid);
   }
 }
 
-template <class T>
-void expect_one_value_each(Executor<Host, T>& run, const std::string& what) {
-  const Arena<Host, T>& arena = run.stage().arena();
+template <class Exec, class T>
+void expect_one_value_each(Executor<Exec, T>& run, const std::string& what) {
+  const Arena<Exec, T>& arena = run.stage().arena();
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     if (tensor.local.is_vector()) continue;
     std::vector<double> most(static_cast<std::size_t>(tensor.whole.elements()), -1e300), least = most;
-    for (std::int64_t r = 0; r < tensor.local.rows; ++r)
-      for (std::int64_t c = 0; c < tensor.local.cols; ++c) {
-        const double value = static_cast<double>(float(arena.matrix(i)[r * tensor.local.cols + c]));
-        const auto to = static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c);
-        most[to] = value;
-        least[to] = -value;
-      }
+    place_weights<Exec, T>(arena, i, most);
+    std::transform(most.begin(), most.end(), least.begin(), [](double x) { return x == -1e300 ? x : -x; });
     world().all_reduce(most.data(), most.size(), Reduction::max);
     world().all_reduce(least.data(), least.size(), Reduction::max);
     for (double& value : least) value = -value;
@@ -112,11 +113,11 @@ void expect_one_value_each(Executor<Host, T>& run, const std::string& what) {
   }
 }
 
-TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
+TYPED_TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
   for (const Grid& grid : grids()) {
     const TrainingCase run = distributed(grid.run);
-    Executor<Host, float> single(Host(), make_plan({run.options, world().size()}), world());
-    Executor<Host, bf16> rounded(Host(), make_plan({run.options, world().size()}), world());
+    Executor<TypeParam, float> single(TypeParam(), make_plan({run.options, world().size()}), world());
+    Executor<TypeParam, bf16> rounded(TypeParam(), make_plan({run.options, world().size()}), world());
     single.initialise(5);
     rounded.initialise(5);
     Trained unused;
@@ -128,6 +129,7 @@ TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
 }
 
 // Values of the fields that are saved, put together over all ranks, by path.
+template <class Exec>
 std::map<std::string, std::vector<double>> whole_fields(const std::vector<std::string>& paths,
                                                         const std::vector<StateField>& fields) {
   std::map<std::string, std::vector<double>> all;
@@ -140,11 +142,13 @@ std::map<std::string, std::vector<double>> whole_fields(const std::vector<std::s
     world().all_reduce(&size, 1, Reduction::max);
     std::vector<double> values(static_cast<std::size_t>(size), 0), count = values;
     if (mine != nullptr) {
+      const std::vector<double> own = host_values<Exec>(static_cast<const float*>(mine->data),
+                                                        (mine->row_end - mine->row_begin) * mine->row_elements());
       const std::int64_t width = mine->row_elements(), cols = mine->shape.size() > 1 ? mine->shape[1] : 1;
       for (std::int64_t r = mine->row_begin; r < mine->row_end; ++r)
         for (std::int64_t c = 0; c < width; ++c) {
           const auto to = static_cast<std::size_t>(r * cols + mine->col_begin + c);
-          values[to] = double(static_cast<const float*>(mine->data)[(r - mine->row_begin) * width + c]);
+          values[to] = own[static_cast<std::size_t>((r - mine->row_begin) * width + c)];
           count[to] = 1;
         }
     }
@@ -167,7 +171,7 @@ std::vector<std::string> state_paths(const Options& options) {
 }
 
 // The momentum after one update is a multiple of the gradient: the same bits, under the same names.
-TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
+TYPED_TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
   for (const Grid& grid : grids())
     for (const bool per_head : {false, true}) {
       TrainingCase run = grid.run;
@@ -176,21 +180,22 @@ TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
       std::map<std::string, std::vector<double>> states[2];
       for (const bool sharded : {false, true}) {
         const Options options = sharded ? distributed(run).options : run.options;
-        Executor<Host, float> session(Host(), make_plan({options, world().size()}), world());
+        Executor<TypeParam, float> session(TypeParam(), make_plan({options, world().size()}), world());
         session.initialise(5);
         Trained unused;
         train_steps(session, options, 0, 1, unused);
-        states[sharded] = whole_fields(paths, session.optimizer_fields());
+        states[sharded] = whole_fields<TypeParam>(paths, session.optimizer_fields());
       }
       EXPECT_EQ(states[0], states[1]) << name_of(grid) << ", per head " << per_head;
     }
 }
 
 // Heads are whole on their rank: the same matrices as at home, bit for bit.
-TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
+TYPED_TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
   TrainingCase run = grid_case("muon", tensor_sizes().back());
   run.options.optimizer.per_head = true;
-  const Trained home = train_together<float>(run, 1), shards = train_together<float>(distributed(run), 1);
+  const Trained home = train_together<float, TypeParam>(run, 1),
+                shards = train_together<float, TypeParam>(distributed(run), 1);
   std::size_t at = 0, seen = 0;
   for (const TensorSpec& spec : tensor_specs(run.options.model)) {
     const auto n = static_cast<std::size_t>(spec.elements());
@@ -207,11 +212,11 @@ TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
   EXPECT_EQ(seen, 6u);
 }
 
-TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
+TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
   for (const Grid& grid : grids()) {
     TrainingCase run = distributed(grid.run);
     run.options.optimizer.matrix->numbers["ns_steps"] = 3;
-    Executor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+    Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     std::int64_t matrices = 0;
     for (const auto& tensor : session.tensors()) matrices += tensor.sharded ? 1 : 0;
@@ -233,10 +238,10 @@ TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
 }
 
 // Rows or columns of one matrix, dealt out unevenly.
-OwnedTensor<Host, float> shard_of(const TensorSpec& spec, CutSide cut, Kokkos::View<float*, Kokkos::HostSpace> gradient,
-                                  Kokkos::View<float*, Kokkos::HostSpace> master, std::int64_t begin,
-                                  std::int64_t end) {
-  OwnedTensor<Host, float> tensor{spec, gradient, master, {}};
+template <class Exec>
+OwnedTensor<Exec, float> shard_of(const TensorSpec& spec, CutSide cut, Vector<float, Exec> gradient,
+                                  Vector<float, Exec> master, std::int64_t begin, std::int64_t end) {
+  OwnedTensor<Exec, float> tensor{spec, gradient, master, {}};
   tensor.row_end = cut == CutSide::rows ? end : spec.rows;
   (cut == CutSide::rows ? tensor.row_begin : tensor.col_begin) = begin;
   if (cut == CutSide::cols) tensor.col_end = end;
@@ -245,8 +250,9 @@ OwnedTensor<Host, float> shard_of(const TensorSpec& spec, CutSide cut, Kokkos::V
 }
 
 // Without a gradient there is no direction: the weights decay, and nothing is divided by zero.
-TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
-  TensorGroup<Host> group(world());
+TYPED_TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
+  const auto together = tensor_ranks<TypeParam>();
+  TensorGroup<TypeParam> group(*together);
   OptimizerOptions options = training_case("muon").options.optimizer;
   options.weight_decay = 0.1;
   const int ranks = world().size(), rank = world().rank();
@@ -258,12 +264,14 @@ TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
     const std::int64_t begin = spec.rows * rank * (rank + 1) / (ranks * (ranks + 1)),
                        end = spec.rows * (rank + 1) * (rank + 2) / (ranks * (ranks + 1));
     const auto n = static_cast<std::size_t>((end - begin) * 21);
-    const Kokkos::View<float*, Kokkos::HostSpace> gradient("g", n), master("w", n);
+    const Kokkos::View<float*, typename TypeParam::memory_space> gradient("g", n), master("w", n);
     Kokkos::deep_copy(master, 2.0f);
-    ShardedMuon<Host, float> muon(Host(), {shard_of(spec, cut, gradient, master, begin, end)}, options, true, group);
-    muon.step(Host(), 0.5, 1.0);
-    const float want = static_cast<float>(1 - 0.5 * options.lr * 0.1) * 2.0f;
-    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(master(i), want);
+    sestina::ShardedMuon<TypeParam, float> muon(
+        TypeParam(), {shard_of<TypeParam>(spec, cut, gradient, master, begin, end)}, options, true, group);
+    muon.step(TypeParam(), 0.5, 1.0);
+    const double want = static_cast<float>(1 - 0.5 * options.lr * 0.1) * 2.0f;
+    EXPECT_EQ(host_values<TypeParam>(master.data(), 21 * (end - begin)),
+              std::vector<double>(21 * static_cast<std::size_t>(end - begin), want));
     EXPECT_EQ(muon.state_bytes(), 4 * n);
   }
 }

@@ -5,7 +5,7 @@
 
 #include "kernels/blas/tree_sum.hpp"
 #include "parallel/comm/tensor_group.hpp"
-#include "regression/unit/mpi/ranks.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -28,69 +28,82 @@ std::vector<T> expected_sum(int ranks, std::size_t n) {
   return out;
 }
 
-template <class T>
-void check_group(std::size_t rows, std::size_t width) {
-  TensorGroup<Host> group(world());
-  const std::size_t n = rows * width;
-  const std::vector<T> expected = expected_sum<T>(group.size(), n);
-  std::vector<T> mine(n), part(n), whole(n, T(0.0f));
-  for (std::size_t i = 0; i < n; ++i) mine[i] = value<T>(group.rank(), i);
-  const auto first =
-      static_cast<std::size_t>(first_row_of(static_cast<std::int64_t>(rows), group.size(), group.rank()));
-  const auto end =
-      static_cast<std::size_t>(first_row_of(static_cast<std::int64_t>(rows), group.size(), group.rank() + 1));
-
-  const Matrix<T, Host> own(part.data(), end - first, width);
-  std::vector<T> used = mine;
-  group.scatter_sum(Host(), Matrix<T, Host>(used.data(), rows, width), own);
-  Host().fence();
-  for (std::size_t i = 0; i < own.size(); ++i) ASSERT_EQ(float(part[i]), float(expected[first * width + i])) << i;
-  group.gather(Host(), Matrix<const T, Host>(own), Matrix<T, Host>(whole.data(), rows, width));
-  Host().fence();
-  for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(float(whole[i]), float(expected[i])) << i;
-
-  group.sum(Host(), Vector<T, Host>(mine.data(), n));
-  Host().fence();
-  for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(float(mine[i]), float(expected[i])) << i;
+// Values of this rank in the memory of a space.
+template <class T, class Exec>
+Kokkos::View<T*, typename Exec::memory_space> mine_there(int rank, std::size_t n) {
+  const Kokkos::View<T*, typename Exec::memory_space> there("mine", n);
+  const auto here = Kokkos::create_mirror_view(there);
+  for (std::size_t i = 0; i < n; ++i) here(i) = value<T>(rank, i);
+  Kokkos::deep_copy(there, here);
+  return there;
 }
 
-// Ranks: TensorGroup 2 3 6
+template <class T, class View>
+void expect_values(const View& got, const std::vector<T>& expected, std::size_t first) {
+  typename View::execution_space().fence();
+  const auto here = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), got);
+  for (std::size_t i = 0; i < here.size(); ++i) ASSERT_EQ(float(here(i)), float(expected[first + i])) << i;
+}
 
-TEST(TensorGroup, SumsGathersAndScattersInTreeOrder) {
+template <class T, class Exec>
+void check_group(std::size_t rows, std::size_t width) {
+  const auto ranks = tensor_ranks<Exec>();
+  TensorGroup<Exec> group(*ranks);
+  const std::size_t n = rows * width;
+  const std::vector<T> expected = expected_sum<T>(group.size(), n);
+  const auto row = [&](int rank) {
+    return static_cast<std::size_t>(first_row_of(static_cast<std::int64_t>(rows), group.size(), rank));
+  };
+  const std::size_t first = row(group.rank()), end = row(group.rank() + 1);
+  const auto mine = mine_there<T, Exec>(group.rank(), n), used = mine_there<T, Exec>(group.rank(), n);
+  const Kokkos::View<T*, typename Exec::memory_space> part("part", (end - first) * width), whole("whole", n);
+
+  const Matrix<T, Exec> own(part.data(), end - first, width);
+  group.scatter_sum(Exec(), Matrix<T, Exec>(used.data(), rows, width), own);
+  expect_values(part, expected, first * width);
+  group.gather(Exec(), Matrix<const T, Exec>(own), Matrix<T, Exec>(whole.data(), rows, width));
+  expect_values(whole, expected, 0);
+  group.sum(Exec(), Vector<T, Exec>(mine.data(), n));
+  expect_values(mine, expected, 0);
+}
+
+// Ranks: TensorGroups 2 3 6
+template <class Space>
+class TensorGroups : public testing::Test {};
+TYPED_TEST_SUITE(TensorGroups, reference::RunSpaces, reference::SpaceNames);
+
+TYPED_TEST(TensorGroups, SumsGathersAndScattersInTreeOrder) {
   for (const std::size_t rows : {1u, 5u, 12u, 700u}) {  // fewer rows than ranks; more elements than one round takes
-    check_group<float>(rows, 9);
-    check_group<bf16>(rows, 9);
-    check_group<double>(rows, 9);
+    check_group<float, TypeParam>(rows, 9);
+    check_group<bf16, TypeParam>(rows, 9);
+    check_group<double, TypeParam>(rows, 9);
   }
 }
 
-TEST(TensorGroup, TakesTheLargest) {
-  TensorGroup<Host> group(world());
-  std::vector<float> x = {static_cast<float>(group.rank()), -static_cast<float>(group.rank()), 3};
-  group.max(Host(), Vector<float, Host>(x.data(), x.size()));
-  Host().fence();
-  EXPECT_EQ(x, (std::vector<float>{static_cast<float>(group.size() - 1), 0, 3}));
-  x = {group.rank() == 0 ? NAN : 1.0f};
-  group.max(Host(), Vector<float, Host>(x.data(), 1));
-  Host().fence();
-  EXPECT_TRUE(std::isnan(x[0]));
+TYPED_TEST(TensorGroups, TakesTheLargest) {
+  const auto ranks = tensor_ranks<TypeParam>();
+  TensorGroup<TypeParam> group(*ranks);
+  const auto largest = [&](std::vector<float> values) {
+    const Kokkos::View<float*, typename TypeParam::memory_space> x("x", values.size());
+    Kokkos::deep_copy(x, Kokkos::View<const float*, Kokkos::HostSpace>(values.data(), values.size()));
+    group.max(TypeParam(), x);
+    return host_values<TypeParam>(x.data(), static_cast<std::int64_t>(x.size()));
+  };
+  const auto r = static_cast<float>(group.rank());
+  EXPECT_EQ(largest({r, -r, 3}), (std::vector<double>{static_cast<double>(group.size() - 1), 0, 3}));
+  EXPECT_TRUE(std::isnan(largest({group.rank() == 0 ? NAN : 1.0f})[0]));
 }
 
 // A rank that sums four leaves by itself, and two ranks of two, or four of one, arrive at the same bits.
-TEST(TensorGroup, ContinuesTheTreeOfOneRank) {
+TYPED_TEST(TensorGroups, ContinueTheTreeOfOneRank) {
   const std::size_t n = 1000;
   const std::vector<float> all = expected_sum<float>(4, n), left = expected_sum<float>(2, n);
-  std::vector<float> a(n), b(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    a[i] = value<float>(2, i);
-    b[i] = value<float>(3, i);
-  }
-  const auto view = [&](std::vector<float>& x) { return Vector<float, Host>(x.data(), n); };
-  add_to<Host, float>(Host(), view(b), view(a));
-  std::vector<float> out = left;
-  add_to<Host, float>(Host(), view(a), view(out));
-  Host().fence();
-  EXPECT_EQ(out, all);
+  const auto a = mine_there<float, TypeParam>(2, n), b = mine_there<float, TypeParam>(3, n),
+             out = mine_there<float, TypeParam>(0, n);
+  Kokkos::deep_copy(out, Kokkos::View<const float*, Kokkos::HostSpace>(left.data(), n));
+  add_to<TypeParam, float>(TypeParam(), b, a);
+  add_to<TypeParam, float>(TypeParam(), a, out);
+  expect_values(out, all, 0);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "parallel/plan/tensor_shard.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/mpi/ranks.hpp"
+#include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
@@ -40,35 +41,36 @@ std::vector<A> cut(const std::vector<A>& whole, const TensorSpec& spec, const Te
 }
 
 // One rank's part, with the weights of a whole model.
-template <class T>
+template <class Exec, class T>
 struct PartRig {
   using A = Acc<T>;
-  const ModelRig<Host, T>& whole;
+  const ModelRig<Exec, T>& whole;
   Case given;
-  TensorGroup<Host> group;
+  std::unique_ptr<Communicator> ranks = tensor_ranks<Exec>();
+  TensorGroup<Exec> group;
   ModelPart part;
-  Transformer<Host, T> model;
-  Arena<Host, T> arena;
-  Activations<Host, T> slot;
-  Weights<Host, T> weights;
-  Gradients<Host, T> gradients;
+  Transformer<Exec, T> model;
+  Arena<Exec, T> arena;
+  Activations<Exec, T> slot;
+  Weights<Exec, T> weights;
+  Gradients<Exec, T> gradients;
   BlockHooks hooks;
 
-  PartRig(const ModelRig<Host, T>& from, const Case& c)
+  PartRig(const ModelRig<Exec, T>& from, const Case& c)
       : whole(from),
         given(c),
-        group(world()),
+        group(*ranks),
         part(model_part(from.config, group.size(), group.rank(), c.sequence_parallel)),
-        model(Host(), part, from.range, c.batch, c.sequence, c.recompute, false, &group),
+        model(Exec(), part, from.range, c.batch, c.sequence, c.recompute, false, &group),
         arena(model.specs(), true),
         slot(model.make_slot()),
-        weights(weights_of<Host, T>(part.config, from.range, arena)),
-        gradients(gradients_of<Host, T>(part.config, from.range, arena)) {
+        weights(weights_of<Exec, T>(part.config, from.range, arena)),
+        gradients(gradients_of<Exec, T>(part.config, from.range, arena)) {
     for (std::size_t i = 0; i < arena.size(); ++i) {
       const std::vector<A> own = cut(whole.master(i), whole.arena.specs()[i], shard(i));
       Kokkos::deep_copy(arena.master(i), Vector<const A, Host>(own.data(), own.size()));
     }
-    arena.round_weights(Host());
+    arena.round_weights(Exec());
   }
   TensorShard shard(std::size_t i) const { return shard_of(i, group.rank()); }
   TensorShard shard_of(std::size_t i, int rank) const {
@@ -87,7 +89,7 @@ struct PartRig {
   // The gradient of a tensor: where it is left in parts, summed over the ranks that hold the same elements, and
   // otherwise the same bits on all of them.
   std::vector<double> gradient(std::size_t i) {
-    const auto own = arena.gradient(i);
+    const auto own = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), arena.gradient(i));
     std::vector<double> mine(own.data(), own.data() + own.size());
     const bool partial =
         gradient_is_partial(whole.arena.specs()[i], whole.config, group.size(), given.sequence_parallel);
@@ -131,8 +133,8 @@ void expect_near(const std::vector<double>& got, const std::vector<A>& want, dou
 // Every rank compares every tensor, whatever it finds, since all ranks gather. Gradients that are nothing but rounding
 // (of k's bias without rotary positions, which moves all scores of a row alike) are measured by those of the whole
 // model.
-template <class T>
-void expect_same_gradients(ModelRig<Host, T>& whole, PartRig<T>& part) {
+template <class Exec, class T>
+void expect_same_gradients(ModelRig<Exec, T>& whole, PartRig<Exec, T>& part) {
   double most = 0;
   for (std::size_t i = 0; i < whole.arena.size(); ++i) most = std::max(most, largest_of(whole.gradient(i)));
   for (std::size_t i = 0; i < whole.arena.size(); ++i) {
@@ -143,22 +145,22 @@ void expect_same_gradients(ModelRig<Host, T>& whole, PartRig<T>& part) {
   }
 }
 
-template <class T>
+template <class Exec, class T>
 void expect_same_model(const ModelConfig& config, const Case& c) {
   SCOPED_TRACE(fmt::format("{}, {} rows, {}{}{}{}", name(config.family), c.batch * c.sequence,
                            config.tie_word_embeddings ? "tied, " : "", c.sequence_parallel ? "split, " : "",
                            c.recompute ? "recompute, " : "", c.masked ? "masked" : ""));
-  ModelRig<Host, T> whole(config, c.batch, c.sequence, c.recompute);
+  ModelRig<Exec, T> whole(config, c.batch, c.sequence, c.recompute);
   whole.disturb_vectors();
-  whole.arena.round_weights(Host());
+  whole.arena.round_weights(Exec());
   const int n = c.batch * c.sequence;
-  whole.targets(0) = whole.targets(n / 2) = -1;
+  whole.ignore({0, n / 2});
   if (c.masked) {
     std::vector<std::int32_t> first(static_cast<std::size_t>(n));
     for (int r = 0; r < n; ++r) first[static_cast<std::size_t>(r)] = r % c.sequence >= 3 ? 3 : 0;
     whole.mask(first);
   }
-  PartRig<T> part(whole, c);
+  PartRig<Exec, T> part(whole, c);
   EXPECT_EQ(part.slot.bytes(),
             slot_bytes(part.part, whole.range, c.batch, c.sequence, {sizeof(T), sizeof(Acc<T>)}, c.recompute));
   const double want = whole.loss();
@@ -177,36 +179,39 @@ void expect_same_model(const ModelConfig& config, const Case& c) {
 constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
 
 // Ranks: TensorModel 2 4
+template <class Space>
+class TensorModel : public testing::Test {};
+TYPED_TEST_SUITE(TensorModel, reference::RunSpaces, reference::SpaceNames);
 
-TEST(TensorModel, IsTheWholeModelInDouble) {
+TYPED_TEST(TensorModel, IsTheWholeModelInDouble) {
   for (const Family family : families)
     for (const bool tied : {false, true})
       for (const bool split : {true, false})
         for (const bool recompute : {false, true})
-          expect_same_model<double>(shared_model(family, tied),
-                                    {.sequence_parallel = split, .recompute = recompute, .masked = tied});
+          expect_same_model<TypeParam, double>(shared_model(family, tied),
+                                               {.sequence_parallel = split, .recompute = recompute, .masked = tied});
 }
 
-TEST(TensorModel, IsTheWholeModelInSinglePrecision) {
+TYPED_TEST(TensorModel, IsTheWholeModelInSinglePrecision) {
   for (const Family family : families)
     for (const bool split : {true, false})
-      expect_same_model<float>(shared_model(family, false), {.sequence_parallel = split, .masked = true});
+      expect_same_model<TypeParam, float>(shared_model(family, false), {.sequence_parallel = split, .masked = true});
 }
 
-TEST(TensorModel, TakesFewerRowsThanRanks) {
+TYPED_TEST(TensorModel, TakesFewerRowsThanRanks) {
   for (const Family family : families)
     for (const int sequence : {1, 3})
-      expect_same_model<double>(shared_model(family, false), {.batch = 1, .sequence = sequence});
+      expect_same_model<TypeParam, double>(shared_model(family, false), {.batch = 1, .sequence = sequence});
 }
 
 // Slices of the logits must be the same on ranks whose parts of the vocabulary are not.
-TEST(TensorModel, SlicesLogitsAlike) {
+TYPED_TEST(TensorModel, SlicesLogitsAlike) {
   ModelConfig config = shared_model(Family::llama, false);
   config.hidden_size = 8;
   config.vocab_size = 100001;
   config.num_hidden_layers = 1;
-  ModelRig<Host, double> whole(config, 2, 200);
-  PartRig<double> part(whole, {.batch = 2, .sequence = 200});
+  ModelRig<TypeParam, double> whole(config, 2, 200);
+  PartRig<TypeParam, double> part(whole, {.batch = 2, .sequence = 200});
   ASSERT_LT(logit_rows(part.part, 400, sizeof(double)), 400);
   const double want = whole.loss_and_backward(1.0 / 400);
   EXPECT_NEAR(part.loss_and_backward(1.0 / 400, false), want, tolerance<double> * want);
@@ -214,7 +219,7 @@ TEST(TensorModel, SlicesLogitsAlike) {
 }
 
 // Wide rows: scratch that is not planned for does not fit into what the kernels leave of theirs.
-TEST(TensorModel, FindsItsScratch) {
+TYPED_TEST(TensorModel, FindsItsScratch) {
   for (const Family family : families)
     for (const bool split : {true, false})
       for (const bool recompute : {true, false}) {
@@ -222,32 +227,32 @@ TEST(TensorModel, FindsItsScratch) {
         config.hidden_size = 2048;
         config.num_hidden_layers = 1;
         config.initializer_range = 0.05;
-        ModelRig<Host, float> whole(config, 4, 16, recompute);
-        PartRig<float> part(whole, {4, 16, split, recompute});
+        ModelRig<TypeParam, float> whole(config, 4, 16, recompute);
+        PartRig<TypeParam, float> part(whole, {4, 16, split, recompute});
         const double want = whole.loss_and_backward(1.0 / 64);
         EXPECT_NEAR(part.loss_and_backward(1.0 / 64, false), want, tolerance<float> * want);
       }
 }
 
-TEST(TensorModel, Bfloat16FollowsTheWholeModel) {
+TYPED_TEST(TensorModel, Bfloat16FollowsTheWholeModel) {
   for (const Family family : families) {
     ModelConfig config = shared_model(family, false);
     config.initializer_range = 0.05;
-    ModelRig<Host, bf16> whole(config, 3, 7);
-    PartRig<bf16> part(whole, {});
+    ModelRig<TypeParam, bf16> whole(config, 3, 7);
+    PartRig<TypeParam, bf16> part(whole, {});
     EXPECT_NEAR(part.loss() / 21, whole.loss() / 21, 0.02) << name(family);
   }
 }
 
 // One logit that is not finite, on one rank: no rank has a finite loss.
-TEST(TensorModel, SharesNonFiniteLosses) {
+TYPED_TEST(TensorModel, SharesNonFiniteLosses) {
   for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    ModelRig<Host, double> whole(shared_model(Family::llama, false));
+    ModelRig<TypeParam, double> whole(shared_model(Family::llama, false));
     const std::size_t head = whole.index("lm_head.weight");
     auto values = whole.master(head);
     values.back() = bad;
     whole.set_master(head, values);
-    PartRig<double> part(whole, {.batch = 2, .sequence = 7});
+    PartRig<TypeParam, double> part(whole, {.batch = 2, .sequence = 7});
     EXPECT_FALSE(std::isfinite(part.loss()));
   }
 }
