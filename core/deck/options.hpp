@@ -153,6 +153,7 @@ struct ParallelOptions {
   static ParallelOptions read(Deck&, const ModelConfig&, const ScheduleOptions&);
 };
 const char* name(ParallelOptions::Schedule);  // as the deck says it
+const char* name(ParallelOptions::Stash);
 const char* name(ParallelOptions::DelayCorrection);
 // What keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);

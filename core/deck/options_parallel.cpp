@@ -19,6 +19,8 @@ Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& word
 }
 
 const std::vector<std::string> corrections = {"none", "pipedream-lr", "nesterov", "pipemare", "prediction", "dc-asgd"};
+const std::vector<std::string> schedules = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
+const std::vector<std::string> stashes = {"on", "recompute", "saved"};
 
 // A key of some corrections: whether this is one of them. Beside another it is an error.
 bool has_key(Deck& deck, const char* key, ParallelOptions::DelayCorrection kind,
@@ -82,8 +84,7 @@ void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& pa
 // Stages, their schedule, and what an asynchronous one needs beside.
 void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   using Parallel = ParallelOptions;
-  parallel.schedule =
-      word<Parallel::Schedule>(deck, "parallel.schedule", {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"});
+  parallel.schedule = word<Parallel::Schedule>(deck, "parallel.schedule", schedules);
   const bool interleaved = parallel.schedule == Parallel::Schedule::interleaved;
   const bool asynchronous = parallel.schedule == Parallel::Schedule::async_1f1b;
   const bool place_given = deck.has("parallel.placement"), clip_given = deck.has("parallel.clip_scope");
@@ -91,7 +92,7 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
       deck.choice("parallel.placement", interleaved ? "round-robin" : "block", {"block", "round-robin"}) != "block");
   if (interleaved && place_given && parallel.placement == Parallel::Placement::block)
     deck.error("parallel.placement", "conflicts with parallel.schedule = \"interleaved\"", "round-robin");
-  parallel.stash = word<Parallel::Stash>(deck, "parallel.stash", {"on", "recompute", "saved"});
+  parallel.stash = word<Parallel::Stash>(deck, "parallel.stash", stashes);
   parallel.delay_scale = static_cast<int>(deck.integer("parallel.delay_scale", 1, {.min = 0, .max = 4096}));
   parallel.drain_every = deck.integer("parallel.drain_every", 0, not_negative);
   using Scope = Parallel::ClipScope;
@@ -112,10 +113,9 @@ const char* name(ParallelOptions::DelayCorrection correction) {
   return corrections[static_cast<std::size_t>(correction)].c_str();
 }
 
-const char* name(ParallelOptions::Schedule schedule) {
-  static constexpr const char* names[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
-  return names[static_cast<int>(schedule)];
-}
+const char* name(ParallelOptions::Schedule schedule) { return schedules[static_cast<std::size_t>(schedule)].c_str(); }
+
+const char* name(ParallelOptions::Stash stash) { return stashes[static_cast<std::size_t>(stash)].c_str(); }
 
 ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, const ScheduleOptions& schedule) {
   ParallelOptions parallel;

@@ -106,6 +106,7 @@ class Lane {
     order_.record(other);
     order_.hold(stream_);
   }
+  void hold_behind_order(cudaStream_t other) const { order_.hold(other); }  // behind what was followed last
   void hold(cudaStream_t other, const CudaEvent& until) {
     until.hold(other);
     held_ = true;
@@ -113,8 +114,8 @@ class Lane {
   // What other streams wait for is complete.
   void settle(const char* name) {
     if (!std::exchange(held_, false)) return;
-    order_.record(stream_);
-    wait(order_, name, {});
+    settled_.record(stream_);
+    wait(settled_, name, {});
   }
 
  private:
@@ -129,7 +130,7 @@ class Lane {
   CudaStream stream_;
   Staging staging_{Staging::Place::device};
   ncclComm_t comm_ = nullptr;
-  CudaEvent order_;
+  CudaEvent order_, settled_;
   bool held_ = false;  // another stream waits for this one
 };
 
@@ -152,6 +153,7 @@ class NcclExchange final : public Exchange {
     SESTINA_REQUIRE(!active_, "{}: started twice", name_);
     active_ = true;
     if (apart_) {
+      lane_->hold_behind_order(apart_->stream);
       for (const Piece& piece : packs_) pack(piece.blocks, apart_->staging.data() + piece.place, apart_->stream);
       apart_->stream.wait();
       lane_->enqueue(name_, transfers_, apart_->staging.data());

@@ -26,13 +26,12 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
 
 template <class Exec, class T>
 PipelineState Executor<Exec, T>::pipeline_state() const {
-  static constexpr const char* stashes[] = {"on", "recompute", "saved"};
   const ParallelOptions& parallel = plan_.input.parallel;
   PipelineState state;
   state.ahead = schedule_.ahead;
   for (const StagePlan& stage : plan_.stages) state.layers.push_back(stage.layers.begin);
   state.micros = pipe_.micros;
-  state.stash = stashes[static_cast<int>(parallel.stash)];
+  state.stash = name(parallel.stash);
   state.correction = name(parallel.correction.kind);
   state.origin = origin_;
   state.started = started_;
