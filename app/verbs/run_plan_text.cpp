@@ -202,6 +202,9 @@ void print_memory(const RunPlan& run) {
   if (fullest.nvme > 0)
     fmt::print("  {:16}{:>12}  of preconditioners; {} to and from it in an update\n", "on NVMe",
                with_unit(static_cast<double>(fullest.nvme), "B"), with_unit(fullest.nvme_moved, "B"));
+  if (fullest.nvme > 0 && fullest.nvme_beside > 0)
+    fmt::print("  {:16}{:>12}  of preconditioners, always, by optimizer.refresh.tier\n", "in memory",
+               with_unit(static_cast<double>(fullest.nvme_beside), "B"));
   for (const RunPlan::Memory& memory : run.compared)
     fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
                with_unit(static_cast<double>(memory.needed), "B"),

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -55,8 +54,7 @@ class BareDisk {
   BareDisk(const std::string& path, int depth, std::size_t bytes)
       : path_(path),
         bytes_(bytes),
-        memory_(static_cast<std::byte*>(std::aligned_alloc(block_alignment, static_cast<std::size_t>(depth) * chunk)),
-                std::free),
+        memory_(page_memory(std::max(static_cast<std::size_t>(depth) * chunk, block_bytes))),  // in huge pages too
         depth_(depth) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
     if (file_ < 0)
@@ -93,7 +91,7 @@ class BareDisk {
  private:
   std::string path_;
   std::size_t bytes_;
-  std::unique_ptr<std::byte, void (*)(void*)> memory_;
+  std::shared_ptr<std::byte> memory_;
   int depth_, file_ = -1;
   std::unique_ptr<ChunkEngine> engine_;
 };

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "app/command/verbs.hpp"
@@ -28,6 +29,7 @@
 #include "app/train/start_checkpoint.hpp"
 #include "app/train/trainer.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
 
 namespace fs = std::filesystem;
@@ -103,6 +105,34 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
     runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
     return trainer.run();
   });
+}
+
+// Checkpoints that were whole on staging disks when a run in this directory was killed reach it before one is chosen:
+// each rank copies the shards that it can see. One that cannot be completed is given up, with a warning.
+void finish_staged_saves(Runtime& runtime, StartUp& start, TrainSetup& setup) {
+  std::unique_ptr<RunDir> lock;
+  std::string list;
+  start.phase("looking for staged checkpoints", [&] {
+    const std::string run_dir = fs::absolute(setup.run_dir).string();
+    if (!runtime.is_first() || staged_leftovers(run_dir).empty()) return;
+    lock = std::make_unique<RunDir>(run_dir);
+    list = fmt::format("{}", fmt::join(staged_leftovers(run_dir), "\n"));
+  });
+  runtime.world().broadcast(list, 0);
+  std::istringstream lines(list);
+  for (std::string notes; std::getline(lines, notes);) {
+    start.phase("copying staged checkpoints", [&] { drain_leftover(notes); });
+    start.phase("completing staged checkpoints", [&] {
+      if (!runtime.is_first()) return;
+      std::string problem;
+      const auto saved = finish_leftover(setup.run_dir, notes, problem);
+      if (!problem.empty()) setup.warnings.push_back(problem);
+      if (saved)
+        setup.warnings.push_back(
+            fmt::format("{}: was on a staging disk when its run was killed; completed now", saved->path));
+    });
+  }
+  for (const std::string& line : setup.warnings) spdlog::warn("{}", line);
 }
 
 // The newest checkpoint and its deck, found and verified by the first rank.
@@ -240,6 +270,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   runtime.begin_phase("comparing the programs");
   require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
   start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
+  finish_staged_saves(runtime, start, setup);
   find_start(arguments, runtime, start, setup, stored);
   setup.poll = start.last_poll();
   settle_deck(arguments, runtime, start, stored, setup);

@@ -234,6 +234,8 @@ std::vector<std::int64_t> Deck::integers(std::string_view key, DeckRange range) 
 
 bool Deck::has(std::string_view key) const { return state_->find(key) != nullptr || state_->any_below(key); }
 
+bool Deck::has_table(std::string_view key) const { return state_->find(key) == nullptr && state_->any_below(key); }
+
 void Deck::require(std::string_view key, const std::string& why) {
   if (!has(key)) state_->complain(key, "required: " + why, "");
 }

@@ -47,6 +47,7 @@ class Deck {
   std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;
+  bool has_table(std::string_view key) const;  // and no value
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
   std::string settle(std::string_view key, const std::string& text);  // another rule decides: the value that counts
   void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone

@@ -74,6 +74,7 @@ constexpr std::string_view changeable[] = {
     "optimizer.refresh.cores",
     "optimizer.refresh.priority",
     "optimizer.refresh.tier",
+    "optimizer.refresh.tier.*",
     "optimizer.refresh.path",
     "optimizer.refresh.host_bytes",
     "optimizer.refresh.nvme_bytes",

@@ -1,5 +1,6 @@
 #include "core/deck/kinds.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -31,6 +32,28 @@ std::vector<MatrixKind>& table() {
 
 double MatrixOptions::number(std::string_view key) const { return find(numbers, kind, key); }
 const std::string& MatrixOptions::word(std::string_view key) const { return find(words, kind, key); }
+
+bool MatrixOptions::pages(std::string_view field) const {
+  return paged && std::find(in_memory.begin(), in_memory.end(), field_of_block(field)) == in_memory.end();
+}
+
+std::string snapshot_of(std::string_view result) {
+  for (const std::string_view side : {"_left", "_right"})
+    if (result.ends_with(side)) return "snapshot" + std::string(side);
+  return "snapshot";
+}
+
+// A method of one side takes the shorter: both shapes are asked.
+std::vector<std::string> paged_fields(const MatrixKind& kind, const MatrixOptions& options) {
+  std::vector<std::string> names;
+  for (const std::int64_t rows : {2, 3})
+    for (const FieldSize& field : kind.state(options, rows, 5 - rows)) {
+      std::string name(field_of_block(field.name));
+      const bool known = std::find(names.begin(), names.end(), name) != names.end();
+      if (field.use != FieldUse::always && !known) names.push_back(std::move(name));
+    }
+  return names;
+}
 
 KindKey number_key(std::string name, double fallback, DeckRange range) {
   return {std::move(name), KindKey::Type::number, fallback, range};

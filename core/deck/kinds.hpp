@@ -40,7 +40,11 @@ struct MatrixOptions {
   bool refresh_eager = false;
   int state_bits = 32;             // of Adam's moments, where the kind has such
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
-  bool paged = false;              // preconditioners lie on NVMe between their uses (optimizer.refresh.tier)
+  // optimizer.refresh.tier: preconditioners lie on NVMe between their uses, but for these fields, named as in
+  // checkpoints, without the block of a matrix that they may be of.
+  bool paged = false;
+  std::vector<std::string> in_memory = {};
+  bool pages(std::string_view field) const;
 
   double number(std::string_view key) const;
   std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
@@ -87,6 +91,13 @@ struct FieldSize {
 // Moments (rows, cols) in 8 bits: "<name>_codes", and "<name>_scales" for blocks of so many columns.
 void add_coded_fields(std::vector<FieldSize>&, const std::string& name, std::int64_t rows, std::int64_t cols,
                       std::int64_t block);
+// "factor_left" of "block_0_1.factor_left".
+inline std::string_view field_of_block(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+// The field of the copy that a result's refresh is computed from: the result under way lies in its tier.
+std::string snapshot_of(std::string_view result);
+// What may lie below host memory: names, as the keys of a table of tiers.
+struct MatrixKind;
+std::vector<std::string> paged_fields(const MatrixKind&, const MatrixOptions&);
 inline std::size_t bytes_of(const FieldSize& field) {
   return static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
 }

@@ -76,8 +76,19 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
 
 // Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand beside
 // the other; bench io measures the path, whatever the tier.
-void read_tier(Deck& deck, MatrixOptions& matrix, RefreshOptions& refresh) {
-  matrix.paged = deck.choice("optimizer.refresh.tier", "host", {"host", "nvme"}) == "nvme";
+void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
+  constexpr const char* tier = "optimizer.refresh.tier";
+  const std::vector<std::string> tiers = {"host", "nvme"};
+  if (deck.has_table(tier)) {
+    const std::string all = deck.choice(fmt::format("{}.default", tier), "host", tiers);
+    for (const std::string& field : paged_fields(kind, matrix)) {
+      const bool in_memory = deck.choice(fmt::format("{}.{}", tier, field), all, tiers) == "host";
+      if (in_memory) matrix.in_memory.push_back(field);
+      matrix.paged = matrix.paged || !in_memory;
+    }
+  } else {
+    matrix.paged = deck.choice(tier, "host", tiers) == "nvme";
+  }
   refresh.path = deck.text("optimizer.refresh.path", "");
   refresh.host_bytes = deck.integer("optimizer.refresh.host_bytes", 0, not_negative);
   refresh.nvme_bytes = deck.integer("optimizer.refresh.nvme_bytes", 0, not_negative);
@@ -96,7 +107,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
   refresh.automatic = deck.has(every) && deck.resolved(every) == "\"auto\"";
   read_asynchronous(deck, kind, matrix, refresh);
   read_budget(deck, kind, matrix, refresh);
-  read_tier(deck, matrix, refresh);
+  read_tier(deck, kind, matrix, refresh);
   refresh.stagger = deck.boolean(stagger, refresh.automatic);
   if (refresh.automatic && !refresh.asynchronous)
     deck.error(every, "follows what workers can do: it needs optimizer.refresh.mode = \"async\"", "an integer >= 1");

@@ -18,7 +18,7 @@ namespace sestina {
 
 // Zeros in whole pages of their own, none of which takes memory before it is written.
 std::shared_ptr<std::byte> page_memory(std::size_t bytes);
-std::size_t whole_pages(std::size_t bytes);  // bytes that page_memory() takes of addresses
+std::size_t whole_pages(std::size_t bytes);  // bytes of memory that page_memory() takes
 
 class Pager : public std::enable_shared_from_this<Pager> {
  public:

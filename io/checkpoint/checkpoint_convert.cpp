@@ -55,7 +55,7 @@ Saved convert_checkpoint(const CheckpointReader& reader, const std::string& run_
   manifest.run = reader.run();
   manifest.ranks = manifest.dp = shards;
   merge_parts(parts, manifest);
-  return finish_checkpoint(run_dir, folders, std::move(manifest));
+  return finish_checkpoint(run_dir, folders.temporary(), std::move(manifest));
 }
 
 }  // namespace sestina

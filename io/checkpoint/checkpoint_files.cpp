@@ -172,13 +172,17 @@ void delete_checkpoint(const std::string& path) {
   if (error) fail(ExitCode::io_error, "{}: cannot be deleted: {}", path, error.message());
 }
 
+bool is_leftover(const std::string& name) {
+  const pid_t pid = owner_of(name);
+  return pid != 0 && !is_alive(pid);
+}
+
 void remove_leftovers(const std::string& folder, const std::string& prefix) {
   std::error_code error;
   std::vector<fs::path> dead;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    const pid_t pid = owner_of(name);
-    if (name.starts_with(prefix) && pid != 0 && !is_alive(pid)) dead.push_back(entry.path());
+    if (name.starts_with(prefix) && is_leftover(name)) dead.push_back(entry.path());
   }
   for (const fs::path& path : dead) fs::remove_all(path, error);
 }

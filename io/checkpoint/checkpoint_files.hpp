@@ -32,6 +32,8 @@ void publish_folder(const std::string& temporary, const std::string& final_path)
 void point_latest(const std::string& folder, const std::string& name);
 // Under a temporary name first: what a kill leaves goes with remove_leftovers. Nothing to do where there is none.
 void delete_checkpoint(const std::string& path);
+// Is it a name "...tmp-<pid>" of a process that is dead, or of this one's number in another life?
+bool is_leftover(const std::string& name);
 // Removes what dead processes left in `folder`: "<prefix>*.tmp-<pid>".
 void remove_leftovers(const std::string& folder, const std::string& prefix);
 

@@ -10,6 +10,7 @@
 
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_list.hpp"
+#include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/store/digest.hpp"
 #include "io/store/retry.hpp"
@@ -45,6 +46,7 @@ std::string staging_name(const std::string& run_dir) {
 SaveFolders::SaveFolders(const std::string& run_dir, const std::string& staging_dir, std::int64_t step,
                          std::uint64_t save, const std::string& token, int rank)
     : temporary_(fmt::format("{}/checkpoints/{}.{}.tmp-{}", run_dir, step_folder(step), save, token)),
+      notes_(fmt::format("{}/checkpoints/{}.{}.staged.tmp-{}", run_dir, step_folder(step), save, token)),
       shared_(rank != 0) {
   if (!staging_dir.empty())
     staging_ = fmt::format("{}/{}{}-{}.{}.tmp-{}", staging_dir, staging_name(run_dir), rank, step_folder(step), save,
@@ -58,6 +60,7 @@ SaveFolders::~SaveFolders() {
   if (!shared_) {  // at once for the other ranks, then piece by piece
     fs::rename(temporary_, gone_name(), error);
     fs::remove_all(error ? temporary_ : gone_name(), error);
+    fs::remove_all(notes_, error);
   }
   if (!staging_.empty()) fs::remove_all(staging_, error);
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -77,41 +80,37 @@ bool SaveFolders::are_given_up() const {
 }
 
 ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<StateField>& fields, const RunState& run,
-                     const std::function<void()>& staged, const FieldData& data) {
+                     const Staged& staged, const FieldData& data) {
   ShardPart part;
   part.file.name = shard_name(number);
   const std::string path = folders.temporary() + "/" + part.file.name;
-  FileDigest digest;
-  if (folders.staging().empty()) {
-    part.tensors = write_shard(path, 0, fields, run, data);
-    digest = digest_file(path);
-  } else {
-    make_folders(folders.staging());
-    const std::string first = folders.staging() + "/" + part.file.name;
-    part.tensors = write_shard(first, 0, fields, run, data);
-    if (staged) staged();
-    digest = copy_file_digest(first, path);
-  }
-  sync_path(path);
+  const std::string first = folders.staging().empty() ? path : folders.staging() + "/" + part.file.name;
+  if (first != path) make_folders(folders.staging());
+  part.tensors = write_shard(first, 0, fields, run, data);
+  const FileDigest digest = digest_file(first);
   part.file.size = digest.size;
   part.file.xxh3_128 = digest.xxh3_128;
+  sync_path(first);
+  if (first == path) return part;
+  if (staged) staged(part, first);
+  drain_file(first, path, part.file);
   return part;
 }
 
-Saved finish_checkpoint(const std::string& run_dir, const SaveFolders& folders, Manifest manifest) {
+Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary, Manifest manifest) {
   const std::string parent = run_dir + "/checkpoints", name = step_folder(manifest.run.step);
-  const std::string global = folders.temporary() + "/global.h5";
+  const std::string global = temporary + "/global.h5";
   manifest.serial = next_serial(run_dir);
   write_global(global, manifest);
   const FileDigest digest = digest_file(global);
   sync_path(global);
   manifest.files.push_back({"global.h5", digest.size, digest.xxh3_128});
-  check_sizes(folders.temporary(), manifest);  // nothing else is there, and nothing has gone
+  check_sizes(temporary, manifest);  // nothing else is there, and nothing has gone
 
   Saved saved{parent + "/" + name, 0};
   for (const ManifestFile& file : manifest.files) saved.bytes += file.size;
-  write_durably(folders.temporary() + "/manifest.json", manifest_text(manifest));
-  publish_folder(folders.temporary(), saved.path);
+  write_durably(temporary + "/manifest.json", manifest_text(manifest));
+  publish_folder(temporary, saved.path);
   point_latest(parent, name);
   return saved;
 }

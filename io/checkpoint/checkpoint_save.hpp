@@ -26,22 +26,26 @@ class SaveFolders {
   SaveFolders& operator=(const SaveFolders&) = delete;
   const std::string& temporary() const { return temporary_; }
   const std::string& staging() const { return staging_; }  // "": none; made when it is needed
+  const std::string& notes() const { return notes_; }      // of what is staged (checkpoint_stage.hpp)
   // The first rank has removed or published the folder that this rank found or made (another one may have come since).
   bool are_given_up() const;
   // Where a rank that is late may still put something after this object has gone.
-  std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_name()}; }
+  std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_name(), notes_}; }
 
  private:
   std::string gone_name() const;
-  std::string temporary_, staging_;
+  std::string temporary_, staging_, notes_;
   bool shared_;
   int descriptor_ = -1;  // of the temporary folder: while it is open its inode's number is not given out again
 };
 
+// Called when a shard, whose description this is, is durable on the staging disk at `path`.
+using Staged = std::function<void(const ShardPart&, const std::string& path)>;
+
 // Writes shard `number`, on the staging disk first if there is one, until it is durable in the temporary folder.
-// `staged` is called when the fields are on a disk and no longer needed (when not before the end: not at all).
+// Behind `staged` the fields are no longer needed; without a staging disk it is not called.
 ShardPart save_shard(const SaveFolders&, int number, const std::vector<StateField>&, const RunState&,
-                     const std::function<void()>& staged = {}, const FieldData& data = {});
+                     const Staged& staged = {}, const FieldData& data = {});
 
 struct Saved {
   std::string path;
@@ -49,6 +53,6 @@ struct Saved {
 };
 // With all shards in place and listed: writes global.h5 and the manifest, which gets the next serial, publishes the
 // folder and points `latest` at it.
-Saved finish_checkpoint(const std::string& run_dir, const SaveFolders&, Manifest);
+Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary, Manifest);
 
 }  // namespace sestina

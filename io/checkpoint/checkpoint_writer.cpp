@@ -12,6 +12,7 @@
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_retention.hpp"
 #include "io/checkpoint/checkpoint_save.hpp"
+#include "io/checkpoint/checkpoint_stage.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
@@ -56,11 +57,26 @@ struct CheckpointWriter::State {
     }
   }
 
-  // The snapshot is on the staging disk: training may overwrite it.
-  void free_snapshot() {
+  // The shard is on the staging disk, and the run directory says so: training may overwrite the snapshot, and a kill
+  // loses nothing once all ranks have come so far.
+  void staged(const SaveFolders& folders, const ShardPart& part, const std::string& path) {
+    StageNote note{group.rank, path, part, manifest()};
+    write_stage_note(folders.notes(), note);
     const std::lock_guard guard(lock);
+    if (snapshot.passing) snapshot.storage = {};
     snapshot_free = true;
     changed.notify_all();
+  }
+
+  // Without files and tensors.
+  Manifest manifest() const {
+    Manifest manifest;
+    manifest.run = snapshot.run;
+    manifest.ranks = group.ranks;
+    manifest.dp = group.dp;
+    manifest.tp = group.tp;
+    manifest.pp = group.pp;
+    return manifest;
   }
 
   Event save() {
@@ -86,14 +102,9 @@ struct CheckpointWriter::State {
     std::vector<ShardPart> parts = {save_own(folders)};
     for (ShardPart& part : collect_parts(folders.temporary(), group.ranks, group.timeout))
       parts.push_back(std::move(part));
-    Manifest manifest;
-    manifest.run = snapshot.run;
-    manifest.ranks = group.ranks;
-    manifest.dp = group.dp;
-    manifest.tp = group.tp;
-    manifest.pp = group.pp;
-    merge_parts(parts, manifest);
-    const Saved saved = finish_checkpoint(run_dir, folders, std::move(manifest));
+    Manifest whole = manifest();
+    merge_parts(parts, whole);
+    const Saved saved = finish_checkpoint(run_dir, folders.temporary(), std::move(whole));
     late.clear();
     event.path = saved.path;
     event.bytes = saved.bytes;
@@ -125,7 +136,8 @@ struct CheckpointWriter::State {
   }
 
   ShardPart save_own(const SaveFolders& folders) {
-    return save_shard(folders, group.rank, snapshot.fields, snapshot.run, [this] { free_snapshot(); });
+    return save_shard(folders, group.rank, snapshot.fields, snapshot.run,
+                      [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); });
   }
 
   // What ranks wrote after this one had given up.

@@ -17,18 +17,13 @@ BlockFile::Run::Run(BlockFile& file, std::span<Transfer> transfers) : file_(file
   for (Transfer& transfer : transfers_) transfer.error.clear();
 }
 
-// The disk is kept busy first; buffers are filled and emptied while it works.
+// The disk is kept busy first; buffers are filled and emptied, and digests taken, while it works.
 void BlockFile::Run::finish() {
   ChunkEngine::Done done;
   while (true) {
-    while (!ready_.empty() && under_way_ < file_.setting_.queue_depth) {
-      const std::size_t slot = ready_.front();
-      ready_.erase(ready_.begin());
-      submit(slot);
-    }
-    if (file_.engine_->take(done, false)) {
-      ended(done);
-    } else if (!come_.empty()) {
+    submit_ready();
+    if (take_ended()) continue;
+    if (!come_.empty()) {
       const std::size_t slot = come_.back();
       come_.pop_back();
       read_done(slot);
@@ -37,6 +32,23 @@ void BlockFile::Run::finish() {
       if (under_way_ > 0 && file_.engine_->take(done, true)) ended(done);
     }
   }
+}
+
+void BlockFile::Run::submit_ready() {
+  std::size_t count = 0;
+  while (count < ready_.size() && under_way_ < file_.setting_.queue_depth) submit(ready_[count++]);
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+// All that have ended, so that the next ones are sent together.
+bool BlockFile::Run::take_ended() {
+  ChunkEngine::Done done;
+  bool any = false;
+  while (file_.engine_->take(done, false)) {
+    ended(done);
+    any = true;
+  }
+  return any;
 }
 
 std::uint64_t BlockFile::Run::place(const Slot& slot) const {

@@ -20,6 +20,8 @@ class BlockFile::Run {
   void finish();  // until all have ended
 
  private:
+  void submit_ready();
+  bool take_ended();              // some have
   bool prepare();                 // the next chunk into a free buffer; false: there is none, or no buffer
   void submit(std::size_t slot);  // what is left of its chunk
   void ended(const ChunkEngine::Done&);

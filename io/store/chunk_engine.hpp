@@ -26,6 +26,7 @@ class ChunkEngine {
     int slot = 0;
     std::int64_t moved = 0;  // bytes, or -errno
   };
+  // It is on its way at the next take() at the latest: several in one call of the system cost less than one by one.
   virtual void submit(const Chunk&) = 0;
   // The next one that has ended; with `wait` it is waited for. False: none has, or none is under way.
   virtual bool take(Done&, bool wait) = 0;

@@ -40,15 +40,13 @@ class ChunkRing final : public ChunkEngine {
     else
       io_uring_prep_read(entry, file_, memory, bytes, chunk.offset);
     io_uring_sqe_set_data64(entry, static_cast<std::uint64_t>(chunk.slot));
-    int sent = 0;
-    do sent = io_uring_submit(&ring_);
-    while (sent == -EINTR || sent == -EAGAIN || sent == -EBUSY);
-    if (sent < 0) fail(ExitCode::io_error, "io_uring: {}", std::strerror(-sent));
     ++under_way_;
+    ++prepared_;
   }
 
   bool take(Done& done, bool wait) override {
     if (under_way_ == 0) return false;
+    send();
     io_uring_cqe* entry = nullptr;
     int result = 0;
     do result = wait ? io_uring_wait_cqe(&ring_, &entry) : io_uring_peek_cqe(&ring_, &entry);
@@ -64,11 +62,20 @@ class ChunkRing final : public ChunkEngine {
   std::string name() const override { return registered_ ? "io_uring, registered buffers" : "io_uring"; }
 
  private:
+  void send() {
+    while (prepared_ > 0) {
+      const int sent = io_uring_submit(&ring_);
+      if (sent == -EINTR || sent == -EAGAIN || sent == -EBUSY) continue;
+      if (sent < 0) fail(ExitCode::io_error, "io_uring: {}", std::strerror(-sent));
+      prepared_ -= sent;
+    }
+  }
+
   int file_;
   ChunkBuffers buffers_;
   io_uring ring_;
   bool registered_ = false;
-  int under_way_ = 0;
+  int under_way_ = 0, prepared_ = 0;  // prepared: of those under way, not sent yet
 };
 
 }  // namespace

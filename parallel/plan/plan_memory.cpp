@@ -142,7 +142,7 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
     const RefreshNeeds needs =
         refresh_needs(*optimizer.matrix, static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols));
     sum.scratch = std::max(sum.scratch, needs.scratch);
-    sum.results += optimizer.matrix->paged ? 0 : needs.results;  // PagedBytes has them
+    sum.results += needs.results;
     sum.orders += needs.orders;
   }
   return sum;
@@ -204,7 +204,8 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       memory.size.optimizer += jobs.results + jobs.orders;
       job = std::max(job, jobs.scratch);
       const PagedBytes paged = known.paged.of(kept);
-      memory.size.optimizer -= paged.state;
+      memory.size.optimizer -= paged.state + paged.results;
+      memory.nvme_beside += paged.host;
       memory.nvme += paged.store;
       memory.nvme_moved += paged.moved;
       largest.update = std::max(largest.update, paged.update);
@@ -265,6 +266,7 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.checkpoint += other.checkpoint;
   sum.scalar_elements += other.scalar_elements;
   sum.scalar_state += other.scalar_state;
+  sum.nvme_beside += other.nvme_beside;
   sum.nvme += other.nvme;
   sum.nvme_moved += other.nvme_moved;
 }

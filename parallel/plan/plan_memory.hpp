@@ -20,6 +20,7 @@ struct RankMemory {
   // Preconditioners on NVMe: places in the store, traffic of an update; of the optimizer's bytes above what is in
   // memory at a time.
   std::size_t nvme = 0;
+  std::size_t nvme_beside = 0;  // preconditioners that stay in memory although others do not
   double nvme_moved = 0;
   std::size_t total() const { return size.total() + checkpoint; }
 };

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from sestina import BAD_DATA, Case, DONE, INPUT_MISSING, IO_ERROR, STOPPED_SAVED, TERM, flip_bit
+from sestina import BAD_DATA, CANNOT_CREATE, Case, DONE, INPUT_MISSING, IO_ERROR, STOPPED_SAVED, TERM, flip_bit
 
 LIMIT = 1 << 20  # bytes per file: room for metrics and log, none for a shard of WIDE
 WIDE = ("model.hidden_size=64", "model.intermediate_size=256")
@@ -175,6 +175,76 @@ class FullDisk(Case):
         self.train("run", "run.steps=3", f"checkpoint.staging_dir={self.work}/fast", expected=IO_ERROR)
         (self.work / "fast").unlink()
         self.train("run2", "run.steps=3", f"checkpoint.staging_dir={self.work}/fast")
+        self.assertEqual(list((self.work / "fast").iterdir()), [])
+
+
+class Staged(Case):
+    """checkpoint.staging_dir: a pipe in the place of a shard in the run directory holds the copy up, with the stage whole."""
+
+    def setUp(self):
+        super().setUp()
+        self.keys = ("checkpoint.every=200", "checkpoint.keep=0", "metrics.every=1", f"checkpoint.staging_dir={self.work}/fast")
+
+    def kill_between(self, run, *more):
+        child = self.start(*self.train_arguments(run, *self.keys, *more), "run.steps=1000000")
+        checkpoints = self.work / run / "checkpoints"
+        place = checkpoints / f"step_00000200.1.tmp-{child.pid}"
+        self.wait_for(lambda: self.steps_done(run) >= 1, child)  # what others left has been removed
+        place.mkdir(parents=True)
+        os.mkfifo(place / "shard_00000.h5")
+        self.wait_for(lambda: (checkpoints / f"step_00000200.1.staged.tmp-{child.pid}/rank_00000.json").exists(), child)
+        self.wait_for(lambda: self.steps_done(run) >= 250, child)  # training goes on
+        self.assertTrue((place / "shard_00000.h5").is_fifo())
+        self.assertFalse((checkpoints / "latest").is_symlink(), "moved before the checkpoint was there")
+        child.kill()
+        self.finish(child)
+        self.assertEqual(self.saved_steps(run), [])
+
+    def test_01_killed_between_stage_and_run_directory(self):
+        for writes in ("true", "false"):
+            with self.subTest(writes):
+                self.train("whole" + writes, "run.steps=220")
+                run = "killed" + writes
+                self.kill_between(run, f"checkpoint.async={writes}")
+                output = self.train(run, "-r", "auto", *self.keys, "run.steps=220")
+                self.assertIn("step_00000200: was on a staging disk when its run was killed; completed now", output)
+                self.assertEqual(self.lines(run, "rewind")[-1]["step"], 200)
+                self.assertEqual(self.saved_steps(run), [200, 220])
+                self.run_sestina("checkpoint", "verify", self.folder(run, 200), "--full")
+                self.assertEqual(self.tensors(self.folder(run, 220)), self.tensors(self.folder("whole" + writes, 220)))
+                self.assert_nothing_left(run)
+                self.assertEqual(list((self.work / "fast").iterdir()), [])
+
+    def test_01_a_fresh_start_does_not_bury_it(self):
+        self.kill_between("run")
+        output = self.train("run", *self.keys, expected=CANNOT_CREATE)
+        self.assertIn("already contains checkpoints", output)
+        self.assert_one_message(output)
+        self.assertEqual(self.saved_steps("run"), [200])
+
+    def test_06_stage_gone_after_the_kill(self):
+        self.kill_between("run")
+        shutil.rmtree(self.work / "fast")
+        output = self.train("run", "-r", "auto", *self.keys, "run.steps=220")
+        self.assertRegex(output, r"step 200 was saved on staging disks alone .* and is given up: \S*fast/\S*shard_00000.h5 on \S+ is not there")
+        self.assertEqual(self.saved_steps("run"), [200, 220])
+        self.assert_nothing_left("run")
+
+    def test_06_no_room_behind_the_stage(self):
+        """The run directory is a small tmpfs in a mount namespace of its own, where the system allows that."""
+        script = ('mount -t tmpfs -o size=3m none full && "$0" train -i deck.toml -d full "$@"; echo code $?; '
+                  'ls full/checkpoints fast; "$0" checkpoint verify full --full; echo verified $?')
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina, *WIDE, "run.steps=200",
+                   *self.keys, "checkpoint.every=20"]
+        (self.work / "full").mkdir()
+        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True, timeout=60,
+                              env=os.environ | {"SESTINA_RETRY_SECONDS": "0.3"})
+        if "code" not in done.stdout:
+            self.skipTest(f"no mount namespace: {done.stderr.strip()}")
+        self.assertRegex(done.stdout + done.stderr, r"NOT saved: full/checkpoints/\S+: .*No space left")
+        self.assertIn(f"code {IO_ERROR}", done.stdout)
+        self.assertIn("verified 0", done.stdout)
+        self.assertNotIn(".tmp-", done.stdout.split("code")[1])
         self.assertEqual(list((self.work / "fast").iterdir()), [])
 
 

@@ -44,6 +44,19 @@ class Plans(Case):
         self.assertEqual(max(rank["bytes"]["total"] for rank in answer["ranks"]), answer["memory"]["needed_bytes"])
         self.assertEqual(answer["model"]["parameters"], 32762123264)
 
+    def test_tiers_by_field(self):
+        """Bytes of preconditioners on NVMe and beside it, of 4 layers of SOAP: d x d floats for each side of each matrix."""
+        sides = 2 * [128, 128] + 2 * [64, 128] + 3 * [352, 128]
+        bases = 4 * sum(4 * d * d for d in sides)
+        def planned(tier):
+            answer = json.loads(self.call("plan", "--json", "-i", str(ROOT / "inputs" / "tiny_soap_nvme.toml"), f"optimizer.refresh.tier={tier}"))
+            return answer["ranks"][0]["bytes"]
+        every, few, none = (planned(tier) for tier in ('"nvme"', '{default="nvme",basis_left="host",basis_right="host"}', '"host"'))
+        self.assertEqual((every["nvme_beside"], few["nvme_beside"], none["nvme_beside"]), (0, bases, 0))
+        self.assertEqual(every["nvme"] - few["nvme"], bases)
+        self.assertEqual(every["nvme"], 4 * bases)  # factors, bases, copies for workers, results under way
+        self.assertEqual(none["nvme"], 0)
+
     def test_memory_of_the_target(self):
         """A plan of many ranks is compared with the machine that the deck describes, never with this one."""
         deck = str(ROOT / "inputs" / "plan_qwen3_32b.toml")

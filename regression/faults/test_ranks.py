@@ -55,6 +55,36 @@ class Ranks(Case):
         self.assert_nothing_left("killed")
         self.assert_same_run("whole", "killed", steps)
 
+    def test_01_killed_between_stage_and_run_directory(self):
+        """All ranks have staged; a pipe in the place of a shard holds one copy up. Another number of ranks completes it."""
+        keys = (*MICRO, "checkpoint.every=100", f"checkpoint.staging_dir={self.work}/fast", "checkpoint.keep=0", "metrics.every=1")
+        self.train("whole", *MICRO, "metrics.every=1", "run.steps=120")
+        for again in (2, 3):
+            run = f"killed{again}"
+            child = self.start_ranks(2, *self.train_arguments(run, *keys, "run.steps=1000000"))
+            processes = self.rank_processes(child, 2)
+            checkpoints = self.work / run / "checkpoints"
+            place = checkpoints / f"step_00000100.1.tmp-{processes[0]}"
+            self.wait_for(lambda: self.steps_done(run) >= 1, child)  # what others left has been removed
+            place.mkdir(parents=True)
+            os.mkfifo(place / "shard_00001.h5")
+            self.wait_for(lambda: self.steps_done(run) >= 110, child)
+            self.wait_for(lambda: len(list(checkpoints.glob("*.staged.tmp-*/rank_*.json"))) == 2, child)
+            self.assertTrue((place / "shard_00001.h5").is_fifo())
+            self.assertFalse((checkpoints / "latest").is_symlink())
+            for process in processes.values():
+                os.kill(process, KILL)
+            self.finish(child)
+            self.assertEqual(self.saved_steps(run), [])
+            output = self.train_ranks(again, run, "-r", "auto", *keys, "run.steps=120")
+            self.assertIn("step_00000100: was on a staging disk when its run was killed; completed now", output)
+            self.assertEqual(self.saved_steps(run), [100, 120])
+            self.assertEqual(self.manifest(self.folder(run, 100))["layout"]["ranks"], 2)
+            self.run_sestina("checkpoint", "verify", self.work / run, "--full")
+            self.assertEqual(self.losses(run)[120], self.losses("whole")[120])
+            self.assert_nothing_left(run)
+            self.assertEqual(list((self.work / "fast").iterdir()), [])
+
     def test_01_a_rank_that_hangs(self):
         child = self.run_and_signal("run", signal.SIGSTOP, 2, 3, "run.steps=100000", "run.abort_timeout=2")
         begin = time.monotonic()

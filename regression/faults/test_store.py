@@ -26,6 +26,17 @@ class Store(Case):
         self.assertIn("elsewhere/rank_00000.blocks", output)
         self.assertEqual(list((self.work / "elsewhere").iterdir()), [], "the scratch file goes with the run")
 
+    def test_07_tiers_by_field(self):
+        """Some fields on the disk, others not, other ones after a resume: the same run."""
+        soap = PAGED[:2]
+        self.train("memory", *soap, *LATE, "run.steps=13")
+        for steps, tier in ((6, '{basis_left="nvme",snapshot_right="nvme"}'), (9, '{default="nvme",factor_left="host"}'), (13, '"nvme"')):
+            output = self.train("fields", "-r", "auto", *soap, *LATE, f"optimizer.refresh.tier={tier}", f"run.steps={steps}")
+            self.assertIn("preconditioners in", output)
+        self.assert_same_run("memory", "fields", 13)
+        output = self.train("wrong", *soap, '-n', 'optimizer.refresh.tier={basis="nvme"}', expected=BAD_DECK)
+        self.assertIn("optimizer.refresh.tier.basis: unknown key", output)
+
     def test_07_memory_falls(self):
         """What lies on the disk is not in memory: by the kernel's own count of the process, between the same two updates."""
         wide = ("model.hidden_size=192", "model.intermediate_size=512", "model.num_hidden_layers=4", "run.steps=1000000",

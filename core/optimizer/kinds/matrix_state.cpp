@@ -47,9 +47,9 @@ float* MatrixState<Space>::add_pages(const std::string& name, FieldUse use, std:
 }
 
 template <class Space>
-float* MatrixState<Space>::room(const std::string& name, std::size_t elements) {
+float* MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return nullptr;
-  if (!paged_.empty()) return add_pages(name, FieldUse::refresh, elements);
+  if (find(like, DType::f32).use != FieldUse::always) return add_pages(name, FieldUse::refresh, elements);
   rooms_.emplace_back(name, elements);
   return rooms_.back().data();
 }

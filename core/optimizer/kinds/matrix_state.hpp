@@ -31,8 +31,8 @@ class MatrixState {
   std::shared_ptr<const void> storage() const;
   const std::string& path() const { return path_; }
 
-  // Host memory for a result that is no state, in pages of its own where preconditioners are.
-  float* room(const std::string& name, std::size_t elements);
+  // Host memory for a result that is no state, in pages of its own where field `like` is.
+  float* room(const std::string& name, std::string_view like, std::size_t elements);
   struct Paged {
     std::string name;
     FieldUse use = FieldUse::update;

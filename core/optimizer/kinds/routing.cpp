@@ -129,13 +129,21 @@ PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) 
          find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols)) {
       if (field.use == FieldUse::always) continue;
       const std::size_t bytes = bytes_of(field), pages = whole_pages(bytes);
-      sum.state += bytes;
-      const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
-      (is_copy ? refresh : update) += pages;
-      if (is_result && late) refresh += pages;  // and the one to come
-      // A factor is read and written in every update; a result is read, and written when it is new, and so is its copy.
       const auto size = static_cast<double>(pages);
-      sum.moved += is_copy ? 2 * size / every : is_result ? size * (1 + (late ? 3 : 1) / every) : 2 * size;
+      const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
+      if (is_result && late && options.matrix->pages(snapshot_of(field.name))) {  // the one to come
+        sum.results += bytes;
+        refresh += pages;
+        sum.moved += 2 * size / every;
+      }
+      if (!options.matrix->pages(field.name)) {
+        sum.host += bytes;
+        continue;
+      }
+      sum.state += bytes;
+      (is_copy ? refresh : update) += pages;
+      // A factor is read and written in every update; a result is read, and written when it is new, and so is its copy.
+      sum.moved += is_copy ? 2 * size / every : is_result ? size * (1 + 1 / every) : 2 * size;
     }
     sum.store += update + refresh;
     sum.update = std::max(sum.update, update);

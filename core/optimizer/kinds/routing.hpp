@@ -62,6 +62,8 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const Optimize
 // memory.
 struct PagedBytes {
   std::size_t state = 0;                // of the state above, not in memory all the time
+  std::size_t host = 0;                 // of those that stay in memory although others do not
+  std::size_t results = 0;              // under way, in the store
   std::size_t store = 0;                // places in the store, with those of results under way
   std::size_t update = 0, refresh = 0;  // of one of its matrices, while it is updated, and by its refreshes besides
   double moved = 0;                     // to and from the store in an update, refreshes spread over their period

@@ -79,8 +79,8 @@ std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows,
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
   std::vector<FieldSize> fields =
       kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
-  if (!options.paged)
-    for (FieldSize& field : fields) field.use = FieldUse::always;
+  for (FieldSize& field : fields)
+    if (!options.pages(field.name)) field.use = FieldUse::always;
   return fields;
 }
 

@@ -40,7 +40,7 @@ bool keeps_rotated_momentum(const MatrixOptions&);
 // Of Adam in rotated bases: moments, factors where the bases follow them, bases, counters, jobs.
 std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, std::int64_t rows, std::int64_t cols);
 
-// What the kind of these options lists; without a tier below host memory all of it always at hand.
+// What the kind of these options lists; what has no tier below host memory is always at hand.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 // Rank and side of a low-rank method: keys rank (0: a quarter of the shorter side) and side.

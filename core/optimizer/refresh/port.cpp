@@ -20,8 +20,8 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     if (asynchronous) {
       s.snapshot = state.matrix(s.side.snapshot);
       if constexpr (is_host<Space>) {
-        float* const basis = state.room("sestina::new_basis of " + s.side.name, s.side.room.basis);
-        float* const root = state.room("sestina::new_root of " + s.side.name, s.side.room.root);
+        float* const basis = state.room("sestina::new_basis of " + s.side.name, s.side.snapshot, s.side.room.basis);
+        float* const root = state.room("sestina::new_root of " + s.side.name, s.side.snapshot, s.side.room.root);
         s.task = std::make_shared<RefreshTask>(s.side.room, basis, root, state.storage());
         s.task->name = s.side.name;
       }

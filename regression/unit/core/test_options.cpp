@@ -140,6 +140,36 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
 }
 
+TEST(Options, TiersAreOneWordOrATableByField) {
+  const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", late = soap + "mode = \"async\"\n";
+  const auto matrix = [](const std::string& toml) { return *read(toml).optimizer.matrix; };
+  EXPECT_FALSE(matrix(soap).paged);
+  EXPECT_TRUE(matrix(soap + "tier = \"nvme\"\n").pages("basis_left"));
+  const MatrixOptions one = matrix(late + "tier = { basis_left = \"nvme\", snapshot_right = \"nvme\" }\n");
+  for (const std::string field :
+       {"factor_left", "factor_right", "basis_left", "basis_right", "snapshot_left", "snapshot_right"})
+    EXPECT_EQ(one.pages(field), field == "basis_left" || field == "snapshot_right") << field;
+  EXPECT_TRUE(one.pages("block_0_1.basis_left"));
+  const MatrixOptions most = matrix(soap + "tier = { default = \"nvme\", factor_right = \"host\" }\n");
+  EXPECT_TRUE(most.pages("factor_left"));
+  EXPECT_FALSE(most.pages("factor_right"));
+  EXPECT_FALSE(matrix(soap + "tier = { default = \"host\" }\n").paged);
+  expect_error(soap + "tier = { basis_lef = \"nvme\" }\n", "did you mean optimizer.refresh.tier.basis_left?");
+  expect_error(soap + "tier = { snapshot_left = \"nvme\" }\n", "optimizer.refresh.tier.snapshot_left");  // inline
+  expect_error(soap + "tier = { basis_left = \"disk\" }\n", "allowed \"host\", \"nvme\"");
+  expect_error(soap + "tier = \"disk\"\n", "optimizer.refresh.tier");
+  Deck deck, again;
+  deck.add_text(model + late + "tier = { default = \"nvme\", factor_right = \"host\" }\n", "a.toml", "/folder");
+  Options::read(deck);
+  deck.finish();
+  again.add_text(deck.dump(), "b.toml", "/folder");
+  EXPECT_EQ(Options::read(again).optimizer.matrix->in_memory, std::vector<std::string>{"factor_right"});
+  again.finish();
+  again.add_override("optimizer.refresh.tier=host");
+  EXPECT_FALSE(Options::read(again).optimizer.matrix->paged);
+  EXPECT_TRUE(forbidden_changes(deck, again).empty());
+}
+
 TEST(Options, AutomaticPeriodsNeedWorkers) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = \"auto\"\n",
                     async = "mode = \"async\"\n";

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
@@ -99,6 +101,33 @@ struct Rig {
   std::vector<std::shared_ptr<std::byte>> blocks;
   std::shared_ptr<Pager> pager;
 };
+
+// Whether the system is asked for huge pages at an address ("hg" among the flags of its mapping).
+bool asks_for_huge_pages(const void* memory) {
+  std::ifstream file("/proc/self/smaps");
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  bool here = false;
+  for (std::string line; std::getline(file, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) here = begin <= at && at < end;
+    if (here && line.starts_with("VmFlags:")) return line.find(" hg") != std::string::npos;
+  }
+  return false;
+}
+
+// Large blocks in large pages, by which a transfer has fewer pieces; what has no room for one is left alone, so that
+// nothing beside a block comes into memory with it.
+TEST(Pager, LargeBlocksLieInHugePagesOfTheirOwn) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "no huge pages here";
+  constexpr std::size_t huge = std::size_t{2} << 20, bytes = 3 * huge - 5 * 4096;
+  const auto block = page_memory(bytes), small = page_memory(huge - 4096);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block.get()) % huge, 0u);
+  EXPECT_TRUE(asks_for_huge_pages(block.get()));
+  EXPECT_TRUE(asks_for_huge_pages(block.get() + 2 * huge - 1));
+  EXPECT_FALSE(asks_for_huge_pages(block.get() + 2 * huge));
+  EXPECT_FALSE(asks_for_huge_pages(small.get()));
+  std::memset(block.get(), 1, bytes);  // all of it is there
+}
 
 TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
   constexpr std::size_t bytes = std::size_t{1} << 20;

@@ -1,15 +1,23 @@
 // Checkpoints that several ranks write together: each has its own writer and I/O thread, and a slab of every tensor.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <list>
 #include <memory>
+#include <thread>
 
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_convert.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/checkpoint/slab.hpp"
 #include "kernels/base/error.hpp"
@@ -130,6 +138,13 @@ struct CheckpointRanks : testing::Test {
     for (const auto& writer : writers) writer->wait();
     return writers[0]->take_events().at(0);
   }
+  static std::size_t files_below(const fs::path& folder) {
+    std::size_t count = 0;
+    std::error_code none;
+    for (const auto& entry : fs::recursive_directory_iterator(folder, none))
+      count += entry.path().extension() == ".h5" || entry.path().extension() == ".json" ? 1 : 0;
+    return count;
+  }
   std::vector<std::string> names_in_checkpoints() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(dir + "/checkpoints")) names.push_back(entry.path().filename());
@@ -196,6 +211,123 @@ TEST_F(CheckpointRanks, StagedOnEachRanksOwnDisk) {
   expect_all(CheckpointReader(at(2), Verify::all));
   EXPECT_TRUE(fs::is_empty(folder / "fast0"));
   EXPECT_TRUE(fs::is_empty(folder / "fast1"));
+}
+
+TEST_F(CheckpointRanks, TrainingGoesOnWhenItsStageHasIt) {
+  for (auto& o : options_of_rank) {
+    o.staging_dir = folder / "fast";
+    o.async = false;
+  }
+  start();
+  begin_save(0, 1);  // comes back although no other rank has begun
+  EXPECT_TRUE(writers[0]->busy());
+  EXPECT_EQ(files_below(folder / "fast"), 1u);
+  EXPECT_FALSE(fs::exists(dir + "/checkpoints/latest"));
+  for (int rank = 1; rank < kRanks; ++rank) begin_save(rank, 1);
+  for (const auto& writer : writers) writer->wait();
+  EXPECT_EQ(writers[0]->take_events().at(0).error, "");
+  EXPECT_EQ(names_in_checkpoints(), (std::vector<std::string>{"latest", step_folder(1)}));
+  EXPECT_TRUE(fs::is_empty(folder / "fast"));
+}
+
+// A process of its own that is killed while the shards of `hanging` wait at pipes in their places in the run directory;
+// all others are there. Until the ranks below `noted` have staged.
+struct CheckpointStages : CheckpointRanks {
+  void save_and_kill(std::int64_t step, const std::vector<int>& hanging, int noted = kRanks) {
+    writers.clear();
+    for (auto& o : options_of_rank) o.staging_dir = folder / "fast";
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const std::string place = fmt::format("{}/checkpoints/{}.1.tmp-{}", dir, step_folder(step), ::getpid());
+      fs::create_directories(place);
+      for (const int rank : hanging) ::mkfifo(fmt::format("{}/shard_{:05}.h5", place, rank).c_str(), 0600);
+      start();
+      for (int rank = 0; rank < noted; ++rank) begin_save(rank, step);
+      ::pause();
+    }
+    const std::string all = fmt::format("{}/checkpoints/{}.1.staged.tmp-{}", dir, step_folder(step), child);
+    for (int i = 0; i < 2000 && files_below(all) < static_cast<std::size_t>(noted); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(files_below(all), static_cast<std::size_t>(noted));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  // What the next start does; "" or why it cannot be completed.
+  std::string complete() {
+    std::string problem;
+    for (const std::string& notes : staged_leftovers(dir)) {
+      drain_leftover(notes);
+      finish_leftover(dir, notes, problem);
+    }
+    return problem;
+  }
+  void expect_saved(std::int64_t step) {
+    EXPECT_EQ(verify_checkpoint(at(step), true), "");
+    expect_all(CheckpointReader(at(step), Verify::all));
+    EXPECT_EQ(fs::read_symlink(dir + "/checkpoints/latest"), step_folder(step));
+  }
+};
+
+TEST_F(CheckpointStages, AKillBetweenStageAndRunDirectoryLosesNothing) {
+  ASSERT_EQ(save(1).error, "");
+  const std::string kept = test::read_bytes(at(1) + "/shard_00002.h5");
+  save_and_kill(2, {0, 2, 3});
+  EXPECT_EQ(fs::read_symlink(dir + "/checkpoints/latest"), step_folder(1)) << "moved before all was there";
+  EXPECT_EQ(complete(), "");
+  expect_saved(2);
+  EXPECT_EQ(names_in_checkpoints(), (std::vector<std::string>{"latest", step_folder(1), step_folder(2)}));
+  EXPECT_TRUE(fs::is_empty(folder / "fast"));
+  EXPECT_EQ(load_manifest(at(2)).serial, load_manifest(at(1)).serial + 1);
+  EXPECT_EQ(load_manifest(at(2)).run.deck, "[run]\nseed = 3\n");
+  EXPECT_EQ(test::read_bytes(at(1) + "/shard_00002.h5"), kept);
+  EXPECT_TRUE(staged_leftovers(dir).empty());
+}
+
+TEST_F(CheckpointStages, AKillBehindTheRenameMovesTheLinkAlone) {
+  save_and_kill(5, {1});
+  const std::string notes = staged_leftovers(dir).at(0);
+  fs::copy(notes, folder / "notes");
+  EXPECT_EQ(complete(), "");
+  const auto written = fs::last_write_time(at(5) + "/manifest.json");
+  fs::copy(folder / "notes", notes);
+  fs::remove(dir + "/checkpoints/latest");
+  EXPECT_EQ(complete(), "");
+  expect_saved(5);
+  EXPECT_EQ(fs::last_write_time(at(5) + "/manifest.json"), written);
+  EXPECT_FALSE(fs::exists(notes));
+}
+
+TEST_F(CheckpointStages, AStageThatIsGoneOrDamagedIsNamed) {
+  ASSERT_EQ(save(1).error, "");
+  const auto stage_of = [&](int rank) {
+    for (const auto& entry : fs::recursive_directory_iterator(folder / "fast"))
+      if (entry.path().filename() == fmt::format("shard_{:05}.h5", rank)) return entry.path();
+    return fs::path();
+  };
+  for (const bool gone : {true, false}) {
+    save_and_kill(2, {0, 1, 2, 3});
+    const fs::path path = stage_of(3);
+    if (gone) {
+      fs::remove(path);
+    } else {
+      std::string bytes = test::read_bytes(path);
+      bytes[bytes.size() / 2] ^= 1;
+      test::write_bytes(path, bytes);
+    }
+    const std::string problem = complete();
+    EXPECT_NE(problem.find("step 2 was saved on staging disks alone"), std::string::npos) << problem;
+    EXPECT_NE(problem.find(path), std::string::npos) << problem;
+    EXPECT_EQ(fs::read_symlink(dir + "/checkpoints/latest"), step_folder(1));
+    start();  // as the next run does: nothing is left of it
+    EXPECT_EQ(names_in_checkpoints(), (std::vector<std::string>{"latest", step_folder(1)}));
+    EXPECT_TRUE(fs::is_empty(folder / "fast"));
+  }
+}
+
+TEST_F(CheckpointStages, ASaveThatNotAllHaveStagedIsNoCheckpoint) {
+  save_and_kill(2, {0}, kRanks - 1);
+  EXPECT_TRUE(staged_leftovers(dir).empty());
 }
 
 TEST_F(CheckpointRanks, KeepsTheNewest) {
