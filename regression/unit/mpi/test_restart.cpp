@@ -181,7 +181,7 @@ TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
 TEST(Restart, TrainingGoesOnToTheSameBits) {
-  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit}) {
+  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit}) {
     const SharedFolder folder;
     const Grid four{4, 1};
     const TrainingCase run = restart_case(kind, four);
