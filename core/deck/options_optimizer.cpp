@@ -119,6 +119,17 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
   return refresh;
 }
 
+// A projector in fewer bits is decoded where it is used: it has no pages of its own.
+void check_projector(Deck& deck, const MatrixOptions& matrix) {
+  constexpr const char* key = "optimizer.projector_bits";
+  if (!matrix.numbers.contains("projector_bits")) return;
+  const std::int64_t bits = matrix.integer("projector_bits");
+  if (bits != 32 && bits != 8 && bits != 4)
+    deck.error(key, "no such width", "32, 8, 4");
+  else if (bits != 32 && matrix.paged)
+    deck.error(key, "conflicts with optimizer.refresh.tier = \"nvme\": projectors in fewer bits stay in memory", "32");
+}
+
 constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
 
 // How AdamW's moments are kept.
@@ -157,6 +168,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
+    check_projector(deck, *optimizer.matrix);
     optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
     kinds = {"adamw", optimizer.kind};
   } else {

@@ -5,25 +5,48 @@
 namespace sestina {
 namespace {
 
-constexpr int most_code = 255;
 constexpr double least_range = 1e-5;
 
-template <class A>
+template <int bits, class A>
 KOKKOS_INLINE_FUNCTION std::uint8_t code_of(A x) {
+  constexpr int most_code = (1 << bits) - 1;
   const A clamped = Kokkos::fmin(Kokkos::fmax(x, A(0)), A(most_code));
   return static_cast<std::uint8_t>(clamped);
 }
 
-}  // namespace
+// Writing one of a pair leaves the other as it is, but for the first one, ahead of which there is nothing.
+template <int bits>
+KOKKOS_INLINE_FUNCTION void put_code(std::uint8_t* codes, std::size_t i, std::uint8_t code) {
+  if constexpr (bits == 8)
+    codes[i] = code;
+  else if (i % 2 == 0)
+    codes[i / 2] = code;
+  else
+    codes[i / 2] = static_cast<std::uint8_t>(codes[i / 2] | code << 4);
+}
+template <int bits>
+KOKKOS_INLINE_FUNCTION int code_at(const std::uint8_t* codes, std::size_t i) {
+  if constexpr (bits == 8)
+    return codes[i];
+  else
+    return i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
+}
 
-template <class Exec, class A>
-void group_quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t group, bool with_zero,
-                    Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros) {
-  const std::size_t n = w.extent(0), groups = group_count(n, group);
-  SESTINA_REQUIRE(codes.extent(0) == n && scales.extent(0) == groups && zeros.extent(0) == groups,
-                  "{} values in groups of {}: {} codes, {} scales, {} zeros", n, group, codes.extent(0),
-                  scales.extent(0), zeros.extent(0));
-  const Kokkos::RangePolicy<Exec> all(exec, 0, groups);
+void require_groups(std::size_t n, std::size_t group, int bits, std::size_t codes, std::size_t scales,
+                    std::size_t zeros) {
+  const std::size_t groups = group_count(n, group);
+  SESTINA_REQUIRE((bits == 8 || (bits == 4 && group % 2 == 0)) && codes == code_bytes(n, bits) && scales == groups &&
+                      zeros == groups,
+                  "{} values in groups of {} and {} bits: {} bytes of codes, {} scales, {} zeros", n, group, bits,
+                  codes, scales, zeros);
+}
+
+template <int bits, class Exec, class A>
+static void quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t group, bool with_zero,
+                     Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros) {
+  constexpr int most_code = (1 << bits) - 1;
+  const std::size_t n = w.extent(0);
+  const Kokkos::RangePolicy<Exec> all(exec, 0, scales.extent(0));
   Kokkos::parallel_for(
       "quantise", all, KOKKOS_LAMBDA(std::size_t g) {
         const std::size_t begin = g * group, end = Kokkos::min(begin + group, n);
@@ -33,38 +56,58 @@ void group_quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t group
           high = Kokkos::fmax(high, w(i));
         }
         const A scale = Kokkos::fmax(high - low, A(least_range)) / A(most_code);
-        const std::uint8_t zero = code_of(-Kokkos::nearbyint(low / scale));
-        for (std::size_t i = begin; i < end; ++i) codes(i) = code_of(Kokkos::nearbyint(w(i) / scale) + A(zero));
+        const std::uint8_t zero = code_of<bits>(-Kokkos::nearbyint(low / scale));
+        for (std::size_t i = begin; i < end; ++i)
+          put_code<bits>(codes.data(), i, code_of<bits>(Kokkos::nearbyint(w(i) / scale) + A(zero)));
         scales(g) = scale;
         zeros(g) = zero;
       });
 }
 
-template <class Exec, class T>
-void group_dequantise(const Exec& exec, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
-                      Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w) {
+template <int bits, class Exec, class T>
+static void dequantise(const Exec& exec, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
+                       Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w) {
   using A = Acc<T>;
-  const std::size_t n = w.extent(0), groups = group_count(n, group);
-  SESTINA_REQUIRE(codes.extent(0) == n && scales.extent(0) == groups && zeros.extent(0) == groups,
-                  "{} values in groups of {}: {} codes, {} scales, {} zeros", n, group, codes.extent(0),
-                  scales.extent(0), zeros.extent(0));
-  const std::size_t length = is_host<Exec> ? group : 1;  // elements of a thread
+  const std::size_t n = w.extent(0), length = is_host<Exec> ? group : 1;  // elements of a thread
   const Kokkos::RangePolicy<Exec> all(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(
       "dequantise", all, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t begin = piece * length, end = Kokkos::min(begin + length, n), g = begin / group;
         const A scale = scales(g);
         const int zero = zeros(g);
-        for (std::size_t i = begin; i < end; ++i) w(i) = T(A(int(codes(i)) - zero) * scale);
+        for (std::size_t i = begin; i < end; ++i) w(i) = T(A(code_at<bits>(codes.data(), i) - zero) * scale);
       });
+}
+
+}  // namespace
+
+template <class Exec, class A>
+void group_quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t group, bool with_zero,
+                    Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros,
+                    int bits) {
+  require_groups(w.extent(0), group, bits, codes.extent(0), scales.extent(0), zeros.extent(0));
+  if (bits == 8)
+    quantise<8, Exec, A>(exec, w, group, with_zero, codes, scales, zeros);
+  else
+    quantise<4, Exec, A>(exec, w, group, with_zero, codes, scales, zeros);
+}
+
+template <class Exec, class T>
+void group_dequantise(const Exec& exec, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
+                      Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w, int bits) {
+  require_groups(w.extent(0), group, bits, codes.extent(0), scales.extent(0), zeros.extent(0));
+  if (bits == 8)
+    dequantise<8, Exec, T>(exec, codes, scales, zeros, group, w);
+  else
+    dequantise<4, Exec, T>(exec, codes, scales, zeros, group, w);
 }
 
 #define SESTINA_QUANTISE(Exec, A)                                                              \
   template void group_quantise<Exec, A>(const Exec&, Vector<const A, Exec>, std::size_t, bool, \
-                                        Vector<std::uint8_t, Exec>, Vector<A, Exec>, Vector<std::uint8_t, Exec>);
+                                        Vector<std::uint8_t, Exec>, Vector<A, Exec>, Vector<std::uint8_t, Exec>, int);
 #define SESTINA_DEQUANTISE(Exec, T)                                                                                  \
   template void group_dequantise<Exec, T>(const Exec&, Vector<const std::uint8_t, Exec>, Vector<const Acc<T>, Exec>, \
-                                          Vector<const std::uint8_t, Exec>, std::size_t, Vector<T, Exec>);
+                                          Vector<const std::uint8_t, Exec>, std::size_t, Vector<T, Exec>, int);
 #define SESTINA_GROUPS(Exec)       \
   SESTINA_QUANTISE(Exec, float)    \
   SESTINA_QUANTISE(Exec, double)   \

@@ -14,7 +14,7 @@ MatrixKind apollo_kind() {
   };
   kind.keys.insert(kind.keys.end(), own.begin(), own.end());
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols);
+    std::vector<FieldSize> fields = low_rank_fields(options, rows, cols);
     fields.push_back({"update_norm", DType::f32, 1, 1});
     return fields;
   };

@@ -11,7 +11,7 @@ MatrixKind galore_kind() {
   kind.refresh_needs = galore_needs;
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const std::int64_t block = options.state_bits == 8 ? options.state_block : 0;
-    std::vector<FieldSize> fields = low_rank_fields(low_rank_of(options, rows, cols), rows, cols, block);
+    std::vector<FieldSize> fields = low_rank_fields(options, rows, cols, block);
     add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
     return fields;
   };

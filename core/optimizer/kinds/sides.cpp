@@ -106,18 +106,36 @@ MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
       number_key("beta2", 0.999, below_one),
       eps_key("eps", 1e-6),
       word_key("projector", {std::move(source), "given"}),
+      integer_key("projector_bits", 32),
       word_key("decay_order", {"after", "before"}),
   };
   return kind;
 }
 
-std::vector<FieldSize> low_rank_fields(const LowRank& low, std::int64_t rows, std::int64_t cols, std::int64_t block) {
+bool has_coded_projector(const MatrixOptions& options) { return options.integer("projector_bits") < 32; }
+
+namespace {
+
+void add_projector(std::vector<FieldSize>& fields, const MatrixOptions& options, const LowRank& low, std::int64_t rows,
+                   std::int64_t cols) {
+  const std::int64_t p_rows = low.right ? low.rank : rows, p_cols = low.right ? cols : low.rank, n = p_rows * p_cols;
+  if (!has_coded_projector(options)) {
+    fields.push_back({"projector", DType::f32, p_rows, p_cols, false, FieldUse::result});
+    return;
+  }
+  const auto group = static_cast<std::int64_t>(projector_group), groups = (n + group - 1) / group;
+  fields.push_back({"projector_codes", DType::u8, (n * options.integer("projector_bits") + 7) / 8 + groups, 1});
+  fields.push_back({"projector_scales", DType::f32, groups, 1});
+}
+
+}  // namespace
+
+std::vector<FieldSize> low_rank_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
+                                       std::int64_t block) {
+  const LowRank low = low_rank_of(options, rows, cols);
   const std::int64_t small_rows = low.right ? rows : low.rank, small_cols = low.right ? low.rank : cols;
   std::vector<FieldSize> fields;
-  if (low.right)
-    fields.push_back({"projector", DType::f32, low.rank, cols, false, FieldUse::result});
-  else
-    fields.push_back({"projector", DType::f32, rows, low.rank, false, FieldUse::result});
+  add_projector(fields, options, low, rows, cols);
   for (const char* name : {"momentum", "second_moment"})
     if (block > 0)
       add_coded_fields(fields, name, small_rows, small_cols, block);

@@ -50,11 +50,19 @@ struct LowRank {
   std::size_t small_elements(std::size_t rows, std::size_t cols) const {  // of R
     return (right ? rows : cols) * static_cast<std::size_t>(rank);
   }
+  std::size_t projector_elements(std::size_t rows, std::size_t cols) const {
+    return (right ? cols : rows) * static_cast<std::size_t>(rank);
+  }
 };
+// Elements of a projector in 8 or 4 bits that share a scale (kernels/model/group_quantise.hpp), as Q-GaLore has it.
+inline constexpr std::size_t projector_group = 256;
+bool has_coded_projector(const MatrixOptions&);
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.
 MatrixKind low_rank_kind(std::string name, double scale, std::string source);
-// projector, momentum, second_moment and counters.
-std::vector<FieldSize> low_rank_fields(const LowRank&, std::int64_t rows, std::int64_t cols, std::int64_t block = 0);
+// projector (or its codes, with those of zero behind them, and scales), momentum, second_moment and counters; block: of
+// moments in 8 bits.
+std::vector<FieldSize> low_rank_fields(const MatrixOptions&, std::int64_t rows, std::int64_t cols,
+                                       std::int64_t block = 0);
 
 }  // namespace sestina

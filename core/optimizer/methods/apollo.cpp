@@ -30,20 +30,24 @@ class Apollo : public MatrixOptimizer<Space> {
         stream_(stream_of(static_cast<std::uint64_t>(options.integer("seed")), shape.path)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+        projector_(state_, options, shape),
         low_(state_, rule_.right),
         port_(state_, options, {{.name = shape.path + "/projector"}}),
-        drawn_(Kokkos::create_mirror_view(low_.projector)),
         update_norm_(state_.vector("update_norm")),
         updates_(state_.counter("updates")),
-        started_(state_.counter("started")) {}
+        started_(state_.counter("started")) {
+    if (!is_host<Space>) drawn_ = decltype(drawn_)("sestina::drawn_projector", projector_.size());
+  }
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ == 0 && is_zero<Space>(lane, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
-    if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(lane);
+    const auto frame = lane.workspace.frame();
+    const Matrix<float, Space> projector = projector_.place(lane);
+    if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(lane, projector);
+    projector_.recall(lane.exec, projector);
     started_ = 1;
     port_.pass(++updates_);
-    const auto frame = lane.workspace.frame();
-    const Vector<float, Space> factors = channel_scales(lane, now, matrix.gradient);
+    const Vector<float, Space> factors = channel_scales(lane, now, projector, matrix.gradient);
     const double correction = rule_.bias_correction(updates_);
     move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, rule_.decay_first, lane.nonfinite},
                          low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
@@ -54,13 +58,13 @@ class Apollo : public MatrixOptimizer<Space> {
 
  private:
   // By what each row or column of the gradient is to be multiplied.
-  Vector<float, Space> channel_scales(Lane<Space>& lane, const UpdateNumbers& now,
+  Vector<float, Space> channel_scales(Lane<Space>& lane, const UpdateNumbers& now, Matrix<const float, Space> projector,
                                       Matrix<const float, Space> gradient) {
     const std::size_t channels = low_.right ? shape_.rows : shape_.cols;
     const auto take = [&] { return lane.workspace.template take<float>(channels); };
     const Vector<float, Space> factors = take(), of_direction = take(), of_small = take(), of_gradient = take();
     const Matrix<float, Space> small = low_.take_small(lane), direction = low_.take_small(lane);
-    low_.project(lane, static_cast<float>(now.gradient_scale), gradient, small);
+    low_.project(lane, static_cast<float>(now.gradient_scale), projector, gradient, small);
     low_.adam(lane, rule_.adam, small, direction);
     channel_squares(lane, direction, of_direction);
     channel_squares(lane, small, of_small);
@@ -80,14 +84,16 @@ class Apollo : public MatrixOptimizer<Space> {
   }
 
   // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
-  void draw(Lane<Space>& lane) {
-    const std::size_t size = low_.projector.size();
-    const auto rank = static_cast<double>(low_.projector.extent(low_.right ? 0 : 1));
+  void draw(Lane<Space>& lane, Matrix<float, Space> projector) {
+    const std::size_t size = projector.size();
+    const auto rank = static_cast<double>(projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / rule_.refresh_every);
     port_.renew(updates_ + 1);
     lane.exec.fence("projector");
-    normals(stream_, number * size, size, 1 / std::sqrt(rank), drawn_.data());
-    if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, low_.projector, drawn_);
+    float* const to = is_host<Space> ? projector.data() : drawn_.data();
+    normals(stream_, number * size, size, 1 / std::sqrt(rank), to);
+    if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, flat<float, Space>(projector), drawn_);
+    projector_.keep(lane.exec, projector);
   }
 
   LowRankRule rule_;
@@ -95,9 +101,10 @@ class Apollo : public MatrixOptimizer<Space> {
   std::uint64_t stream_;
   MatrixShape shape_;
   MatrixState<Space> state_;
+  Projector<Space> projector_;
   LowRankMoments<Space> low_;
-  RefreshPort<Space> port_;                          // draws are no jobs: it counts their age
-  typename Matrix<float, Space>::HostMirror drawn_;  // the projector itself on a host
+  RefreshPort<Space> port_;                        // draws are no jobs: it counts their age
+  Kokkos::View<float*, Kokkos::HostSpace> drawn_;  // for a device, on its host
   Vector<float, Space> update_norm_;
   std::int64_t &updates_, &started_;
 };
@@ -117,7 +124,8 @@ std::size_t scratch_apollo(const MatrixOptions& options, std::size_t rows, std::
   const std::size_t sums = low.right ? 0 : column_squares_workspace_bytes<Space>(rows, cols);
   const std::size_t update = 4 * W::template bytes<float>(low.right ? rows : cols) +
                              2 * W::template bytes<float>(low.small_elements(rows, cols)) + sums;
-  return std::max(update, reduce_workspace_bytes<Space>(rows * cols));
+  return Projector<Space>::scratch(options, low, rows, cols) +
+         std::max(update, reduce_workspace_bytes<Space>(rows * cols));
 }
 
 #define SESTINA_APOLLO(Space)                                                                             \

@@ -14,22 +14,27 @@ class GaLore : public MatrixOptimizer<Space> {
       : rule_(LowRankRule::read(options, shape)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
+        projector_(state_, options, shape),
         low_(state_, rule_.right, static_cast<std::size_t>(options.state_block)),
         port_(state_, options,
-              {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = low_.projector.size()}}}),
+              {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = projector_.size()}}}),
         updates_(state_.counter("updates")),
         started_(state_.counter("started")) {}
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    if (!rule_.given && !refresh(lane, matrix.gradient) && started_ == 0) return;
+    const auto frame = lane.workspace.frame();
+    const Matrix<float, Space> projector = projector_.place(lane);
+    const bool is_new = !rule_.given && refresh(lane, matrix.gradient, projector);
+    if (!rule_.given && !is_new && started_ == 0) return;
+    if (is_new) projector_.keep(lane.exec, projector);
+    projector_.recall(lane.exec, projector);
     started_ = 1;
     ++updates_;
-    const auto frame = lane.workspace.frame();
     const Matrix<float, Space> small = low_.take_small(lane), direction = low_.take_small(lane);
     const Matrix<float, Space> whole = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    low_.project(lane, static_cast<float>(now.gradient_scale), matrix.gradient, small);
+    low_.project(lane, static_cast<float>(now.gradient_scale), projector, matrix.gradient, small);
     low_.adam(lane, rule_.adam, small, direction);
-    low_.project_back(lane, direction, whole);
+    low_.project_back(lane, projector, direction, whole);
     const double scale = rule_.scale * rule_.bias_correction(updates_);
     move_weight<Space, float>(lane.exec, {now.lr, scale, now.weight_decay, rule_.decay_first, lane.nonfinite},
                               flat<float, Space>(whole), flat<float, Space>(matrix.master),
@@ -41,12 +46,12 @@ class GaLore : public MatrixOptimizer<Space> {
 
  private:
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
-  bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient) {
+  bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<float, Space> projector) {
     const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
                                 .name = state_.path(),
                                 .factor = gradient,
-                                .root = low_.projector,
+                                .root = projector,
                                 .right = low_.right};
     const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
     return port_.at(lane, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
@@ -55,6 +60,7 @@ class GaLore : public MatrixOptimizer<Space> {
   LowRankRule rule_;
   MatrixShape shape_;
   MatrixState<Space> state_;
+  Projector<Space> projector_;
   LowRankMoments<Space> low_;
   RefreshPort<Space> port_;
   std::int64_t &updates_, &started_;
@@ -73,7 +79,7 @@ RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return {.jobs = 1,
           .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
-          .results = (low.right ? n : m) * static_cast<std::size_t>(low.rank) * sizeof(float)};
+          .results = low.projector_elements(m, n) * sizeof(float)};
 }
 
 template <class Space>
@@ -82,7 +88,8 @@ std::size_t scratch_galore(const MatrixOptions& options, std::size_t rows, std::
   const LowRank low = low_rank_of(options, std::int64_t(rows), std::int64_t(cols));
   const std::size_t update =
       2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
-  return std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
+  return Projector<Space>::scratch(options, low, rows, cols) +
+         std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
 }
 
 #define SESTINA_GALORE(Space)                                                                             \

@@ -1,11 +1,13 @@
 // What GaLore and APOLLO share: a projector of one side, and Adam's moments of the projected gradient, which a refresh
-// of the projector leaves as they are.
+// of the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into the
+// lane's workspace for each update, its first one too: what is used is what a checkpoint holds.
 #pragma once
 #include <cmath>
 
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
+#include "kernels/model/group_quantise.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
@@ -35,9 +37,55 @@ struct LowRankRule {
 };
 
 template <class Space>
+class Projector {
+ public:
+  Projector(MatrixState<Space>& state, const MatrixOptions& options, const MatrixShape& shape) {
+    const LowRank low = low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols));
+    const auto rank = static_cast<std::size_t>(low.rank);
+    rows_ = low.right ? rank : shape.rows;
+    cols_ = low.right ? shape.cols : rank;
+    if (!has_coded_projector(options)) {
+      whole_ = state.matrix("projector");
+      return;
+    }
+    bits_ = static_cast<int>(options.integer("projector_bits"));
+    scales_ = state.vector("projector_scales");
+    const std::size_t n = code_bytes(size(), bits_);
+    std::uint8_t* const codes = state.codes("projector_codes").data();
+    codes_ = {codes, n};
+    zeros_ = {codes + n, scales_.extent(0)};
+  }
+  std::size_t size() const { return rows_ * cols_; }
+  static std::size_t scratch(const MatrixOptions& options, const LowRank& low, std::size_t rows, std::size_t cols) {
+    if (!has_coded_projector(options)) return 0;
+    return Workspace<Space>::template bytes<float>(low.projector_elements(rows, cols));
+  }
+
+  // Where it is read and renewed in an update: the state itself, or memory of the lane.
+  Matrix<float, Space> place(Lane<Space>& lane) const {
+    return bits_ == 32 ? whole_ : lane.workspace.template take<float>(rows_, cols_);
+  }
+  void keep(const Space& exec, Matrix<const float, Space> place) const {
+    if (bits_ < 32)
+      group_quantise<Space, float>(exec, flat<const float, Space>(place), projector_group, true, codes_, scales_,
+                                   zeros_, bits_);
+  }
+  void recall(const Space& exec, Matrix<float, Space> place) const {
+    if (bits_ < 32)
+      group_dequantise<Space, float>(exec, codes_, scales_, zeros_, projector_group, flat<float, Space>(place), bits_);
+  }
+
+ private:
+  std::size_t rows_ = 0, cols_ = 0;  // (r, n) on the right, (m, r) on the left
+  int bits_ = 32;
+  Matrix<float, Space> whole_;
+  Vector<std::uint8_t, Space> codes_, zeros_;
+  Vector<float, Space> scales_;
+};
+
+template <class Space>
 struct LowRankMoments {
-  LowRankMoments(MatrixState<Space>& state, bool right, std::size_t block = 0)
-      : right(right), projector(state.matrix("projector")) {
+  LowRankMoments(MatrixState<Space>& state, bool right, std::size_t block = 0) : right(right) {
     if (!state.has("momentum_codes")) {
       momentum = state.matrix("momentum");
       second_moment = state.matrix("second_moment");
@@ -52,7 +100,6 @@ struct LowRankMoments {
   }
 
   bool right;
-  Matrix<float, Space> projector;  // (r, n) on the right, (m, r) on the left
   std::size_t rows = 0, cols = 0;  // of the projected gradient
   Matrix<float, Space> momentum, second_moment;
   CodedMoments<Space> coded;  // in place of both, in 8 bits
@@ -61,14 +108,16 @@ struct LowRankMoments {
     return lane.workspace.template take<float>(rows, cols);
   }
   // small = alpha G P^T, or alpha P^T G.
-  void project(Lane<Space>& lane, float alpha, Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
+  void project(Lane<Space>& lane, float alpha, Matrix<const float, Space> projector,
+               Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
     if (right)
       multiply<Space>(lane, Op::none, Op::transpose, alpha, gradient, projector, 0, small);
     else
       multiply<Space>(lane, Op::transpose, Op::none, alpha, projector, gradient, 0, small);
   }
   // whole = small P, or P small.
-  void project_back(Lane<Space>& lane, Matrix<const float, Space> small, Matrix<float, Space> whole) const {
+  void project_back(Lane<Space>& lane, Matrix<const float, Space> projector, Matrix<const float, Space> small,
+                    Matrix<float, Space> whole) const {
     if (right)
       multiply<Space>(lane, Op::none, Op::none, 1, small, projector, 0, whole);
     else

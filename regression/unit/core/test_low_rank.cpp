@@ -1,4 +1,4 @@
-// GaLore and APOLLO beyond their golden files: full rank, random projectors.
+// GaLore and APOLLO beyond their golden files: full rank, random projectors, moments and projectors in few bits.
 #include "regression/unit/core/matrix_rig.hpp"
 
 namespace sestina::reference {
@@ -63,6 +63,86 @@ TYPED_TEST(GaLore, MomentsInEightBits) {
       EXPECT_LT(off, t == 0 ? 1e-6 : 0.05) << t;
       EXPECT_GT(off, t == 0 ? -1 : 0) << t;
     }
+  }
+}
+
+// The projector that is in the state, out of its codes; numbers of a group lie on a grid of its own.
+template <class Space>
+Array decoded_projector(MatrixRig<Space>& rig, std::size_t rows, std::size_t cols, int bits) {
+  MatrixState<Space>& state = rig.optimizer->state();
+  const auto codes = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.codes("projector_codes"));
+  const auto scales = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.vector("projector_scales"));
+  const std::uint8_t* const zeros = codes.data() + rows * cols * static_cast<std::size_t>(bits) / 8;
+  Array p(rows, cols);
+  for (std::size_t i = 0; i < rows * cols; ++i) {
+    const int byte = codes.data()[bits == 8 ? i : i / 2], code = bits == 8 ? byte : (i % 2 ? byte >> 4 : byte & 15);
+    p.values[i] = double(float(code - zeros[i / 256]) * scales.data()[i / 256]);
+  }
+  return p;
+}
+
+// Two rigs with the same gradients, one of which keeps its projector in fewer bits: it holds the other's first one,
+// rounded to a grid, moves within the subspace of what it holds from the first update on, and never holds the whole.
+template <class Space>
+void expect_coded_projector(const std::string& kind, std::size_t rows, std::size_t cols, int bits) {
+  const std::string what = kind + ", " + std::to_string(bits) + " bits, " + std::to_string(rows) + " rows";
+  MatrixRig<Space> whole(kind, rows, cols, {{"rank", 10}}, {}, 4),
+      coded(kind, rows, cols, {{"rank", 10}, {"projector_bits", bits}}, {}, 4);
+  const bool right = rows >= cols;
+  const std::size_t n = 10 * std::min(rows, cols), p_rows = right ? 10 : rows, p_cols = right ? cols : 10;
+  EXPECT_FALSE(coded.optimizer->state().has("projector")) << what;
+  EXPECT_EQ(coded.optimizer->state().codes("projector_codes").size(),
+            n * static_cast<std::size_t>(bits) / 8 + (n + 255) / 256)
+      << what;
+  std::size_t bytes = 0;
+  for (const StateField& field : coded.optimizer->state().fields()) bytes += field.bytes();
+  EXPECT_EQ(bytes, coded.optimizer->state().bytes());
+  EXPECT_EQ(whole.optimizer->state().bytes() - bytes,
+            4 * n - n * static_cast<std::size_t>(bits) / 8 - 5 * ((n + 255) / 256))
+      << what;
+
+  const Array before = coded.weight, after = coded.step(gradient_at(rows, cols, 1));
+  whole.step(gradient_at(rows, cols, 1));
+  const Array p = decoded_projector(coded, p_rows, p_cols, bits), full = whole.field("projector");
+  double most = 0;
+  for (const double x : full.values) most = std::max(most, std::abs(x));
+  const double step = 2 * most / ((1 << bits) - 1);  // the widest a range can be, by its steps
+  for (std::size_t i = 0; i < n; ++i) EXPECT_NEAR(p.values[i], full.values[i], step) << what;
+  EXPECT_NE(p.values, full.values) << what;
+  if (kind != "galore") return;
+  const Array move = blend(1, after, -1, before), side = right ? p : transposed(p),
+              rows_of = right ? move : transposed(move);
+  const Array basis = orthonormalized(transposed(side));  // of the rows of P
+  const Array kept = product(product(rows_of, basis), transposed(basis));
+  expect_close(kept, rows_of, 1e-3, what.c_str());
+}
+
+TYPED_TEST(GaLore, ProjectorsInFewerBits) {
+  for (const int bits : {8, 4}) {
+    expect_coded_projector<TypeParam>("galore", 48, 40, bits);
+    expect_coded_projector<TypeParam>("galore", 40, 48, bits);
+  }
+}
+TYPED_TEST(Apollo, ProjectorsInFewerBits) {
+  for (const int bits : {8, 4}) {
+    expect_coded_projector<TypeParam>("apollo", 48, 40, bits);
+    expect_coded_projector<TypeParam>("apollo", 40, 48, bits);
+  }
+}
+
+// A refresh puts new codes in place, an update between refreshes leaves them, and in 8 bits the run stays near that of
+// 32 bits.
+TYPED_TEST(GaLore, CodedProjectorsAreRenewed) {
+  MatrixRig<TypeParam> whole("galore", 24, 16, {{"rank", 4}}, {}, 3),
+      coded("galore", 24, 16, {{"rank", 4}, {"projector_bits", 8}}, {}, 3);
+  Array last(4, 16), before = whole.weight;
+  for (unsigned t = 0; t < 9; ++t) {
+    const Array g = gradient_at(24, 16, t), a = whole.step(g), b = coded.step(g);
+    const Array p = decoded_projector(coded, 4, 16, 8);
+    EXPECT_EQ(p.values != last.values, t % 3 == 0) << t;
+    last = p;
+    const Array apart = blend(1, a, -1, b), moved = blend(1, a, -1, before);
+    EXPECT_LT(std::sqrt(inner(apart, apart) / inner(moved, moved)), 0.05) << t;
   }
 }
 

@@ -451,6 +451,23 @@ TEST(Options, MomentsInEightBitsLieInBlocksThatNobodyCuts) {
   expect_error("[optimizer]\nstate_bits = 8\nstate_block = 4096\n", "optimizer.state_block");
 }
 
+TEST(Options, ProjectorsInFewerBits) {
+  const auto read = [](const std::string& text) {
+    Deck deck;
+    deck.add_text("[optimizer]\n" + text, "a.toml", "/folder");
+    return Options::read(deck).optimizer.matrix->integer("projector_bits");
+  };
+  EXPECT_EQ(read("kind = \"galore\"\n"), 32);
+  EXPECT_EQ(read("kind = \"galore\"\nprojector_bits = 4\n"), 4);
+  EXPECT_EQ(read("kind = \"apollo\"\nprojector_bits = 8\n"), 8);
+  expect_error("[optimizer]\nkind = \"galore\"\nprojector_bits = 16\n",
+               "optimizer.projector_bits: no such width, got 16, allowed 32, 8, 4");
+  expect_error("[optimizer]\nkind = \"soap\"\nprojector_bits = 8\n", "optimizer.projector_bits");
+  expect_error(
+      "[optimizer]\nkind = \"galore\"\nprojector_bits = 8\n[optimizer.refresh]\ntier = \"nvme\"\npath = \"p\"\n",
+      "projectors in fewer bits stay in memory");
+}
+
 TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");

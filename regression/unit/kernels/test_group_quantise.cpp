@@ -1,4 +1,4 @@
-// Weights in 8 bits with group scales, and index maps, against plain loops.
+// Numbers in 8 and 4 bits with group scales, and index maps, against plain loops.
 #include <algorithm>
 
 #include "../reference.hpp"
@@ -30,14 +30,14 @@ class GroupQuantise : public testing::Test {
   using A = Acc<T>;
   Exec exec_;
 
-  Coded there_and_back(const Array& w, std::size_t group, bool with_zero) {
+  Coded there_and_back(const Array& w, std::size_t group, bool with_zero, int bits = 8) {
     const std::size_t n = w.cols, groups = group_count(n, group);
     using Bytes = Kokkos::View<std::uint8_t*, typename Exec::memory_space>;
-    const Bytes codes("codes", n), zeros("zeros", groups);
+    const Bytes codes("codes", code_bytes(n, bits)), zeros("zeros", groups);
     const Field<A, Exec> from(w), scales(1, groups);
     const Field<T, Exec> to(1, n);
-    group_quantise<Exec, A>(exec_, from.read_vector(), group, with_zero, codes, scales.vector(), zeros);
-    group_dequantise<Exec, T>(exec_, codes, scales.read_vector(), zeros, group, to.vector());
+    group_quantise<Exec, A>(exec_, from.read_vector(), group, with_zero, codes, scales.vector(), zeros, bits);
+    group_dequantise<Exec, T>(exec_, codes, scales.read_vector(), zeros, group, to.vector(), bits);
     return {read_codes<Exec>(codes), read_codes<Exec>(zeros), to.get()};
   }
 };
@@ -47,14 +47,26 @@ TYPED_TEST(GroupQuantise, ValuesAreNoFartherThanHalfAStep) {
   using T = typename TestFixture::T;
   const std::size_t group = 16;
   const Array w = rounded<Acc<T>>(random_array(1, 5 * group + 7, 1));
-  const Coded got = this->there_and_back(w, group, true);
-  for (std::size_t i = 0; i < w.cols; ++i) {
-    const std::size_t begin = i / group * group, end = std::min(begin + group, w.cols);
-    double low = 0, high = 0;
-    for (std::size_t j = begin; j < end; ++j) low = std::min(low, w.values[j]), high = std::max(high, w.values[j]);
-    // Half a step; at the ends of the range a whole one, as the code of zero is rounded too.
-    EXPECT_NEAR(got.values.values[i], w.values[i], (high - low) / 255 * 1.001 + epsilon<T> * std::abs(w.values[i]));
+  for (const int bits : {8, 4}) {
+    const Coded got = this->there_and_back(w, group, true, bits);
+    for (std::size_t i = 0; i < w.cols; ++i) {
+      const std::size_t begin = i / group * group, end = std::min(begin + group, w.cols);
+      double low = 0, high = 0;
+      for (std::size_t j = begin; j < end; ++j) low = std::min(low, w.values[j]), high = std::max(high, w.values[j]);
+      // Half a step; at the ends of the range a whole one, as the code of zero is rounded too.
+      const double step = (high - low) / ((1 << bits) - 1);
+      EXPECT_NEAR(got.values.values[i], w.values[i], step * 1.001 + epsilon<T> * std::abs(w.values[i])) << bits;
+    }
   }
+}
+
+// Two to a byte, the first one in its lower half, whatever was there; an odd number of them leaves half a byte.
+TYPED_TEST(GroupQuantise, FourBitsLieInPairs) {
+  Array w(1, 5);
+  for (std::size_t i = 0; i < 5; ++i) w.values[i] = static_cast<double>(i) * .375;  // codes 0, 4, 8, 11, 15
+  const Coded got = this->there_and_back(w, 6, true, 4);
+  EXPECT_EQ(got.codes, (std::vector<int>{4 << 4 | 0, 11 << 4 | 8, 15}));
+  EXPECT_EQ(got.zeros, std::vector<int>{0});
 }
 
 TYPED_TEST(GroupQuantise, HoldsGroupsOfOneSignOnlyWithZeroInTheRange) {

@@ -187,7 +187,7 @@ TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
 TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
-  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit}) {
+  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit}) {
     const SharedFolder folder;
     const Grid four{4, 1};
     const TrainingCase run = restart_case(kind, four);

@@ -18,9 +18,11 @@ struct TrainingCase {
   Options options;
 };
 
-// Optimizers with moments in 8 bits, as kinds beside the others.
-inline constexpr const char *adamw_8bit = "adamw-8bit", *galore_8bit = "galore-8bit";
-inline bool is_8bit(const std::string& kind) { return kind == adamw_8bit || kind == galore_8bit; }
+// Optimizers with moments in 8 bits and projectors in 4, as kinds beside the others.
+inline constexpr const char *adamw_8bit = "adamw-8bit", *galore_8bit = "galore-8bit", *apollo_8bit = "apollo-8bit";
+inline bool is_8bit(const std::string& kind) {
+  return kind == adamw_8bit || kind == galore_8bit || kind == apollo_8bit;
+}
 
 // Sizes at which nothing divides anything: the embedding is dealt out in chunks, matrices have several costs.
 inline TrainingCase training_case(const std::string& kind, Family family = Family::llama) {
@@ -50,6 +52,7 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
     o.optimizer.matrix->refresh_every = 4;
     o.optimizer.matrix->state_bits = o.optimizer.state_bits;
     o.optimizer.matrix->state_block = o.optimizer.state_block;
+    if (is_8bit(kind)) o.optimizer.matrix->numbers.at("projector_bits") = 4;
   }
   return run;
 }
@@ -226,6 +229,7 @@ inline std::vector<std::string> every_kind() {
   kinds.push_back("adamw");
   kinds.push_back(adamw_8bit);
   kinds.push_back(galore_8bit);
+  kinds.push_back(apollo_8bit);
   return kinds;
 }
 
