@@ -31,7 +31,8 @@ def write_svg(path, curves, title, x_label, y_label):
     def place(x, y):
         return LEFT + (x - x0) / (x1 - x0) * (right - LEFT), bottom - (y - y0) / (y1 - y0) * (bottom - TOP)
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"',
+           'font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
            f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>']
     for x in ticks(x0, x1):

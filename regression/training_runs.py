@@ -1,5 +1,5 @@
-"""Runs of `sestina train`, one folder each: a run that is complete is not repeated, one that was interrupted goes on; what
-its metrics say afterwards. For bench/compare_optimizers.py and science/."""
+"""Runs of `sestina train`, one folder each: a run that is complete is not repeated, one that was interrupted goes on;
+what its metrics say afterwards. For bench/compare_optimizers.py and science/."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def diverged(folder):
 
 
 def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True):
-    """Trains in the folder to the last update unless that is done; False: the run diverged. Any other failure raises."""
+    """Trains in the folder to the last update unless that is done. False: it diverged; any other failure raises."""
     command = [str(sestina), "train", "-i", str(deck), "-d", str(folder), "-r", "auto", *arguments,
                f"run.steps={steps}", "run.threads=1"]
     settings = json.dumps([tomllib.loads(deck.read_text()), command[8:]])
@@ -61,9 +61,9 @@ def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True):
 def inspect(sestina, folder, verb):
     """Keeps what a verb says about the newest checkpoint of a run, as JSON."""
     if not (folder / "after.json").exists() and not diverged(folder):
-        said = subprocess.run([str(sestina), *verb, "-r", str(folder), "run.threads=1"], check=True, capture_output=True, text=True,
-                              env=one_thread()).stdout
-        (folder / "after.json").write_text(said)
+        said = subprocess.run([str(sestina), *verb, "-r", str(folder), "run.threads=1"], check=True,
+                              capture_output=True, text=True, env=one_thread())
+        (folder / "after.json").write_text(said.stdout)
 
 
 def inspected(folder):

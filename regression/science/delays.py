@@ -1,5 +1,5 @@
-"""Optimizers under the delays of an asynchronous pipeline (delay.toml): methods, under delay scales, with options, in the
-order in which they are trained, and what the paper (arXiv 2602.03515) claims."""
+"""Optimizers under the delays of an asynchronous pipeline (delay.toml): methods, under delay scales, with options, in
+the order in which they are trained, and what the paper (arXiv 2602.03515) claims."""
 
 from cells import Cell, Experiment
 from judge import chain, highest, loss, scaled
@@ -41,7 +41,8 @@ def cell(method, scale, tag="", label="", settings=(), own=None, **more):
     title, base, free, late = METHODS[method]
     name = f"{method}{'_' + tag if tag else ''}_d{scale}"
     more = {"rate": late if scale else free, "own": f"{method}_d0" if own is None else own, **more}
-    CELLS.setdefault(name, Cell(name, title + label, scale, (*base, f"parallel.delay_scale={scale}", *settings), **more))
+    settings = (*base, f"parallel.delay_scale={scale}", *settings)
+    CELLS.setdefault(name, Cell(name, title + label, scale, settings, **more))
     return name
 
 
@@ -104,7 +105,8 @@ small = [chain(f"slowdown of basis rotation against itself < 0.6 times that of p
          for place, at in PLACES.items()]
 B2_CLAIMS = (
     *ordered, *small,
-    chain("the paper's order of the variants in final loss: 2nd bilateral < 2nd unilateral < 1st bilateral < 1st unilateral",
+    chain("the paper's order of the variants in final loss: 2nd bilateral < 2nd unilateral < 1st bilateral"
+          " < 1st unilateral",
           gaps(*((f"{m}_d4", None) for m in ("br-2nd-bi", "br-2nd-uni", "br-1st-bi", "br-1st-uni"))), "loss"),
     chain("each variant ends below PipeDream-LR: the worst one", lambda r: [
         highest(r, [f"{m}_d4" for m in VARIANTS]), loss(r, "adamw_pipedream-lr_d4")], "loss"))
@@ -121,8 +123,8 @@ B5_CLAIMS = (
 B7_CLAIMS = (
     chain("loss added by the delay: Muon < AdamW", gaps(("muon_d4", "muon_d0"), ("adamw_d4", "adamw_d0")), "loss"),
     chain("Muon with weight prediction < Muon", gaps(("muon_prediction_d4", None), ("muon_d4", None)), "loss"),
-    *(chain(f"{m}: stages' own delays (0 to 28) < 28 for 7 of 8 blocks", gaps((f"{m}_d4", None), (f"{m}_uniform_d28", None)),
-            "loss") for m in ("muon", "adamw")))
+    *(chain(f"{m}: stages' own delays (0 to 28) < 28 for 7 of 8 blocks",
+            gaps((f"{m}_d4", None), (f"{m}_uniform_d28", None)), "loss") for m in ("muon", "adamw")))
 
 EXPERIMENTS = {
     "B2": Experiment("B2: slowdown under delay", tuple(b2), claims=B2_CLAIMS),
@@ -134,5 +136,6 @@ EXPERIMENTS = {
     "B5": Experiment("B5: deeper models in more stages", tuple(b5), claims=B5_CLAIMS),
     "corrections": Experiment("Corrections for delay", tuple(corrections),
                               rows=("adamw_d0", "adamw_d4", "adamw_pipedream-lr_d4", *corrections)),
-    "release": Experiment("Basis rotation as released", tuple(release), rows=("br-2nd-bi_d4", *(f"{m}_d4" for m in VARIANTS[1:]), *release)),
+    "release": Experiment("Basis rotation as released", tuple(release),
+                          rows=(*(f"{m}_d4" for m in VARIANTS), *release)),
 }

@@ -1,5 +1,5 @@
-"""P1, P3, P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml). P2, the
-drift of singular values, is not here: the program writes the largest one alone."""
+"""P1, P3, P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml). P2,
+the drift of singular values, is not here: the program writes the largest one alone."""
 
 from cells import Cell, Experiment
 from delays import ADAMW
@@ -29,7 +29,8 @@ galore = cell("galore", "GaLore, rank 16", 1e-2, "optimizer.kind=galore", *low_r
 apollo = cell("apollo", "APOLLO, rank 16", 1e-2, "optimizer.kind=apollo", *low_rank)
 gaussian = poet(32, "model.linear.init=gaussian", tag="-gaussian", label=", weights not normalised")
 quantised = poet(32, "model.linear.variant=xq", "model.linear.group_size=64", tag="-xq", label=", weights in 8 bits")
-galore8 = cell("galore8", "GaLore, rank 16, moments in 8 bits", 1e-2, "optimizer.kind=galore", "optimizer.state_bits=8", *low_rank)
+galore8 = cell("galore8", "GaLore, rank 16, moments in 8 bits", 1e-2, "optimizer.kind=galore", "optimizer.state_bits=8",
+               *low_rank)
 
 
 def within(text, a, b, share):
@@ -54,8 +55,9 @@ P1 = (chain("larger blocks, lower loss: 64 < 32 < 16 < 8", losses(*reversed(bloc
 EXPERIMENTS = {
     "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA beside AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
                      baseline=adamw, baseline_label="AdamW"),
-    "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian), baseline=adamw, baseline_label="AdamW",
-                     claims=(chain("normalised < Gaussian", losses(blocks[2], gaussian), "loss"),)),
-    "P4": Experiment("P4: weights or moments in 8 bits", (quantised, galore8), rows=(blocks[2], quantised, galore, galore8),
+    "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian),
                      baseline=adamw, baseline_label="AdamW",
+                     claims=(chain("normalised < Gaussian", losses(blocks[2], gaussian), "loss"),)),
+    "P4": Experiment("P4: weights or moments in 8 bits", (quantised, galore8),
+                     rows=(blocks[2], quantised, galore, galore8), baseline=adamw, baseline_label="AdamW",
                      claims=(within("8-bit weights within 5 % of fp32 ones", quantised, blocks[2], 0.05),))}

@@ -1,8 +1,9 @@
-"""Claims about results: a claim is (text, function of the results), which gives (verdict, numbers). What fails is said."""
+"""Claims about results: (text, function of the results), which gives (verdict, numbers). What fails is said."""
 
 from results import Number
 
-HOLDS, FAILS, CLOSE, OPEN, MISSING = "**holds**", "**does not hold**", "within the margin", "open: bounds alone", "not run"
+HOLDS, FAILS = "**holds**", "**does not hold**"
+CLOSE, OPEN, MISSING = "within the margin", "open: bounds alone", "not run"
 MARGINS = {"slowdown": 0.02, "loss": 0.01}  # of a ratio; nats per byte: the error of a mean over three seeds
 
 

@@ -1,5 +1,5 @@
-"""A1: preconditioners that come S updates late (refreshes.toml) change the final loss by less than seeds do; S = 0 is the
-inline refresh, bit for bit."""
+"""A1: preconditioners that come S updates late (refreshes.toml) change the final loss by less than seeds do; S = 0 is
+the inline refresh, bit for bit."""
 
 from cells import Cell, Experiment
 from delays import matrix
@@ -13,9 +13,10 @@ for kind, title in KINDS.items():
     inline = f"refresh_{kind}_inline"
     CELLS[inline] = Cell(inline, f"{title}, inline", "-", base, 3e-3, deck="refreshes.toml")
     for s in STALENESS:
-        late = ("optimizer.refresh.mode=async", f"optimizer.refresh.staleness={s}", "optimizer.refresh.visibility=fixed")
-        CELLS[f"refresh_{kind}_S{s}"] = Cell(f"refresh_{kind}_S{s}", f"{title}, S = {s}", "-", (*base, *late), 3e-3, rate_of=inline,
-                                             deck="refreshes.toml")
+        name = f"refresh_{kind}_S{s}"
+        late = (*base, "optimizer.refresh.mode=async", f"optimizer.refresh.staleness={s}",
+                "optimizer.refresh.visibility=fixed")
+        CELLS[name] = Cell(name, f"{title}, S = {s}", "-", late, 3e-3, rate_of=inline, deck="refreshes.toml")
 
 
 def same(kind):

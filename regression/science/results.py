@@ -102,8 +102,8 @@ class Results:
         return Number(updates.value / (share * self.steps), updates.bound)
 
     def slowdown_at_end(self, name, reference):
-        """Updates to the final loss of the cell, over the updates at which the reference has it; where that one ends higher,
-        the updates to its final loss over all of its own. None: one of them was not run."""
+        """Updates to the final loss of the cell, over the updates at which the reference has it; where that one ends
+        higher, the updates to its final loss over all of its own. None: one of them was not run."""
         mine, others = self.curves(name), self.curves(reference)
         if not mine or not others:
             return None
@@ -112,7 +112,7 @@ class Results:
         return Number(updates.value / other.value, other.value <= mine[0][0][0])
 
     def mean_updates(self, curves, goal):
-        """Updates to a loss, a bound where a run does not get there: one whose mean is the goal may end a little above."""
+        """Updates to a loss, a bound where a run does not get there (one of those whose mean it is may end above)."""
         hits = [runs.reached(points, goal) for points in curves]
         return Number(statistics.mean(hit[0] if hit else self.steps for hit in hits), None in hits)
 

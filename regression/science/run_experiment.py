@@ -6,8 +6,8 @@
   run_experiment.py --work build/science --report regression/reports/async_optimizers.md       tables and plots alone
 
 Each cell is tried with the rates of its grid (first seed), which grows where the best one is at its edge, then with the
-other seeds at the best rate. A run that is complete is not repeated, one that was interrupted goes on. A report gets its
-tables between lines `<!-- table NAME -->` and `<!-- end -->`, and its plots beside it.
+other seeds at the best rate. A run that is complete is not repeated, one that was interrupted goes on. A report gets
+its tables between lines `<!-- table NAME -->` and `<!-- end -->`, and its plots beside it.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def parse():
     parser.add_argument("--only", nargs="+", default=list(experiments.EXPERIMENTS), help="experiments, in this order")
     parser.add_argument("--cells", nargs="+", help="these cells of theirs alone")
     parser.add_argument("--override", nargs="*", default=[], help="further section.key=value")
-    parser.add_argument("--report", type=pathlib.Path, help="trains nothing, fills in this file with the runs there are")
+    parser.add_argument("--report", type=pathlib.Path, help="trains nothing, fills in this file")
     parser.add_argument("--list", action="store_true", help="says how far each cell is; trains nothing")
     args = parser.parse_args()
     if unknown := set(args.only) - set(experiments.EXPERIMENTS):
@@ -110,7 +110,8 @@ def main():
     cells = [experiments.CELLS[name] for name in names if not args.cells or name in args.cells]
     if args.list:
         for cell in cells:
-            print(f"{cell.name:32} rates {len(results.losses(cell))}  seeds {len(results.curves(cell.name))} of {len(args.seeds)}")
+            seeds = len(results.curves(cell.name))
+            print(f"{cell.name:32} rates {len(results.losses(cell))}  seeds {seeds} of {len(args.seeds)}")
         return
     if args.report:
         tables.fill(args.report, results, experiments.EXPERIMENTS)

@@ -12,14 +12,16 @@ DASHES = {0: "5 3", 1: "1 3"}  # by delay scale
 
 def header(experiment):
     base = experiment.baseline_label
-    return ["method", "delay scale", "lr", "final validation loss", f"above {base}", "slowdown: at 20 %, 50 % of itself without delay; at its own end",
+    return ["method", "delay scale", "lr", "final validation loss", f"above {base}",
+            "slowdown: at 20 %, 50 % of itself without delay; at its own end",
             f"at 20 %, 50 % of {base}; at its own end", "paper", "ms per update"]
 
 
 def pair(results, name, reference):
     if not reference or name == reference:
         return "-"
-    values = [results.slowdown(name, reference, share) for share in (0.2, 0.5)] + [results.slowdown_at_end(name, reference)]
+    values = [*(results.slowdown(name, reference, share) for share in (0.2, 0.5)),
+              results.slowdown_at_end(name, reference)]
     return "-" if None in values else "{}, {}; {}".format(*values)
 
 
@@ -33,9 +35,10 @@ def row(results, name, baseline):
     seeds = len(results.curves(name))
     few = "" if seeds == len(results.seeds) else f", {seeds} of {len(results.seeds)} seeds"
     edge = " (edge of the grid)" if results.at_edge(cell) else ""
-    return [cell.label, str(cell.scale), f"{results.rate(cell):g}{edge}", f"{loss:.4f} (spread {results.spread(name):.4f}{few})",
-            "-" if plain is None else f"{loss - plain:+.4f}", pair(results, name, cell.own), pair(results, name, baseline),
-            cell.paper or "-", f"{results.step_ms(name):.0f}"]
+    return [cell.label, str(cell.scale), f"{results.rate(cell):g}{edge}",
+            f"{loss:.4f} (spread {results.spread(name):.4f}{few})", "-" if plain is None else f"{loss - plain:+.4f}",
+            pair(results, name, cell.own), pair(results, name, baseline), cell.paper or "-",
+            f"{results.step_ms(name):.0f}"]
 
 
 def table(lines):
@@ -78,5 +81,6 @@ def fill(report, results, experiments):
         if plot(results, experiment, image):
             lines += ["", f"![validation loss]({image.name})"]
         part = "\n".join(lines)
-        text = re.sub(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{part}\n{m[2]}", text, flags=re.DOTALL)
+        place = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = place.sub(lambda match: f"{match[1]}{part}\n{match[2]}", text)
     report.write_text(text)

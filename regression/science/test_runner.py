@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The runner of the experiments: what it makes of known curves, and a few updates of two cells with the program itself."""
+"""The runner of the experiments: what it makes of known curves, and a few updates of two cells with the program."""
 
 import json
 import os
@@ -17,8 +17,10 @@ from results import LADDER, Results, next_rate
 
 HERE = pathlib.Path(__file__).resolve().parent
 STEPS, SEEDS = 1000, [1, 2]
-TINY = ["model.hidden_size=32", "model.num_hidden_layers=2", "parallel.pp=2", "schedule.warmup_steps=2", "metrics.eval_every=2",
-        "metrics.eval_batches=2"]
+RUNNER = [sys.executable, "-B", HERE / "run_experiment.py"]
+SHORT = ["--steps", "8", "--seeds", "1", "2"]
+TINY = ["model.hidden_size=32", "model.num_hidden_layers=2", "parallel.pp=2", "schedule.warmup_steps=2",
+        "metrics.eval_every=2", "metrics.eval_batches=2"]
 
 
 def write_run(results, name, rate, seed, loss_at, steps=STEPS):
@@ -38,12 +40,13 @@ class KnownCurves(unittest.TestCase):
         self.results = Results(pathlib.Path(place.name), experiments.CELLS, STEPS, SEEDS)
 
     def write(self, name, slower, best=0, steps=STEPS):
-        """Loss 4 - update / (1000 slower), a seed above and one below; worse away from rung `best` of the cell's grid."""
+        """Loss 4 - update / (1000 slower), a seed above and one below; worse away from rung `best` of the grid."""
         middle = LADDER.index(experiments.CELLS[name].rate)
         for rung in {-1, 0, 1, best - 1, best, best + 1}:
             for seed in SEEDS if rung == best else SEEDS[:1]:
                 shift = 0.01 * (1 if seed == 1 else -1) + 0.1 * abs(rung - best)
-                write_run(self.results, name, LADDER[middle + rung], seed, lambda t: 4 - t / (1000 * slower) + shift, steps)
+                write_run(self.results, name, LADDER[middle + rung], seed,
+                          lambda t: 4 - t / (1000 * slower) + shift, steps)
 
     def test_slowdowns_and_verdicts(self):
         self.write("adamw_d0", 1)
@@ -105,10 +108,9 @@ class TheProgram(unittest.TestCase):
             self.refuse_other_settings(place)
 
     def run_cells(self, place, *more, code=0):
-        done = subprocess.run([sys.executable, "-B", HERE / "run_experiment.py", "--sestina", os.environ["SESTINA"],
-                               "--text", HERE.parent / "data/harbour.txt", "--work", place / "runs", "--only", "B2", "--cells",
-                               "adamw_d0", "br-2nd-bi_d4", "--steps", "8", "--seeds", "1", "2", "--jobs", "2", "--override",
-                               *TINY, *more], capture_output=True, text=True)
+        done = subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--sestina", os.environ["SESTINA"], "--text",
+                               HERE.parent / "data/harbour.txt", "--only", "B2", "--cells", "adamw_d0", "br-2nd-bi_d4",
+                               "--jobs", "2", "--override", *TINY, *more], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -129,8 +131,7 @@ class TheProgram(unittest.TestCase):
     def report(self, place):
         page = place / "page.md"
         page.write_text("before\n<!-- table B2 -->\nold\n<!-- end -->\nafter\n")
-        subprocess.run([sys.executable, "-B", HERE / "run_experiment.py", "--work", place / "runs", "--steps", "8", "--seeds", "1", "2",
-                        "--report", page], check=True)
+        subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--report", page], check=True)
         text = page.read_text()
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text)
         rows = [line for line in text.splitlines() if line.startswith("| AdamW | 0 |")]
