@@ -58,12 +58,18 @@ def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True):
     return not diverged(folder)
 
 
-def inspect(sestina, folder, verb):
-    """Keeps what a verb says about the newest checkpoint of a run, as JSON."""
+def call(sestina, *words):
+    """What a verb prints."""
+    done = subprocess.run([str(sestina), *map(str, words)], capture_output=True, text=True, env=one_thread())
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode}: {' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def inspect(sestina, folder, look):
+    """Keeps what look(sestina, folder) finds in a run, as JSON."""
     if not (folder / "after.json").exists() and not diverged(folder):
-        said = subprocess.run([str(sestina), *verb, "-r", str(folder), "run.threads=1"], check=True,
-                              capture_output=True, text=True, env=one_thread())
-        (folder / "after.json").write_text(said.stdout)
+        (folder / "after.json").write_text(json.dumps(look(sestina, folder)))
 
 
 def inspected(folder):

@@ -14,7 +14,7 @@ class Cell:
     paper: str = ""  # what the paper has, for the table
     rate_of: str = ""  # takes the best rate of this cell in place of a grid of its own
     deck: str = "delay.toml"
-    after: tuple = ()  # verb of sestina for the checkpoint of each run; its JSON is kept
+    after: object = None  # function of the program and a run's folder: what it finds in the last checkpoint is kept
 
 
 @dataclasses.dataclass(frozen=True)

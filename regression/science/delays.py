@@ -51,8 +51,8 @@ VARIANTS = ("br-2nd-bi", "br-1st-bi", "br-2nd-uni", "br-1st-uni")
 KINDS = ("muon", "normuon", "soap", "kl-soap", "shampoo")
 
 
-def corrected(method, kind, label, *settings, scale=4, **more):
-    return cell(method, scale, kind, f" + {label}", (f"parallel.delay_correction={kind}", *settings), **more)
+def corrected(method, kind, label, *settings, tag=None, **more):
+    return cell(method, 4, tag or kind, f" + {label}", (f"parallel.delay_correction={kind}", *settings), **more)
 
 
 b2 = [cell("adamw", 0), cell("adamw", 4, paper=PAPER["adamw"]), cell("br-2nd-bi", 4, paper=PAPER["br-2nd-bi"]),
@@ -80,7 +80,9 @@ def deep(method, layers):
 
 
 b5 = [deep(method, layers) for layers in (4, 8, 12) for method in ("adamw", "br-2nd-bi")]
-corrections = [corrected("adamw", "nesterov", "Nesterov", "optimizer.beta1=0.99"),
+corrections = [corrected("adamw", "pipedream-lr", "PipeDream-LR until half of the run", "parallel.correction_steps=750",
+                         tag="pipedream-lr-long"),
+               corrected("adamw", "nesterov", "Nesterov", "optimizer.beta1=0.99"),
                corrected("adamw", "pipemare", "PipeMare", "parallel.stash=saved", "parallel.pipemare_warmup=45"),
                corrected("adamw", "dc-asgd", "DC-ASGD", "parallel.dc_lambda=1"),
                corrected("adamw", "prediction", "weight prediction"),

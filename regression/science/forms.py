@@ -1,16 +1,19 @@
-"""P1, P3, P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml). P2,
-the drift of singular values, is not here: the program writes the largest one alone."""
+"""P1 to P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml)."""
+
+import statistics
 
 from cells import Cell, Experiment
 from delays import ADAMW
-from judge import FAILS, HOLDS, MISSING, chain, highest, loss
+from judge import FAILS, HOLDS, MISSING, Precise, chain, highest, loss
+from spectrum import drift
 
 CELLS = {}
 
 
 def cell(name, label, rate, *settings, paper=""):
     name = f"form_{name}"
-    CELLS[name] = Cell(name, label, "-", settings, rate, paper=paper, deck="forms.toml")
+    after = drift if name in ("form_adamw", "form_poet32") else None
+    CELLS[name] = Cell(name, label, "-", settings, rate, paper=paper, deck="forms.toml", after=after)
     return name
 
 
@@ -49,12 +52,32 @@ def losses(*names):
     return lambda results: [loss(results, name) for name in names]
 
 
+def spectrum(name, key, factor=1.0):
+    """Mean over seeds of what spectrum.py finds."""
+
+    def number(results):
+        found = [result[key] for result in results.after(name)]
+        return Precise(factor * statistics.mean(found)) if len(found) == len(results.seeds) else None
+
+    return number
+
+
+def growth(results):
+    """The largest growth in POET-X may be none at all: ten times its size."""
+    moved = spectrum("form_poet32", "largest_relative_drift", 10)(results)
+    return [moved, spectrum("form_adamw", "growth_of_largest")(results)]
+
+
+P2 = (chain("POET-X: the largest relative drift of a singular value < 2 %",
+            lambda r: [spectrum("form_poet32", "largest_relative_drift")(r), Precise(0.02)], "drift"),
+      chain("ten times that < growth of AdamW's largest singular value", growth, "drift"))
 P1 = (chain("larger blocks, lower loss: 64 < 32 < 16 < 8", losses(*reversed(blocks)), "loss"),
       chain("LoRA is the worst: the worst of the others < LoRA", lambda r: [
           highest(r, (adamw, galore, apollo, *blocks)), loss(r, lora)], "loss"))
 EXPERIMENTS = {
     "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA beside AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
                      baseline=adamw, baseline_label="AdamW"),
+    "P2": Experiment("P2: singular values", (adamw, blocks[2]), baseline=adamw, baseline_label="AdamW", claims=P2),
     "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian),
                      baseline=adamw, baseline_label="AdamW",
                      claims=(chain("normalised < Gaussian", losses(blocks[2], gaussian), "loss"),)),

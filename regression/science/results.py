@@ -1,5 +1,6 @@
 """What the runs of a cell gave: the best rate of its grid, losses, and updates to a loss."""
 
+import copy
 import dataclasses
 import pathlib
 import statistics
@@ -44,6 +45,12 @@ class Results:
     def __init__(self, work, cells, steps, seeds):
         self.work, self.cells, self.steps, self.seeds = work, cells, steps, seeds
         self.read = {}  # folder -> points of its curve
+        self.all_seeds = False  # a cell counts when all of its seeds are there
+
+    def of_all_seeds(self):
+        whole = copy.copy(self)
+        whole.all_seeds = True
+        return whole
 
     def folder(self, cell, rate, seed):
         return self.work / cell.name / f"lr{rate:g}_seed{seed}"
@@ -77,7 +84,13 @@ class Results:
         for folder in folders:
             if folder not in self.read and runs.complete(folder, self.steps):
                 self.read[folder] = runs.curve(folder)
-        return [self.read[folder] for folder in folders if folder in self.read]
+        there = [self.read[folder] for folder in folders if folder in self.read]
+        return [] if self.all_seeds and len(there) < len(folders) else there
+
+    def diverged(self, name):
+        """Seeds that did at the best rate."""
+        rate = self.rate(self.cells[name])
+        return sum(runs.diverged(self.folder(self.cells[name], rate, seed)) for seed in self.seeds)
 
     def loss(self, name):
         """Mean of the final losses; None: not run."""

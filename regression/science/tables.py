@@ -34,6 +34,7 @@ def row(results, name, baseline):
         return [cell.label, str(cell.scale), "-", state, "-", "-", "-", cell.paper or "-", "-"]
     seeds = len(results.curves(name))
     few = "" if seeds == len(results.seeds) else f", {seeds} of {len(results.seeds)} seeds"
+    few += f", {gone} diverged" if (gone := results.diverged(name)) else ""
     edge = " (edge of the grid)" if results.at_edge(cell) else ""
     return [cell.label, str(cell.scale), f"{results.rate(cell):g}{edge}",
             f"{loss:.4f} (spread {results.spread(name):.4f}{few})", "-" if plain is None else f"{loss - plain:+.4f}",
@@ -52,7 +53,8 @@ def of(results, experiment):
     rows = [row(results, name, experiment.baseline) for name in experiment.rows or experiment.queue]
     lines = table([header(experiment), *rows])
     if experiment.claims:
-        judged = [[text, *judge(results)] for text, judge in experiment.claims]
+        whole = results.of_all_seeds()
+        judged = [[text, *judge(whole)] for text, judge in experiment.claims]
         lines += ["", *table([["claim", "verdict", "numbers"], *judged])]
     return lines
 

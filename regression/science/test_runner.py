@@ -12,6 +12,7 @@ import unittest
 import delays
 import experiments
 import judge
+import spectrum
 import tables
 from results import LADDER, Results, next_rate
 
@@ -19,7 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 STEPS, SEEDS = 1000, [1, 2]
 RUNNER = [sys.executable, "-B", HERE / "run_experiment.py"]
 SHORT = ["--steps", "8", "--seeds", "1", "2"]
-TINY = ["model.hidden_size=32", "model.num_hidden_layers=2", "parallel.pp=2", "schedule.warmup_steps=2",
+TINY = ["model.hidden_size=16", "model.num_hidden_layers=2", "parallel.pp=2", "schedule.warmup_steps=2",
         "metrics.eval_every=2", "metrics.eval_batches=2"]
 
 
@@ -68,6 +69,16 @@ class KnownCurves(unittest.TestCase):
         verdicts = [claim(self.results)[0] for _, claim in delays.B2_CLAIMS]
         self.assertEqual(verdicts[:6], [judge.FAILS] * 6)
 
+    def test_claims_want_all_seeds(self):
+        self.write("adamw_d0", 1)
+        self.assertIsNotNone(self.results.of_all_seeds().loss("adamw_d0"))
+        folder = self.results.folder(experiments.CELLS["adamw_d0"], 3e-3, 2)
+        (folder / "metrics.jsonl").unlink()
+        (folder / "diverged").touch()
+        self.results.read.clear()
+        self.assertIsNone(self.results.of_all_seeds().loss("adamw_d0"))
+        self.assertIn("1 of 2 seeds, 1 diverged", tables.row(self.results, "adamw_d0", "adamw_d0")[3])
+
     def test_bounds_do_not_decide_more_than_they_say(self):
         number, bound = judge.Number, lambda x: judge.Number(x, True)
         self.assertEqual(judge.less(number(1), bound(2), "slowdown"), judge.HOLDS)
@@ -93,6 +104,14 @@ class KnownCurves(unittest.TestCase):
         self.assertIn("not run", tables.row(self.results, "adamw_d0", "adamw_d0"))
 
 
+class Spectrum(unittest.TestCase):
+    def test_singular_values(self):
+        tall = [[1, 2], [3, 4], [5, 6]]
+        for rows, values in (([[3, 0, 0], [0, -2, 0]], [3, 2]), (tall, [9.5255180916, 0.5143005807])):
+            for found, value in zip(spectrum.singular_values(rows), values, strict=True):
+                self.assertAlmostEqual(found, value, 9)
+
+
 class TheProgram(unittest.TestCase):
     def test_two_cells(self):
         with tempfile.TemporaryDirectory() as place:
@@ -107,10 +126,16 @@ class TheProgram(unittest.TestCase):
             self.report(place)
             self.refuse_other_settings(place)
 
-    def run_cells(self, place, *more, code=0):
+    def test_a_look_at_the_last_checkpoint(self):
+        with tempfile.TemporaryDirectory() as place:
+            said = self.run_cells(pathlib.Path(place), "train.global_batch=2", "data.sequence_length=8",
+                                  "metrics.eval_batches=1", only=("B6", "hessian_br-2nd-bi"))
+            self.assertRegex(said, r"bilateral < 0\.8 \| \*\*(holds|does not hold)\*\* \| \d\.\d\d < 0\.80 \|")
+
+    def run_cells(self, place, *more, code=0, only=("B2", "adamw_d0", "br-2nd-bi_d4")):
         done = subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--sestina", os.environ["SESTINA"], "--text",
-                               HERE.parent / "data/harbour.txt", "--only", "B2", "--cells", "adamw_d0", "br-2nd-bi_d4",
-                               "--jobs", "2", "--override", *TINY, *more], capture_output=True, text=True)
+                               HERE.parent / "data/harbour.txt", "--only", only[0], "--cells", *only[1:], "--jobs", "2",
+                               "--override", *TINY, *more], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
