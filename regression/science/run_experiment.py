@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Experiments on optimizers under delay, trained on a text of yours: see README.md beside this file.
 
-  run_experiment.py --sestina build/bin/sestina --text TEXT --work build/science --jobs 2       all of them, hours
-  run_experiment.py --text TEXT --only B2 side ...                                              some of them
-  run_experiment.py --work build/science --report regression/reports/async_optimizers.md       tables and plots alone
+  run_experiment.py --sestina build/bin/sestina --text TEXT --work build/science --report REPORT     all of them, hours
+  run_experiment.py --text TEXT --only B2 side ...                                                   some of them
+  run_experiment.py --work build/science --table --report REPORT                                     trains nothing
 
 Each cell is tried with the rates of its grid (first seed), which grows where the best one is at its edge, then with the
 other seeds at the best rate. A run that is complete is not repeated, one that was interrupted goes on. A report gets
-its tables between lines `<!-- table NAME -->` and `<!-- end -->`, and its plots beside it.
+its tables between lines `<!-- table NAME -->` and `<!-- end -->` (NAME-STEPS for another --steps), plots beside it.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import tables
 from results import Results, next_rate, runs
 
 HERE = pathlib.Path(__file__).resolve().parent
+STEPS = 1500
 
 
 class AnotherFailed(Exception):
@@ -89,13 +90,14 @@ def parse():
     parser.add_argument("--text", type=pathlib.Path, default=os.environ.get("SESTINA_TEXT"),
                         help="a file of at least a megabyte; default: SESTINA_TEXT")
     parser.add_argument("--work", type=pathlib.Path, default=HERE.parents[1] / "build/science")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--only", nargs="+", default=list(experiments.EXPERIMENTS), help="experiments, in this order")
     parser.add_argument("--cells", nargs="+", help="these cells of theirs alone")
     parser.add_argument("--override", nargs="*", default=[], help="further section.key=value")
-    parser.add_argument("--report", type=pathlib.Path, help="trains nothing, fills in this file")
+    parser.add_argument("--table", action="store_true", help="of the runs there are; trains nothing")
+    parser.add_argument("--report", type=pathlib.Path, help="in place of printing tables fills them into this file")
     parser.add_argument("--list", action="store_true", help="says how far each cell is; trains nothing")
     args = parser.parse_args()
     if unknown := set(args.only) - set(experiments.EXPERIMENTS):
@@ -113,12 +115,13 @@ def main():
             seeds = len(results.curves(cell.name))
             print(f"{cell.name:32} rates {len(results.losses(cell))}  seeds {seeds} of {len(args.seeds)}")
         return
+    if not args.table:
+        if args.text is None:
+            sys.exit("run_experiment.py: no text to train on: --text FILE")
+        work_through(args, results, cells)
     if args.report:
-        tables.fill(args.report, results, experiments.EXPERIMENTS)
+        tables.fill(args.report, results, experiments.EXPERIMENTS, STEPS)
         return
-    if args.text is None:
-        sys.exit("run_experiment.py: no text to train on: --text FILE")
-    work_through(args, results, cells)
     for name in args.only:
         print("\n".join(tables.of(results, experiments.EXPERIMENTS[name])))
 

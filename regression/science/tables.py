@@ -75,9 +75,13 @@ def plot(results, experiment, path):
     return bool(curves)
 
 
-def fill(report, results, experiments):
+def fill(report, results, experiments, usual_steps):
+    """Runs of another length than usual have marks and plots of their own: NAME-STEPS."""
     text = report.read_text()
     for name, experiment in experiments.items():
+        name += "" if results.steps == usual_steps else f"-{results.steps}"
+        if f"<!-- table {name} -->" not in text:
+            continue
         lines = of(results, experiment)
         image = report.with_name(f"{report.stem}_{name}.svg")
         if plot(results, experiment, image):

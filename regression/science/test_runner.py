@@ -155,15 +155,15 @@ class TheProgram(unittest.TestCase):
 
     def report(self, place):
         page = place / "page.md"
-        page.write_text("before\n<!-- table B2 -->\nold\n<!-- end -->\nafter\n")
-        subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--report", page], check=True)
+        page.write_text("before\n<!-- table B2-8 -->\nold\n<!-- end -->\nafter\n")
+        subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--table", "--report", page], check=True)
         text = page.read_text()
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text)
         rows = [line for line in text.splitlines() if line.startswith("| AdamW | 0 |")]
         self.assertEqual(len(rows), 1)
         self.assertRegex(rows[0], r"\| \d\.\d{4} \(spread \d\.\d{4}\) \| \+0\.0000 \|")
         self.assertRegex(text, r"\| slowdown of basis rotation .* \| not run \|")  # it needs cells that did not run
-        self.assertIn("</svg>", (place / "page_B2.svg").read_text())
+        self.assertIn("</svg>", (place / "page_B2-8.svg").read_text())
 
     def refuse_other_settings(self, place):
         self.assertIn("other settings", self.run_cells(place, "train.clip_norm=0.5", code=1))
