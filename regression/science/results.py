@@ -134,6 +134,3 @@ class Results:
         rate = self.rate(self.cells[name])
         folders = [] if rate is None else [self.folder(self.cells[name], rate, seed) for seed in self.seeds]
         return [found for folder in folders if (found := runs.inspected(folder)) is not None]
-
-    def step_ms(self, name):
-        return 1e3 * statistics.mean(points[-1][1] / points[-1][0] for points in self.curves(name))

@@ -14,7 +14,7 @@ def header(experiment):
     base = experiment.baseline_label
     return ["method", "delay scale", "lr", "final validation loss", f"above {base}",
             "slowdown: at 20 %, 50 % of itself without delay; at its own end",
-            f"at 20 %, 50 % of {base}; at its own end", "paper", "ms per update"]
+            f"at 20 %, 50 % of {base}; at its own end", "paper"]
 
 
 def pair(results, name, reference):
@@ -31,15 +31,14 @@ def row(results, name, baseline):
     if loss is None:
         tried = len(results.losses(cell))
         state = f"{tried} rates tried" if tried else "not run"
-        return [cell.label, str(cell.scale), "-", state, "-", "-", "-", cell.paper or "-", "-"]
+        return [cell.label, str(cell.scale), "-", state, "-", "-", "-", cell.paper or "-"]
     seeds = len(results.curves(name))
     few = "" if seeds == len(results.seeds) else f", {seeds} of {len(results.seeds)} seeds"
     few += f", {gone} diverged" if (gone := results.diverged(name)) else ""
     edge = " (edge of the grid)" if results.at_edge(cell) else ""
     return [cell.label, str(cell.scale), f"{results.rate(cell):g}{edge}",
             f"{loss:.4f} (spread {results.spread(name):.4f}{few})", "-" if plain is None else f"{loss - plain:+.4f}",
-            pair(results, name, cell.own), pair(results, name, baseline), cell.paper or "-",
-            f"{results.step_ms(name):.0f}"]
+            pair(results, name, cell.own), pair(results, name, baseline), cell.paper or "-"]
 
 
 def table(lines):
