@@ -44,7 +44,7 @@ def best_rate(losses):
 class Results:
     def __init__(self, work, cells, steps, seeds):
         self.work, self.cells, self.steps, self.seeds = work, cells, steps, seeds
-        self.read = {}  # folder -> points of its curve
+        self.read, self.ended = {}, {}  # by folder: points of its curve; final loss
         self.all_seeds = False  # a cell counts when all of its seeds are there
 
     def of_all_seeds(self):
@@ -60,8 +60,10 @@ class Results:
         losses = {}
         for rate in LADDER:
             folder = self.folder(cell, rate, self.seeds[0])
-            if runs.diverged(folder) or runs.complete(folder, self.steps):
-                losses[rate] = runs.final_loss(folder, self.steps)
+            if folder not in self.ended and (runs.diverged(folder) or runs.complete(folder, self.steps)):
+                self.ended[folder] = runs.final_loss(folder, self.steps)
+            if folder in self.ended:
+                losses[rate] = self.ended[folder]
         return losses
 
     def rate(self, cell):
@@ -130,7 +132,7 @@ class Results:
         return Number(statistics.mean(hit[0] if hit else self.steps for hit in hits), None in hits)
 
     def after(self, name):
-        """By seed, what the cell's verb said about the runs at the best rate."""
+        """By seed, what was found in the cell's runs at the best rate."""
         rate = self.rate(self.cells[name])
         folders = [] if rate is None else [self.folder(self.cells[name], rate, seed) for seed in self.seeds]
         return [found for folder in folders if (found := runs.inspected(folder)) is not None]
