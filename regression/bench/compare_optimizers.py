@@ -3,7 +3,7 @@
 
   sestina data tokenize TEXT_FOLDER -o build/compare/tokens
   compare_optimizers.py --sestina build/bin/sestina --tokens build/compare/tokens --work build/compare --jobs 2
-  compare_optimizers.py --work build/compare --table            the table and the plot alone (needs matplotlib)
+  compare_optimizers.py --work build/compare --table            the table and the plot alone
 
 Each optimizer is tried with every learning rate of its grid (seed 1), then with two more seeds at the best one. A run
 that is complete is not repeated, one that was interrupted goes on. Judged by the validation loss on held-out documents:
@@ -12,13 +12,15 @@ the update and the seconds of training at which an optimizer first reaches the l
 
 import argparse
 import concurrent.futures
-import json
-import os
 import pathlib
 import statistics
-import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "regression"))
+import line_plot
+import training_runs as runs
+
 SEEDS = (1, 2, 3)
 # Name -> (overrides, peak learning rates).
 OPTIMIZERS = {
@@ -40,66 +42,24 @@ def run_dir(work, name, lr, seed):
     return work / f"{name}_lr{lr:g}_seed{seed}"
 
 
-def lines_of(folder, kind):
-    """Lines of a kind in the order of updates; after a resume the later ones count."""
-    with open(folder / "metrics.jsonl") as file:
-        lines = {line["step"]: line for line in map(json.loads, file) if line["kind"] == kind}
-    return [lines[step] for step in sorted(lines)]
-
-
-def complete(folder, steps):
-    try:
-        return lines_of(folder, "val")[-1]["step"] >= steps
-    except (OSError, IndexError, ValueError):
-        return False
-
-
 def train(args, name, lr, seed):
     folder = run_dir(args.work, name, lr, seed)
-    if complete(folder, args.steps):
+    if runs.complete(folder, args.steps):
         return
-    command = [args.sestina, "train", "-i", str(args.deck), "-d", str(folder), "-r", "auto",
-               *OPTIMIZERS[name][0], *args.override,
-               f"run.steps={args.steps}", f"schedule.lr={lr:g}", f"run.seed={seed}", "run.threads=1",
-               "checkpoint.keep=1", f'data.source=[{{format="megatron", path="{args.tokens.resolve()}"}}]']
+    arguments = [*OPTIMIZERS[name][0], *args.override, f"schedule.lr={lr:g}", f"run.seed={seed}", "checkpoint.keep=1",
+                 f'data.source=[{{format="megatron", path="{args.tokens.resolve()}"}}]']
     if name != "adamw":
-        command.append(f"optimizer.scalar.lr={args.scalar_lr:g}")
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "out.txt", "w") as out:
-        code = subprocess.run(command, stdout=out, stderr=out,
-                              env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"}).returncode
-    final = lines_of(folder, "val")[-1]["loss"] if code == 0 else f"exit code {code}"
-    print(f"{name:15} lr {lr:g} seed {seed}: {final}", flush=True)
+        arguments.append(f"optimizer.scalar.lr={args.scalar_lr:g}")
+    fine = runs.train(args.sestina, args.deck, folder, args.steps, arguments)
+    print(f"{name:15} lr {lr:g} seed {seed}: {final_loss(args.work, name, lr, seed, args.steps) if fine else 'diverged'}", flush=True)
 
 
 def final_loss(work, name, lr, seed, steps):
-    folder = run_dir(work, name, lr, seed)
-    return lines_of(folder, "val")[-1]["loss"] if complete(folder, steps) else float("inf")
+    return runs.final_loss(run_dir(work, name, lr, seed), steps)
 
 
 def best_lr(args, name):
     return min(OPTIMIZERS[name][1], key=lambda lr: final_loss(args.work, name, lr, 1, args.steps))
-
-
-def curve(folder):
-    """(update, seconds of training, validation loss) of a run; evaluation is not in the seconds."""
-    seconds, done, points = 0.0, 0, []
-    train_lines = lines_of(folder, "train")
-    for val in lines_of(folder, "val"):
-        while done < len(train_lines) and train_lines[done]["step"] <= val["step"]:
-            seconds += train_lines[done]["step_s"]
-            done += 1
-        points.append((val["step"], seconds, val["loss"]))
-    return points
-
-
-def reached(points, loss):
-    """Update and seconds at which the loss is first reached, between evaluations by straight lines; None: never."""
-    for (s0, t0, l0), (s1, t1, l1) in zip(points, points[1:]):
-        if l1 <= loss < l0:
-            part = (l0 - loss) / (l0 - l1)
-            return s0 + part * (s1 - s0), t0 + part * (t1 - t0)
-    return None
 
 
 def table(args, names):
@@ -108,12 +68,12 @@ def table(args, names):
     rows = []
     for name in names:
         lr = best_lr(args, name)
-        curves = [curve(run_dir(args.work, name, lr, seed)) for seed in args.seeds
-                  if complete(run_dir(args.work, name, lr, seed), args.steps)]
+        curves = [runs.curve(run_dir(args.work, name, lr, seed)) for seed in args.seeds
+                  if runs.complete(run_dir(args.work, name, lr, seed), args.steps)]
         if not curves:
             continue
         finals = [points[-1][2] for points in curves]
-        hits = [hit for hit in (reached(points, goal) for points in curves) if hit]
+        hits = [hit for hit in (runs.reached(points, goal) for points in curves) if hit]
         rows.append({"name": name, "lr": lr, "loss": statistics.mean(finals),
                      "spread": max(finals) - min(finals), "seeds": len(finals),
                      "updates": statistics.mean(h[0] for h in hits) if len(hits) == len(curves) else None,
@@ -129,21 +89,13 @@ def table(args, names):
 
 
 def plot(args, names, path):
-    import matplotlib
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-    matplotlib.rcParams["svg.hashsalt"] = "sestina"
-    figure, axis = plt.subplots(figsize=(7.5, 4.5))
     order = sorted(names, key=lambda name: final_loss(args.work, name, best_lr(args, name), args.seeds[0], args.steps))
-    for name in order:
-        points = [p for p in curve(run_dir(args.work, name, best_lr(args, name), args.seeds[0])) if p[0] >= args.steps / 6]
-        axis.plot([p[0] for p in points], [p[2] for p in points], label=name, linewidth=1.3,
-                  color="black" if name == "adamw" else None, linestyle="--" if name == "adamw" else "-")
-    axis.set_xlabel("update")
-    axis.set_ylabel("validation loss (nats per byte)")
-    axis.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    curves = []
+    for number, name in enumerate(order):
+        points = runs.curve(run_dir(args.work, name, best_lr(args, name), args.seeds[0]))
+        late = [(step, loss) for step, _, loss in points if step >= args.steps / 6]
+        curves.append((name, late, number, "5 3" if name == "adamw" else ""))
+    line_plot.write_svg(path, curves, "Optimizers on the same tokens", "update", "validation loss (nats per byte)")
 
 
 def main():

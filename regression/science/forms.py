@@ -1,0 +1,86 @@
+"""P1 to P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml)."""
+
+import statistics
+
+from cells import Cell, Experiment
+from delays import ADAMW
+from judge import FAILS, HOLDS, MISSING, Precise, chain, highest, loss
+from spectrum import drift
+
+CELLS = {}
+
+
+def cell(name, label, rate, *settings, paper=""):
+    name = f"form_{name}"
+    after = drift if name in ("form_adamw", "form_poet32") else None
+    CELLS[name] = Cell(name, label, "-", settings, rate, paper=paper, deck="forms.toml", after=after)
+    return name
+
+
+def poet(block, *more, tag="", label="", paper=""):
+    return cell(f"poet{block}{tag}", f"POET-X, blocks of {block}{label}", 1e-2, *ADAMW, "model.linear.form=poet-x",
+                f"model.linear.block_size={block}", "model.linear.merge_every=100", "model.linear.clip_warmup_steps=10",
+                "model.linear.clip_start_ratio=0.1", "model.linear.clip_warmup_until=1500", *more, paper=paper)
+
+
+low_rank = ("optimizer.refresh.every=200", "optimizer.rank=16", "optimizer.weight_decay=0.01")
+adamw = cell("adamw", "AdamW", 3e-3, *ADAMW, paper="26.7")
+# The paper has blocks of an eighth, a quarter and a half of the width too.
+blocks = [poet(8, paper="29.5"), poet(16, paper="26.9"), poet(32, paper="25.3"), poet(64)]
+lora = cell("lora", "LoRA, rank 16", 3e-3, *ADAMW, "model.linear.form=lora", "model.linear.rank=16", paper="39.7")
+galore = cell("galore", "GaLore, rank 16", 1e-2, "optimizer.kind=galore", *low_rank, paper="29.8")
+apollo = cell("apollo", "APOLLO, rank 16", 1e-2, "optimizer.kind=apollo", *low_rank)
+gaussian = poet(32, "model.linear.init=gaussian", tag="-gaussian", label=", weights not normalised")
+quantised = poet(32, "model.linear.variant=xq", "model.linear.group_size=64", tag="-xq", label=", weights in 8 bits")
+galore8 = cell("galore8", "GaLore, rank 16, moments in 8 bits", 1e-2, "optimizer.kind=galore", "optimizer.state_bits=8",
+               *low_rank)
+
+
+def within(text, a, b, share):
+    """Final losses differ by less than a share of the second."""
+
+    def judge(results):
+        x, y = results.loss(a), results.loss(b)
+        if x is None or y is None:
+            return MISSING, "-"
+        return (HOLDS if abs(x - y) < share * y else FAILS), f"{x:.4f}, {y:.4f}"
+
+    return text, judge
+
+
+def losses(*names):
+    return lambda results: [loss(results, name) for name in names]
+
+
+def spectrum(name, key, factor=1.0):
+    """Mean over seeds of what spectrum.py finds."""
+
+    def number(results):
+        found = [result[key] for result in results.after(name)]
+        return Precise(factor * statistics.mean(found)) if len(found) == len(results.seeds) else None
+
+    return number
+
+
+def growth(results):
+    """The largest growth in POET-X may be none at all: ten times its size."""
+    moved = spectrum("form_poet32", "largest_relative_drift", 10)(results)
+    return [moved, spectrum("form_adamw", "growth_of_largest")(results)]
+
+
+P2 = (chain("POET-X: the largest relative drift of a singular value < 2 %",
+            lambda r: [spectrum("form_poet32", "largest_relative_drift")(r), Precise(0.02)], "drift"),
+      chain("ten times that < growth of AdamW's largest singular value", growth, "drift"))
+P1 = (chain("larger blocks, lower loss: 64 < 32 < 16 < 8", losses(*reversed(blocks)), "loss"),
+      chain("LoRA is the worst: the worst of the others < LoRA", lambda r: [
+          highest(r, (adamw, galore, apollo, *blocks)), loss(r, lora)], "loss"))
+EXPERIMENTS = {
+    "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA beside AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
+                     baseline=adamw, baseline_label="AdamW"),
+    "P2": Experiment("P2: singular values", (adamw, blocks[2]), baseline=adamw, baseline_label="AdamW", claims=P2),
+    "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian),
+                     baseline=adamw, baseline_label="AdamW",
+                     claims=(chain("normalised < Gaussian", losses(blocks[2], gaussian), "loss"),)),
+    "P4": Experiment("P4: weights or moments in 8 bits", (quantised, galore8),
+                     rows=(blocks[2], quantised, galore, galore8), baseline=adamw, baseline_label="AdamW",
+                     claims=(within("8-bit weights within 5 % of fp32 ones", quantised, blocks[2], 0.05),))}
