@@ -239,10 +239,10 @@ struct CheckpointStages : CheckpointRanks {
     const pid_t child = ::fork();
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      start();  // removes what seems to be left of an earlier process of this number
       const std::string place = fmt::format("{}/checkpoints/{}.1.tmp-{}", dir, step_folder(step), ::getpid());
       fs::create_directories(place);
       for (const int rank : hanging) ::mkfifo(fmt::format("{}/shard_{:05}.h5", place, rank).c_str(), 0600);
-      start();
       for (int rank = 0; rank < noted; ++rank) begin_save(rank, step);
       ::pause();
     }
