@@ -23,7 +23,7 @@ TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, c
   return spec;
 }
 
-std::vector<TensorSpec> parts(const LinearOptions& o, const TensorSpec& dense) {
+std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& dense) {
   const std::int64_t out = dense.rows, in = dense.cols;
   const bool coded = o.variant == LinearOptions::Variant::xq;
   std::vector<TensorSpec> specs = {
@@ -50,7 +50,7 @@ std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
 
 std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { return in; }
 
-FormScratch scratch(const LinearOptions& o, const FormShape& shape) {
+FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   const PoetSetting setting = poet_setting(o);
   const PoetScratch scratch{shape.element, shape.accumulate};
   return {scratch.forward(setting, shape.rows, shape.out, shape.in),
@@ -72,11 +72,11 @@ PoetSetting poet_setting(const LinearOptions& o) {
 WeightForm poet_x_form() {
   WeightForm form;
   form.name = "poet-x";
-  form.parts = parts;
+  form.parts = poet_x_parts;
   form.fits = fits;
   form.kept = kept;
   form.passed = passed;
-  form.scratch = scratch;
+  form.scratch = poet_x_scratch;
   form.merge_every = [](const LinearOptions& o) { return o.merge_every; };
   form.normalised = [](const LinearOptions& o) { return o.init == LinearOptions::Init::normalized; };
   return form;

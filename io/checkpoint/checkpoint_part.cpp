@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kSchema = "sestina-checkpoint-part";
+constexpr const char* kPartSchema = "sestina-checkpoint-part";
 
 std::string part_path(const std::string& folder, int rank) { return fmt::format("{}/part_{:05}.json", folder, rank); }
 
@@ -85,7 +85,7 @@ void add_pieces(const ManifestTensor& from, std::size_t file, std::map<std::stri
 
 std::string part_text(const ShardPart& part) {
   const std::vector<ManifestFile> files = {part.file};
-  return sealed_text({{"schema", kSchema},
+  return sealed_text({{"schema", kPartSchema},
                       {"version", kManifestVersion},
                       {"error", part.error},
                       {"files", files_json(part.error.empty() ? files : std::vector<ManifestFile>{})},
@@ -95,7 +95,7 @@ std::string part_text(const ShardPart& part) {
 ShardPart parse_part(std::string_view text, const std::string& where) {
   const nlohmann::json object = parse_sealed(text, where);
   Members members(object, where);
-  if (members.text("schema") != kSchema || members.count("version") != kManifestVersion)
+  if (members.text("schema") != kPartSchema || members.count("version") != kManifestVersion)
     fail(ExitCode::bad_data, "{}: is not a part of a checkpoint of version {}", where, kManifestVersion);
   ShardPart part;
   part.error = members.text("error");

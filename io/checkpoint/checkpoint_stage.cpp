@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSchema = "sestina-staged-shard";
+constexpr const char* kStageSchema = "sestina-staged-shard";
 constexpr std::string_view kStaged = ".staged.tmp-";
 
 std::string note_path(const std::string& folder, int rank) { return fmt::format("{}/rank_{:05}.json", folder, rank); }
@@ -111,7 +111,7 @@ Saved publish(const std::string& run_dir, const std::string& temporary, const st
 
 void write_stage_note(const std::string& folder, const StageNote& note) {
   const std::vector<ManifestFile> files = {note.part.file};
-  write_output_file(note_path(folder, note.rank), sealed_text({{"schema", kSchema},
+  write_output_file(note_path(folder, note.rank), sealed_text({{"schema", kStageSchema},
                                                                {"version", kManifestVersion},
                                                                {"rank", note.rank},
                                                                {"host", host_name()},
@@ -126,7 +126,7 @@ void write_stage_note(const std::string& folder, const StageNote& note) {
 StageNote parse_stage_note(std::string_view text, const std::string& where) {
   const nlohmann::json object = parse_sealed(text, where);
   Members members(object, where);
-  if (members.text("schema") != kSchema || members.count("version") != kManifestVersion)
+  if (members.text("schema") != kStageSchema || members.count("version") != kManifestVersion)
     fail(ExitCode::bad_data, "{}: is not the note of a staged shard of version {}", where, kManifestVersion);
   StageNote note;
   note.rank = static_cast<int>(members.count("rank", std::numeric_limits<int>::max()));

@@ -13,12 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "sestina-checkpoint";
+constexpr const char* kManifestSchema = "sestina-checkpoint";
 
 }  // namespace
 
 std::string manifest_text(const Manifest& manifest) {
-  return sealed_text({{"schema", kSchema},
+  return sealed_text({{"schema", kManifestSchema},
                       {"version", kManifestVersion},
                       {"step", manifest.run.step},
                       {"serial", manifest.serial},
@@ -32,7 +32,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const json object = parse_sealed(text, where);
   Members members(object, where);
   const std::string schema = members.text("schema");
-  if (schema != kSchema) fail(ExitCode::bad_data, "{}: schema is \"{}\"; expected \"{}\"", where, schema, kSchema);
+  if (schema != kManifestSchema)
+    fail(ExitCode::bad_data, "{}: schema is \"{}\"; expected \"{}\"", where, schema, kManifestSchema);
   const std::int64_t version = members.count("version");
   if (version != kManifestVersion)
     fail(ExitCode::bad_data, "{}: schema version {}, this program reads version {}", where, version, kManifestVersion);
