@@ -56,34 +56,18 @@ function(sestina_room room)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
     file(TOUCH ${sources})
   endif()
-  # In a CUDA build those without Kokkos are objects of a target of their own: sources with options of their own are not
-  # compiled several as one (CMAKE_UNITY_BUILD).
-  set(parts sestina_${room})
-  if(Kokkos_ENABLE_CUDA)
-    sestina_without_kokkos(host_only ${sources})
-    if(host_only)
-      list(REMOVE_ITEM sources ${host_only})
-      add_library(sestina_${room}_host OBJECT ${host_only})
-      target_compile_options(sestina_${room}_host PRIVATE --host-only)
-      target_link_libraries(sestina_${room}_host PRIVATE $<TARGET_PROPERTY:sestina_${room},LINK_LIBRARIES>)
-      list(APPEND parts sestina_${room}_host)
-      list(APPEND sources $<TARGET_OBJECTS:sestina_${room}_host>)
-    endif()
-  endif()
   add_library(sestina_${room} ${sources})  # static, or shared with BUILD_SHARED_LIBS
   add_library(Sestina::${room} ALIAS sestina_${room})
-  set_target_properties(sestina_${room} PROPERTIES EXPORT_NAME ${room} VERSION ${PROJECT_VERSION}
-    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  foreach(part IN LISTS parts)
-    set_target_properties(${part} PROPERTIES POSITION_INDEPENDENT_CODE ON DEFINE_SYMBOL "")
-    target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/sestina>)
-    target_compile_options(${part} PRIVATE -Wall -Wextra)
-    if(Kokkos_ENABLE_CUDA)
-      # fmt 9 makes nothing constexpr under nvcc, and then its own checks of format strings do not compile.
-      target_compile_definitions(${part} PUBLIC FMT_USE_CONSTEXPR=1)
-    endif()
-  endforeach()
+  set_target_properties(sestina_${room} PROPERTIES EXPORT_NAME ${room} POSITION_INDEPENDENT_CODE ON DEFINE_SYMBOL ""
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_include_directories(sestina_${room} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/sestina>)
   target_link_libraries(sestina_${room} PUBLIC ${ARGN})
+  target_compile_options(sestina_${room} PRIVATE -Wall -Wextra)
+  if(Kokkos_ENABLE_CUDA)
+    # fmt 9 makes nothing constexpr under nvcc, and then its own checks of format strings do not compile.
+    target_compile_definitions(sestina_${room} PUBLIC FMT_USE_CONSTEXPR=1)
+  endif()
+  sestina_host_sources(${sources})
   sestina_precompile(sestina_${room})
 
   install(TARGETS sestina_${room} EXPORT SestinaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
