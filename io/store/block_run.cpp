@@ -125,6 +125,7 @@ void BlockFile::Run::ended(const ChunkEngine::Done& done) {
   if (slot.moved < padded(slot.bytes)) {
     slot.moved = slot.moved / block_alignment * block_alignment;
     slot.again = slot.moved > before ? 0 : slot.again + 1;
+    if (slot.moved > before) slot.failed = 0;
     if (slot.again > most_again) return give_up(number, ExitCode::io_error, "nothing more is moved");
     return submit(number);
   }

@@ -11,7 +11,7 @@ struct BlockFile::Slot {
   std::size_t bytes = 0;  // of the block; the file's place has them padded
   std::size_t moved = 0;
   std::byte* in_place = nullptr;  // where memory itself is moved, because it is aligned; else the slot's buffer
-  int again = 0, failed = 0;      // in a row without progress; errors of the disk
+  int again = 0, failed = 0;      // in a row without progress; errors of the disk likewise
 };
 
 class BlockFile::Run {
