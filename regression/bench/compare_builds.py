@@ -24,18 +24,23 @@ from run_case import tensor_digests  # noqa: E402
 LAUNCH = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
-def run(program, deck, folder, arguments):
-    text = f'data.source=[{{format = "text", path = "{ROOT}/regression/data/harbour.txt"}}]'
-    command = [str(program), "train", "-i", str(deck), "-d", str(folder), f"run.steps={arguments.steps}", "metrics.every=1",
-               "metrics.eval_every=0", "checkpoint.every=0", "schedule.warmup_steps=4", text, *arguments.overrides]
-    if arguments.ranks > 1:
-        command = ["mpiexec", *LAUNCH, "-n", str(arguments.ranks), *command]
-    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_PROC_BIND": "false"}
+def train_lines(command, folder, ranks, threads):
+    """Trains by this command on so many ranks; the lines of metrics of its steps."""
+    if ranks > 1:
+        command = ["mpiexec", *LAUNCH, "-n", str(ranks), *command]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "false"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "train"]
+
+
+def run(program, deck, folder, arguments):
+    text = f'data.source=[{{format = "text", path = "{ROOT}/regression/data/harbour.txt"}}]'
+    command = [str(program), "train", "-i", str(deck), "-d", str(folder), f"run.steps={arguments.steps}", "metrics.every=1",
+               "metrics.eval_every=0", "checkpoint.every=0", "schedule.warmup_steps=4", text, *arguments.overrides]
+    return train_lines(command, folder, arguments.ranks, arguments.threads)
 
 
 def newest_tensors(folder):

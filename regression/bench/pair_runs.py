@@ -9,16 +9,12 @@ is the reference. Prints for each run the median, the mean and the longest step 
 its median and mean to the reference's of the same pair: median, least and greatest over the pairs."""
 
 import argparse
-import json
-import os
 import pathlib
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 
-LAUNCH = ["mpiexec", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n"]
+from compare_builds import train_lines
 
 
 def parse(text, threads):
@@ -32,14 +28,8 @@ def steps_of(arguments, ranks, threads, overrides):
     with tempfile.TemporaryDirectory() as folder:
         command = [arguments.sestina, "train", "-i", arguments.deck, "-d", f"{folder}/run", f"run.steps={arguments.steps}",
                    "metrics.every=1", "metrics.eval_every=0", "checkpoint.every=0", *arguments.base, *overrides]
-        if ranks > 1:
-            command = [*LAUNCH, str(ranks), *command]
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "false"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        lines = [json.loads(line) for line in pathlib.Path(folder, "run/metrics.jsonl").read_text().splitlines()]
-    return [1e3 * line["step_s"] for line in lines if line["kind"] == "train"][arguments.skip:]
+        lines = train_lines(command, pathlib.Path(folder, "run"), ranks, threads)
+    return [1e3 * line["step_s"] for line in lines][arguments.skip:]
 
 
 def ratios(values, reference):
