@@ -90,11 +90,6 @@ void remove_all_but(const std::string& folder, const std::set<std::string>& name
 }
 
 Saved publish(const std::string& run_dir, const std::string& temporary, const std::vector<StageNote>& notes) {
-  const std::string parent = run_dir + "/checkpoints", name = step_folder(notes[0].of.run.step);
-  if (is_published(parent + "/" + name, notes)) {
-    point_latest(parent, name);
-    return {parent + "/" + name, 0};
-  }
   std::vector<ShardPart> parts;
   std::set<std::string> names;
   for (const StageNote& note : notes) {
@@ -193,16 +188,18 @@ std::optional<Saved> finish_leftover(const std::string& run_dir, const std::stri
   const std::vector<StageNote> all = load_notes(notes);
   const std::string temporary = temporary_of(notes);
   if (all.empty()) return std::nullopt;
-  if (!is_published(run_dir + "/checkpoints/" + step_folder(all[0].of.run.step), all))
+  const std::string parent = run_dir + "/checkpoints", name = step_folder(all[0].of.run.step);
+  const bool published = is_published(parent + "/" + name, all);
+  if (!published)
     for (const StageNote& note : all)
       if (problem.empty() && !is_whole(temporary + "/" + note.part.file.name, note.part.file))
         problem = fmt::format(
-            "step {} was saved on staging disks alone when its run was killed, and is given up: {} on {} is not there "
-            "or "
-            "damaged",
+            "step {} was saved on staging disks alone when its run was killed, and is given up: "
+            "{} on {} is not there or damaged",
             note.of.run.step, note.path, note.host);
   if (!problem.empty()) return std::nullopt;
-  const Saved saved = publish(run_dir, temporary, all);
+  if (published) point_latest(parent, name);
+  const Saved saved = published ? Saved{parent + "/" + name, 0} : publish(run_dir, temporary, all);
   std::error_code ignored;
   fs::remove_all(notes, ignored);
   for (const StageNote& note : all) {
