@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
 
 #include "core/optimizer/lane_share.hpp"
+#include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
 
 namespace sestina {
@@ -62,12 +64,14 @@ class LanedSet : public MatrixSet<Exec> {
       lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
                         setting.refresh, 0, 0});
       lanes_.back().nonfinite = setting.nonfinite;
+      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], jobs_of(setting, lane)};
     }
     if (setting.options.refresh_staleness > 0) start_workers(setting);
   }
 
   // What the pager still moves is memory of the matrices.
   ~LanedSet() override {
+    for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
     workers_.reset();
     if (lanes_.empty() || !lanes_[0].pager) return;
     if (lanes_[0].pager->detach()) return;
@@ -94,6 +98,7 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
   std::vector<StateField> state() override {
+    for (Lane<Space>& lane : lanes_) book_refreshes(lane, std::numeric_limits<std::int64_t>::max());
     std::vector<StateField> fields;
     for (std::size_t i = 0; i < optimizers_.size(); ++i)
       for (StateField& field : optimizers_[i]->state().fields()) {
@@ -163,7 +168,18 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
  private:
+  std::size_t jobs_of(const MatrixSetSetting& setting, std::size_t lane) const {
+    std::size_t jobs = 0;
+    if (find_matrix_kind(setting.options.kind)->refresh_needs == nullptr) return jobs;
+    for (std::size_t i = 0; i < matrices_.size(); ++i)
+      if (lane_of_[i] == static_cast<int>(lane))
+        jobs += refresh_needs(setting.options, matrices_[i].rows(), matrices_[i].cols()).jobs;
+    return jobs;
+  }
+
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
+    book_refreshes(lanes_[lane], t);
+    if (lanes_[lane].copies) lanes_[lane].copies->lead(lanes_[lane].exec);  // they had the passes of a whole update
     for (std::size_t i = begin; i < end; ++i)
       if (lane_of_[i] == static_cast<int>(lane)) {
         const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
@@ -208,8 +224,6 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
   void start_workers(const MatrixSetSetting& setting) {
-    if (!is_host<Space>)
-      fail(ExitCode::bad_deck, "optimizer.refresh.mode: \"async\" needs run.space = \"host\" in this version");
     RefreshNeeds all;
     for (const OwnedMatrix<Space>& matrix : matrices_) {
       const RefreshNeeds needs = refresh_needs(setting.options, matrix.rows(), matrix.cols());
@@ -218,7 +232,11 @@ class LanedSet : public MatrixSet<Exec> {
     }
     worker_count_ = setting.workers.workers;
     workers_ = std::make_unique<RefreshWorkers>(setting.workers, all.scratch, all.jobs, setting.deterministic);
-    for (Lane<Space>& lane : lanes_) lane.workers = workers_.get();
+    for (Lane<Space>& lane : lanes_) {
+      copies_.push_back(std::make_unique<CopyQueue<Space>>(lane.exec));
+      lane.workers = workers_.get();
+      lane.copies = copies_.back().get();
+    }
   }
 
   std::vector<int> lane_of_;
@@ -229,7 +247,8 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<std::vector<const void*>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;
   int worker_count_ = 0;
-  std::unique_ptr<RefreshWorkers> workers_;  // ends first: it works for the optimizers
+  std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each lane
+  std::unique_ptr<RefreshWorkers> workers_;                // ends first: it works for the optimizers
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ class MatrixSet {
   // Update number t of the matrices [begin, end) with factor times each one's peak rate.
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
   virtual std::size_t size() const = 0;         // matrices
-  virtual std::vector<StateField> state() = 0;  // in the order of the items
+  virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
   virtual std::int64_t refresh_failures() const = 0;
   // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there

@@ -71,9 +71,12 @@ void QkClip<Exec, T>::start_step(const Exec& exec) {
 }
 
 template <class Exec, class T>
-std::vector<double>& QkClip<Exec, T>::fetch(const Exec& exec) {
+void QkClip<Exec, T>::send(const Exec& exec) {
   if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, scores_);
-  exec.fence("qk_clip");
+}
+
+template <class Exec, class T>
+std::vector<double>& QkClip<Exec, T>::take() {
   for (std::size_t i = 0; i < largest_.size(); ++i) largest_[i] = static_cast<double>(host_.data()[i]);
   return largest_;
 }

@@ -19,9 +19,11 @@ class QkClip {
   // Where the attention of a layer leaves the largest scores of heads [first, first + count).
   Vector<Acc<T>, Exec> scores(int layer, int first, int count) const;
   void start_step(const Exec&);  // forgets the scores of the last step
-  // The scores of all layers and heads on the host, to be completed by the largest over all ranks. Fences.
-  std::vector<double>& fetch(const Exec&);
-  // After fetch: scales what went beyond; returns the largest score that there was.
+  // Behind the passes of an update: the scores start for the host, where they are after the next wait for the space.
+  void send(const Exec&);
+  // After that wait, of all layers and heads, to be completed by the largest over all ranks.
+  std::vector<double>& take();
+  // After that: scales what went beyond; returns the largest score that there was.
   double apply(const Exec&);
 
  private:
@@ -37,8 +39,8 @@ class QkClip {
   int heads_, groups_;
   std::vector<Head> scaled_;
   Kokkos::View<Acc<T>**, Kokkos::LayoutRight, typename Exec::memory_space> scores_;  // (layers, H)
-  Kokkos::View<Acc<T>**, Kokkos::LayoutRight, HostSide<Exec>> host_;  // on the host the same memory
-  std::vector<double> largest_;  // (layers, H), of all ranks
+  Kokkos::View<Acc<T>**, Kokkos::LayoutRight, HostSide<Exec>> host_;                 // on the host the same memory
+  std::vector<double> largest_;                                                      // (layers, H), of all ranks
 };
 
 }  // namespace sestina

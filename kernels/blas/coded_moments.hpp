@@ -161,7 +161,7 @@ static void by_team(const char* label, const Exec& exec, const CodedMoments<Exec
   Teams teams(exec, static_cast<int>(state.count()), Kokkos::AUTO);
   teams.set_scratch_size(0, Kokkos::PerTeam(2 * Scratch::shmem_size(block)));
   Kokkos::parallel_for(
-      label, teams, KOKKOS_LAMBDA(const Member& team) {
+      label, with_functor(teams), KOKKOS_LAMBDA(const Member& team) {
         const auto b = static_cast<std::size_t>(team.league_rank());
         const MomentBlock here(block, b, cols, in_row);
         std::uint8_t *m_code = state.m.data() + here.at, *v_code = state.v.data() + here.at;

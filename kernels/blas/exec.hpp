@@ -29,6 +29,13 @@ template <class T, class Exec>
 using Vector =
     Kokkos::View<T*, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
+// A policy whose functor goes with the launch up to the 4 kB that fit there. Kokkos sends one of more than 512 bytes
+// through a buffer otherwise, and the host waits until the last such functor has arrived.
+template <class Policy>
+auto with_functor(const Policy& policy) {
+  return Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+}
+
 // The type in which a stored type T is summed, and in which gradients, norm weights and master weights are kept.
 template <class T>
 struct AccumulatorOf {

@@ -1,5 +1,7 @@
 // Numbers that kernels leave for the host, which fetches them together: one copy to pinned memory, one wait.
 #pragma once
+#include <limits>
+
 #include "kernels/blas/exec.hpp"
 
 namespace sestina {
@@ -27,7 +29,19 @@ class HostValues {
     if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, values_);
     exec.fence(name);
   }
-  double operator[](std::size_t i) const { return host_(i); }  // as of the last fetch
+  // Of number i alone, without a wait; until it is there, arrived(i) is false. Kernels write no NaN there.
+  void send(const Exec& exec, std::size_t i) {
+    if constexpr (!is_host<Exec>) {
+      host_(i) = std::numeric_limits<double>::quiet_NaN();
+      const Kokkos::View<double*, Kokkos::LayoutRight, HostSide<Exec>, Kokkos::MemoryUnmanaged> to(&host_(i), 1);
+      Kokkos::deep_copy(exec, to, at(i));
+    }
+  }
+  bool arrived(std::size_t i) const {
+    const double value = *static_cast<const volatile double*>(&host_(i));
+    return value == value;
+  }
+  double operator[](std::size_t i) const { return host_(i); }  // as of the last fetch, or of a send that has arrived
 
  private:
   Kokkos::View<double*, Kokkos::LayoutRight, typename Exec::memory_space> values_;

@@ -99,7 +99,8 @@ static void for_rows(const char* label, const Exec& exec, std::int64_t n, const 
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n),
                          RowBody<Body>{body});
   } else {
-    Kokkos::parallel_for(label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(n), 128), TeamBody<Body>{body});
+    const Kokkos::TeamPolicy<Exec> teams(exec, static_cast<int>(n), 128);
+    Kokkos::parallel_for(label, with_functor(teams), TeamBody<Body>{body});
   }
 }
 

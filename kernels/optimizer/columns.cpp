@@ -43,11 +43,13 @@ void order_falling(const Exec& exec, Vector<const double, Exec> keys, Vector<std
   const Kokkos::RangePolicy<Exec> all(exec, 0, n);
   Kokkos::parallel_for(
       "order_falling", all, KOKKOS_LAMBDA(std::size_t j) {
-        const double* values = keys.data();
-        const double key = values[j];
+        const auto value = [keys](std::size_t k) {
+          return keys(k) == keys(k) ? keys(k) : -Kokkos::Experimental::infinity_v<double>;
+        };
+        const double key = value(j);
         std::int32_t rank = 0;
-        for (std::size_t k = 0; k < j; ++k) rank += values[k] >= key;
-        for (std::size_t k = j + 1; k < n; ++k) rank += values[k] > key;
+        for (std::size_t k = 0; k < j; ++k) rank += value(k) >= key;
+        for (std::size_t k = j + 1; k < n; ++k) rank += value(k) > key;
         order(rank) = static_cast<std::int32_t>(j);
       });
 }

@@ -8,7 +8,8 @@ namespace sestina {
 template <class Exec, class T>
 void column_dots(const Exec&, Matrix<const T, Exec> a, Matrix<const T, Exec> b, Vector<double, Exec> dots);
 
-// order(j): the index of the j-th largest key; equal keys keep their order. Keys must not be NaN.
+// order(j): the index of the j-th largest key; equal keys keep their order. A NaN counts as
+// -infinity, so that what is computed in vain stays within its memory.
 template <class Exec>
 void order_falling(const Exec&, Vector<const double, Exec> keys, Vector<std::int32_t, Exec> order);
 

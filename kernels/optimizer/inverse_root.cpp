@@ -31,6 +31,13 @@ struct Work {
   double squares(Matrix<const T, Exec> x) {
     return sum_of_squares<Exec, T>(tools.exec, Vector<const T, Exec>(x.data(), x.size()), tools.workspace);
   }
+  bool by_space() const { return tools.squares_of_root.extent(0) > 0; }
+  bool is_finite(Matrix<const T, Exec> root) {
+    if (!by_space()) return std::isfinite(squares(root));
+    const Vector<const T, Exec> all(root.data(), root.size());
+    sum_of_squares_to<Exec, T>(tools.exec, all, tools.workspace, tools.squares_of_root);
+    return true;
+  }
   double squares(Vector<const double, Exec> x) { return sum_of_squares<Exec, double>(tools.exec, x, tools.workspace); }
 };
 
@@ -74,7 +81,7 @@ bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec
         for (std::size_t j = begin; j < end; ++j) scaled(i, j) = basis(i, j) * static_cast<T>(values(j));
       });
   w.multiply_by_itself(scaled, root);
-  return std::isfinite(w.squares(root));
+  return w.is_finite(root);
 }
 
 // The matrix whose eigenvalues half_roots() shifts.
@@ -105,6 +112,54 @@ bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const
   return assemble<Exec, T>(w, basis, values, root);
 }
 
+namespace {
+
+// Whether Q^T B Q, whose diagonal is `quotients`, is diagonal within the tolerance, as 1 or 0 in `met`, where a 1
+// stays: Q is orthogonal, so that the norm of Q^T B Q is that of B Q.
+template <class Exec, class T>
+void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<const double, Exec> quotients,
+                      Vector<double, Exec> met) {
+  const auto frame = w.tools.workspace.frame();
+  const Vector<double, Exec> whole = w.tools.workspace.template take<double>(1);
+  const Vector<double, Exec> diagonal = w.tools.workspace.template take<double>(1);
+  sum_of_squares_to<Exec, T>(w.tools.exec, {product.data(), product.size()}, w.tools.workspace, whole);
+  sum_of_squares_to<Exec, double>(w.tools.exec, quotients, w.tools.workspace, diagonal);
+  const double most = w.rule.tolerance * w.rule.tolerance;
+  const Kokkos::RangePolicy<Exec> one(w.tools.exec, 0, 1);
+  Kokkos::parallel_for(
+      "met", one, KOKKOS_LAMBDA(std::size_t) {
+        if (whole(0) - diagonal(0) <= most * whole(0)) met(0) = 1;
+      });
+}
+
+// The iterations of inverse_root_qr() with all decisions in the space: each is made, and from where the tolerance is
+// met on the basis stays.
+template <class Exec, class T>
+bool iterate_by_space(Work<Exec, T>& w, Matrix<const T, Exec> b, Matrix<T, Exec> product, Matrix<T, Exec> basis,
+                      Vector<double, Exec> quotients, Vector<std::int32_t, Exec> order, int iterations) {
+  const auto frame = w.tools.workspace.frame();
+  const Exec& exec = w.tools.exec;
+  const Matrix<T, Exec> next = w.square();
+  const Vector<double, Exec> met = w.tools.workspace.template take<double>(1);
+  set_zero<Exec, double>(exec, met);
+  for (int done = 0;; ++done) {
+    w.multiply(b, basis, product);
+    column_dots<Exec, T>(exec, basis, product, quotients);
+    if (done == iterations) return true;
+    look_whether_met<Exec, T>(w, product, quotients, met);
+    order_falling<Exec>(exec, quotients, order);
+    permute_columns<Exec, T>(exec, product, order, next);
+    if (!w.tools.solver.template qr<T>(next, next, w.tools.workspace)) return false;
+    for_elements(
+        "next_basis", exec, w.d, w.d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+          if (met(0) != 0) return;
+          for (std::size_t j = begin; j < end; ++j) basis(i, j) = next(i, j);
+        });
+  }
+}
+
+}  // namespace
+
 template <class Exec, class T>
 bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                      Matrix<T, Exec> root) {
@@ -115,6 +170,9 @@ bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T
   const Vector<std::int32_t, Exec> order = tools.workspace.template take<std::int32_t>(w.d);
   const Matrix<T, Exec> b = regularised(w, factor), product = w.square();
   const int iterations = rule.max_iterations > 0 ? rule.max_iterations : most_iterations;
+  if (w.by_space())
+    return iterate_by_space<Exec, T>(w, b, product, basis, quotients, order, iterations) &&
+           assemble<Exec, T>(w, basis, quotients, root);
   for (int done = 0;; ++done) {
     w.multiply(b, basis, product);
     column_dots<Exec, T>(tools.exec, basis, product, quotients);
@@ -236,7 +294,9 @@ std::size_t inverse_root_bytes(std::size_t d) {
       W::template bytes<T>(d) + W::template bytes<double>(d) + W::template bytes<std::int32_t>(d);
   const std::size_t solver =
       std::max(Solver<Exec>::template eigh_bytes<T>(d), Solver<Exec>::template qr_bytes<T>(d, d, d));
-  return std::max(2 * square + vectors + std::max(solver, square), 6 * square) + reduce_workspace_bytes<Exec>(d * d);
+  const std::size_t by_space = square + 3 * W::template bytes<double>(1);  // iterate_by_space
+  return std::max(2 * square + vectors + std::max(solver + by_space, square), 6 * square) +
+         reduce_workspace_bytes<Exec>(d * d);
 }
 
 #define SESTINA_ROOT_TYPE(Exec, T)                                                                                   \

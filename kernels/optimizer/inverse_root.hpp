@@ -1,5 +1,6 @@
 // B^-p of a symmetric positive semi-definite matrix, three ways. B = scale K + eps I (regularised as RootRule says);
-// every function returns false when it found no finite root. T is float or double. Matrices without padding. All fence.
+// every function returns false when it found no finite root. T is float or double. Matrices without padding. All fence,
+// unless told not to (RootTools).
 #pragma once
 #include "kernels/blas/gemm.hpp"
 #include "kernels/optimizer/eigen.hpp"
@@ -24,6 +25,9 @@ struct RootTools {
   Gemm<Exec>& gemm;
   Solver<Exec>& solver;
   Workspace<Exec>& workspace;
+  // (1) in the space: nothing waits, inverse_root_newton aside, and true is returned; the sum of squares of the root is
+  // left there for whoever judges, and failures of the solver where it reports them. (0): each decides by itself.
+  Vector<double, Exec> squares_of_root = {};
 };
 
 // By eigen-decomposition. basis (d, d) out: eigenvectors, eigenvalues falling.

@@ -31,9 +31,10 @@ Vector<T, Space> flat(Matrix<T, Space> x) {
   return {x.data(), x.size()};
 }
 
-// direction (n) float or bf16, master (n), weight (n) or empty: the rounded master weight.
+// direction (n) float or bf16, master (n), weight (n) or empty: the rounded master weight. factor (1), or (0): a number
+// that only the space knows, which the movement is multiplied by too.
 template <class Space, class TU>
 void move_weight(const Space&, const WeightMove&, Vector<const TU, Space> direction, Vector<float, Space> master,
-                 Vector<bf16, Space> weight);
+                 Vector<bf16, Space> weight, Vector<const double, Space> factor = {});
 
 }  // namespace sestina

@@ -65,6 +65,7 @@ const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& los
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
   settle();
+  if (QkClip<Exec, T>* clip = stage_.qk_clip()) clip->send(exec_);
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
@@ -138,8 +139,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
     sharded_->step(exec_, factor, gradient_scale);
   }
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
-    settle();
-    std::vector<double>& scores = clip->fetch(exec_);
+    std::vector<double>& scores = clip->take();
     groups_.all->all_reduce(scores.data(), scores.size(), Reduction::max);
     clip->apply(exec_);
   }

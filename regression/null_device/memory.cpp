@@ -116,7 +116,7 @@ Order order_of(const Stream& stream) {
   return order;
 }
 
-// A message reads and writes what kernels make and read, in a stream of its own.
+// A message reads and writes what kernels make and read, and a copy to the host reads it, in a stream of its own.
 void require_order(cudaStream_t stream, const char* call) {
   Order order = order_of(stream_of(stream));
   join(order, dev().waited);
@@ -218,6 +218,7 @@ cudaError_t copy(void* to, std::size_t to_stride, const void* from, std::size_t 
   if (!async) drain_all();
   const bool out = async && rows == 1 && a == "device" && b == "pinned",
              in = async && rows == 1 && a == "pinned" && b == "device";
+  if (out) require_order(stream, call);
   if (out || in) {
     Pending entry{out ? target : source, out, std::vector<char>(source, source + bytes), label};
     if (in) std::memcpy(target, source, bytes);

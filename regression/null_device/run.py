@@ -27,12 +27,15 @@ GROUPS = {
     "bases": ["tiny_soap", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
+    "workers": ["tiny_soap_async"],
     "forms": ["tiny_poet_x", "tiny_lora"],
     "pipelines": ["tiny_pipeline"],
 }
 MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompute=true", "train.micro_batch=2"]]
 OPTIONS = {  # beside the modes, once each
-    "tiny_shampoo": [["optimizer.packed=true"]],
+    "tiny_shampoo": [["optimizer.packed=true"], ["optimizer.root=eigh"], ["optimizer.root=newton"]],
+    "tiny_soap_async": [["optimizer.refresh.visibility=eager"], ["optimizer.kind=shampoo"], ["optimizer.kind=galore"],
+                        ["optimizer.kind=kl-soap", "optimizer.refresh.staleness=1"]],
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
     "tiny_basis_rotation": [["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
@@ -107,7 +110,7 @@ def ranks(device, n):
 
 def resume(device):
     run = device.work / "resumed"
-    for deck in ("tiny_llama", "tiny_soap"):
+    for deck in ("tiny_llama", "tiny_soap", "tiny_soap_async"):
         device.train(deck, "run.steps=4", run=run / deck)
         device.train(deck, "run.steps=8", "-r", "auto", run=run / deck)
 

@@ -116,7 +116,8 @@ B3_CLAIMS = tuple(
     chain(f"loss added by stash = {stash}: basis rotation < AdamW",
           gaps((f"br-2nd-bi_{stash}_d4", "br-2nd-bi_d4"), (f"adamw_{stash}_d4", "adamw_d4")), "loss")
     for stash in ("recompute", "saved"))
-B4_CLAIMS = (chain("stage-aware < uniform < reversed in final loss", gaps(*((name, None) for name in b4)), "loss"),)
+B4_CLAIMS = (chain("stage-aware < uniform < reversed in final loss",
+                   gaps(*((f"br-2nd-bi_budget-{budget}_d4", None) for budget in ("stage-aware", "uniform", "reversed"))), "loss"),)
 B5_CLAIMS = (
     chain("plain AdamW: the loss of 4 blocks in 4 stages < that of 12 in 12 (deeper is worse)",
           gaps(("adamw_K4_d2", None), ("adamw_K12_d2", None)), "loss"),

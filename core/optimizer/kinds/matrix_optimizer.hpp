@@ -12,10 +12,9 @@
 #include "core/deck/kinds.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/kinds/matrix_state.hpp"
+#include "core/optimizer/kinds/refresh_verdict.hpp"
 #include "core/optimizer/kinds/routing.hpp"
 #include "kernels/blas/gemm.hpp"
-#include "kernels/blas/host_values.hpp"
-#include "kernels/blas/stopwatch.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/optimizer/eigen.hpp"
 
@@ -44,18 +43,9 @@ struct RefreshPolicy {
   std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in place of `every`; empty: none
 };
 
-// On a device a refresh is queued whole; what it is judged by comes to the host at its end, in one wait.
-template <class Space>
-struct RefreshChecks {
-  explicit RefreshChecks(const Space& exec) : watch(exec) {
-    if constexpr (!is_host<Space>) values = HostValues<Space>("sestina::refresh_checks", count);
-  }
-  enum { factor, failures, product, basis, eigenvalues, count };  // places: sums of squares; failures of the solver
-  HostValues<Space> values;
-  Stopwatch<Space> watch;
-};
-
 class RefreshWorkers;  // refresh/refresh_workers.hpp
+template <class Space>
+class CopyQueue;  // refresh/copy_queue.hpp
 
 // What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
 // for.
@@ -65,13 +55,15 @@ struct Lane {
   Gemm<Space> gemm;
   Workspace<Space> workspace;
   RefreshPolicy refresh_policy = {};
-  double refresh_seconds = 0;         // spent in refreshes since it was last read
-  std::int64_t refresh_failures = 0;  // factors that kept their last good result, since the start
-  Solver<Space> solver{exec};         // decompositions
-  RefreshChecks<Space> checks{exec};  // of refreshes on a device
-  RefreshWorkers* workers = nullptr;  // that asynchronous refreshes go to; null: they are put off instead
-  std::shared_ptr<Pager> pager = {};  // of preconditioners; null: they are always in memory
-  double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
+  double refresh_seconds = 0;          // spent in refreshes since it was last read
+  std::int64_t refresh_failures = 0;   // factors that kept their last good result, since the start
+  Solver<Space> solver{exec};          // decompositions
+  RefreshChecks<Space> checks{exec};   // of the refresh under way
+  QueuedRefreshes<Space> queued = {};  // that a device judges by itself
+  RefreshWorkers* workers = nullptr;   // that asynchronous refreshes go to; null: they are put off instead
+  CopyQueue<Space>* copies = nullptr;  // to host memory, for them; null: there are no workers
+  std::shared_ptr<Pager> pager = {};   // of preconditioners; null: they are always in memory
+  double* nonfinite = nullptr;         // raised by updates, see kernels/optimizer/finite_flag.hpp
 };
 
 struct UpdateNumbers {

@@ -9,7 +9,7 @@
 #include "core/deck/kinds.hpp"
 #include "core/layout/pager.hpp"
 #include "core/layout/state_field.hpp"
-#include "kernels/blas/exec.hpp"
+#include "kernels/blas/host_values.hpp"
 
 namespace sestina {
 
@@ -31,7 +31,7 @@ class MatrixState {
   std::shared_ptr<const void> storage() const;
   const std::string& path() const { return path_; }
 
-  // Host memory for a result that is no state, in pages of its own where field `like` is.
+  // Host memory for a result that is no state, in pages of its own where field `like` is, pinned beside a device.
   float* room(const std::string& name, std::string_view like, std::size_t elements);
   struct Paged {
     std::string name;
@@ -54,7 +54,7 @@ class MatrixState {
   Kokkos::View<std::uint8_t*, typename Space::memory_space> codes_;
   std::vector<std::int64_t> counters_;
   std::vector<Paged> paged_;
-  std::vector<Kokkos::View<float*, Kokkos::HostSpace>> rooms_;  // where nothing is paged
+  std::vector<Kokkos::View<float*, HostSide<Space>>> rooms_;  // where nothing is paged
   Pager* pager_ = nullptr;
 };
 

@@ -9,6 +9,19 @@
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
+namespace {
+
+// What brings n numbers with this sum of squares to a root mean square of 1; 1 where they are zero.
+template <class Space>
+void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> squares) {
+  const Kokkos::RangePolicy<Space> one(exec, 0, 1);
+  Kokkos::parallel_for(
+      "unit_size", one, KOKKOS_LAMBDA(std::size_t) {
+        squares(0) = squares(0) > 0 ? Kokkos::sqrt(static_cast<double>(n) / squares(0)) : 1.0;
+      });
+}
+
+}  // namespace
 
 template <class Space>
 RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options, const RotatedAdamRule& rule,
@@ -119,12 +132,14 @@ void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& n
     const auto t = static_cast<double>(updates_);
     move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));
   }
+  Vector<double, Space> factor;
   if (rule_.normalize) {
-    const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace);
-    if (squares > 0) move.scale *= std::sqrt(static_cast<double>(update.size()) / squares);
+    factor = lane.workspace.template take<double>(1);
+    sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace, factor);
+    to_unit_size<Space>(lane.exec, update.size(), factor);
   }
   move_weight<Space, float>(lane.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
-                            flat<bf16, Space>(matrix.weight));
+                            flat<bf16, Space>(matrix.weight), factor);
 }
 
 template <class Space>
@@ -132,8 +147,9 @@ std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, cons
                                               std::size_t rows, std::size_t cols) {
   const Sides sides = sides_with_bases(fields_of(options, rows, cols));
   const std::size_t size = rows * cols, buffers = sides.left || sides.right ? 3 : 1;
-  const std::size_t update = buffers * Workspace<Space>::template bytes<float>(size) +
-                             (rule.normalize ? reduce_workspace_bytes<Space>(size) : 0);
+  const std::size_t update =
+      buffers * Workspace<Space>::template bytes<float>(size) +
+      (rule.normalize ? reduce_workspace_bytes<Space>(size) + Workspace<Space>::template bytes<double>(1) : 0);
   const std::size_t refresh = rule.from_momentum ? refresh_from_momentum_bytes<Space>(sides, rule, rows, cols)
                                                  : refresh_bytes<Space>(sides, rule.refresh, rows, cols);
   return std::max({update, refresh, first_bases_bytes<Space>(sides, rows, cols)});

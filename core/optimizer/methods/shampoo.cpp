@@ -66,13 +66,27 @@ void filter(const Space& exec, const FilterRule& r, const FilterData<Space>& x) 
       });
 }
 
-// y = factor x.
+// y = factor(0) x, or x where factor is (0).
 template <class Space>
-void scale_block(const Space& exec, float factor, Matrix<const float, Space> x, Matrix<float, Space> y) {
+void scale_block(const Space& exec, Vector<const double, Space> factor, Matrix<const float, Space> x,
+                 Matrix<float, Space> y) {
+  const bool scaled = factor.extent(0) != 0;
   for_elements(
       "scale_block", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
-        for (std::size_t j = begin; j < end; ++j) y(i, j) = factor * x(i, j);
+        const float by = scaled ? static_cast<float>(factor(0)) : 1.0f;
+        for (std::size_t j = begin; j < end; ++j) y(i, j) = by * x(i, j);
       });
+}
+
+// squares (2), sums of squares of the graft and of the direction: the first becomes what gives the direction the size
+// of the graft.
+template <class Space>
+void graft_factor(const Space& exec, Vector<double, Space> squares) {
+  constexpr double tiny = 1e-16;  // of the published rule
+  const Kokkos::RangePolicy<Space> one(exec, 0, 1);
+  Kokkos::parallel_for(
+      "graft_factor", one,
+      KOKKOS_LAMBDA(std::size_t) { squares(0) = Kokkos::sqrt(squares(0)) / (Kokkos::sqrt(squares(1)) + tiny); });
 }
 
 enum class Graft { none, sgd, adagrad, rmsprop, adam };
@@ -170,18 +184,17 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks
     if (!single) direction = lane.workspace.template take<float>(layout_.rows, layout_.cols);
-    WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first, lane.nonfinite};
+    const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first, lane.nonfinite};
     const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
     const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
     for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
       const auto block_frame = lane.workspace.frame();
       const Direction part = block_direction(lane, i, t, numbers.gradient_scale, matrix.gradient);
       if (single) {
-        move.scale = part.scale;
         const Vector<const float, Space> flat(part.values.data(), part.values.size());
-        move_weight<Space, float>(lane.exec, move, flat, master, weight);
+        move_weight<Space, float>(lane.exec, move, flat, master, weight, part.factor);
       } else {
-        scale_block<Space>(lane.exec, static_cast<float>(part.scale), part.values, cut(direction, layout_.blocks[i]));
+        scale_block<Space>(lane.exec, part.factor, part.values, cut(direction, layout_.blocks[i]));
       }
     }
     if (single) return;
@@ -194,8 +207,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
 
  private:
   struct Direction {
-    Matrix<float, Space> values;  // (bm, bn) without padding
-    double scale = 1;
+    Matrix<float, Space> values;              // (bm, bn) without padding
+    Vector<const double, Space> factor = {};  // (1) in the space: they are to be multiplied by it
   };
 
   std::vector<ShampooSide<Space>> make_sides() {
@@ -213,6 +226,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
       sides.push_back({.name = s.name,
                        .snapshot = s.snapshot,
                        .failures = s.failures,
+                       .results = s.refreshes,
                        .room = {.basis = s.basis.size(), .root = s.root.size()}});
     return sides;
   }
@@ -256,9 +270,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (packed) pack_symmetric<Space>(lane.exec, factor, s.packed);
     const bool due = t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy));
     const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
-    const Refreshed result =
-        port_.at(lane, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
-    if (result == Refreshed::done) ++*s.refreshes;
+    port_.at(lane, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
   }
 
   // The job of update t.
@@ -294,21 +306,24 @@ class Shampoo final : public MatrixOptimizer<Space> {
     filter<Space>(lane.exec, f, data);
 
     const Matrix<float, Space> graft = f.second_moment ? other : filtered;
-    if (t < rule_.start) return {graft, 1};  // without a graft the roots are still the identity
-    const double size = rule_.graft == Graft::none ? 0 : norm(lane, graft);
+    if (t < rule_.start) return {graft};  // without a graft the roots are still the identity
+    const bool grafts = rule_.graft != Graft::none;
+    const Vector<double, Space> squares = lane.workspace.template take<double>(2);
+    const auto squares_of = [&](Matrix<const float, Space> x, std::size_t place) {
+      sum_of_squares_to<Space, float>(lane.exec, Vector<const float, Space>(x.data(), x.size()), lane.workspace,
+                                      Vector<double, Space>(squares.data() + place, 1));
+    };
+    if (grafts) squares_of(graft, 0);
     lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root, filtered, 0, other);
     Matrix<float, Space> direction = other;
     if (!layout_.is_vector) {
       lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root, 0, filtered);
       direction = filtered;
     }
-    constexpr double tiny = 1e-16;  // of the published rule
-    return {direction, rule_.graft == Graft::none ? 1 : size / (norm(lane, direction) + tiny)};
-  }
-
-  double norm(Lane<Space>& lane, Matrix<const float, Space> x) {
-    return std::sqrt(
-        sum_of_squares<Space, float>(lane.exec, Vector<const float, Space>(x.data(), x.size()), lane.workspace));
+    if (!grafts) return {direction};
+    squares_of(direction, 1);
+    graft_factor<Space>(lane.exec, squares);
+    return {direction, Vector<const double, Space>(squares.data(), 1)};
   }
 
   ShampooRule rule_;
@@ -354,8 +369,8 @@ std::size_t scratch_shampoo(const MatrixOptions& options, std::size_t rows, std:
     refreshing = std::max(refreshing, W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.root, d));
   };
   for (const ShampooBlock& b : layout.blocks) {
-    block =
-        std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + reduce_workspace_bytes<Space>(b.rows * b.cols));
+    block = std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + W::template bytes<double>(2) +
+                                reduce_workspace_bytes<Space>(b.rows * b.cols));
     side(b.rows);
     if (!layout.is_vector) side(b.cols);
   }

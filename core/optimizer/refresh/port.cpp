@@ -1,7 +1,9 @@
 #include "core/optimizer/refresh/port.hpp"
 
 #include <algorithm>
+#include <chrono>
 
+#include "core/optimizer/refresh/copy_queue.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -19,15 +21,30 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     s.computed_from = asynchronous ? &state.counter("computed_from") + i : &own_counters_[2 * i + 1];
     if (asynchronous) {
       s.snapshot = state.matrix(s.side.snapshot);
-      if constexpr (is_host<Space>) {
-        float* const basis = state.room("sestina::new_basis of " + s.side.name, s.side.snapshot, s.side.room.basis);
-        float* const root = state.room("sestina::new_root of " + s.side.name, s.side.snapshot, s.side.room.root);
-        s.task = std::make_shared<RefreshTask>(s.side.room, basis, root, state.storage());
-        s.task->name = s.side.name;
-      }
+      make_task(state, s);
     }
     sides_.push_back(std::move(s));
   }
+}
+
+template <class Space>
+void RefreshPort<Space>::make_task(MatrixState<Space>& state, SideState& s) {
+  const RefreshTask::Room& room = s.side.room;
+  RefreshTask::Memory memory;
+  memory.basis = state.room("sestina::new_basis of " + s.side.name, s.side.snapshot, room.basis);
+  memory.root = state.room("sestina::new_root of " + s.side.name, s.side.snapshot, room.root);
+  s.on_host = std::make_shared<OnHost>();
+  OnHost& here = *s.on_host;
+  here.state = state.storage();
+  here.order = {"sestina::new_order", room.order};
+  memory.order = here.order.data();
+  s.task = std::make_shared<RefreshTask>(room, memory, s.on_host);
+  s.task->name = s.side.name;
+  if constexpr (is_host<Space>) return;
+  here.factor = {"sestina::snapshot on the host", s.snapshot.size()};
+  here.basis = {"sestina::basis on the host", room.basis};
+  here.arrived = {"sestina::snapshot_arrived", 1};
+  s.task->set_arrival([&here] { return here.arrived.arrived(0); });
 }
 
 template <class Space>
@@ -54,10 +71,13 @@ RefreshAges RefreshPort<Space>::ages() const {
 
 template <class Space>
 Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
-  SideState& s = sides_[side];
-  const Refreshed result = compute_refresh(lane, job);
-  judge_refresh(lane, job, result, s.side.failures);
-  if (result == Refreshed::done) *s.computed_from = 1 + t;
+  const SideCounts counts = sides_[side].counts();
+  Refreshed result = Refreshed::done;
+  if (!queue_refresh(lane, job, counts)) {
+    result = compute_refresh(lane, job);
+    judge_refresh(lane, job, result, counts.failures);
+  }
+  if (result == Refreshed::done) counts.book(t);
   return result;
 }
 
@@ -74,62 +94,85 @@ void RefreshPort<Space>::send(Lane<Space>& lane, std::size_t side, std::int64_t 
 // Without workers the job is put off: it runs on the lane when its result is to be seen.
 template <class Space>
 void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
+  if (lane.workers == nullptr) return;
+  RefreshJob<Space> snapshot = job;
+  snapshot.factor = s.snapshot;
   if constexpr (is_host<Space>) {
-    if (lane.workers == nullptr) return;
-    RefreshJob<Space> snapshot = job;
-    snapshot.factor = s.snapshot;
-    s.task->prepare(snapshot);
-    s.task->set_pager(lane.pager);
-    s.task->deadline = *s.dispatched + staleness_;
-    s.task->cost = static_cast<double>(s.snapshot.size()) *
-                   static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
-    lane.workers->submit(s.task);
+    s.task->prepare(snapshot, snapshot.factor.data(), snapshot.basis.data());
+  } else {
+    copy_to_host(lane, s, snapshot);
+    s.task->prepare(snapshot, s.on_host->factor.data(), s.on_host->basis.data());
   }
+  s.task->set_pager(lane.pager);
+  s.task->deadline = *s.dispatched + staleness_;
+  s.task->cost = static_cast<double>(s.snapshot.size()) *
+                 static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
+  lane.workers->submit(s.task);
+}
+
+// Behind what the device has so far, beside what it gets next. The worker that takes the job waits for it.
+template <class Space>
+void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
+  OnHost& here = *s.on_host;
+  const Space& queue = lane.copies->space();
+  lane.copies->follow(lane.exec);
+  Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(job.factor));
+  if (job.basis.size() > 0)
+    Kokkos::deep_copy(queue, here.basis, Vector<const float, Space>(flat<float, Space>(job.basis)));
+  here.arrived.send(queue, 0);
 }
 
 template <class Space>
 Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
   SideState& s = sides_[side];
   const std::int64_t from = *s.dispatched;
-  bool ready = false;
-  if constexpr (is_host<Space>) {
-    if (lane.workers != nullptr && s.task->idle()) submit(lane, s, job);  // the run was resumed
-    ready = s.task->done();
-  }
+  if (lane.workers != nullptr && s.task->idle()) submit(lane, s, job);  // the run was resumed
+  const bool ready = s.task->done();
   if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
   job.factor = s.snapshot;
   const Refreshed result = take(lane, s, job);
   *s.dispatched = 0;
   const Pin looked_at(result == Refreshed::kept ? lane.pager.get() : nullptr, s.snapshot.data());
   judge_refresh(lane, job, result, s.side.failures);
-  if (result == Refreshed::done) *s.computed_from = 1 + from;
+  if (result == Refreshed::done) s.counts().book(from);
   return result;
 }
 
 template <class Space>
 Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
-  if constexpr (is_host<Space>) {
-    if (lane.workers != nullptr) {
-      lane.checks.watch.start();
-      lane.workers->wait(*s.task);
-      s.task->collect();
-      if (s.task->outcome() == Refreshed::done) {
-        const RefreshJob<Serial>& from = s.task->job();
-        const Pin basis(lane.pager.get(), from.new_basis.data()), root(lane.pager.get(), from.root.data());
-        const auto publish = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
-          if (y.size() > 0) convert<Space, float, float>(lane.exec, flat<const float, Space>(x), flat<float, Space>(y));
-        };
-        publish(from.new_basis, job.basis);
-        publish(from.root, job.root);
-        std::copy_n(from.order.data(), from.order.extent(0), job.order.data());
-      }
-      lane.checks.watch.stop();
-      lane.refresh_seconds += lane.checks.watch.seconds();
-      return s.task->outcome();
-    }
+  if (lane.workers == nullptr) {
+    const Pin pin(lane.pager.get(), s.snapshot.data());
+    return compute_refresh(lane, job);
   }
-  const Pin pin(lane.pager.get(), s.snapshot.data());
-  return compute_refresh(lane, job);
+  const auto start = std::chrono::steady_clock::now();
+  if (!is_host<Space> && !s.on_host->arrived.arrived(0)) lane.copies->space().fence("refresh");
+  lane.workers->wait(*s.task);
+  s.task->collect();
+  lane.refresh_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (s.task->outcome() == Refreshed::done) publish(lane, s.task->job(), job);
+  return s.task->outcome();
+}
+
+template <class Space>
+void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
+  const Pin basis(lane.pager.get(), from.new_basis.data()), root(lane.pager.get(), from.root.data());
+  if constexpr (is_host<Space>) {
+    const auto copy = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
+      if (y.size() > 0) convert<Space, float, float>(lane.exec, flat<const float, Space>(x), flat<float, Space>(y));
+    };
+    copy(from.new_basis, to.basis);
+    copy(from.root, to.root);
+    std::copy_n(from.order.data(), from.order.extent(0), to.order.data());
+  } else {  // the worker's next job waits for a copy behind these
+    const auto upload = [&](const auto* x, const auto& y) {
+      using T = std::decay_t<decltype(*x)>;
+      if (y.size() > 0)
+        Kokkos::deep_copy(lane.exec, Vector<T, Space>(y.data(), y.size()), Vector<const T, Serial>(x, y.size()));
+    };
+    upload(from.new_basis.data(), to.basis);
+    upload(from.root.data(), to.root);
+    upload(from.order.data(), to.order);
+  }
 }
 
 #define SESTINA_REFRESH_PORT(Space) template class RefreshPort<Space>;

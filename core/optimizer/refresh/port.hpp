@@ -20,6 +20,7 @@ struct RefreshSide {
   std::string name;                  // for messages: "/optimizer/<HF name>/factor_left"
   std::string snapshot = {};         // the field of a snapshot (sides.hpp: add_jobs)
   std::int64_t* failures = nullptr;  // in a row; null: not counted
+  std::int64_t* results = nullptr;   // so far; null: not counted
   RefreshTask::Room room = {};       // of its results
 };
 
@@ -33,7 +34,8 @@ class RefreshPort {
   bool in_flight() const;
 
   // The refresh point of update t for one side. job_at(t): the job as inline refresh would run it at update t, its
-  // outputs being those in use; its factor is read only where `due`. done: new ones are in place.
+  // outputs being those in use; its factor is read only where `due`. done: new ones are in place, or, queued on a
+  // device, will be if they are good.
   template <class JobAt>
   Refreshed at(Lane<Space>& lane, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
     updates_ = t;
@@ -52,19 +54,31 @@ class RefreshPort {
   RefreshAges ages() const;
 
  private:
+  // What a worker reads and writes in host memory: beside a device copies of the snapshot and of the basis in use.
+  struct OnHost {
+    std::shared_ptr<const void> state;  // whose memory results lie in, and on a host all that is read
+    Kokkos::View<std::int32_t*, HostSide<Space>> order;
+    Kokkos::View<float*, HostSide<Space>> factor, basis;
+    HostValues<Space> arrived;  // of a device (1): behind the copies
+  };
   struct SideState {
     RefreshSide side;
     std::int64_t* dispatched = nullptr;     // update of the snapshot in flight, 0: none
     std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from, 0: none
     Matrix<float, Space> snapshot = {};
-    std::shared_ptr<RefreshTask> task = {};  // on the host
+    std::shared_ptr<RefreshTask> task = {};
+    std::shared_ptr<OnHost> on_host = {};
+    SideCounts counts() const { return {side.failures, computed_from, side.results}; }
   };
 
+  void make_task(MatrixState<Space>&, SideState&);
   Refreshed run(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
   void send(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
   // Takes the result in flight, if it is to be seen at update t.
   Refreshed settle(Lane<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
   void submit(Lane<Space>&, SideState&, const RefreshJob<Space>&);
+  void copy_to_host(Lane<Space>&, SideState&, const RefreshJob<Space>&);
+  void publish(Lane<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);
   Refreshed take(Lane<Space>&, SideState&, const RefreshJob<Space>&);
 
   std::int64_t staleness_ = 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/matrix_copy.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/columns.hpp"
@@ -13,19 +14,17 @@
 namespace sestina {
 namespace {
 
-// True where a job is queued and judged at its end. Inverse roots decide on their way, and wait.
-template <class Space>
-constexpr bool is_queued(RefreshMethod method) {
-  return !is_host<Space> && (method == RefreshMethod::eigen_basis || method == RefreshMethod::power_qr);
-}
-
-// What a job works with in numbers of type T: its inputs in that type, and scratch.
+// What a job works with in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host
+// looks at nothing: what is noted makes the verdict, and the verdict decides on what is published.
 template <class Space, class T>
 struct Attempt {
   Lane<Space>& lane;
   Workspace<Space>& workspace;
   const RefreshJob<Space>& job;
+  Vector<double, Space> verdict;  // (1), or (0)
   std::size_t d = job.factor.extent(0);
+
+  bool by_space() const { return verdict.extent(0) > 0; }
 
   Matrix<T, Space> square() { return workspace.template take<T>(d, d); }
 
@@ -41,40 +40,34 @@ struct Attempt {
 
   Matrix<float, Space> new_basis() const { return job.new_basis.extent(0) > 0 ? job.new_basis : job.basis; }
 
-  void publish(Matrix<T, Space> from, Matrix<float, Space> to) {
-    convert<Space, T, float>(lane.exec, flat<const T, Space>(from), flat<float, Space>(to));
-  }
-
-  // The answer, or on a device true: good() looks later.
+  // The answer, or, noted, true.
   bool finite(Vector<const T, Space> x, int place) {
-    if (is_queued<Space>(job.method)) return note(x, place);
+    if (by_space()) return note(x, place);
     return std::isfinite(sum_of_squares<Space, T>(lane.exec, x, workspace));
   }
   bool orthonormal(Matrix<const T, Space> q) {
-    if (is_queued<Space>(job.method)) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
-    return is_orthonormal(sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace));
+    if (by_space()) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
+    return is_orthonormal(sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace), d);
+  }
+  // Behind all that is noted, before anything is published.
+  void judge() {
+    if (by_space()) make_verdict<Space>(lane.exec, lane.checks, d, verdict);
   }
 
-  // Whether what was queued may be published. Waits.
-  bool good() {
-    if (!is_queued<Space>(job.method)) return true;
-    using Checks = RefreshChecks<Space>;
-    lane.checks.watch.stop();
-    lane.checks.values.fetch(lane.exec, "refresh");
-    const auto& value = lane.checks.values;
-    for (int place = 0; place < Checks::count; ++place)
-      if (!std::isfinite(value[static_cast<std::size_t>(place)])) return false;
-    return value[Checks::factor] > 0 && value[Checks::failures] == 0 && is_orthonormal(value[Checks::basis]);
+  void publish(Matrix<const T, Space> from, Matrix<float, Space> to) {
+    publish<T>(flat<const T, Space>(from), flat<float, Space>(to));
+  }
+  template <class From>
+  void publish(Vector<const From, Space> from, Vector<float, Space> to) {
+    if (by_space())
+      publish_values<Space, From>(lane.exec, verdict, from, to);
+    else
+      convert<Space, From, float>(lane.exec, from, to);
   }
 
  private:
-  // Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
-  bool is_orthonormal(double squares) const {
-    constexpr double tolerance = 1e-3;
-    return std::abs(squares - static_cast<double>(d)) <= tolerance * static_cast<double>(d);
-  }
   bool note(Vector<const T, Space> x, int place) {
-    sum_of_squares_to<Space, T>(lane.exec, x, workspace, lane.checks.values.at(static_cast<std::size_t>(place)));
+    sum_of_squares_to<Space, T>(lane.exec, x, workspace, lane.checks.at(place));
     return true;
   }
 };
@@ -85,9 +78,10 @@ bool eigen_basis(Attempt<Space, T>& a) {
   const Matrix<T, Space> basis = a.square();
   const Vector<T, Space> values = a.workspace.template take<T>(a.d);
   if (!a.lane.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
-  if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues) || !a.good()) return false;
+  if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues)) return false;
+  a.judge();
   a.publish(basis, a.new_basis());
-  if (a.job.values.extent(0) > 0) convert<Space, T, float>(a.lane.exec, values, a.job.values);
+  if (a.job.values.extent(0) > 0) a.template publish<T>(values, a.job.values);
   return true;
 }
 
@@ -99,10 +93,15 @@ void copy_order(const Space& exec, Vector<const std::int32_t, Space> from, Vecto
 }
 
 template <class Space>
-void clear(const Space& exec, Vector<double, Space> values) {
-  const Kokkos::RangePolicy<Space> all(exec, 0, values.extent(0));
+void make_failed(const Space& exec, Vector<double, Space> verdict) {
+  const Kokkos::RangePolicy<Space> one(exec, 0, 1);
   Kokkos::parallel_for(
-      "clear", all, KOKKOS_LAMBDA(std::size_t i) { values(i) = 0; });
+      "failed", one, KOKKOS_LAMBDA(std::size_t) { verdict(0) = static_cast<double>(Verdict::failed); });
+}
+
+Refreshed result_of(Verdict verdict) {
+  if (verdict == Verdict::zero_factor) return Refreshed::not_needed;
+  return verdict == Verdict::good ? Refreshed::done : Refreshed::kept;
 }
 
 template <class Space, class T>
@@ -121,17 +120,17 @@ bool power_qr(Attempt<Space, T>& a) {
     permute_columns<Space, T>(a.lane.exec, product, order, basis);
   }
   if (!a.lane.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
+  a.judge();
   if (valued) {  // q^T K q of the new columns
-    if (!a.good()) return false;
     const auto frame = a.workspace.frame();
     const Matrix<T, Space> scratch = a.square();
     a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
     column_dots<Space, T>(a.lane.exec, basis, scratch, quotients);
-    convert<Space, double, float>(a.lane.exec, quotients, a.job.values);
+    a.template publish<double>(quotients, a.job.values);
   }
-  if (!valued && !a.good()) return false;
   a.publish(basis, a.new_basis());
-  if (sorted) copy_order<Space>(a.lane.exec, order, a.job.order);
+  if (sorted && a.by_space()) publish_order<Space>(a.lane.exec, a.verdict, order, a.job.order);
+  if (sorted && !a.by_space()) copy_order<Space>(a.lane.exec, order, a.job.order);
   return true;
 }
 
@@ -140,7 +139,8 @@ bool inverse_root(Attempt<Space, T>& a) {
   const RefreshJob<Space>& job = a.job;
   const bool keeps_basis = job.basis.extent(0) > 0;
   const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
-  const RootTools<Space> tools{a.lane.exec, a.lane.gemm, a.lane.solver, a.workspace};
+  RootTools<Space> tools{a.lane.exec, a.lane.gemm, a.lane.solver, a.workspace};
+  if (a.by_space()) tools.squares_of_root = a.lane.checks.at(RefreshChecks<Space>::root);
   const Matrix<const T, Space> factor = a.input(job.factor);
   const Matrix<T, Space> basis = a.square(), root = a.square();
   bool good = false;
@@ -153,15 +153,17 @@ bool inverse_root(Attempt<Space, T>& a) {
     good = inverse_root_newton<Space, T>(tools, rule, factor, root);
   }
   if (!good) return false;
+  a.judge();
   a.publish(root, job.root);
   if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, a.new_basis());
   return true;
 }
 
 template <class T, class Space>
-bool attempt(Lane<Space>& lane, Workspace<Space>& workspace, const RefreshJob<Space>& job) {
+bool attempt(Lane<Space>& lane, Workspace<Space>& workspace, const RefreshJob<Space>& job,
+             Vector<double, Space> verdict = {}) {
   const auto frame = workspace.frame();
-  Attempt<Space, T> a{lane, workspace, job};
+  Attempt<Space, T> a{lane, workspace, job, verdict};
   switch (job.method) {
     case RefreshMethod::eigen_basis:
       return eigen_basis(a);
@@ -200,11 +202,11 @@ std::size_t attempt_bytes(RefreshMethod method, std::size_t d) {
 }
 
 template <class Space>
-bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job) {
+bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
   lane.exec.fence("refresh");
   // Rare, and twice as large as what the lane keeps: memory for this once.
   Workspace<Space> wide(attempt_bytes<double, Space>(job.method, job.factor.extent(0)));
-  const bool good = attempt<double, Space>(lane, wide, job);
+  const bool good = attempt<double, Space>(lane, wide, job, verdict);
   lane.exec.fence("refresh");
   return good;
 }
@@ -230,31 +232,49 @@ Refreshed run(Lane<Space>& lane, const RefreshJob<Space>& job) {
   return good ? Refreshed::done : Refreshed::kept;
 }
 
-// The same on a device, which is waited for once, before the result is published. What follows a bad number there is
-// computed in vain.
+// Inverse roots by Newton iteration decide on their way, and so do projectors.
 template <class Space>
-Refreshed run_queued(Lane<Space>& lane, const RefreshJob<Space>& job) {
+bool judged_by_space(const Lane<Space>& lane, RefreshMethod method) {
+  return lane.checks.by_space() && method != RefreshMethod::inverse_root_newton &&
+         method != RefreshMethod::leading_vectors;
+}
+
+// `attempt` leaves its verdict in the space. What follows a bad number there is computed in vain.
+template <class Space, class Try>
+void judge_there(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict, const Try& attempt) {
   using Checks = RefreshChecks<Space>;
-  const auto& values = lane.checks.values;
-  const auto start = [&] {
-    const Vector<double, Space> all = values.at(0, Checks::count);
-    clear<Space>(lane.exec, all);
-    sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace,
-                                    values.at(Checks::factor));
+  set_zero<Space, double>(lane.exec, lane.checks.values.at(0, Checks::judged));
+  sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace,
+                                  lane.checks.at(Checks::factor));
+  lane.solver.report_to(lane.checks.at(Checks::failures));
+  if (!attempt()) make_failed<Space>(lane.exec, verdict);  // a library on the host has answered at once
+  lane.solver.report_to({});
+}
+
+template <class Space>
+void judge_there(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict) {
+  judge_there(lane, job, verdict, [&] { return attempt<float, Space>(lane, lane.workspace, job, verdict); });
+}
+
+// With one wait.
+template <class Space>
+Refreshed run_and_wait(Lane<Space>& lane, const RefreshJob<Space>& job) {
+  using Checks = RefreshChecks<Space>;
+  const Vector<double, Space> place = lane.checks.at(Checks::verdict);
+  const auto fetched = [&] {
+    lane.checks.values.fetch(lane.exec, "refresh");
+    return static_cast<Verdict>(static_cast<int>(lane.checks.values[Checks::verdict]));
   };
   lane.checks.watch.start();
-  lane.solver.report_to(values.at(Checks::failures));
-  start();
-  bool good = attempt<float, Space>(lane, lane.workspace, job);
-  const double squares = values[Checks::factor];
-  if (!good && squares != 0 && std::isfinite(squares)) {
-    start();
-    good = attempt_in_double(lane, job);
-  }
-  lane.solver.report_to({});
+  judge_there(lane, job, place);
+  lane.checks.watch.stop();
+  Verdict verdict = fetched();
   lane.refresh_seconds += lane.checks.watch.seconds();
-  if (squares == 0) return Refreshed::not_needed;
-  return good ? Refreshed::done : Refreshed::kept;
+  if (verdict == Verdict::failed) {
+    judge_there(lane, job, place, [&] { return attempt_in_double(lane, job, place); });
+    verdict = fetched();
+  }
+  return result_of(verdict);
 }
 
 template <class Space>
@@ -272,7 +292,7 @@ void dump(Lane<Space>& lane, const RefreshJob<Space>& job) {
 
 template <class Space>
 Refreshed compute_refresh(Lane<Space>& lane, const RefreshJob<Space>& job) {
-  if (is_queued<Space>(job.method)) return run_queued(lane, job);
+  if (judged_by_space(lane, job.method)) return run_and_wait(lane, job);
   if constexpr (!is_host<Space>) lane.exec.fence("refresh");  // whose time is not that of work before it
   lane.checks.watch.start();
   const Refreshed result = run(lane, job);
@@ -283,16 +303,46 @@ Refreshed compute_refresh(Lane<Space>& lane, const RefreshJob<Space>& job) {
 }
 
 template <class Space>
+bool queue_refresh(Lane<Space>& lane, const RefreshJob<Space>& job, const SideCounts& counts) {
+  const bool failed_before = counts.failures == nullptr || *counts.failures > 0;  // then it is tried in fp64 too
+  if (!lane.queued.on() || failed_before || !judged_by_space(lane, job.method)) return false;
+  judge_there(lane, job, lane.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
+  lane.queued.finish(lane.exec);
+  return true;
+}
+
+namespace {
+
+template <class Space>
+void count_failure(Lane<Space>& lane, std::string_view name, std::size_t rows, std::size_t cols,
+                   std::int64_t* failures) {
+  ++lane.refresh_failures;
+  if (failures == nullptr || ++*failures <= lane.refresh_policy.max_failures) return;
+  fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", *failures, name, rows, cols,
+       lane.refresh_policy.max_failures);
+}
+
+}  // namespace
+
+template <class Space>
+void book_refreshes(Lane<Space>& lane, std::int64_t t) {
+  using Booking = typename QueuedRefreshes<Space>::Booking;
+  lane.queued.begin_update(lane.exec, t, [&lane](const Booking& side, Verdict verdict, double seconds) {
+    lane.refresh_seconds += seconds;
+    const Refreshed result = result_of(verdict);
+    if (result != Refreshed::done) side.undo();
+    if (result == Refreshed::kept) count_failure(lane, side.name, side.d, side.d, side.counts.failures);
+  });
+}
+
+template <class Space>
 void judge_refresh(Lane<Space>& lane, const RefreshJob<Space>& job, Refreshed result, std::int64_t* failures) {
   if (result != Refreshed::kept) {
     if (failures != nullptr) *failures = 0;
     return;
   }
-  ++lane.refresh_failures;
   dump(lane, job);
-  if (failures == nullptr || ++*failures <= lane.refresh_policy.max_failures) return;
-  fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", *failures, job.name,
-       job.factor.extent(0), job.factor.extent(1), lane.refresh_policy.max_failures);
+  count_failure(lane, job.name, job.factor.extent(0), job.factor.extent(1), failures);
 }
 
 template <class Space>
@@ -315,6 +365,8 @@ std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right
 }
 
 #define SESTINA_REFRESH(Space)                                                                          \
+  template bool queue_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);        \
+  template void book_refreshes<Space>(Lane<Space>&, std::int64_t);                                      \
   template Refreshed compute_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&);                    \
   template void judge_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
   template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&);             \

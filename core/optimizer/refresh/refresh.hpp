@@ -46,10 +46,20 @@ struct RefreshJob {
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands
 
 // Runs a job: reads the snapshot, writes the outputs of the job, when they are good, and nothing else. A factor that is
-// exactly zero changes nothing (not_needed). Fences; on a device eigen_basis and power_qr wait once, before their
-// results are queued, the others wait on their way. Allocates only when it tries again in fp64.
+// exactly zero changes nothing (not_needed). Waits: on a device once, at the end, but for those that decide on their
+// way (inverse_root_newton, leading_vectors). Allocates only when it tries again in fp64.
 template <class Space>
 Refreshed compute_refresh(Lane<Space>&, const RefreshJob<Space>&);
+
+// The same on a device that judges by itself, without a wait: the host goes on as if the result were good, and what
+// became of it is booked in the next update. A job that failed is no more tried in fp64 there and then: the next one of
+// its side is waited for, and is. False: this job has to be waited for now, and nothing was done.
+template <class Space>
+bool queue_refresh(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);
+// Before the refreshes of update t: books what was queued in another one, by the policy below. Waits for what the space
+// has not come to, which it has where the host has waited for the norm of the gradients.
+template <class Space>
+void book_refreshes(Lane<Space>&, std::int64_t t);
 
 // The policy on what a job gave. `failures`: in a row, a counter in the state of the factor's optimizer; null: none is
 // kept, and no number of them ends the run. Allocates only when it dumps.

@@ -2,6 +2,9 @@
 
 #include <omp.h>
 
+#include <chrono>
+#include <thread>
+
 namespace sestina {
 namespace {
 
@@ -17,20 +20,20 @@ std::shared_ptr<WorkerLanes> make_lanes(int workers, std::size_t scratch, bool d
 
 }  // namespace
 
-RefreshTask::RefreshTask(const Room& room, float* basis, float* root, std::shared_ptr<const void> kept)
-    : room_(room), basis_(basis), root_(root), kept_(std::move(kept)), order_("sestina::new_order", room.order) {}
+RefreshTask::RefreshTask(const Room& room, const Memory& memory, std::shared_ptr<const void> kept)
+    : room_(room), memory_(memory), kept_(std::move(kept)) {}
 
 void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
   job_ = job;
-  if (job.basis.extent(0) > 0) job_.new_basis = {basis_, job.basis.extent(0), job.basis.extent(1)};
-  if (job.order.extent(0) > 0) job_.order = {order_.data(), job.order.extent(0)};
-  if (job.root.extent(0) > 0) job_.root = {root_, job.root.extent(0), job.root.extent(1)};
+  if (job.basis.extent(0) > 0) job_.new_basis = {memory_.basis, job.basis.extent(0), job.basis.extent(1)};
   SESTINA_REQUIRE(
       job_.new_basis.size() <= room_.basis && job_.order.size() <= room_.order && job_.root.size() <= room_.root,
       "{}: room for {}, {} and {}", job.name, room_.basis, room_.order, room_.root);
 }
 
 void RefreshTask::run(std::size_t worker) {
+  constexpr std::chrono::microseconds pause{20};
+  while (is_here_ && !is_here_()) std::this_thread::sleep_for(pause);
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
   const Pin factor(pager_.get(), job_.factor.data()), old(pager_.get(), job_.basis.data()),
       basis(pager_.get(), job_.new_basis.data(), Pager::Need::room),

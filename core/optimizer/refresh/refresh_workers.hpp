@@ -1,6 +1,7 @@
 // Refreshes on threads beside those that compute: a pool of them, each with its own scratch and decompositions on one
 // core. What a job reads (its snapshot, and the basis it starts from) stays as it is until its result is taken.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,18 +19,26 @@ class RefreshTask final : public WorkerTask {
   struct Room {
     std::size_t basis = 0, order = 0, root = 0;
   };
-  // basis, root: memory for results. kept: what holds it, and the memory that snapshots lie in.
-  RefreshTask(const Room&, float* basis, float* root, std::shared_ptr<const void> kept);
+  // Memory of a result, as large as the room.
+  struct Memory {
+    float *basis = nullptr, *root = nullptr;
+    std::int32_t* order = nullptr;
+  };
+  // kept: what holds that memory, and the one that snapshots lie in.
+  RefreshTask(const Room&, const Memory&, std::shared_ptr<const void> kept);
+  // What a job reads is there once this says so, which it does before long. Empty: always.
+  void set_arrival(std::function<bool()> is_here) { is_here_ = std::move(is_here); }
 
-  // The same job with the task's own outputs. Any host space: they share their memory.
+  // The same job with the task's own outputs, and its inputs at these places in host memory.
   template <class Space>
-  void prepare(const RefreshJob<Space>& job) {
+  void prepare(const RefreshJob<Space>& job, const float* factor, float* basis) {
+    const auto seen = [](const auto& x, float* at) { return Matrix<float, Serial>(at, x.extent(0), x.extent(1)); };
     const RefreshJob<Serial> own{.method = job.method,
                                  .name = job.name,
-                                 .factor = job.factor,
-                                 .basis = job.basis,
-                                 .order = job.order,
-                                 .root = job.root,
+                                 .factor = {factor, job.factor.extent(0), job.factor.extent(1)},
+                                 .basis = seen(job.basis, basis),
+                                 .order = {memory_.order, job.order.extent(0)},
+                                 .root = seen(job.root, memory_.root),
                                  .exponent = job.exponent,
                                  .scale = job.scale,
                                  .eps = job.eps,
@@ -52,10 +61,10 @@ class RefreshTask final : public WorkerTask {
   RefreshJob<Serial> job_;
   Refreshed outcome_ = Refreshed::kept;
   Room room_;
-  float *basis_, *root_;
+  Memory memory_;
   std::shared_ptr<const void> kept_;
+  std::function<bool()> is_here_;
   std::shared_ptr<Pager> pager_;
-  Kokkos::View<std::int32_t*, Kokkos::HostSpace> order_;
   std::shared_ptr<WorkerLanes> lanes_;
 };
 

@@ -9,8 +9,8 @@ namespace {
 
 void kernel() {}  // known by its address alone
 
-// A message behind a kernel of another stream.
-void send(float* values, std::size_t n, bool in_order) {
+// A message and a copy to the host behind a kernel of another stream.
+void send(float* values, float* host, std::size_t n, bool in_order, bool copy_in_order) {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
@@ -19,6 +19,9 @@ void send(float* values, std::size_t n, bool in_order) {
   cudaEventRecord(event, nullptr);
   if (in_order) cudaStreamWaitEvent(stream, event, 0);
   ncclSend(values, n, ncclFloat, 0, nullptr, stream);
+  if (!copy_in_order) cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  cudaMemcpyAsync(host, values, n * sizeof(float), cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
   cudaEventDestroy(event);
   cudaStreamDestroy(stream);
 }
@@ -35,7 +38,7 @@ int main(int count, char** arguments) {
   cudaMemcpyAsync(device, host, mistake == "overrun" ? bytes + 4 : bytes, cudaMemcpyDefault, nullptr);
   if (mistake == "changed") host[0] = 5;
   cudaStreamSynchronize(nullptr);
-  send(device, n, mistake != "unordered");
+  send(device, host, n, mistake != "unordered", mistake != "early");
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);
   if (mistake != "leaked") cudaFree(device);

@@ -21,6 +21,7 @@ expect changed 'problem.pinned host memory changed'
 expect touched 'problem.host code touches device memory'
 expect overrun 'problem.cudaMemcpyAsync: 4004 bytes'
 expect unordered 'problem.ncclSend is not behind the kernels'
+expect early 'problem.cudaMemcpyAsync is not behind the kernels'
 expect leaked 'leak.device'
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi

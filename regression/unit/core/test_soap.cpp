@@ -189,6 +189,50 @@ TYPED_TEST(BasisRotation, InTheStandardBasisIsAdam) {
     }
 }
 
+// 1/2 tr W^T H W after 500 updates with gradients H W that are `delay` updates old, the rate falling to 0.
+template <class Space>
+double delayed_quadratic(const Array& h, const Array& start, int delay, MatrixRig<Space>& rig) {
+  constexpr int updates = 500;
+  std::vector<Array> path{start};
+  rig.set_master(start);
+  for (int t = 0; t < updates; ++t)
+    path.push_back(rig.step(rounded<float>(product(h, path[static_cast<std::size_t>(std::max(0, t - delay))])),
+                            0.02 * (1 - double(t) / updates)));
+  double loss = 0;
+  const Array &w = path.back(), g = product(h, w);
+  for (std::size_t i = 0; i < w.values.size(); ++i) loss += 0.5 * w.values[i] * g.values[i];
+  return loss;
+}
+
+// The key experiment of arXiv 2602.03515 on a quadratic whose eigenvectors are no axes, eigenvalues 1 to 100: Adam
+// zigzags, the more so under delay, and in the eigenbasis it is Adam on the diagonal.
+TYPED_TEST(BasisRotation, InTheEigenbasisMakesARotatedQuadraticADiagonalOne) {
+  constexpr std::size_t d = 16, n = 4;
+  std::vector<double> eigenvalues(d);
+  for (std::size_t i = 0; i < d; ++i) eigenvalues[i] = std::pow(100.0, double(i) / double(d - 1));
+  const Array axes = random_basis(d, 3), start = random_array(d, n, 5);
+  const Array aligned = diagonal(eigenvalues), rotated = with_eigenvalues(axes, eigenvalues);
+  const auto adam = [&](const Array& h, const Array& from, int delay) {
+    MatrixRig<TypeParam> rig("soap", d, n, {{"max_dim", 1}, {"beta1", 0.9}, {"beta2", 0.999}}, {{"first_step", "use"}});
+    return delayed_quadratic(h, from, delay, rig);
+  };
+  const auto in_eigenbasis = [&](int delay) {
+    MatrixRig<TypeParam> rig("basis-rotation", d, n, {}, {}, 1000);
+    set_values(rig.optimizer->state().matrix("basis_left"), axes);
+    set_values(rig.optimizer->state().matrix("basis_right"), identity(n));
+    rig.optimizer->state().counter("started") = 1;
+    return delayed_quadratic(rotated, product(axes, start), delay, rig);
+  };
+  double before = 0;
+  for (const int delay : {0, 16}) {
+    const double plain = adam(rotated, product(axes, start), delay), diagonal_one = adam(aligned, start, delay);
+    EXPECT_GT(plain, 5 * diagonal_one) << delay;
+    EXPECT_GT(plain, 2 * before) << delay;  // what delay costs where the axes are wrong
+    EXPECT_NEAR(in_eigenbasis(delay), diagonal_one, 0.1 * diagonal_one) << delay;  // signs of small gradients round
+    before = plain;
+  }
+}
+
 // Zeros ahead of the first gradient change nothing, not even a counter.
 TYPED_TEST(RotatedStart, WaitsForAGradient) {
   for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "galore", "apollo"}) {

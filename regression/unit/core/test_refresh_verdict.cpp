@@ -1,0 +1,170 @@
+// Refreshes that a space judges by itself, as a device does: here on every space, beside those that the host waits for.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "matrix_rig.hpp"
+#include "refresh_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using namespace reference;
+
+template <class Space>
+class RefreshVerdict : public testing::Test {};
+TYPED_TEST_SUITE(RefreshVerdict, LaneSpaces, SpaceNames);
+
+constexpr std::size_t d = 24;
+
+template <class Space>
+void let_the_space_judge(Lane<Space>& lane, std::size_t jobs) {
+  lane.checks.values = HostValues<Space>("checks", RefreshChecks<Space>::count);
+  lane.queued = QueuedRefreshes<Space>(lane.exec, jobs);
+}
+
+Array falling_factor(double ratio) {
+  std::vector<double> values(d);
+  for (std::size_t i = 0; i < d; ++i) values[i] = std::pow(ratio, double(i));
+  return rounded<float>(with_eigenvalues(random_basis(d, 3), values));
+}
+
+// A job of every output, and what the host keeps of its side.
+template <class Space>
+struct Site {
+  Site(RefreshMethod method, const Array& k, std::size_t jobs)
+      : lane(make_lane<Space>(refresh_workspace_bytes<Space>(method, d))),
+        factor(k),
+        basis(random_basis(d, 4)),
+        values(1, d),
+        root(identity(d)),
+        order_view("order", d) {
+    if (jobs > 0) let_the_space_judge(lane, jobs);
+    job = {.method = method, .name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
+    if (method == RefreshMethod::power_qr || method == RefreshMethod::eigen_basis) job.values = values.vector();
+    if (method == RefreshMethod::power_qr) job.order = Vector<std::int32_t, Space>(order_view.data(), d);
+    if (method == RefreshMethod::inverse_root_eigh || method == RefreshMethod::inverse_root_qr)
+      job.root = root.matrix();
+    job.max_iterations = 3;
+    job.tolerance = 0.3;
+  }
+  bool queue(std::int64_t t) {
+    book_refreshes(lane, t);
+    const SideCounts counts{&failures, &computed_from, &results};
+    const bool queued = queue_refresh(lane, job, counts);
+    if (queued) counts.book(t);
+    return queued;
+  }
+  Array order() const { return values_of(job.order); }
+
+  Lane<Space> lane;
+  Field<float, Space> factor, basis, values, root;
+  Kokkos::View<std::int32_t*, Kokkos::LayoutRight, typename Space::memory_space> order_view;
+  RefreshJob<Space> job;
+  std::int64_t failures = 0, computed_from = 5, results = 2;
+};
+
+TYPED_TEST(RefreshVerdict, GivesWhatTheHostGives) {
+  using Space = TypeParam;
+  for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr, RefreshMethod::inverse_root_eigh,
+                               RefreshMethod::inverse_root_qr})
+    for (double ratio : {0.97, 0.6}) {
+      Site<Space> waited(method, falling_factor(ratio), 0), queued(method, falling_factor(ratio), 1);
+      ASSERT_EQ(refresh(waited.lane, waited.job, waited.failures), Refreshed::done);
+      ASSERT_TRUE(queued.queue(7));
+      expect_same(queued.basis.get(), waited.basis.get(), "basis");
+      expect_same(queued.values.get(), waited.values.get(), "values");
+      expect_same(queued.root.get(), waited.root.get(), "root");
+      if (method == RefreshMethod::power_qr) expect_same(queued.order(), waited.order(), "order");
+      book_refreshes(queued.lane, 8);
+      EXPECT_EQ(queued.computed_from, 8);
+      EXPECT_EQ(queued.results, 3);
+      EXPECT_EQ(queued.failures, 0);
+      EXPECT_EQ(queued.lane.refresh_failures, 0);
+      EXPECT_GT(queued.lane.refresh_seconds, 0);
+    }
+}
+
+// Iterations that go on to the end choose the basis that those stop at which the host follows.
+TYPED_TEST(RefreshVerdict, KeepsABasisThatMeetsTheTolerance) {
+  using Space = TypeParam;
+  const Array q = rounded<float>(random_basis(d, 3));
+  Site<Space> queued(RefreshMethod::inverse_root_qr, falling_factor(0.9), 1);
+  set_values(queued.basis.matrix(), q);  // its eigenvectors
+  ASSERT_TRUE(queued.queue(1));
+  expect_same(queued.basis.get(), q, "basis");
+}
+
+TYPED_TEST(RefreshVerdict, WhatIsBadIsNotPublishedAndBookedLater) {
+  using Space = TypeParam;
+  constexpr auto nan = std::numeric_limits<double>::quiet_NaN();
+  for (RefreshMethod method : {RefreshMethod::power_qr, RefreshMethod::inverse_root_qr})
+    for (double bad : {nan, 3e38, 0.0}) {
+      Site<Space> site(method, Array(d, d, bad), 1);
+      site.job.scale = 10;  // a root in fp32 overflows too
+      const Array before = site.basis.get(), values = site.values.get();
+      ASSERT_TRUE(site.queue(1));
+      EXPECT_EQ(site.computed_from, 2);
+      expect_same(site.basis.get(), before, "basis");
+      expect_same(site.root.get(), identity(d), "root");
+      expect_same(site.values.get(), values, "values");
+      if (method == RefreshMethod::power_qr)
+        for (std::size_t j = 0; j < d; ++j) EXPECT_EQ(site.order()(0, j), double(j));
+      book_refreshes(site.lane, 1);  // the same update
+      EXPECT_EQ(site.computed_from, 2);
+      book_refreshes(site.lane, 2);
+      EXPECT_EQ(site.computed_from, 5);
+      EXPECT_EQ(site.results, 2);
+      EXPECT_EQ(site.failures, bad == 0 ? 0 : 1);
+      EXPECT_EQ(site.lane.refresh_failures, bad == 0 ? 0 : 1);
+    }
+}
+
+TYPED_TEST(RefreshVerdict, AfterAFailureTheNextOneIsTriedInDouble) {
+  using Space = TypeParam;
+  Site<Space> site(RefreshMethod::power_qr, Array(d, d, 3e38), 1);
+  ASSERT_TRUE(site.queue(1));
+  EXPECT_FALSE(site.queue(2));
+  ASSERT_EQ(site.failures, 1);
+  EXPECT_EQ(refresh(site.lane, site.job, site.failures), Refreshed::done);
+  EXPECT_EQ(site.failures, 0);
+  EXPECT_TRUE(site.queue(3));
+}
+
+TYPED_TEST(RefreshVerdict, TooManyFailuresEndTheRunNamingTheFactor) {
+  using Space = TypeParam;
+  Site<Space> site(RefreshMethod::power_qr, Array(d, d, std::numeric_limits<double>::infinity()), 1);
+  site.lane.refresh_policy.max_failures = 0;
+  ASSERT_TRUE(site.queue(1));
+  try {
+    book_refreshes(site.lane, 2);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::diverged);
+    EXPECT_NE(std::string(error.what()).find("/optimizer/w/factor_left"), std::string::npos);
+  }
+}
+
+// Whole optimizers, through their ports, refreshing in every other update.
+TYPED_TEST(RefreshVerdict, OptimizersMoveAsWithTheHost) {
+  using Space = TypeParam;
+  struct Case {
+    std::string kind;
+    Words words;
+  };
+  for (const Case& c : {Case{"soap", {}}, Case{"soap", {{"basis_refresh", "eigh"}}}, Case{"basis-rotation", {}},
+                        Case{"kl-soap", {}}, Case{"kl-shampoo", {}}, Case{"shampoo", {{"root", "eigh"}}},
+                        Case{"shampoo", {{"root", "qr"}}}, Case{"shampoo", {{"root", "newton"}}}}) {
+    MatrixRig<Space> waited(c.kind, 13, 9, {}, c.words, 2), queued(c.kind, 13, 9, {}, c.words, 2);
+    let_the_space_judge(queued.lane, 2);
+    for (unsigned t = 1; t <= 9; ++t) {
+      book_refreshes(queued.lane, t);
+      const Array g = gradient_at(13, 9, t), want = waited.step(g);
+      expect_same(queued.step(g), want, c.kind.c_str());
+    }
+    EXPECT_EQ(queued.optimizer->ages().max, waited.optimizer->ages().max);
+  }
+}
+
+}  // namespace
+}  // namespace sestina
