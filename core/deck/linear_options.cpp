@@ -79,10 +79,6 @@ void require_form_fits(Deck& deck, const Options& options) {
   const std::string form = fmt::format("model.linear.form = \"{}\"", o.form);
   if (options.parallel.tp > 1)
     deck.error("parallel.tp", fmt::format("{} is not implemented under tensor parallelism", form), "1");
-  using Schedule = ParallelOptions::Schedule;
-  if (options.parallel.pp > 1 && options.parallel.schedule == Schedule::async_1f1b)
-    deck.error("parallel.schedule", fmt::format("{} is not implemented for async-1f1b", form),
-               "\"1f1b\", \"gpipe\", \"interleaved\", \"zb-h1\"");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
   if (o.form == "poet-x" && options.optimizer.kind != "adamw" && !o.dense_if_indivisible)

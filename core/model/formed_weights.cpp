@@ -31,16 +31,14 @@ void normalise_rows(const FormedWeight& w, std::vector<A>& values) {
 }  // namespace
 
 bool merges_behind(const ModelConfig& config, std::int64_t t) {
-  const WeightForm* form = find_weight_form(config.linear);
-  const std::int64_t every = form == nullptr ? 0 : form->merge_every(config.linear);
+  const std::int64_t every = updates_between_merges(config.linear);
   return every > 0 && t % every == 0;
 }
 
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::uint64_t seed, std::int64_t t) {
   if (!merges_behind(model.config(), t)) return;
-  const LinearOptions& options = model.config().linear;
-  model.merge(weights, seed, t / find_weight_form(options)->merge_every(options));
+  model.merge(weights, seed, t / updates_between_merges(model.config().linear));
 }
 
 template <class Exec, class T>

@@ -228,7 +228,7 @@ TEST(PlannedBytes, OfFormsOfWeights) {
   using Variant = LinearOptions::Variant;
   for (const std::string form : {"poet-x", "lora"})
     for (const Variant variant : {Variant::fast, Variant::xq})
-      for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zb_h1}) {
+      for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zb_h1, Schedule::async_1f1b}) {
         if (form == "lora" && variant != Variant::fast) continue;
         TrainingCase run = grid_case("adamw", 1);
         LinearOptions& linear = run.options.model.linear;
