@@ -77,7 +77,7 @@ void require_form_fits(Deck& deck, const Options& options) {
   const LinearOptions& o = options.model.linear;
   if (o.is_dense()) return;
   const std::string form = fmt::format("model.linear.form = \"{}\"", o.form);
-  if (options.parallel.tp > 1)
+  if (o.form == "poet-x" && options.parallel.tp > 1)
     deck.error("parallel.tp", fmt::format("{} is not implemented under tensor parallelism", form), "1");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");

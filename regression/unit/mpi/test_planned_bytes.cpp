@@ -244,6 +244,10 @@ TEST(PlannedBytes, OfFormsOfWeights) {
         largest.add(compare(
             run, fmt::format("{} {}, schedule {}", form, static_cast<int>(variant), static_cast<int>(schedule))));
       }
+  if (world().size() % 2 != 0) return;
+  TrainingCase run = grid_case("muon", 2);
+  run.options.model.linear.form = "lora";
+  largest.add(compare(run, "lora, tp 2"));
 }
 
 TEST(PlannedBytes, OfPipelines) {

@@ -108,7 +108,9 @@ std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
 template <class Exec, class T>
 void place_weights(const Arena<Exec, T>& arena, std::size_t i, std::vector<double>& whole) {
   const TensorHolding& tensor = arena.layout().tensors[i];
-  const std::vector<double> mine = values_of<Exec, T>(arena, i);
+  std::vector<double> mine = values_of<Exec, T>(arena, i);
+  if (!tensor.whole.trainable && tensor.whole.stored == Stored::index)  // of places in the shard
+    for (double& place : mine) place += static_cast<double>(tensor.row_begin);
   for (std::int64_t r = 0; r < tensor.local.rows; ++r)
     for (std::int64_t c = 0; c < tensor.local.cols; ++c)
       whole[static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c)] =
