@@ -35,7 +35,7 @@ DelayCorrection<Exec, T>::DelayCorrection(const ParallelOptions::Correction& set
   std::size_t elements = 0;
   for (const TensorSpec& spec : arena.specs()) {
     velocity_at_.push_back(elements);
-    elements += aligned_elements(static_cast<std::size_t>(spec.elements()));
+    if (spec.trainable) elements += aligned_elements(static_cast<std::size_t>(spec.elements()));
   }
   velocity_ = decltype(velocity_)("sestina::velocity", elements);
 }
@@ -66,11 +66,16 @@ template <class Exec, class T>
 void DelayCorrection<Exec, T>::after_update(const Exec& exec, std::int64_t version) {
   const double decay = std::pow(set_.decay, 1.0 / delay_);
   for (std::size_t i = 0; follows_weights() && i < arena_.size(); ++i) {
-    const bool vector = arena_.specs()[i].is_vector();
+    const TensorSpec& spec = arena_.layout().tensors[i].whole;
+    const bool vector = spec.is_vector(), anew = spec.reset_every > 0 && (version + 1) % spec.reset_every == 0;
+    const int ahead = anew ? 0 : delay_;  // no movement is known of what begins anew
+    if (!spec.trainable) continue;
     if (predicts() && vector)
-      move_on<Exec, Acc<T>>(exec, delay_, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));
+      move_on<Exec, Acc<T>>(exec, ahead, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));
     else if (predicts())
-      move_on<Exec, T>(exec, delay_, newest_matrix<Exec, T>(arena_, i), versions_.matrix_of(version + 1, i));
+      move_on<Exec, T>(exec, ahead, newest_matrix<Exec, T>(arena_, i), versions_.matrix_of(version + 1, i));
+    else if (anew)
+      set_zero<Exec, Acc<T>>(exec, velocity(i));
     else if (vector)
       follow<Exec, Acc<T>>(exec, decay, newest_vector<Exec, T>(arena_, i), earlier_->vector_of(0, i), velocity(i));
     else
@@ -87,7 +92,9 @@ void DelayCorrection<Exec, T>::restored(const Exec& exec) {
 template <class Exec, class T>
 void DelayCorrection<Exec, T>::look_back_all(const Exec& exec) {
   for (std::size_t i = 0; i < arena_.size(); ++i)
-    if (arena_.specs()[i].is_vector())
+    if (!arena_.specs()[i].trainable)
+      continue;
+    else if (arena_.specs()[i].is_vector())
       look_back<Exec, Acc<T>>(exec, delay_, newest_vector<Exec, T>(arena_, i), velocity(i), earlier_->vector_of(0, i));
     else
       look_back<Exec, T>(exec, delay_, newest_matrix<Exec, T>(arena_, i), velocity(i), earlier_->matrix_of(0, i));
@@ -103,7 +110,7 @@ void DelayCorrection<Exec, T>::correct_gradients(const Exec& exec, std::int64_t 
   if (!compensates()) return;
   for (std::size_t i = 0; i < arena_.size(); ++i) {
     const TensorHolding& tensor = arena_.layout().tensors[i];
-    if (tensor.owned_rows() == 0) continue;
+    if (!tensor.local.trainable || tensor.owned_rows() == 0) continue;
     if (tensor.local.is_vector())
       compensate<Exec, Acc<T>>(exec, set_.lambda, owned_part(newest_vector<Exec, T>(arena_, i), tensor),
                                owned_part(versions_.vector_of(version, i), tensor), arena_.owned_gradient(i));
@@ -118,9 +125,11 @@ std::vector<StateField> DelayCorrection<Exec, T>::fields(const std::string& pref
   std::vector<StateField> all;
   if (!estimates()) return all;
   all = earlier_->fields(0, prefix + "/velocity", saved);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i].dtype = DType::f32;
-    all[i].data = velocity(i).data();
+  std::size_t field = 0;
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    if (!arena_.specs()[i].trainable) continue;
+    all[field].dtype = DType::f32;
+    all[field++].data = velocity(i).data();
   }
   return all;
 }

@@ -79,12 +79,12 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
 template <class Exec, class T>
 void Stage<Exec, T>::initialise(std::uint64_t seed) {
   sestina::initialise<Exec, T>(exec_, arena_, model_.config(), seed);
-  initialise_formed<Exec, T>(exec_, model_, weights_, seed);
+  initialise_formed<Exec, T>(exec_, model_, arena_, weights_, seed);
 }
 
 template <class Exec, class T>
 void Stage<Exec, T>::set_dense(const std::string& weight, const Acc<T>* host) {
-  sestina::set_dense<Exec, T>(exec_, model_, find_formed<Exec, T>(weights_, weight), setting_.seed, host);
+  sestina::set_dense<Exec, T>(exec_, model_, arena_, find_formed<Exec, T>(weights_, weight), setting_.seed, host);
 }
 
 template <class Exec, class T>
@@ -165,7 +165,8 @@ std::vector<StateField> Stage<Exec, T>::model_fields() const {
 
 template <class Exec, class T>
 StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
-  const TensorSpec& spec = arena_.specs()[tensor];
+  const TensorHolding& holding = arena_.layout().tensors[tensor];
+  const TensorSpec& spec = holding.whole;
   constexpr auto real = [](std::size_t width) {
     return width == 8 ? DType::f64 : width == 4 ? DType::f32 : DType::bf16;
   };
@@ -175,10 +176,15 @@ StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
                 : spec.stored == Stored::code ? DType::u8
                                               : real(spec.stored == Stored::sum ? sizeof(Acc<T>) : sizeof(T));
   field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
-  field.row_end = spec.rows;
+  field.row_begin = holding.row_begin;
+  field.row_end = holding.row_begin + holding.local.rows;
+  if (holding.local.cols != spec.cols) {
+    field.col_begin = holding.col_begin;
+    field.col_end = holding.col_begin + holding.local.cols;
+  }
   field.data = arena_.frozen(tensor);
   field.on_device = !is_host<Exec>;
-  field.saved = arena_.layout().tensors[tensor].saved;
+  field.saved = holding.saved;
   return field;
 }
 

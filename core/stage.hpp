@@ -72,7 +72,7 @@ class Stage {
   // Behind update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_behind(std::int64_t t) const { return sestina::merges_behind(model_.config(), t); }
   void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
-  // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>. They fence.
+  // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>, whole. It fences.
   void set_dense(const std::string& weight, const Acc<T>* host);
 
   std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::size_t piece = 1 << 16;  // elements of one sum
 
-std::size_t pieces_of(const TensorSpec& spec) {
-  return (static_cast<std::size_t>(spec.elements()) + piece - 1) / piece;
+std::size_t pieces_of(const TensorSpec& spec) {  // what is frozen does not move
+  return !spec.trainable ? 0 : (static_cast<std::size_t>(spec.elements()) + piece - 1) / piece;
 }
 
 template <class Exec, class S>
@@ -44,8 +44,8 @@ WeightDrift DriftMeter<Exec, T>::from(const Exec& exec, const WeightVersions<Exe
   const std::size_t half = sums_.size() / 2;
   std::size_t used = 0;
   for (std::size_t i = 0; i < arena_.size(); ++i) {
-    if (!arena_.layout().tensors[i].counted) continue;
     const TensorSpec& spec = arena_.specs()[i];
+    if (!spec.trainable || !arena_.layout().tensors[i].counted) continue;
     const std::size_t pieces = pieces_of(spec), n = static_cast<std::size_t>(spec.elements());
     const Vector<double, Exec> moved = sums_.at(used, pieces), weight = sums_.at(half + used, pieces);
     if (spec.is_vector())

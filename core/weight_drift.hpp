@@ -1,5 +1,5 @@
 // How far the weights have moved since the version that a delayed pass used: |newest - used| / |newest| over all
-// tensors of a stage, in sums that no number of threads changes.
+// trained tensors of a stage, in sums that no number of threads changes.
 #pragma once
 #include "core/weight_versions.hpp"
 #include "kernels/blas/host_values.hpp"

@@ -8,6 +8,10 @@ WeightVersions<Exec, T>::WeightVersions(const ModelConfig& config, LayerRange ra
   if (depth == 0) return;
   for (const TensorSpec& spec : arena.specs()) {  // tensors that follow one another stay side by side
     std::size_t& end = spec.is_vector() ? vectors_in_one_ : matrices_in_one_;
+    if (!spec.trainable) {
+      offset_.push_back(0);
+      continue;
+    }
     if (!spec.follows) end = aligned_elements(end);
     offset_.push_back(end);
     end += static_cast<std::size_t>(spec.elements());
@@ -21,7 +25,12 @@ WeightVersions<Exec, T>::WeightVersions(const ModelConfig& config, LayerRange ra
     views_[static_cast<std::size_t>(v)] = weights_at<Exec, T>(
         config, range, arena.specs(), [&](std::size_t i) { return matrix(v, i); },
         [&](std::size_t i) { return vector(v, i); },
-        [](std::size_t) -> void* { return nullptr; });  // pipelines have dense weights
+        [&](std::size_t i) -> void* {
+          const TensorSpec& spec = arena.specs()[i];
+          return has_matrix(spec)   ? matrix(v, i)
+                 : has_vector(spec) ? static_cast<void*>(vector(v, i))
+                                    : arena.frozen(i);
+        });
 }
 
 // Runs of tensors that lie side by side both here and there go in one copy.
@@ -30,9 +39,13 @@ void WeightVersions<Exec, T>::keep(const Exec& exec, std::int64_t version) {
   if (views_.empty()) return;
   const std::vector<TensorSpec>& specs = arena_.specs();
   for (std::size_t i = 0; i < specs.size();) {
+    if (!specs[i].trainable) {
+      ++i;
+      continue;
+    }
     std::size_t end = i + 1, n = static_cast<std::size_t>(specs[i].elements());
     const auto adjoins = [&](std::size_t j) {
-      return specs[j].is_vector() == specs[i].is_vector() && offset_[j] == offset_[i] + n &&
+      return specs[j].trainable && specs[j].is_vector() == specs[i].is_vector() && offset_[j] == offset_[i] + n &&
              (specs[i].is_vector() ? arena_.vector(j) == arena_.vector(i) + n
                                    : arena_.matrix(j) == arena_.matrix(i) + n);
     };
@@ -51,6 +64,7 @@ std::vector<StateField> WeightVersions<Exec, T>::fields(std::int64_t version, co
   std::vector<StateField> all;
   for (std::size_t i = 0; i < offset_.size(); ++i) {
     const TensorHolding& tensor = arena_.layout().tensors[i];
+    if (!tensor.whole.trainable) continue;
     const bool vector_like = tensor.whole.is_vector();
     StateField field;
     field.path = prefix + "/" + tensor.whole.name;

@@ -1,6 +1,6 @@
 // Weights of the last few updates, for passes of an asynchronous pipeline that began under them: copies of what a
-// stage computes with, one behind another in a ring. Version v is the weights after v updates of the stage; the newest
-// are the stage's own.
+// stage computes with and trains, one behind another in a ring. Version v is the weights after v updates of the stage;
+// the newest are the stage's own. What is frozen has no versions: a pipeline drains where it changes.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,14 +21,14 @@ class WeightVersions {
   const Weights<Exec, T>& of(std::int64_t version) const {  // one of the last `depth` that were kept
     return views_[place(version)];
   }
-  // Those of tensor i of the arena, flat: one of the two is empty.
+  // Those of tensor i of the arena, flat: one of the two is empty, or both where it is frozen.
   Vector<T, Exec> matrix_of(std::int64_t version, std::size_t i) const {
     const TensorSpec& spec = arena_.specs()[i];
-    return spec.is_vector() ? Vector<T, Exec>() : Vector<T, Exec>(matrix(version, i), elements(spec));
+    return !has_matrix(spec) ? Vector<T, Exec>() : Vector<T, Exec>(matrix(version, i), elements(spec));
   }
   Vector<Acc<T>, Exec> vector_of(std::int64_t version, std::size_t i) const {
     const TensorSpec& spec = arena_.specs()[i];
-    return spec.is_vector() ? Vector<Acc<T>, Exec>(vector(version, i), elements(spec)) : Vector<Acc<T>, Exec>();
+    return has_vector(spec) ? Vector<Acc<T>, Exec>(vector(version, i), elements(spec)) : Vector<Acc<T>, Exec>();
   }
   int depth() const { return static_cast<int>(views_.size()); }
 
@@ -40,6 +40,8 @@ class WeightVersions {
   // First element of tensor i (of the arena) in a copy.
   T* matrix(std::int64_t version, std::size_t i) const { return matrices_.data() + matrix_at(version, i); }
   Acc<T>* vector(std::int64_t version, std::size_t i) const { return vectors_.data() + vector_at(version, i); }
+  static bool has_matrix(const TensorSpec& spec) { return spec.trainable && !spec.is_vector(); }
+  static bool has_vector(const TensorSpec& spec) { return spec.trainable && spec.is_vector(); }
   static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
   std::size_t place(std::int64_t version) const { return static_cast<std::size_t>(version) % views_.size(); }
   std::size_t matrix_at(std::int64_t version, std::size_t i) const {

@@ -80,8 +80,9 @@ void restore_dense(Executor<Exec, T>& executor, const std::vector<StateField>& f
   std::vector<float> host, slab;
   for (std::size_t i = 0; i < executor.stage_count(); ++i)
     for_each_formed(executor.stage(i).weights(), [&](const FormedWeight& weight) {
-      host.resize(static_cast<std::size_t>(weight.rows * weight.cols));
-      read(specs.at("/model/" + weight.name), host.data());
+      const TensorSpec& spec = specs.at("/model/" + weight.name);
+      host.resize(static_cast<std::size_t>(spec.elements()));
+      read(spec, host.data());
       executor.stage(i).set_dense(weight.name, host.data());
     });
   for (const StateField& field : fields) {

@@ -77,13 +77,8 @@ void require_form_fits(Deck& deck, const Options& options) {
   const LinearOptions& o = options.model.linear;
   if (o.is_dense()) return;
   const std::string form = fmt::format("model.linear.form = \"{}\"", o.form);
-  if (options.parallel.tp > 1)
+  if (o.form == "poet-x" && options.parallel.tp > 1)
     deck.error("parallel.tp", fmt::format("{} is not implemented under tensor parallelism", form), "1");
-  using Schedule = ParallelOptions::Schedule;
-  const Schedule schedule = options.parallel.schedule;
-  if (options.parallel.pp > 1 && (schedule == Schedule::async_1f1b || schedule == Schedule::zb_h1))
-    deck.error("parallel.schedule", fmt::format("{} is not implemented for {}", form, name(schedule)),
-               "\"1f1b\", \"gpipe\", \"interleaved\"");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
   if (o.form == "poet-x" && options.optimizer.kind != "adamw" && !o.dense_if_indivisible)

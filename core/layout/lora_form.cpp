@@ -8,6 +8,17 @@
 namespace sestina {
 namespace {
 
+// The factor at the side that tensor parallelism cuts is cut with it. The other one is whole on all ranks, each of
+// which sums its gradient over its own part of the layer, as over its heads.
+void cut_with(const TensorSpec& dense, TensorSpec& base, TensorSpec& down, TensorSpec& up) {
+  base.cut = dense.cut;
+  const bool inputs = dense.cut == TensorCut::cols;
+  TensorSpec &own = inputs ? down : up, &whole = inputs ? up : down;
+  own.cut = dense.cut;
+  own.gradient_of = dense.gradient_of;
+  if (dense.cut != TensorCut::none) whole.gradient_of = GradientOf::heads;
+}
+
 std::vector<TensorSpec> parts(const LinearOptions& o, const TensorSpec& dense) {
   TensorSpec base = weight_part(dense, lora_base, "base", dense.rows, dense.cols, Role::matrix);
   base.trainable = false;
@@ -17,6 +28,7 @@ std::vector<TensorSpec> parts(const LinearOptions& o, const TensorSpec& dense) {
   down.initial_range = 1 / std::sqrt(3 * static_cast<double>(dense.cols));  // variance of the published uniform one
   TensorSpec up = weight_part(dense, lora_up, "lora_b", dense.rows, o.rank, Role::matrix);
   up.initial = Initial::zeros;
+  cut_with(dense, base, down, up);
   return {base, down, up};
 }
 
@@ -34,7 +46,7 @@ WeightForm lora_form() {
   WeightForm form;
   form.name = "lora";
   form.parts = parts;
-  form.fits = [](const LinearOptions& o, std::int64_t out, std::int64_t in) { return o.rank <= std::min(out, in); };
+  form.fits = [](const LinearOptions&, std::int64_t, std::int64_t) { return true; };  // see linear_defects
   form.kept = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
   form.passed = [](const LinearOptions& o, std::int64_t, std::int64_t) { return o.rank; };
   form.scratch = scratch;

@@ -134,8 +134,14 @@ std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch,
   return total;
 }
 
-std::array<std::int64_t, 4> split_widths(const ModelConfig& c) {
-  return {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size, c.hidden_size};
+std::array<std::int64_t, 8> split_widths(const ModelConfig& c) {
+  std::array<std::int64_t, 8> widths = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size,
+                                        c.hidden_size};
+  const WeightForm* form = find_weight_form(c.linear);
+  if (form == nullptr) return widths;
+  FormedGroups groups = formed_groups(c, *form);
+  for (int i = 0; i < 4; ++i) widths[static_cast<std::size_t>(4 + i)] = columns_of(c.linear, groups[i], form->passed);
+  return widths;
 }
 
 std::size_t split_bytes(const ModelPart& part, LayerRange range, int micro_batch, int sequence, StorageWidth w) {

@@ -48,8 +48,9 @@ std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequen
 
 // Bytes that it keeps besides where backward passes are in two parts: what the input parts leave for the weight parts.
 std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
-// Widths of these, by layer: in front of the sum after attention, of q, k, v, inside the MLP, in front of its sum.
-std::array<std::int64_t, 4> split_widths(const ModelConfig&);
+// Widths of these, by layer: in front of the sum after attention, of q, k, v, inside the MLP, in front of its sum; what
+// the input parts of qkv, o, up and down pass on, 0 where they are dense.
+std::array<std::int64_t, 8> split_widths(const ModelConfig&);
 
 // Rows of logits that exist at a time: slices of equal size under the limit, at least one row; the same on all ranks.
 int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);

@@ -37,6 +37,11 @@ const WeightForm* find_weight_form(const LinearOptions& options) {
   return nullptr;
 }
 
+std::int64_t updates_between_merges(const LinearOptions& options) {
+  const WeightForm* form = find_weight_form(options);
+  return form == nullptr ? 0 : form->merge_every(options);
+}
+
 TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,
                        Role role) {
   TensorSpec spec;

@@ -36,7 +36,8 @@ struct WeightForm {
   bool (*normalised)(const LinearOptions&) = nullptr;           // first weights have rows of length one
 };
 
-const WeightForm* find_weight_form(const LinearOptions&);  // null: dense
+const WeightForm* find_weight_form(const LinearOptions&);   // null: dense
+std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights are never merged
 
 inline constexpr int most_parts = 7;  // of a weight in any form
 

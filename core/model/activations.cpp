@@ -91,7 +91,7 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
 template <class Exec, class T>
 void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch, int sequence) {
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
-  const std::array<std::int64_t, 4> widths = split_widths(part.config);
+  const auto widths = split_widths(part.config);
   const LayerRange range{0, static_cast<int>(layers.size())};
   kept_storage_ = decltype(kept_storage_)(Kokkos::view_alloc("sestina::kept_gradients", Kokkos::WithoutInitializing),
                                           split_bytes(part, range, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}));
@@ -105,6 +105,10 @@ void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch
     block.qkv = matrix(widths[1]);
     block.inner = matrix(widths[2]);
     block.down = matrix(widths[3]);
+    block.passed_qkv = matrix(widths[4]);
+    block.passed_o = matrix(widths[5]);
+    block.passed_up = matrix(widths[6]);
+    block.passed_down = matrix(widths[7]);
     kept.push_back(block);
   }
 }

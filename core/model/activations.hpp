@@ -28,7 +28,8 @@ struct LayerActivations {
 // What the weight part of a block's backward pass takes from the input part, where the two are called apart.
 template <class Exec, class T>
 struct BlockGradients {
-  Matrix<T, Exec> projected, qkv, inner, down;  // (N, D), (N, Q + 2K), (N, F), (N, D)
+  Matrix<T, Exec> projected, qkv, inner, down;                   // (N, D), (N, Q + 2K), (N, F), (N, D)
+  Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // of weights in another form than dense
 };
 
 template <class Exec, class T>

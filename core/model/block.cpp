@@ -86,11 +86,16 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
   const Matrix<T, Exec> unnormed = context.post_norm() ? take_own_rows<T>(context) : Matrix<T, Exec>();
   {
     auto inner_frame = context.workspace.frame();
-    MlpGradients<Exec, T> d{unnormed, kept.inner, {}, {}, {}};
+    MlpGradients<Exec, T> d{unnormed, kept.inner, kept.passed_up, kept.passed_down, {}};
+    if (!w.down.formed.empty()) {  // both are needed at a time; `inner` becomes what is kept
+      d.inner = take_rows<T>(context, c.intermediate_size);
+      d.forward_inner = kept.inner;
+    }
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
     keep(d.down, kept.down);
   }
-  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv, {}, {}};
+  AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv, kept.passed_qkv,
+                                kept.passed_o};
   attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
   keep(d.projected, kept.projected);
 }
@@ -99,8 +104,10 @@ template <class Exec, class T>
 void block_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                            const LayerActivations<Exec, T>& a, const BlockGradients<Exec, T>& kept, bool accumulate,
                            const typename Gradients<Exec, T>::Layer& g) {
-  mlp_backward_weight<Exec, T>(context, w, a, {kept.down, kept.inner, {}, {}, {}}, accumulate, g);
-  attention_backward_weight<Exec, T>(context, w, a, {kept.projected, {}, kept.qkv, {}, {}}, accumulate, g);
+  mlp_backward_weight<Exec, T>(context, w, a, {kept.down, kept.inner, kept.passed_up, kept.passed_down, {}}, accumulate,
+                               g);
+  attention_backward_weight<Exec, T>(context, w, a, {kept.projected, {}, kept.qkv, kept.passed_qkv, kept.passed_o},
+                                     accumulate, g);
 }
 
 #define SESTINA_BLOCK(Exec, T)                                                                                         \

@@ -1,5 +1,6 @@
 #include "core/model/formed_weights.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -18,51 +19,66 @@ Storage<Exec, A> storage_of(const FormedWeight& w) {
 }
 
 template <class A>
-void normalise_rows(const FormedWeight& w, std::vector<A>& values) {
-  for (std::int64_t row = 0; row < w.rows; ++row) {
-    A* begin = values.data() + row * w.cols;
+void normalise_rows(std::int64_t rows, std::int64_t cols, std::vector<A>& values) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    A* begin = values.data() + row * cols;
     double squares = 0;
-    for (std::int64_t j = 0; j < w.cols; ++j) squares += static_cast<double>(begin[j]) * static_cast<double>(begin[j]);
+    for (std::int64_t j = 0; j < cols; ++j) squares += static_cast<double>(begin[j]) * static_cast<double>(begin[j]);
     const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
-    for (std::int64_t j = 0; j < w.cols; ++j) begin[j] = static_cast<A>(begin[j] * scale);
+    for (std::int64_t j = 0; j < cols; ++j) begin[j] = static_cast<A>(begin[j] * scale);
   }
+}
+
+// What this rank holds of the weight: its first part has its shape.
+const TensorHolding& holding_of(const RankLayout& layout, const FormedWeight& w) {
+  const auto found = std::find_if(layout.tensors.begin(), layout.tensors.end(), [&](const TensorHolding& tensor) {
+    return tensor.whole.part == 0 && tensor.whole.weight == w.name;
+  });
+  SESTINA_REQUIRE(found != layout.tensors.end(), "no weight {} in a form of its own", w.name);
+  return *found;
 }
 
 }  // namespace
 
 bool merges_behind(const ModelConfig& config, std::int64_t t) {
-  const WeightForm* form = find_weight_form(config.linear);
-  const std::int64_t every = form == nullptr ? 0 : form->merge_every(config.linear);
+  const std::int64_t every = updates_between_merges(config.linear);
   return every > 0 && t % every == 0;
 }
 
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::uint64_t seed, std::int64_t t) {
   if (!merges_behind(model.config(), t)) return;
-  const LinearOptions& options = model.config().linear;
-  model.merge(weights, seed, t / find_weight_form(options)->merge_every(options));
+  model.merge(weights, seed, t / updates_between_merges(model.config().linear));
 }
 
 template <class Exec, class T>
-void initialise_formed(const Exec& exec, Transformer<Exec, T>& model, const Weights<Exec, T>& weights,
-                       std::uint64_t seed) {
+void initialise_formed(const Exec& exec, Transformer<Exec, T>& model, const Arena<Exec, T>& arena,
+                       const Weights<Exec, T>& weights, std::uint64_t seed) {
   const ModelConfig& config = model.config();
   std::vector<Acc<T>> values;
   for_each_formed(weights, [&](const FormedWeight& w) {
-    values.resize(static_cast<std::size_t>(w.rows * w.cols));
+    const TensorSpec& whole = holding_of(arena.layout(), w).whole;
+    values.resize(static_cast<std::size_t>(whole.elements()));
     normals(stream_of(seed, w.name), 0, values.size(), config.initializer_range, values.data());
-    if (find_weight_form(config.linear)->normalised(config.linear)) normalise_rows(w, values);
-    set_dense<Exec, T>(exec, model, w, seed, values.data());
+    if (find_weight_form(config.linear)->normalised(config.linear)) normalise_rows(whole.rows, whole.cols, values);
+    set_dense<Exec, T>(exec, model, arena, w, seed, values.data());
   });
 }
 
 template <class Exec, class T>
-void set_dense(const Exec& exec, Transformer<Exec, T>& model, const FormedWeight& w, std::uint64_t seed,
-               const Acc<T>* host) {
+void set_dense(const Exec& exec, Transformer<Exec, T>& model, const Arena<Exec, T>& arena, const FormedWeight& w,
+               std::uint64_t seed, const Acc<T>* host) {
   using A = Acc<T>;
+  const TensorHolding& held = holding_of(arena.layout(), w);
+  std::vector<A> own;
+  own.reserve(static_cast<std::size_t>(w.rows * w.cols));
+  for (std::int64_t row = held.row_begin; row < held.row_begin + w.rows; ++row) {
+    const A* const from = host + row * held.whole.cols + held.col_begin;
+    own.insert(own.end(), from, from + w.cols);
+  }
   const Storage<Exec, A> dense = storage_of<Exec, A>(w);
   const auto n = dense.size();
-  Kokkos::deep_copy(exec, Vector<A, Exec>(dense.data(), n), Vector<const A, Host>(host, n));
+  Kokkos::deep_copy(exec, Vector<A, Exec>(dense.data(), n), Vector<const A, Host>(own.data(), n));
   model.assign(w, seed, Matrix<const A, Exec>(dense));
   exec.fence("set_dense");
 }
@@ -88,10 +104,10 @@ const FormedWeight& find_formed(const Weights<Exec, T>& weights, const std::stri
 
 #define SESTINA_FORMED(Exec, T)                                                                                     \
   template void merge_if_due<Exec, T>(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t, std::int64_t); \
-  template void initialise_formed<Exec, T>(const Exec&, Transformer<Exec, T>&, const Weights<Exec, T>&,             \
-                                           std::uint64_t);                                                          \
-  template void set_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const FormedWeight&, std::uint64_t,          \
-                                   const Acc<T>*);                                                                  \
+  template void initialise_formed<Exec, T>(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&,               \
+                                           const Weights<Exec, T>&, std::uint64_t);                                 \
+  template void set_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const FormedWeight&,  \
+                                   std::uint64_t, const Acc<T>*);                                                   \
   template void get_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>*);               \
   template const FormedWeight& find_formed<Exec, T>(const Weights<Exec, T>&, const std::string&);
 SESTINA_INSTANTIATE(SESTINA_FORMED)

@@ -14,11 +14,13 @@ void merge_if_due(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t 
 // The dense weights that a run begins with: as those of a dense model, normal(0, initializer_range) from (seed, HF
 // name, index), with init = "normalized" each row divided by its length. Fences.
 template <class Exec, class T>
-void initialise_formed(const Exec&, Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t seed);
+void initialise_formed(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const Weights<Exec, T>&,
+                       std::uint64_t seed);
 
-// One weight (rows, cols) from and to host memory. They fence.
+// One weight from host memory, which has all of it, and what is here of it (rows, cols) to host memory. They fence.
 template <class Exec, class T>
-void set_dense(const Exec&, Transformer<Exec, T>&, const FormedWeight&, std::uint64_t seed, const Acc<T>* host);
+void set_dense(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const FormedWeight&, std::uint64_t seed,
+               const Acc<T>* host);
 template <class Exec, class T>
 void get_dense(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>* host);
 

@@ -255,7 +255,7 @@ bool compares_gradients(const PlanInput& input, const PipelineSetting& pipe, con
 }
 
 StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& schedule,
-                       const ParallelOptions& parallel, int stage) {
+                       const ParallelOptions& parallel, std::int64_t merge_every, int stage) {
   StagePlace place;
   place.number = stage;
   place.micros = setting.micros;
@@ -266,6 +266,7 @@ StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& s
   place.delay = update_delay(setting, stage);
   place.split = setting.kind == Kind::zb_h1;
   place.drain_every = parallel.drain_every;
+  place.merge_every = merge_every;
   place.stash = parallel.stash;
   place.correction = parallel.correction.kind;
   if (place.correction == ParallelOptions::DelayCorrection::pipemare) place.warmup = parallel.correction.warmup;

@@ -59,14 +59,15 @@ bool compares_gradients(const PlanInput&, const PipelineSetting&, const Pipeline
 
 // How a stage stands in its pipeline.
 struct StagePlace {
-  int number = 0;                            // of the stage
-  int micros = 1;                            // of an update, on this rank
-  int slots = 1;                             // micro-batches in flight
-  int ahead = 0, delay = 0;                  // forwards between updates that have no backward yet; the same in updates
-  int ahead_before = 0;                      // of the stage before
-  int ahead_first = 0;                       // of the first one
-  bool split = false;                        // backward passes in two parts
-  std::int64_t drain_every = 0, warmup = 0;  // warmup: minibatches ahead of all others that go through one by one
+  int number = 0;            // of the stage
+  int micros = 1;            // of an update, on this rank
+  int slots = 1;             // micro-batches in flight
+  int ahead = 0, delay = 0;  // forwards between updates that have no backward yet; the same in updates
+  int ahead_before = 0;      // of the stage before
+  int ahead_first = 0;       // of the first one
+  bool split = false;        // backward passes in two parts
+  std::int64_t drain_every = 0, merge_every = 0;  // updates behind which nothing is in flight; 0: never
+  std::int64_t warmup = 0;                        // minibatches ahead of all others that go through one by one
   ParallelOptions::Stash stash = ParallelOptions::Stash::on;
   ParallelOptions::DelayCorrection correction = ParallelOptions::DelayCorrection::none;
 
@@ -80,10 +81,12 @@ struct StagePlace {
   }
   // PipeMare: one more, the estimate of earlier weights, and the mean movement in the type of sums.
   bool estimates() const { return delay > 0 && correction == ParallelOptions::DelayCorrection::pipemare; }
-  // The pipeline drains before the first minibatch of each segment.
+  // The pipeline drains before the first minibatch of each segment. A merge begins one: what is trained has another
+  // meaning behind it, and no pass may have begun under the weights ahead of it.
   std::int64_t segment(std::int64_t minibatch) const {
     if (minibatch < warmup) return minibatch;
-    return std::max(warmup, drain_every > 0 ? minibatch / drain_every * drain_every : 0);
+    const auto last = [&](std::int64_t every) { return every > 0 ? minibatch / every * every : 0; };
+    return std::max({warmup, last(drain_every), last(merge_every)});
   }
   bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
   // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
@@ -100,7 +103,9 @@ struct StagePlace {
   std::int64_t origin = 0;  // updates at which the delays began, from nothing
 };
 
-StagePlace stage_place(const PipelineSetting&, const PipelineSchedule&, const ParallelOptions&, int stage);
+// merge_every: updates between merges of the weights (core/layout/weight_form.hpp).
+StagePlace stage_place(const PipelineSetting&, const PipelineSchedule&, const ParallelOptions&,
+                       std::int64_t merge_every, int stage);
 
 // One row for each rank, one column for a unit of time: digits of micro-batches in forwards, letters in backwards.
 std::vector<std::string> draw(const PipelineSchedule&, int columns);

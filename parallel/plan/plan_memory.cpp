@@ -4,6 +4,7 @@
 
 #include "core/layout/block_store.hpp"
 #include "core/layout/model_part.hpp"
+#include "core/layout/weight_form.hpp"
 #include "core/model/pass_scratch.hpp"
 #include "core/optimizer/kinds/lane_scratch.hpp"
 #include "core/optimizer/kinds/routing.hpp"
@@ -51,17 +52,19 @@ std::size_t tie_bytes(const Setting& s, const Shard& shard) {
          (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
 }
 
-// Copies of weights for passes that began under them, and the tensors between this stage and the next one, each with a
-// place for evaluation.
+// Copies of trained weights for passes that began under them, and the tensors between this stage and the next one, each
+// with a place for evaluation.
 std::size_t stash_bytes(const Setting& s, const Shard& shard) {
   const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);
   std::size_t vectors = 0, sums = 0;
   for (const TensorSpec& spec : shard.local) {
-    if (spec.is_vector()) vectors += elements_of(spec);
-    sums += elements_of(spec) * s.width.accumulate;
+    if (!spec.trainable) continue;
+    if (spec.is_vector()) vectors = (spec.follows ? vectors : aligned_elements(vectors)) + elements_of(spec);
+    sums += aligned_elements(elements_of(spec)) * s.width.accumulate;
   }
-  const std::size_t copy = matrices.elements * s.width.compute + vectors * s.width.accumulate;
+  const std::size_t copy =
+      aligned_elements(matrices.elements) * s.width.compute + aligned_elements(vectors) * s.width.accumulate;
   const std::size_t rows =
       static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.input.sequence_length));
   const std::size_t boundary =
@@ -248,7 +251,7 @@ Shard shard_of(const Setting& s, int number, int tp_rank) {
   shard.buckets = gradient_buckets(shard.stage);
   shard.local = local_shapes(shard.stage.specs, s.input.model, s.plan.tp, tp_rank);
   shard.part = model_part(s.input.model, s.plan.tp, tp_rank, s.input.parallel.sequence_parallel);
-  shard.place = stage_place(s.pipe, s.schedule, s.input.parallel, number);
+  shard.place = stage_place(s.pipe, s.schedule, s.input.parallel, updates_between_merges(s.input.model.linear), number);
   return shard;
 }
 

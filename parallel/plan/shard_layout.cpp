@@ -52,13 +52,14 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
     tensor.local = local_spec(tensor.whole, input.model, tp, tp_rank);
-    if (!tensor.whole.trainable) {  // every rank has it and nobody updates it
-      tensor.saved = dp_rank == 0;
+    const TensorShard shard = tensor_shard(tensor.whole, input.model, tp, tp_rank);
+    (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
+    tensor.counted = shard_holders(tensor.whole, input.model, tp, tp_rank).first == tp_rank;
+    if (!tensor.whole.trainable) {  // every data-parallel rank has it and nobody updates it
+      tensor.saved = dp_rank == 0 && tensor.counted;
       layout.tensors.push_back(std::move(tensor));
       continue;
     }
-    const TensorShard shard = tensor_shard(tensor.whole, input.model, tp, tp_rank);
-    (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);
     tensor.owned_begin = rows.begin;
     tensor.owned_end = rows.end;
@@ -66,7 +67,6 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     tensor.homed = is_homed(stage, spec, input.parallel);
     const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
     tensor.sharded = is_sharded(tensor.whole, input);
-    tensor.counted = shard_holders(tensor.whole, input.model, tp, tp_rank).first == tp_rank;
     tensor.saved = !copied && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
     tensor.gradient_offset =

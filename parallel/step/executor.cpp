@@ -244,7 +244,8 @@ template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
   const std::optional<double> lagged = lagged_norm(t - 1, driver);
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
-  run.update(t, driver.factor(t), clip_scales(run, plan_.input.train.clip_norm, lagged));
+  const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t);
+  run.update(t, driver.factor(t), clip_scales(run, clip, lagged));
 }
 
 template <class Exec, class T>

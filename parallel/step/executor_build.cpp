@@ -1,6 +1,7 @@
 // How an executor is built: groups, links and stages of this rank from the plan.
 #include "parallel/step/executor.hpp"
 
+#include "core/layout/weight_form.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/traced_communicator.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -136,7 +137,8 @@ void Executor<Exec, T>::make_stage(int number, bool training) {
   if (number > 0) links.in = links_[at(number - 1)].get();
   if (number + 1 < pipe_.stages) links.out = links_[at(number)].get();
   if (links.in == nullptr || links.out == nullptr) links.tie = tie_.get();
-  StagePlace place = stage_place(pipe_, schedule_, plan_.input.parallel, number);
+  StagePlace place =
+      stage_place(pipe_, schedule_, plan_.input.parallel, updates_between_merges(plan_.input.model.linear), number);
   if (!training) place.slots = 1;
   runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, plan_.input, plan, place, part_, setting_, layout,
                                                       groups_.tensor.get(), training ? &groups_ : nullptr, links,

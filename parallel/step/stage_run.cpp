@@ -166,17 +166,14 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& 
   const bool alike = scales.projections == scales.rest;
   if (!alike) stage_.scale_gradients(scales.projections, scales.rest);
   exchanges_->update(t, factor * correction_.rate(t), alike ? scales.rest : 1);
-  if (stage_.merges_behind(t)) {
-    exchanges_->finish_gather();  // every rank merges all weights, alike
-    stage_.merge_if_due(t);
-  }
-  after_update();
+  after_update(t);
 }
 
 template <class Exec, class T>
 void StageRun<Exec, T>::withhold() {
   before_update();
-  after_update();
+  stage_.optimizer().withhold(exec_, updates_ + 1);
+  after_update(updates_ + 1);
 }
 
 // What later passes will read of the weights as they are now.
@@ -205,8 +202,13 @@ void StageRun<Exec, T>::note_delay() {
   delay_.drift = meter_->from(exec_, versions_, version);
 }
 
+// Merges come at their updates, withheld or not: the pipeline has drained for them.
 template <class Exec, class T>
-void StageRun<Exec, T>::after_update() {
+void StageRun<Exec, T>::after_update(std::int64_t t) {
+  if (stage_.merges_behind(t)) {
+    exchanges_->finish_gather();  // every rank merges all weights, alike
+    stage_.merge_if_due(t);
+  }
   if (correction_.follows_weights()) {
     exchanges_->finish_gather();
     correction_.after_update(exec_, updates_);

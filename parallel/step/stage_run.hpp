@@ -110,7 +110,7 @@ class StageRun {
   }
   void before_update();
   void note_delay();
-  void after_update();
+  void after_update(std::int64_t t);
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);

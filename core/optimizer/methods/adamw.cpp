@@ -86,6 +86,17 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
   return product_;
 }
 
+// Updates since the moments began, this one included.
+static std::int64_t updates_of_moments(const TensorSpec& spec, std::int64_t t) {
+  return spec.reset_every > 0 ? (t - 1) % spec.reset_every + 1 : t;
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
+  for (const Run& run : runs_)
+    if (updates_of_moments(run.tensor.spec, t) == 1) forget(exec, run);
+}
+
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   AdamWStep step;
@@ -94,7 +105,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.gradient_scale = gradient_scale;
   step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
-    const std::int64_t every = run.tensor.spec.reset_every, count = every > 0 ? (t - 1) % every + 1 : t;
+    const std::int64_t count = updates_of_moments(run.tensor.spec, t);
     step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
     step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
     step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);
@@ -106,24 +117,29 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     }
     step.lr = factor * run.rates.lr;
     step.weight_decay = run.rates.weight_decay;
-    step_run(exec, step, run, count == 1 && t > 1);
+    if (count == 1 && t > 1) forget(exec, run);
+    step_run(exec, step, run);
   }
 }
 
 template <class Exec, class T>
-void AdamW<Exec, T>::step_run(const Exec& exec, const AdamWStep& step, const Run& run, bool begins_anew) {
+void AdamW<Exec, T>::forget(const Exec& exec, const Run& run) {
+  if (run.place.coded) {  // whatever the codes
+    const CodedMoments<Exec> moments = coded(run.tensor, run.place);
+    return set_zero<Exec, float>(exec, {moments.m_scale.data(), 2 * moments.count()});
+  }
+  const std::size_t n = run.tensor.gradient.size();
+  set_zero<Exec, Acc<T>>(exec, {momentum_.data() + run.place.at, n});
+  set_zero<Exec, Acc<T>>(exec, {second_moment_.data() + run.place.at, n});
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_run(const Exec& exec, const AdamWStep& step, const Run& run) {
   const OwnedTensor<Exec, T>& tensor = run.tensor;
+  if (run.place.coded)
+    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(tensor, run.place), tensor.weight);
   const std::size_t n = tensor.gradient.size();
-  if (run.place.coded) {
-    const CodedMoments<Exec> moments = coded(tensor, run.place);
-    if (begins_anew) set_zero<Exec, float>(exec, {moments.m_scale.data(), 2 * moments.count()});  // whatever the codes
-    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, moments, tensor.weight);
-  }
   const Vector<Acc<T>, Exec> m(momentum_.data() + run.place.at, n), v(second_moment_.data() + run.place.at, n);
-  if (begins_anew) {
-    set_zero<Exec, Acc<T>>(exec, m);
-    set_zero<Exec, Acc<T>>(exec, v);
-  }
   adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, m, v, tensor.weight);
 }
 

@@ -23,6 +23,8 @@ class AdamW {
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
+  // Update number t is not made; moments that begin anew ahead of it still do.
+  void withhold(const Exec&, std::int64_t t);
 
   // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor. In 8 bits
   // ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; likewise the second moment.
@@ -48,7 +50,8 @@ class AdamW {
   double product_to(std::int64_t t);
 
   void add_to_runs(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&);
-  void step_run(const Exec&, const AdamWStep&, const Run&, bool begins_anew);
+  void step_run(const Exec&, const AdamWStep&, const Run&);
+  void forget(const Exec&, const Run&);
   CodedMoments<Exec> coded(const OwnedTensor<Exec, T>&, const Place&) const;
 
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;

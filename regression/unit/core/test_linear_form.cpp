@@ -30,7 +30,7 @@ template <class T>
 struct FormRig : ModelRig<Host, T> {
   using Rig = ModelRig<Host, T>;
   explicit FormRig(const ModelConfig& c, bool recompute = false, double moved = 0.05) : Rig(c, 2, 7, recompute) {
-    initialise_formed<Host, T>(Rig::exec, Rig::model, Rig::weights, 7);
+    initialise_formed<Host, T>(Rig::exec, Rig::model, Rig::arena, Rig::weights, 7);
     for (std::size_t i = 0; i < Rig::arena.size(); ++i) {
       const TensorSpec& spec = Rig::arena.specs()[i];
       if (spec.part < 0 || !spec.trainable) continue;

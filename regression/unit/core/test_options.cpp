@@ -225,15 +225,19 @@ TEST(Options, RefusesWhatThisVersionLacks) {
 TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\non_indivisible = \"dense\"\n";
   expect_error(poet + "[parallel]\ntp = 2\n", "parallel.tp: model.linear.form = \"poet-x\" is not implemented under");
-  for (const char* schedule : {"async-1f1b", "zb-h1"})
-    expect_error(poet + "[parallel]\npp = 2\nschedule = \"" + schedule + "\"\n",
-                 "parallel.schedule: model.linear.form = \"poet-x\" is not implemented for");
   expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[optimizer]\nkind = \"muon\"\n",
                "optimizer.kind: model.linear.form = \"poet-x\" trains packed rotations");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
   expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
+}
+
+TEST(Options, TakesFormsOfWeightsInEverySchedule) {
+  for (const std::string form : {"form = \"poet-x\"\nblock_size = 4\n", "form = \"lora\"\n"})
+    for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"})
+      EXPECT_EQ(read("[model.linear]\n" + form + "[parallel]\npp = 2\nschedule = \"" + schedule + "\"\n").parallel.pp,
+                2);
 }
 
 TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {

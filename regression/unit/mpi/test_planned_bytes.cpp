@@ -222,6 +222,34 @@ TEST(PlannedBytes, OfCorrectionsAndTies) {
   }
 }
 
+TEST(PlannedBytes, OfFormsOfWeights) {
+  Largest largest;
+  using Schedule = ParallelOptions::Schedule;
+  using Variant = LinearOptions::Variant;
+  for (const std::string form : {"poet-x", "lora"})
+    for (const Variant variant : {Variant::fast, Variant::xq})
+      for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zb_h1, Schedule::async_1f1b}) {
+        if (form == "lora" && variant != Variant::fast) continue;
+        TrainingCase run = grid_case("adamw", 1);
+        LinearOptions& linear = run.options.model.linear;
+        linear.form = form;
+        linear.variant = variant;
+        linear.block_size = 12;
+        linear.merge_every = 4;
+        linear.group_size = 64;
+        run.options.model.num_hidden_layers = 4;
+        run.options.parallel.pp = 4;
+        run.options.parallel.dp = 1;
+        run.options.parallel.schedule = schedule;
+        largest.add(compare(
+            run, fmt::format("{} {}, schedule {}", form, static_cast<int>(variant), static_cast<int>(schedule))));
+      }
+  if (world().size() % 2 != 0) return;
+  TrainingCase run = grid_case("muon", 2);
+  run.options.model.linear.form = "lora";
+  largest.add(compare(run, "lora, tp 2"));
+}
+
 TEST(PlannedBytes, OfPipelines) {
   Largest largest;
   using Schedule = ParallelOptions::Schedule;

@@ -41,8 +41,15 @@ class SharedFolder {
   std::string path_;
 };
 
+// Kinds of optimizers, and forms of weights beside them.
 TrainingCase restart_case(const std::string& kind, Grid grid) {
-  TrainingCase run = training_case(kind);
+  const bool formed = kind == "lora";
+  TrainingCase run = training_case(formed ? "adamw" : kind);
+  if (formed) {
+    LinearOptions& linear = run.options.model.linear;
+    linear.form = kind;
+    linear.rank = 5;
+  }
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
   run.options.parallel.bucket_elements = 20000;
@@ -110,7 +117,9 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
-  for (const std::string& kind : every_kind()) {
+  std::vector<std::string> kinds = every_kind();
+  kinds.push_back("lora");
+  for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const Grid four{4, 1};
     {

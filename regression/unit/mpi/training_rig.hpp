@@ -83,13 +83,34 @@ std::vector<double> host_values(const V* data, std::int64_t n) {
   return values;
 }
 
-// What this rank computes with of tensor i of an arena, where it lies in the whole one; other places as they were.
+// What this rank computes with of tensor i of an arena.
+template <class Exec, class T>
+std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
+  const TensorSpec& spec = arena.specs()[i];
+  const std::int64_t n = spec.elements();
+  if (spec.trainable && spec.is_vector()) return host_values<Exec>(arena.vector(i), n);
+  if (spec.trainable) return host_values<Exec>(arena.matrix(i), n);
+  void* const frozen = arena.frozen(i);
+  switch (spec.stored) {
+    case Stored::compute:
+      return host_values<Exec>(static_cast<const T*>(frozen), n);
+    case Stored::sum:
+      return host_values<Exec>(static_cast<const Acc<T>*>(frozen), n);
+    case Stored::index:
+      return host_values<Exec>(static_cast<const std::int32_t*>(frozen), n);
+    case Stored::code:
+      return host_values<Exec>(static_cast<const std::uint8_t*>(frozen), n);
+  }
+  return {};
+}
+
+// The same where it lies in the whole one; other places as they were.
 template <class Exec, class T>
 void place_weights(const Arena<Exec, T>& arena, std::size_t i, std::vector<double>& whole) {
   const TensorHolding& tensor = arena.layout().tensors[i];
-  const std::int64_t n = tensor.local.elements();
-  const std::vector<double> mine =
-      tensor.local.is_vector() ? host_values<Exec>(arena.vector(i), n) : host_values<Exec>(arena.matrix(i), n);
+  std::vector<double> mine = values_of<Exec, T>(arena, i);
+  if (!tensor.whole.trainable && tensor.whole.stored == Stored::index)  // of places in the shard
+    for (double& place : mine) place += static_cast<double>(tensor.row_begin);
   for (std::int64_t r = 0; r < tensor.local.rows; ++r)
     for (std::int64_t c = 0; c < tensor.local.cols; ++c)
       whole[static_cast<std::size_t>((tensor.row_begin + r) * tensor.whole.cols + tensor.col_begin + c)] =

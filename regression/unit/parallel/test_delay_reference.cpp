@@ -1,11 +1,12 @@
-// Corrections of delays where no golden file has them, beside a drain and behind PipeMare's warm-up: the executor that
-// trains against a plain program in double, which keeps every version of every stage's weights and follows the rules
-// word by word.
+// Corrections of delays where no golden file has them, beside a drain, behind PipeMare's warm-up and with weights in
+// another form than dense, which are merged: the executor that trains against a plain program in double, which keeps
+// every version of every stage's weights and follows the rules word by word.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <memory>
 
+#include "core/layout/weight_form.hpp"
 #include "parallel/step/executor.hpp"
 #include "regression/unit/core/model_rig.hpp"
 
@@ -20,14 +21,27 @@ constexpr int stages = 3, batch = 2, sequence = 7, updates = 14;
 struct Rule {
   Kind kind = Kind::none;
   int drain_every = 0, warmup = 0;
-  // Two deliberate errors: corrections that know how old a minibatch really is, and a warm-up that is corrected too.
-  bool by_age = false, corrected_warmup = false;
+  std::string form = "dense";
+  // Deliberate errors: corrections that know how old a minibatch really is, a warm-up that is corrected too, and no
+  // drains.
+  bool by_age = false, corrected_warmup = false, undrained = false;
 };
 
 Options options_of(const Rule& rule) {
   Options options;
   options.model = small_model(Family::llama);
   options.model.num_hidden_layers = stages;
+  if (rule.form != "dense") {
+    options.model.hidden_size = 16;
+    options.model.intermediate_size = 24;
+    options.model.head_dim = 4;
+    LinearOptions& linear = options.model.linear;
+    linear.form = rule.form;
+    linear.block_size = 4;
+    linear.rank = 3;
+    linear.merge_every = 4;
+    linear.init = LinearOptions::Init::gaussian;
+  }
   options.data.sequence_length = sequence;
   options.train.global_batch = options.train.micro_batch = batch;
   options.train.clip_norm = 0.5;
@@ -90,12 +104,26 @@ Result trained(Executor<Host, float>& executor) {
   return result;
 }
 
+// What is frozen in a stage, as it is in the executor.
+void copy_frozen(const Arena<Host, float>& from, const Arena<Host, double>& to) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const TensorSpec& spec = from.specs()[i];
+    if (spec.trainable) continue;
+    const std::int64_t n = spec.elements();
+    if (spec.stored == Stored::index)
+      std::copy_n(static_cast<const std::int32_t*>(from.frozen(i)), n, static_cast<std::int32_t*>(to.frozen(i)));
+    else
+      std::copy_n(static_cast<const float*>(from.frozen(i)), n, static_cast<double*>(to.frozen(i)));
+  }
+}
+
 // One stage in double, with every version of its weights.
 struct Stage64 {
   ModelRig<Host, double> rig;
   double delay;
   std::vector<Flat> history;
   Flat m, v, velocity, gradient;
+  std::vector<std::int64_t> resets;  // by element: updates after which its past is forgotten, 0: never
 
   Stage64(const ModelConfig& config, int number, const Flat& start)
       : rig(config, batch, sequence, {number, number + 1}),
@@ -103,12 +131,31 @@ struct Stage64 {
         history{start},
         m(start.size()),
         v(start.size()),
-        velocity(start.size()) {}
+        velocity(start.size()) {
+    for (std::size_t i = 0; i < rig.arena.size(); ++i)
+      resets.insert(resets.end(), rig.arena.master(i).size(), rig.arena.specs()[i].reset_every);
+  }
+
+  // Those of update number t, or none where the past is forgotten behind it.
+  Flat movement(const Flat& before, const Flat& behind, std::int64_t t) const {
+    Flat moved(before.size());
+    for (std::size_t k = 0; k < moved.size(); ++k)
+      if (resets[k] == 0 || t % resets[k] != 0) moved[k] = behind[k] - before[k];
+    return moved;
+  }
 
   void compute_with(const Flat& weights) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < rig.arena.size(); ++i)
       for (std::size_t k = 0; k < rig.arena.master(i).size(); ++k) rig.arena.master(i)[k] = weights[at++];
+  }
+  Flat merged(const Flat& weights, std::uint64_t seed, std::int64_t number) {
+    compute_with(weights);
+    rig.model.merge(rig.weights, seed, number);
+    Flat all;
+    for (std::size_t i = 0; i < rig.arena.size(); ++i)
+      for (std::size_t k = 0; k < rig.arena.master(i).size(); ++k) all.push_back(rig.arena.master(i)[k]);
+    return all;
   }
   void take_gradient() {
     gradient.clear();
@@ -125,9 +172,13 @@ Flat combine(const Flat& x, double factor, const Flat& y) {  // x + factor y
 
 class Reference {
  public:
-  Reference(const Rule& rule, const std::vector<Flat>& start) : rule_(rule), options_(options_of(rule)) {
-    for (int s = 0; s < stages; ++s)
-      stage_.push_back(std::make_unique<Stage64>(options_.model, s, start[static_cast<std::size_t>(s)]));
+  // start: an executor that has not trained yet.
+  Reference(const Rule& rule, Executor<Host, float>& start) : rule_(rule), options_(options_of(rule)) {
+    for (int s = 0; s < stages; ++s) {
+      const Arena<Host, float>& arena = start.stage(static_cast<std::size_t>(s)).arena();
+      stage_.push_back(std::make_unique<Stage64>(options_.model, s, masters(arena)));
+      copy_frozen(arena, stage_.back()->rig.arena);
+    }
   }
 
   Result run() {
@@ -145,16 +196,19 @@ class Reference {
  private:
   int version(const Stage64& stage, int i) const {
     if (i < rule_.warmup) return i;
-    const int drained = rule_.drain_every > 0 ? i / rule_.drain_every * rule_.drain_every : 0;
+    int drained = 0;
+    for (const int every : {rule_.drain_every, merge_every()})
+      if (every > 0 && !rule_.undrained) drained = std::max(drained, i / every * every);
     return std::max({drained, rule_.warmup, i - static_cast<int>(stage.delay)});
   }
+  int merge_every() const { return static_cast<int>(updates_between_merges(options_.model.linear)); }
   double horizon(const Stage64& stage, int i) const { return rule_.by_age ? i - version(stage, i) : stage.delay; }
 
   Flat forward_weights(const Stage64& stage, int i) const {
     const auto v = static_cast<std::size_t>(version(stage, i));
     const Flat& now = stage.history[v];
     if (rule_.kind != Kind::prediction || v == 0) return now;
-    return combine(now, horizon(stage, i), combine(now, -1, stage.history[v - 1]));
+    return combine(now, horizon(stage, i), stage.movement(stage.history[v - 1], now, static_cast<std::int64_t>(v)));
   }
   Flat backward_weights(const Stage64& stage, int i) const {
     if (rule_.kind != Kind::pipemare) return forward_weights(stage, i);
@@ -207,6 +261,20 @@ class Reference {
   }
 
   void update(Stage64& stage, int i) {
+    const Flat w = stage.history.back();
+    Flat next = adamw(stage, i);
+    if (merge_every() > 0 && (i + 1) % merge_every() == 0)
+      next = stage.merged(next, options_.run.seed, (i + 1) / merge_every());
+    const double keep = stage.delay > 0 ? std::pow(0.3, 1 / stage.delay) : 0;
+    const Flat moved = stage.movement(w, next, i + 1);
+    for (std::size_t j = 0; j < w.size(); ++j) {
+      stage.velocity[j] = keep * stage.velocity[j] + (1 - keep) * moved[j];
+      if (stage.resets[j] > 0 && (i + 1) % stage.resets[j] == 0) stage.velocity[j] = 0;
+    }
+    stage.history.push_back(next);
+  }
+
+  Flat adamw(Stage64& stage, int i) {
     const AdamWOptions& o = options_.optimizer.adamw;
     const Flat w = stage.history.back(), &then = stage.history[static_cast<std::size_t>(version(stage, i))];
     Flat& g = stage.gradient;
@@ -215,29 +283,31 @@ class Reference {
       if (rule_.kind == Kind::dc_asgd) g[k] += 50 * g[k] * g[k] * (w[k] - then[k]);
       squares += g[k] * g[k];
     }
-    const double clip = std::min(1.0, 0.5 / (std::sqrt(squares) + 1e-6)), lr = o.lr * rate(stage, i), t = i + 1;
+    const double clip = std::min(1.0, 0.5 / (std::sqrt(squares) + 1e-6)), lr = o.lr * rate(stage, i);
     const auto mu = [&](double at) { return o.beta1 * (1 - 0.5 * std::pow(0.96, at * 5.0)); };
-    double product = 1;
-    for (int at = 1; at <= i + 1; ++at) product *= mu(at);
     Flat next = w;
     std::size_t k = 0;
     for (std::size_t tensor = 0; tensor < stage.rig.arena.size(); ++tensor) {
-      const double decay = stage.rig.arena.specs()[tensor].is_vector() ? 0 : o.weight_decay;
+      const TensorSpec& spec = stage.rig.arena.specs()[tensor];
+      const double decay = spec.is_vector() ? 0 : o.weight_decay, own_lr = lr * spec.lr_factor;
+      const int count = spec.reset_every > 0 ? i % static_cast<int>(spec.reset_every) + 1 : i + 1;
+      const double t = count;
+      double product = 1;
+      for (int at = 1; at <= count; ++at) product *= mu(at);
       for (std::size_t n = stage.rig.arena.master(tensor).size(); n > 0; --n, ++k) {
         const double clipped = clip * g[k];
         double &m = stage.m[k], &v = stage.v[k];
+        if (count == 1) m = v = 0;
         m = o.beta1 * m + (1 - o.beta1) * clipped;
         v = o.beta2 * v + (1 - o.beta2) * clipped * clipped;
         const double direction = rule_.kind == Kind::nesterov
                                      ? (1 - mu(t)) / (1 - product) * clipped + mu(t + 1) / (1 - product * mu(t + 1)) * m
                                      : m / (1 - std::pow(o.beta1, t));
-        next[k] = w[k] * (1 - lr * decay) - lr * direction / (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
+        next[k] =
+            w[k] * (1 - own_lr * decay) - own_lr * direction / (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
       }
     }
-    const double keep = stage.delay > 0 ? std::pow(0.3, 1 / stage.delay) : 0;
-    for (std::size_t j = 0; j < w.size(); ++j)
-      stage.velocity[j] = keep * stage.velocity[j] + (1 - keep) * (next[j] - w[j]);
-    stage.history.push_back(next);
+    return next;
   }
 
   Rule rule_;
@@ -262,18 +332,20 @@ void expect_as_reference(const Rule& rule, const char* what) {
   executor.initialise(7);
   executor.weights_changed();
   executor.start_at(0);
-  std::vector<Flat> start;
-  for (std::size_t s = 0; s < executor.stage_count(); ++s) start.push_back(masters(executor.stage(s).arena()));
-  const Result got = trained(executor);
-  EXPECT_LT(largest_difference(got, Reference(rule, start).run()), tolerance) << what;
   Rule wrong = rule;
   if (rule.warmup > 0)
     wrong.corrected_warmup = true;
+  else if (rule.kind == Kind::none)
+    wrong.undrained = true;
   else if (rule.kind == Kind::prediction || rule.kind == Kind::pipemare)
     wrong.by_age = true;
   else
     wrong.kind = Kind::none;
-  EXPECT_GT(largest_difference(got, Reference(wrong, start).run()), 100 * tolerance) << what;
+  Reference right_one(rule, executor), wrong_one(wrong, executor);
+  const Result got = trained(executor);
+  const double right = largest_difference(got, right_one.run()), off = largest_difference(got, wrong_one.run());
+  EXPECT_LT(right, tolerance) << what;
+  EXPECT_GT(off, 100 * tolerance) << what;
 }
 
 TEST(DelayReference, CorrectionsBesideADrain) {
@@ -287,6 +359,17 @@ TEST(DelayReference, CorrectionsBesideADrain) {
 TEST(DelayReference, PipeMareBehindItsWarmUp) {
   expect_as_reference({.kind = Kind::pipemare, .warmup = 4}, "warm-up");
   expect_as_reference({.kind = Kind::pipemare, .drain_every = 6, .warmup = 4}, "warm-up and drain");
+}
+
+// Merged behind every fourth update: the pipeline drains, rotations have no past behind it.
+TEST(DelayReference, FormsOfWeights) {
+  for (const char* form : {"poet-x", "lora"}) {
+    expect_as_reference({.drain_every = 6, .form = form}, form);
+    expect_as_reference({.kind = Kind::nesterov, .form = form}, form);
+    expect_as_reference({.kind = Kind::prediction, .drain_every = 6, .form = form}, form);
+    expect_as_reference({.kind = Kind::pipemare, .drain_every = 6, .form = form}, form);
+    expect_as_reference({.kind = Kind::dc_asgd, .form = form}, form);
+  }
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
 TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
   const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
   ParallelOptions parallel;
-  const auto place = [&](int s) { return stage_place(setting, make_schedule(setting), parallel, s); };
+  const auto place = [&](int s) { return stage_place(setting, make_schedule(setting), parallel, 0, s); };
   const auto versions = [&] {
     std::vector<int> all;
     for (int s = 0; s < 4; ++s) all.push_back(place(s).versions());
@@ -119,6 +119,18 @@ TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
   parallel.correction.kind = Correction::pipemare;
   EXPECT_TRUE(place(1).estimates());
   EXPECT_FALSE(place(3).estimates());
+}
+
+// A merge drains as drain_every does; with both the newer drain counts.
+TEST(PipelineSchedule, DrainsAtMerges) {
+  const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 1, 1);
+  ParallelOptions parallel;
+  parallel.drain_every = 8;
+  const StagePlace place = stage_place(setting, make_schedule(setting), parallel, 3, 0);
+  std::vector<std::int64_t> versions;
+  for (int minibatch = 0; minibatch < 12; ++minibatch) versions.push_back(place.version(minibatch));
+  EXPECT_EQ(versions, (std::vector<std::int64_t>{0, 0, 0, 3, 3, 3, 6, 6, 8, 9, 9, 9}));
+  EXPECT_EQ(place.in_flight_end(4, 3), 6);
 }
 
 TEST(PipelineSchedule, IsDrawnRankByRank) {
