@@ -90,6 +90,9 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       rank_steps_(static_cast<std::size_t>(runtime.size())),
       rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
       stage_ages_(rank_ages_.size()),
+      coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
+                             ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
+                             : 0),
       numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
@@ -209,6 +212,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   rank_step(mine);
   runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
   for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) take_rank_step(rank, numbers_.data() + rank * count);
+  gather_coherence();
   report(step_, executor_.sums().norm);
   return true;
 }
@@ -328,6 +332,7 @@ void Trainer<Exec, T>::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "evaluation");
+  executor_.synchronise();
   const double start = now_seconds();
   const auto result =
       evaluate_loss(executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); });

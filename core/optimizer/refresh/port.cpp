@@ -53,6 +53,33 @@ RefreshAges RefreshPort<Space>::ages() const {
 }
 
 template <class Space>
+std::int64_t RefreshPort<Space>::sent() const {
+  std::int64_t sent = sent_;
+  for (const SideState& s : sides_) sent = std::max(sent, *s.dispatched);
+  return sent;
+}
+
+template <class Space>
+std::int64_t RefreshPort<Space>::newness() const {
+  std::int64_t sum = 0;
+  for (const SideState& s : sides_) sum += *s.computed_from;
+  return sum;
+}
+
+template <class Space>
+void RefreshPort<Space>::release(Lane<Space>& lane) {
+  sent_ = 0;
+  if constexpr (is_host<Space>) {
+    if (lane.workers == nullptr) return;
+    for (SideState& s : sides_) {
+      if (s.task->idle()) continue;
+      lane.workers->wait(*s.task);
+      s.task->collect();
+    }
+  }
+}
+
+template <class Space>
 Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   SideState& s = sides_[side];
   const Refreshed result = compute_refresh(lane, job);
