@@ -16,6 +16,11 @@ def one_thread():
     return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"}
 
 
+# Open MPI: as root in a container, and more ranks than cores, which then give way to each other.
+LAUNCH = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+          "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+
+
 def lines_of(folder, kind):
     """Lines of a kind in the order of updates; after a resume the later ones count."""
     with open(folder / "metrics.jsonl") as file:
@@ -34,7 +39,7 @@ def diverged(folder):
     return (folder / "diverged").exists()
 
 
-def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True):
+def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True, ranks=1):
     """Trains in the folder to the last update unless that is done. False: it diverged; any other failure raises."""
     command = [str(sestina), "train", "-i", str(deck), "-d", str(folder), "-r", "auto", *arguments,
                f"run.steps={steps}", "run.threads=1"]
@@ -48,7 +53,9 @@ def train(sestina, deck, folder, steps, arguments, keep_checkpoint=True):
         return False
     if not complete(folder, steps):
         with open(folder / "out.txt", "a") as out:
-            code = subprocess.run(command, stdout=out, stderr=out, env=one_thread()).returncode
+            launch = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+            environment = {**one_thread(), **(LAUNCH if ranks > 1 else {})}
+            code = subprocess.run([*launch, *command], stdout=out, stderr=out, env=environment).returncode
         if code == DIVERGED:
             (folder / "diverged").touch()
         elif code != 0:

@@ -65,6 +65,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
   line.staleness = stages.staleness;
   line.drift = stages.drift;
+  line.replicas = stages.replicas;
   line.cosine = stages.cosine;
   ages_.clear();
   for (const StageAges& of : stages.ages)

@@ -82,6 +82,7 @@ struct StageAges {
 struct StageNumbers {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::span<const StageAges> ages = {};
+  std::optional<ReplicaNumbers> replicas = {};
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
 // the first of equals), the largest memory and age, all ages, preconditioners and joules. At least one rank.

@@ -13,6 +13,7 @@
 #include "app/train/state_tier.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/store/npy_write.hpp"
+#include "kernels/base/device_memory.hpp"
 
 namespace sestina {
 namespace {
@@ -49,6 +50,13 @@ WriterGroup writer_group(const Options& options, Runtime& runtime) {
   return group;
 }
 
+// The first rank of a node reads its counters, and those of the devices of all its ranks.
+EnergyCounters::Setting energy_setting(EnergyCounters::Setting setting, Runtime& runtime, bool on_device) {
+  setting.devices.bus_ids = runtime.world().split_by_node()->all_gather(on_device ? device_bus_id() : std::string());
+  if (runtime.is_first_of_node()) return setting;
+  return {.root = ""};
+}
+
 // run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it must not
 // stop the run.
 void dump_factor(const std::string& run_dir, const std::string& name, const std::vector<float>& values,
@@ -82,8 +90,11 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       rank_steps_(static_cast<std::size_t>(runtime.size())),
       rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
       stage_ages_(rank_ages_.size()),
+      coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
+                             ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
+                             : 0),
       numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
-      energy_(runtime.is_first_of_node() ? setup.energy : EnergyCounters::Setting{""}) {
+      energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
   runtime_.together([this] {  // a disk may be full
     if (!tier_) return;
@@ -201,6 +212,7 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   rank_step(mine);
   runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
   for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) take_rank_step(rank, numbers_.data() + rank * count);
+  gather_coherence();
   report(step_, executor_.sums().norm);
   return true;
 }
@@ -320,6 +332,7 @@ void Trainer<Exec, T>::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "evaluation");
+  executor_.synchronise();
   const double start = now_seconds();
   const auto result =
       evaluate_loss(executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); });

@@ -72,6 +72,7 @@ void Trainer<Exec, T>::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
   if (options_.checkpoint.drains && asynchronous()) drain_pipeline();
+  executor_.synchronise();
   wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
   drain_events();

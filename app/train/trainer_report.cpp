@@ -72,6 +72,20 @@ void Trainer<Exec, T>::take_rank_step(std::size_t rank, const double* numbers) {
   }
 }
 
+// What an evaluation or a save synchronised counts to the update behind it.
+template <class Exec, class T>
+void Trainer<Exec, T>::gather_coherence() {
+  if (coherence_numbers_.empty()) return;
+  const CoherenceCount count = executor_.take_coherence();
+  const double mine[RunMessages::coherence] = {static_cast<double>(count.bytes.sent), count.drift};
+  runtime_.world().all_gather(mine, sizeof mine, coherence_numbers_.data());
+  replicas_.emplace();
+  for (std::size_t i = 0; i < coherence_numbers_.size(); i += RunMessages::coherence) {
+    replicas_->bytes += static_cast<std::uint64_t>(coherence_numbers_[i]);
+    replicas_->drift = std::max(replicas_->drift, coherence_numbers_[i + 1]);
+  }
+}
+
 template <class Exec, class T>
 void Trainer<Exec, T>::report(std::int64_t step, double norm) {
   const RankStep all = of_all_ranks(rank_steps_);
@@ -82,6 +96,7 @@ void Trainer<Exec, T>::report(std::int64_t step, double norm) {
   StageNumbers stages{.ages = stage_ages_};
   if (asynchronous()) stages.staleness = executor_.delays().updates;
   if (asynchronous() && step % options_.metrics.every == 0) stages.drift = executor_.delays().drift;
+  stages.replicas = replicas_;
   const std::int64_t tensors_every = options_.metrics.tensors_every;
   if (asynchronous() && tensors_every > 0 && step % tensors_every == 0) stages.cosine = executor_.delays().cosine;
   report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all, stages);

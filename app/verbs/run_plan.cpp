@@ -75,6 +75,7 @@ void estimate(RunPlan& run) {
   if (machine.network_bandwidth) {
     double bytes = 0;
     for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);
+    bytes += run.plan.coherence.bytes_per_update() / run.plan.ranks();
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
   if (machine.disk_bandwidth) {

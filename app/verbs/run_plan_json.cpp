@@ -6,7 +6,7 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
-#include "parallel/plan/plan_nodes.hpp"
+#include "parallel/plan/plan_collectives.hpp"
 
 namespace sestina {
 namespace {
@@ -152,6 +152,12 @@ Json to_json(const RunPlan& run) {
   if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
   out.update(ownership_json(run));
+  if (const CoherencePlan& coherence = plan.coherence; coherence.blocks > 0)
+    out["coherence"] = {{"matrices", coherence.blocks},
+                        {"bytes", coherence.synchronisation.sent},
+                        {"between_nodes_bytes", coherence.synchronisation.between_nodes},
+                        {"synchronisations_per_update", coherence.synchronisations},
+                        {"bytes_per_update", coherence.bytes_per_update()}};
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},
               {"tokens_per_step", run.tokens_per_step},

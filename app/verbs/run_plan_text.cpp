@@ -6,7 +6,6 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "parallel/plan/plan_collectives.hpp"
-#include "parallel/plan/plan_nodes.hpp"
 
 namespace sestina {
 namespace {
@@ -183,6 +182,17 @@ void print_collectives(const RunPlan& run) {
   fmt::print("\n");
 }
 
+void print_coherence(const RunPlan& run) {
+  const CoherencePlan& coherence = run.plan.coherence;
+  if (coherence.blocks == 0) return;
+  const auto bytes = [](double n) { return with_unit(n, "B"); };
+  fmt::print("coherence   {} replicated matrices, in the mean {:.4g} synchronisations of each in an update\n",
+             coherence.blocks, coherence.synchronisations);
+  fmt::print("            all ranks send {} for one of all, {} of it between nodes; {} per update in the mean\n\n",
+             bytes(static_cast<double>(coherence.synchronisation.sent)),
+             bytes(static_cast<double>(coherence.synchronisation.between_nodes)), bytes(coherence.bytes_per_update()));
+}
+
 void print_memory(const RunPlan& run) {
   const auto by_total = [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); };
   const RankMemory& fullest = *std::max_element(run.memory.begin(), run.memory.end(), by_total);
@@ -246,6 +256,7 @@ void print_text(const RunPlan& run) {
   print_pipeline(run);
   print_refreshes(run);
   print_collectives(run);
+  print_coherence(run);
   print_memory(run);
   print_time(run);
 }

@@ -75,6 +75,11 @@ void add_coded_fields(std::vector<FieldSize>& fields, const std::string& name, s
   fields.push_back({name + "_scales", DType::f32, rows, (cols + block - 1) / block});
 }
 
+void set_of_basis(std::vector<FieldSize>& fields, std::initializer_list<std::string_view> names) {
+  for (FieldSize& field : fields)
+    if (std::find(names.begin(), names.end(), field_of_block(field.name)) != names.end()) field.of_basis = true;
+}
+
 const std::vector<MatrixKind>& matrix_kinds() { return table(); }
 
 void add_matrix_kind(MatrixKind kind) {

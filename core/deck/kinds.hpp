@@ -4,6 +4,7 @@
 // Kokkos.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string>
@@ -87,7 +88,12 @@ struct FieldSize {
   std::int64_t rows = 0, cols = 1;  // cols = 1: a vector
   bool optional = false;            // a checkpoint may lack it: it is zero then
   FieldUse use = FieldUse::always;
+  // A basis, or what lies in one: a mean over ranks that have different ones would mean nothing (parallel/plan/
+  // coherence.hpp). Codes and counters are never averaged either.
+  bool of_basis = false;
 };
+// Marks those of these names, of all blocks.
+void set_of_basis(std::vector<FieldSize>&, std::initializer_list<std::string_view> names);
 // Moments (rows, cols) in 8 bits: "<name>_codes", and "<name>_scales" for blocks of so many columns.
 void add_coded_fields(std::vector<FieldSize>&, const std::string& name, std::int64_t rows, std::int64_t cols,
                       std::int64_t block);

@@ -96,6 +96,7 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
   int workers = 1, priority = 0;       // threads beside those that compute, and what is added to their nice value
   std::vector<int> cores;              // that they may run on; empty: any
+  std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp
   double timeout = 45;                 // seconds that an update waits for a result that must be there
   // tier = "nvme" (MatrixOptions: paged): the folder of the store ("": in the run directory), bytes of preconditioners
   // in host memory at a time (0: as few as work takes) and in the store (0: any), transfers at a time.

@@ -28,10 +28,11 @@ AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
 void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
-                       *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority";
+                       *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority",
+                       *coherence = "optimizer.refresh.coherence_every";
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
-    for (const char* key : {late, visibility, workers, cores, priority})
+    for (const char* key : {late, visibility, workers, cores, priority, coherence})
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key beside mode = \"inline\"");
     return;
   }
@@ -56,6 +57,12 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))
     refresh.cores.push_back(static_cast<int>(core));
   refresh.priority = static_cast<int>(deck.integer(priority, 0, {.min = 0, .max = 19}));
+  if (matrix.refresh_eager)  // with fixed visibility replicas never differ
+    refresh.coherence_every = deck.integer(coherence, 0, not_negative);
+  else
+    refuse(deck, coherence,
+           "needs optimizer.refresh.visibility = \"eager\": replicas that see results alike do not drift",
+           "no such key beside visibility = \"fixed\"");
 }
 
 // Where stages of a pipeline refresh at their own pace.

@@ -193,6 +193,24 @@ void require_pipeline(Deck& deck, const Options& options) {
     deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
 }
 
+// Replicas whose refreshes are seen when they are ready drift apart, and are made alike now and then. Shards that
+// follow from a home's copy, and weights that an asynchronous pipeline keeps, would have to be as well.
+void require_coherence(Deck& deck, const Options& options) {
+  constexpr const char* key = "optimizer.refresh.visibility";
+  const ParallelOptions& parallel = options.parallel;
+  if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
+  if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated)
+    deck.error(key, "ranks that update the same matrix would drift apart",
+               "fixed beside parallel.tp_update = \"duplicated\"");
+  if (parallel.dp == 1 || parallel.partition != ParallelOptions::Partition::replicated) return;
+  if (parallel.tp > 1)
+    deck.error(key, "ranks that update the same matrix would drift apart",
+               "fixed beside parallel.partition = \"replicated\" with parallel.tp > 1");
+  if (parallel.is_async())
+    deck.error(key, "ranks that update the same matrix would drift apart",
+               "fixed beside parallel.partition = \"replicated\" with parallel.schedule = \"async-1f1b\"");
+}
+
 // Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
   const bool even = parallel.is_async();  // a stage is so many micro-batches late: the same on all ranks
@@ -230,11 +248,7 @@ void require_trainable(Deck& deck, Options& options) {
                fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
                            options.optimizer.kind),
                "home, duplicated, blockwise");
-  const bool replicated = (parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated) ||
-                          (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
-  if (replicated && options.optimizer.matrix && options.optimizer.matrix->refresh_eager)
-    deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
-               "fixed beside parallel.partition = \"replicated\" and parallel.tp_update = \"duplicated\"");
+  require_coherence(deck, options);
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0 && !parallel.is_async())

@@ -25,6 +25,7 @@ struct StateField {
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
   std::uint64_t version = 0;          // raised whenever the field is published anew
   bool optional = false;              // a checkpoint without it leaves it as it is
+  bool of_basis = false;              // see FieldSize
   Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/layout/pager.hpp)
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }

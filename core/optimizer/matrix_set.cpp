@@ -11,7 +11,10 @@
 
 #include "core/optimizer/lane_share.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
+#include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
+#include "kernels/blas/reduce.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
 namespace {
@@ -151,6 +154,32 @@ class LanedSet : public MatrixSet<Exec> {
   int lanes() const override { return static_cast<int>(lanes_.size()); }
   std::size_t size() const override { return matrices_.size(); }
 
+  std::vector<StateField> replica(std::size_t i) override {
+    const RefreshPort<Space>* port = optimizers_[i]->port();
+    if (port == nullptr || !port->asynchronous()) return {};
+    std::vector<StateField> fields = optimizers_[i]->state().fields();
+    StateField master;
+    const OwnedMatrix<Space>& matrix = matrices_[i];
+    master.path = "/model/" + matrix.name;
+    master.shape = {static_cast<std::int64_t>(matrix.rows()), static_cast<std::int64_t>(matrix.cols())};
+    master.row_end = master.shape[0];
+    master.data = matrix.master.data();
+    master.on_device = !is_host<Space>;
+    fields.push_back(std::move(master));
+    return fields;
+  }
+  RefreshClock refresh_clock(std::size_t i) override {
+    const RefreshPort<Space>& port = *optimizers_[i]->port();
+    return {optimizers_[i]->state().counter("updates"), port.sent(), port.newness()};
+  }
+  void open_replica(std::size_t i) override { optimizers_[i]->port()->release(lanes_[lane_number(i)]); }
+  void close_replica(std::size_t i) override {
+    const OwnedMatrix<Space>& matrix = matrices_[i];
+    if (matrix.weight.size() == 0) return;
+    convert<Space, float, bf16>(lanes_[lane_number(i)].exec, flat<const float, Space>(matrix.master),
+                                flat<bf16, Space>(matrix.weight));
+  }
+
   void time_products(bool on) override {
     for (Lane<Space>& lane : lanes_) {
       lane.gemm.time_products(on);
@@ -176,6 +205,7 @@ class LanedSet : public MatrixSet<Exec> {
         jobs += refresh_needs(setting.options, matrices_[i].rows(), matrices_[i].cols()).jobs;
     return jobs;
   }
+  std::size_t lane_number(std::size_t i) const { return static_cast<std::size_t>(lane_of_[i]); }
 
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
     book_refreshes(lanes_[lane], t);

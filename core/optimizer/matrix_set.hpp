@@ -26,6 +26,12 @@ struct ProductCount {
   double seconds = 0, flops = 0;
 };
 
+// Where the asynchronous refreshes of a matrix are; updates are its optimizer's own.
+struct RefreshClock {
+  std::int64_t updates = 0;
+  std::int64_t sent = 0, newness = 0;  // see RefreshPort
+};
+
 template <class Exec>
 class MatrixSet {
  public:
@@ -48,6 +54,14 @@ class MatrixSet {
 
   // Preconditioners lie with the pager between their uses, from its open() on.
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
+
+  // Matrices that other ranks hold as well (parallel/step/coherence.hpp). replica: the state of matrix i and its master
+  // weights; none where it has no asynchronous refreshes. A replica is opened, written and closed: workers let go of
+  // it, then what is computed with follows from the master weights.
+  virtual std::vector<StateField> replica(std::size_t i) = 0;
+  virtual RefreshClock refresh_clock(std::size_t i) = 0;
+  virtual void open_replica(std::size_t i) = 0;
+  virtual void close_replica(std::size_t i) = 0;
 
   // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
   virtual void time_products(bool on) = 0;

@@ -48,6 +48,7 @@ class Optimizer {
   void page_to(const std::shared_ptr<Pager>& pager) {
     if (matrices_) matrices_->page_to(pager);
   }
+  MatrixSet<Exec>* matrices() { return matrices_.get(); }           // null: there are none
   int lanes() const { return matrices_ ? matrices_->lanes() : 0; }  // of matrices updated side by side
 
  private:

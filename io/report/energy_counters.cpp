@@ -38,7 +38,7 @@ bool counts(const fs::path& zone) {
 
 }  // namespace
 
-EnergyCounters::EnergyCounters(const Setting& setting) {
+EnergyCounters::EnergyCounters(const Setting& setting) : devices_(setting.devices) {
   std::error_code none;
   bool readable = true;
   for (const auto& entry : fs::directory_iterator(setting.root, none)) {
@@ -61,8 +61,15 @@ void EnergyCounters::close_all() {
 }
 
 std::optional<double> EnergyCounters::take_joules() {
+  const std::optional<double> zones = take_zones(), devices = devices_.take_joules();
+  if (!devices_.used()) return zones;
+  if (!devices || (!zones && !zones_.empty())) return std::nullopt;
+  return *devices + zones.value_or(0);
+}
+
+std::optional<double> EnergyCounters::take_zones() {
   double microjoules = 0;
-  bool good = known();
+  bool good = !zones_.empty();
   for (Zone& zone : zones_) {
     const std::optional<std::uint64_t> now = read_number(zone.file);
     good = good && now;

@@ -11,6 +11,13 @@
 
 namespace sestina {
 
+// Of replicas that drift (parallel/plan/coherence.hpp), since the line before: what all ranks sent to make them alike,
+// and the largest relative distance of a rank's weights of a matrix from those then; 0 bytes: they were left alone.
+struct ReplicaNumbers {
+  std::uint64_t bytes = 0;
+  double drift = 0;
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -25,6 +32,7 @@ struct TrainLine {
   // updates, and how far the weights moved meanwhile, relative to them (NaN: not known). Empty: no such key.
   // cosine: of the gradient with that of the same samples at the newest weights (NaN: not computed).
   std::span<const double> staleness = {}, drift = {}, cosine = {};
+  std::optional<ReplicaNumbers> replicas = {};
 };
 
 // Of the preconditioners of one pipeline stage, in updates.

@@ -1,6 +1,7 @@
-// Memory of devices that have their own. No Kokkos.
+// Devices that have memory of their own: how much is free, and which one it is. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace sestina {
 
@@ -9,5 +10,7 @@ struct DeviceMemory {
   int devices = 0;               // that this process sees
 };
 DeviceMemory device_memory();
+// Where on the bus the device lies that this process computes on, "00000000:3B:00.0"; "": there is none.
+std::string device_bus_id();
 
 }  // namespace sestina

@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+
 #include "kernels/base/device_memory.hpp"
 
 namespace sestina {
@@ -10,6 +12,16 @@ DeviceMemory device_memory() {
   if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) memory.free_bytes = free_bytes;
   if (cudaGetDeviceCount(&memory.devices) != cudaSuccess) memory.devices = 0;
   return memory;
+}
+
+std::string device_bus_id() {
+  int device = 0;
+  cudaDeviceProp properties;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&properties, device) != cudaSuccess) return "";
+  char text[32];
+  std::snprintf(text, sizeof text, "%08X:%02X:%02X.0", static_cast<unsigned>(properties.pciDomainID),
+                static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
+  return text;
 }
 
 }  // namespace sestina

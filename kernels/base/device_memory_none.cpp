@@ -3,5 +3,6 @@
 namespace sestina {
 
 DeviceMemory device_memory() { return {}; }
+std::string device_bus_id() { return ""; }
 
 }  // namespace sestina

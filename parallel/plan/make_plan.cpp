@@ -273,6 +273,7 @@ Plan make_plan(const PlanInput& input) {
   plan_refreshes(plan);
   add_ratios(plan, input.parallel);
   plan.collectives = collectives(plan);
+  plan.coherence = plan_coherence(input, plan.stages);
   return plan;
 }
 

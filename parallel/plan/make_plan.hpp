@@ -2,6 +2,7 @@
 // computes the same. No Kokkos.
 #pragma once
 #include "core/layout/plan.hpp"
+#include "parallel/plan/coherence.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 
 namespace sestina {
@@ -23,6 +24,7 @@ struct Plan {
   PipelineSchedule schedule;                  // likewise
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
   std::vector<Collective> collectives;
+  CoherencePlan coherence;
   int ranks() const { return dp * tp * pp; }
 };
 

@@ -117,6 +117,8 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
   tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
+  if (replicas_drift(parallel, input.optimizer))
+    tally.add("all_gather", "all", "drift of replicas", 1, RunMessages::coherence * f64 * parallel.ranks());
   tally.add("all_gather", "all", "times", 1, RunMessages::numbers(parallel.pp) * f64 * parallel.ranks());
 }
 

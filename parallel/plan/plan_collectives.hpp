@@ -1,5 +1,6 @@
 // What one step sends. No Kokkos.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
@@ -11,7 +12,8 @@ namespace sestina {
 // those of each stage too) and the energy of its node.
 struct RunMessages {
   static constexpr int polls = 2, votes = 3, times = 12;  // fp64 numbers in each of the last two
-  static constexpr int ages = 3;                          // of a stage
+  static constexpr int coherence = 2;  // where replicas drift: bytes sent, drift; in an all_gather of its own
+  static constexpr int ages = 3;       // of a stage
   static constexpr int numbers(int stages) { return times + (stages > 1 ? stages * ages : 0); }  // of a rank's step
 };
 
@@ -32,5 +34,11 @@ std::vector<Collective> collectives(const Plan&);
 
 // Bytes that one rank sends for them, with rings and direct exchanges.
 double sent_bytes(const Collective&, const Plan&);
+
+// Bytes that the messages of all ranks carry to other nodes for these collectives (plan_nodes.cpp). Bulk data of
+// data-parallel groups takes the ways of parallel/comm/node_levels.hpp; what the library adds up or gathers is counted
+// as a ring of its ranks, or of one rank of each node where the group works in two levels. Not known where
+// parallel.node_size does not say what a node is, and for the messages of a pipeline.
+std::optional<double> between_nodes_bytes(const Collective&, const PlanInput&);
 
 }  // namespace sestina

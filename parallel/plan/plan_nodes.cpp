@@ -1,4 +1,5 @@
-#include "parallel/plan/plan_nodes.hpp"
+// What one step sends from node to node.
+#include "parallel/plan/plan_collectives.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -284,6 +284,18 @@ void Executor<Exec, T>::finish_gather() {
 }
 
 template <class Exec, class T>
+void Executor<Exec, T>::synchronise() {
+  for (auto& run : runs_) run->exchanges().synchronise();
+}
+
+template <class Exec, class T>
+CoherenceCount Executor<Exec, T>::take_coherence() {
+  CoherenceCount all;
+  for (auto& run : runs_) all.add(run->exchanges().take_coherence());
+  return all;
+}
+
+template <class Exec, class T>
 typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
   Seconds all;
   for (auto& run : runs_) {

@@ -101,6 +101,10 @@ class Executor {
   void logits(int row, float* host);  // (V) of row b * T + t of the last loss(); fences. Of one rank
   void finish_gather();               // all weights are there
 
+  // Replicas that drift are alike from here to the next update: ahead of what is saved or evaluated.
+  void synchronise();
+  CoherenceCount take_coherence();  // of this rank's stages, since the last call
+
   struct Seconds {  // since the last call
     double gather = 0, reduce = 0, homes = 0, update = 0;
   };

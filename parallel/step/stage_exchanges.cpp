@@ -45,6 +45,9 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       *groups.tensor, stage.norm().nonfinite());
+  if (MatrixSet<Exec>* matrices = stage.optimizer().matrices(); matrices && replicas_drift(input.parallel, optimizer))
+    coherence_ = std::make_unique<Coherence<Exec>>(
+        exec, *groups.grid.dp_group, *matrices, optimizer.matrix->refresh_staleness, optimizer.refresh.coherence_every);
 }
 
 template <class Exec, class T>
@@ -103,8 +106,20 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   run_update(t, factor, gradient_scale);
   watch_.stop();
   if (is_host<Exec>) exec_.fence("update");
+  if (coherence_) {
+    const TraceSpan span(trace_, "coherence");
+    coherence_->after_update();
+  }
   const double called = seconds_since(begin);
   if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::synchronise() {
+  if (!coherence_) return;
+  const TraceSpan span(trace_, "coherence");
+  finish_gather();
+  coherence_->synchronise();
 }
 
 // Ahead of a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
@@ -164,6 +179,7 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::weights_changed() {
   stage_.weights_changed();
   exec_.fence("weights");
+  if (coherence_) coherence_->start();
   homes_.publish();
   gather_.start();
   finish_gather();

@@ -13,6 +13,7 @@
 #include "parallel/comm/process_grid.hpp"
 #include "parallel/comm/tensor_group.hpp"
 #include "parallel/comm/trace.hpp"
+#include "parallel/step/coherence.hpp"
 #include "parallel/step/gradient_reduce.hpp"
 #include "parallel/step/matrix_homes.hpp"
 #include "parallel/step/weight_gather.hpp"
@@ -50,6 +51,11 @@ class StageExchanges {
     settle();
   }
 
+  // Between updates: replicas that drift are alike on all ranks (coherence.hpp).
+  void synchronise();
+  CoherenceCount take_coherence() { return coherence_ ? coherence_->take_count() : CoherenceCount{}; }
+  const Coherence<Exec>* coherence() const { return coherence_.get(); }  // null: no replicas drift
+
   // Since the last call: what forward passes waited for weights, backward passes spent on sums of gradients, and
   // updates on matrices that travel.
   double take_gather_seconds() { return gather_.take_wait_seconds(); }
@@ -85,6 +91,7 @@ class StageExchanges {
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
+  std::unique_ptr<Coherence<Exec>> coherence_;
   std::vector<double> sums_, shard_squares_;
   double reduce_seconds_ = 0, update_seconds_ = 0;
   Stopwatch<Exec> watch_;      // of the last update, on the device

@@ -14,6 +14,7 @@ class Cell:
     paper: str = ""  # what the paper has, for the table
     rate_of: str = ""  # takes the best rate of this cell in place of a grid of its own
     deck: str = "delay.toml"
+    ranks: int = 1  # processes, under mpiexec
     after: object = None  # function of the program and a run's folder: what it finds in the last checkpoint is kept
 
 

@@ -46,7 +46,7 @@ def train(args, results, cell, rate, seed, shared):
     text = str(args.text.resolve())
     fine = runs.train(args.sestina, HERE / cell.deck, folder, args.steps,
                       [*cell.settings, *args.override, f"schedule.lr={rate:g}", f"run.seed={seed}",
-                       f'data.source=[{{path="{text}"}}]'], keep_checkpoint=bool(cell.after))
+                       f'data.source=[{{path="{text}"}}]'], keep_checkpoint=bool(cell.after), ranks=cell.ranks)
     if not known:
         loss = f"{runs.final_loss(folder, args.steps):.4f}" if fine else "diverged"
         print(f"{cell.name:32} lr {rate:g} seed {seed}: {loss}", flush=True)

@@ -46,6 +46,8 @@ struct RefreshPolicy {
 class RefreshWorkers;  // refresh/refresh_workers.hpp
 template <class Space>
 class CopyQueue;  // refresh/copy_queue.hpp
+template <class Space>
+class RefreshPort;  // refresh/port.hpp
 
 // What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
 // for.
@@ -91,6 +93,7 @@ class MatrixOptimizer {
   virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual MatrixState<Space>& state() = 0;
   virtual RefreshAges ages() const { return {}; }
+  virtual RefreshPort<Space>* port() { return nullptr; }  // of its refreshes; null: it has none
 };
 
 // What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.

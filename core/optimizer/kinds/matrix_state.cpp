@@ -123,6 +123,7 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     field.shape = size.cols == 1 ? std::vector<std::int64_t>{size.rows} : std::vector{size.rows, size.cols};
     field.row_end = size.rows;
     field.optional = size.optional;
+    field.of_basis = size.of_basis;
     if (size.dtype == DType::f32) {
       field.data = place(i);
       field.pager = pager_;

@@ -47,6 +47,7 @@ std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t 
     if (!layout.is_vector) snapshots.push_back(matrix_field(block.prefix + "snapshot_right", block.cols, block.cols));
   }
   add_jobs(fields, options, snapshots);
+  set_of_basis(fields, {"basis_left", "basis_right"});
   const auto sides = static_cast<std::int64_t>(2 * layout.blocks.size());
   fields.push_back({"updates", DType::i64, 1, 1});
   fields.push_back({"failures", DType::i64, sides, 1});   // in a row, by block: left, right

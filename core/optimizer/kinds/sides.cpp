@@ -71,6 +71,7 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
     fields.push_back({"momentum_rotated", DType::f32, rows, cols});
     fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
   }
+  set_of_basis(fields, {"basis_left", "basis_right", "second_moment", "momentum_rotated"});
   return fields;
 }
 
@@ -141,6 +142,7 @@ std::vector<FieldSize> low_rank_fields(const MatrixOptions& options, std::int64_
       add_coded_fields(fields, name, small_rows, small_cols, block);
     else
       fields.push_back({name, DType::f32, small_rows, small_cols});
+  for (FieldSize& field : fields) field.of_basis = true;
   add_counters(fields, {false, false});
   return fields;
 }

@@ -55,6 +55,7 @@ class Apollo : public MatrixOptimizer<Space> {
 
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
+  RefreshPort<Space>* port() override { return &port_; }
 
  private:
   // By what each row or column of the gradient is to be multiplied.

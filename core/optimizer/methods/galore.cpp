@@ -43,6 +43,7 @@ class GaLore : public MatrixOptimizer<Space> {
 
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
+  RefreshPort<Space>* port() override { return &port_; }
 
  private:
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.

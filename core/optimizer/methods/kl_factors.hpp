@@ -26,6 +26,7 @@ class KlFactors {
   KlFactors(MatrixState<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
   const TwoSided<Space>& sides() const { return sides_; }
+  TwoSided<Space>& sides() { return sides_; }
 
   // The first call, behind so many updates: bases from the gradient, eigenvalues all alike, factors from it. At the
   // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
@@ -68,6 +69,7 @@ class KlMethod : public MatrixOptimizer<Space> {
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
   MatrixState<Space>& state() final { return state_; }
   RefreshAges ages() const final { return factors_.sides().ages(); }
+  RefreshPort<Space>* port() final { return &factors_.sides().port(); }
 
  protected:
   // Moves the weight, and has factors_ take in the gradient. half and rotated (m, n) may be used up.

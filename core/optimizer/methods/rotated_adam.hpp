@@ -34,6 +34,7 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   static RefreshNeeds refresh_needs(const MatrixOptions&, const RotatedAdamRule&, std::int64_t rows, std::int64_t cols);
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return sides_.ages(); }
+  RefreshPort<Space>* port() override { return &sides_.port(); }
 
  private:
   bool start(Lane<Space>&, Matrix<const float, Space> gradient);

@@ -204,6 +204,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
 
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return port_.ages(); }
+  RefreshPort<Space>* port() override { return &port_; }
 
  private:
   struct Direction {

@@ -72,6 +72,7 @@ class TwoSided {
   // Bases of update t that came by another way.
   void renew(std::int64_t t) { port_.renew(t); }
   RefreshAges ages() const { return port_.ages(); }
+  RefreshPort<Space>& port() { return port_; }
 
  private:
   struct Moved;

@@ -70,6 +70,28 @@ RefreshAges RefreshPort<Space>::ages() const {
 }
 
 template <class Space>
+std::int64_t RefreshPort<Space>::sent() const {
+  std::int64_t sent = sent_;
+  for (const SideState& s : sides_) sent = std::max(sent, *s.dispatched);
+  return sent;
+}
+
+template <class Space>
+std::int64_t RefreshPort<Space>::newness() const {
+  std::int64_t sum = 0;
+  for (const SideState& s : sides_) sum += *s.computed_from;
+  return sum;
+}
+
+template <class Space>
+void RefreshPort<Space>::release(Lane<Space>& lane) {
+  sent_ = 0;
+  if (lane.workers == nullptr) return;
+  for (SideState& s : sides_)
+    if (!s.task->idle()) wait(lane, s);
+}
+
+template <class Space>
 Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   const SideCounts counts = sides_[side].counts();
   Refreshed result = Refreshed::done;
@@ -139,15 +161,20 @@ Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::i
 }
 
 template <class Space>
+void RefreshPort<Space>::wait(Lane<Space>& lane, SideState& s) {
+  if (!is_host<Space> && !s.on_host->arrived.arrived(0)) lane.copies->space().fence("refresh");
+  lane.workers->wait(*s.task);
+  s.task->collect();
+}
+
+template <class Space>
 Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
   if (lane.workers == nullptr) {
     const Pin pin(lane.pager.get(), s.snapshot.data());
     return compute_refresh(lane, job);
   }
   const auto start = std::chrono::steady_clock::now();
-  if (!is_host<Space> && !s.on_host->arrived.arrived(0)) lane.copies->space().fence("refresh");
-  lane.workers->wait(*s.task);
-  s.task->collect();
+  wait(lane, s);
   lane.refresh_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (s.task->outcome() == Refreshed::done) publish(lane, s.task->job(), job);
   return s.task->outcome();

@@ -43,6 +43,7 @@ class RefreshPort {
     if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = settle(lane, side, t, job_at(from));
     if (due == Due::no) return seen;
     if (due == Due::first || staleness_ == 0) return run(lane, side, t, job_at(t));
+    sent_ = t;
     send(lane, side, t, job_at(t));
     return seen;
   }
@@ -52,6 +53,16 @@ class RefreshPort {
   void renew(std::int64_t t);
 
   RefreshAges ages() const;
+
+  // Replicas of a matrix on several ranks see results at different updates (eager), and are made alike now and then.
+  // The update of the newest job since release(), or of one in flight, 0: none; it does not depend on what is ready.
+  std::int64_t sent() const;
+  // How new the results in use are: of replicas, those with the largest number have the newest.
+  std::int64_t newness() const;
+  // The state is about to be written from outside: workers have let go of it when this returns. What is in flight then
+  // is computed again, as in a run that was resumed.
+  void release(Lane<Space>&);
+  bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
 
  private:
   // What a worker reads and writes in host memory: beside a device copies of the snapshot and of the basis in use.
@@ -79,11 +90,12 @@ class RefreshPort {
   void submit(Lane<Space>&, SideState&, const RefreshJob<Space>&);
   void copy_to_host(Lane<Space>&, SideState&, const RefreshJob<Space>&);
   void publish(Lane<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);
+  void wait(Lane<Space>&, SideState&);  // for the worker
   Refreshed take(Lane<Space>&, SideState&, const RefreshJob<Space>&);
 
   std::int64_t staleness_ = 0;
   bool eager_ = false;
-  std::int64_t updates_ = 0;
+  std::int64_t updates_ = 0, sent_ = 0;
   std::vector<SideState> sides_;
   std::vector<std::int64_t> own_counters_;  // inline: they are no state
 };

@@ -171,7 +171,9 @@ std::string complaint(Deck& deck) {
   return "";
 }
 
-TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
+// Replicas of data-parallel ranks may differ for a while (parallel/plan/coherence.hpp), those from which shards follow
+// not.
+TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdateOrAreMadeAlike) {
   const auto error = [](const std::string& visibility, const std::string& parallel) -> std::string {
     Deck deck;
     deck.add_text(model + "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nvisibility = \"" +
@@ -181,14 +183,35 @@ TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdate) {
     require_trainable(deck, options);
     return complaint(deck);
   };
-  const std::string replicated = "dp = 2\npartition = \"replicated\"\n",
-                    duplicated = "tp = 2\ntp_update = \"duplicated\"\n";
-  for (const std::string& layout : {replicated, duplicated}) {
+  const std::string replicated = "dp = 2\npartition = \"replicated\"\n";
+  for (const std::string& layout : {replicated + "tp = 2\n", std::string("tp = 2\ntp_update = \"duplicated\"\n"),
+                                    replicated + "pp = 2\nschedule = \"async-1f1b\"\n"}) {
     EXPECT_NE(error("eager", layout).find("optimizer.refresh.visibility: ranks that update the same"),
-              std::string::npos);
-    EXPECT_EQ(error("fixed", layout), "");
+              std::string::npos)
+        << layout;
+    EXPECT_EQ(error("fixed", layout), "") << layout;
   }
-  EXPECT_EQ(error("eager", "dp = 2\n"), "");
+  for (const std::string& layout :
+       {std::string("dp = 2\n"), std::string("tp = 2\n"), replicated, replicated + "pp = 2\nschedule = \"gpipe\"\n"})
+    EXPECT_EQ(error("eager", layout), "") << layout;
+}
+
+// A budget of drift is for results that are seen when they are ready; where every matrix has one owner it says nothing.
+TEST(Options, ABudgetOfDriftNeedsEagerRefreshes) {
+  const auto read = [](const std::string& refresh) {
+    Deck deck;
+    deck.add_text(model + "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n" + refresh, "a.toml", "/folder");
+    const Options options = Options::read(deck);
+    return std::pair(complaint(deck), options.optimizer.refresh.coherence_every);
+  };
+  const std::string async = "mode = \"async\"\n", eager = async + "visibility = \"eager\"\n",
+                    key = "coherence_every = 7\n";
+  EXPECT_EQ(read(eager + key), std::pair(std::string(), std::int64_t{7}));
+  EXPECT_EQ(read(eager), std::pair(std::string(), std::int64_t{0}));
+  EXPECT_NE(read(async + key).first.find("optimizer.refresh.coherence_every: needs optimizer.refresh.visibility"),
+            std::string::npos);
+  EXPECT_NE(read(key).first.find("optimizer.refresh.coherence_every: needs optimizer.refresh.mode"), std::string::npos);
+  EXPECT_NE(read(eager + "coherence_every = -1\n").first.find("coherence_every"), std::string::npos);
 }
 
 TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
@@ -207,7 +230,8 @@ TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
   const std::string async = "mode = \"async\"\nstaleness = 3\n";
   EXPECT_EQ(differences(async + "workers = 1\n", async + "workers = 2\ncores = [1]\npriority = 5\n"), Keys{});
   EXPECT_EQ(differences(async, "mode = \"async\"\nstaleness = 4\n"), Keys{"optimizer.refresh.staleness"});
-  EXPECT_EQ(differences(async, async + "visibility = \"eager\"\n"), Keys{"optimizer.refresh.visibility"});
+  EXPECT_EQ(differences(async, async + "visibility = \"eager\"\n"),
+            (Keys{"optimizer.refresh.visibility", "optimizer.refresh.coherence_every"}));
   EXPECT_EQ(differences(async, async + "every = 7\n"), Keys{"optimizer.refresh.every"});
   const Keys inline_now = differences(async, "");
   EXPECT_NE(std::find(inline_now.begin(), inline_now.end(), "optimizer.refresh.mode"), inline_now.end());

@@ -8,7 +8,7 @@
 #include "parallel/comm/node_groups.hpp"
 #include "parallel/comm/node_levels.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_nodes.hpp"
+#include "parallel/plan/plan_collectives.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

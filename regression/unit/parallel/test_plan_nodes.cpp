@@ -1,7 +1,8 @@
 // Bytes between nodes, counted here message by message.
 #include <gtest/gtest.h>
 
-#include "parallel/plan/plan_nodes.hpp"
+// What one step sends from node to node.
+#include "parallel/plan/plan_collectives.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -1,0 +1,102 @@
+#include "parallel/plan/coherence.hpp"
+
+#include <algorithm>
+
+#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/kinds/sides.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/plan_cost.hpp"
+
+namespace sestina {
+namespace {
+
+// Of a matrix (rows, cols), what is averaged and what is copied; nothing where it has no job.
+struct BlockBytes {
+  std::int64_t averaged = 0, copied = 0;
+};
+BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
+  if (refresh_needs(options, m, n).jobs == 0) return {};
+  BlockBytes bytes{rows * cols * static_cast<std::int64_t>(sizeof(float)), 0};  // the master weights
+  for (const FieldSize& field : fields_of(options, m, n))
+    (is_averaged(field.dtype, field.of_basis) ? bytes.averaged : bytes.copied) +=
+        static_cast<std::int64_t>(bytes_of(field));
+  return bytes;
+}
+
+// Synchronisations of a block in the long run, with jobs sent as refresh_due() says for a matrix by itself.
+double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
+  const std::int64_t every = optimizer.matrix->refresh_every, window = stage.refresh_window;
+  CoherenceRegistry registry(1, optimizer.matrix->refresh_staleness, optimizer.refresh.coherence_every);
+  const std::int64_t updates =
+      1000 * std::max({every, window, optimizer.refresh.coherence_every + optimizer.matrix->refresh_staleness});
+  std::int64_t sent = 0, first = 0;
+  for (std::int64_t t = 1; t <= updates; ++t) {
+    if (window > 0 ? t * stage.refreshes % window < stage.refreshes : t % every == 0) sent = t;
+    if (!registry.due(0, t, sent)) continue;
+    if (first == 0) first = t;
+    registry.synchronised(0, t);
+    sent = 0;
+  }
+  return static_cast<double>(registry.version(0) - 1) / static_cast<double>(registry.last(0) - first);
+}
+
+}  // namespace
+
+bool replicas_drift(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
+  return parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated && optimizer.matrix &&
+         optimizer.matrix->refresh_eager && optimizer.matrix->refresh_staleness > 0;
+}
+
+bool is_averaged(DType dtype, bool of_basis) { return dtype == DType::f32 && !of_basis; }
+
+// A mean goes to the leader of the node and from there to that of the first node, and comes back the same way. A copy
+// goes to its own node and to the other nodes' leaders, who pass it on. Beside them each rank tells every other how new
+// its replica is.
+CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels& levels) {
+  const auto ranks = static_cast<std::int64_t>(levels.node_of.size()),
+             nodes = static_cast<std::int64_t>(levels.nodes.size());
+  std::int64_t far = 0;  // pairs of ranks on two nodes
+  for (const auto& node : levels.nodes) {
+    const auto mates = static_cast<std::int64_t>(node.size());
+    far += mates * (ranks - mates);
+  }
+  constexpr std::int64_t newness = sizeof(std::int64_t);
+  return {(ranks - 1) * (2 * averaged + copied) + ranks * (ranks - 1) * newness,
+          (nodes - 1) * (2 * averaged + copied) + far * newness};
+}
+
+// From the ranks of its node, or from the other leaders.
+std::size_t coherence_staging_elements(const NodeLevels& levels, int rank) {
+  const std::vector<int>& mates = levels.mates(rank);
+  std::size_t most = 0;
+  if (mates.front() == rank) most = mates.size() - 1;
+  if (rank == levels.nodes.front().front()) most = std::max(most, levels.nodes.size() - 1);
+  return (most + 2) * coherence_piece;
+}
+
+CoherencePlan plan_coherence(const PlanInput& input, const std::vector<StagePlan>& stages) {
+  CoherencePlan plan;
+  if (!replicas_drift(input.parallel, input.optimizer)) return plan;
+  const NodeLevels levels = planned_levels(input.parallel);
+  ByShape<CoherenceBytes> known([&](const TensorSpec& spec) {
+    const MatrixPart part = matrix_parts(spec, input.optimizer).front();
+    const BlockBytes bytes = block_bytes(*input.optimizer.matrix, part.rows, part.cols);
+    return bytes.averaged > 0 ? synchronisation_bytes(bytes.averaged, bytes.copied, levels) : CoherenceBytes{};
+  });
+  for (const StagePlan& stage : stages) {
+    plan.synchronisations = std::max(plan.synchronisations, per_update(input.optimizer, stage));
+    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+      if (stage.owner[i] != every_rank) continue;
+      const CoherenceBytes bytes = known.of(stage.specs[i]);
+      if (bytes.sent == 0) continue;
+      for (std::size_t part = 0; part < matrix_parts(stage.specs[i], input.optimizer).size(); ++part) {
+        ++plan.blocks;
+        plan.synchronisation.add(bytes);
+      }
+    }
+  }
+  return plan;
+}
+
+}  // namespace sestina

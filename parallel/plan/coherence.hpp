@@ -1,0 +1,81 @@
+// When replicas of a matrix are made alike, and what that sends. With parallel.partition = "replicated" every rank
+// updates its own copy; where results of refreshes are seen as soon as they are ready (visibility = "eager"), ranks see
+// them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
+// makes one block alike on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
+// What is decided here follows from counters that are equal on all ranks, never from what is ready on one. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/layout/plan.hpp"
+#include "parallel/comm/node_levels.hpp"
+
+namespace sestina {
+
+// Owners alone update their matrices, and with fixed visibility all ranks see results at the same update: these need
+// no synchronisation.
+bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
+
+// Numbers are averaged over the replicas, weighted alike; bases, what lies in them, codes and counters come from the
+// replica with the newest results.
+bool is_averaged(DType, bool of_basis);
+
+// Of each block how often, and behind which update, its replicas were made alike.
+class CoherenceRegistry {
+ public:
+  // staleness: S, updates after which all ranks have seen a result. budget: optimizer.refresh.coherence_every.
+  CoherenceRegistry(std::size_t blocks, std::int64_t staleness, std::int64_t budget)
+      : blocks_(blocks), staleness_(staleness), budget_(budget) {}
+
+  // Behind update t of a block whose newest job was sent at `sent` (RefreshPort): results may have been seen since the
+  // last synchronisation, none is still to be seen, and more updates have passed since than the budget allows.
+  bool due(std::size_t block, std::int64_t t, std::int64_t sent) const {
+    return may_differ(sent) && t >= sent + staleness_ && t - blocks_[block].updates > budget_;
+  }
+  static bool may_differ(std::int64_t sent) { return sent > 0; }
+
+  void synchronised(std::size_t block, std::int64_t t) {
+    ++blocks_[block].version;
+    blocks_[block].updates = t;
+  }
+  // Replicas that cannot differ behind update t, though nothing was sent: a checkpoint says no more than that.
+  void equal(std::size_t block, std::int64_t t) { blocks_[block].updates = t; }
+
+  std::int64_t version(std::size_t block) const { return blocks_[block].version; }  // synchronisations
+  std::int64_t last(std::size_t block) const { return blocks_[block].updates; }
+
+ private:
+  struct Block {
+    std::int64_t version = 0, updates = 0;
+  };
+  std::vector<Block> blocks_;
+  std::int64_t staleness_, budget_;
+};
+
+// What all ranks of a group send, in bytes; between_nodes: that part of it.
+struct CoherenceBytes {
+  std::int64_t sent = 0, between_nodes = 0;
+  void add(const CoherenceBytes& other) {
+    sent += other.sent;
+    between_nodes += other.between_nodes;
+  }
+};
+
+// Of one synchronisation of a block with so many bytes that are averaged and that are copied from the newest replica.
+CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels&);
+
+// The elements of the pieces in which fields travel, one behind the other, and the memory of a rank for its own piece,
+// the result, and pieces that come from others.
+inline constexpr std::size_t coherence_piece = std::size_t{1} << 16;
+std::size_t coherence_staging_elements(const NodeLevels&, int rank);
+
+// Of a run, by data-parallel groups of its stages.
+struct CoherencePlan {
+  std::int64_t blocks = 0;         // of one group each
+  CoherenceBytes synchronisation;  // of all blocks, once
+  double synchronisations = 0;     // of a block in one update, in the long run, without those that saves force
+  double bytes_per_update() const { return synchronisations * static_cast<double>(synchronisation.sent); }
+};
+CoherencePlan plan_coherence(const PlanInput&, const std::vector<StagePlan>&);
+
+}  // namespace sestina

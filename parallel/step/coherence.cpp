@@ -1,0 +1,283 @@
+#include "parallel/step/coherence.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/layout/pager.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr const char* wait_name = "coherence of replicas";
+
+NodeLevels levels_of(const Communicator& group) {
+  return group.levels() != nullptr ? *group.levels() : even_nodes(group.size(), group.size());
+}
+
+constexpr std::size_t piece_bytes = coherence_piece * sizeof(float);
+
+double square(double x) { return x * x; }
+
+std::size_t total_bytes(const std::vector<StateField>& fields) {
+  std::size_t sum = 0;
+  for (const StateField& field : fields) sum += field.bytes();
+  return sum;
+}
+
+// Of fields one behind the other, what lies in bytes [begin, begin + count): part(field, data, place in the piece,
+// bytes).
+template <class Part>
+void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std::size_t count, const Part& part) {
+  std::size_t at = 0;  // of a field
+  for (const StateField& field : fields) {
+    const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + field.bytes());
+    if (from < to) {
+      const Pin pin(field.pager, field.data);
+      part(field, static_cast<std::byte*>(field.data) + (from - at), from - begin, to - from);
+    }
+    at += field.bytes();
+  }
+}
+
+// Matrices that are refreshed asynchronously.
+template <class Exec>
+std::size_t count_replicas(MatrixSet<Exec>& matrices) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < matrices.size(); ++i) count += matrices.replica(i).empty() ? 0 : 1;
+  return count;
+}
+
+}  // namespace
+
+void CoherenceCount::add(const CoherenceCount& other) {
+  blocks += other.blocks;
+  bytes.add(other.bytes);
+  drift = std::max(drift, other.drift);
+}
+
+template <class Exec>
+Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, MatrixSet<Exec>& matrices, std::int64_t staleness,
+                           std::int64_t budget)
+    : exec_(exec),
+      group_(group),
+      matrices_(matrices),
+      levels_(levels_of(group)),
+      registry_(count_replicas(matrices), staleness, budget),
+      received_("sestina::received", coherence_staging_elements(levels_, group.rank())),
+      result_(received_.data() + received_.size() - 2 * coherence_piece),
+      own_(result_ + coherence_piece) {
+  SESTINA_REQUIRE(is_host<Exec>, "replicas drift in host memory alone");
+}
+
+// Fields as they lie once all of them have their place, which a tier gives them later.
+template <class Exec>
+void Coherence<Exec>::find_blocks() {
+  if (!blocks_.empty()) return;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    Block block{i};
+    for (StateField& field : matrices_.replica(i))
+      (is_averaged(field.dtype, field.of_basis) ? block.averaged : block.copied).push_back(std::move(field));
+    if (!block.averaged.empty()) blocks_.push_back(std::move(block));
+  }
+  due_.reserve(blocks_.size());
+  owners_.reserve(blocks_.size());
+  newness_.resize(blocks_.size() * static_cast<std::size_t>(group_.size() + 1));
+}
+
+template <class Exec>
+void Coherence<Exec>::start() {
+  find_blocks();
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    registry_.equal(i, matrices_.refresh_clock(blocks_[i].matrix).updates);
+}
+
+template <class Exec>
+void Coherence<Exec>::after_update() {
+  find_blocks();
+  due_.clear();
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const RefreshClock clock = matrices_.refresh_clock(blocks_[i].matrix);
+    if (registry_.due(i, clock.updates, clock.sent)) due_.push_back(i);
+  }
+  synchronise(due_);
+}
+
+template <class Exec>
+void Coherence<Exec>::synchronise() {
+  find_blocks();
+  due_.clear();
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const RefreshClock clock = matrices_.refresh_clock(blocks_[i].matrix);
+    if (registry_.last(i) == clock.updates) continue;
+    if (CoherenceRegistry::may_differ(clock.sent))
+      due_.push_back(i);
+    else
+      registry_.equal(i, clock.updates);
+  }
+  synchronise(due_);
+}
+
+template <class Exec>
+void Coherence<Exec>::synchronise(const std::vector<std::size_t>& blocks) {
+  if (blocks.empty()) return;
+  exec_.fence("coherence");
+  find_newest(blocks);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Block& block = blocks_[blocks[i]];
+    matrices_.open_replica(block.matrix);
+    average(block);
+    copy(block, owners_[i]);
+    matrices_.close_replica(block.matrix);
+    registry_.synchronised(blocks[i], matrices_.refresh_clock(block.matrix).updates);
+    ++count_.blocks;
+  }
+  exec_.fence("coherence");
+}
+
+// The rank with the newest replica of each block.
+template <class Exec>
+void Coherence<Exec>::find_newest(const std::vector<std::size_t>& blocks) {
+  const std::size_t count = blocks.size(), ranks = static_cast<std::size_t>(group_.size());
+  std::int64_t *const all = newness_.data(), *const mine = all + count * ranks;
+  for (std::size_t i = 0; i < count; ++i) mine[i] = matrices_.refresh_clock(blocks_[blocks[i]].matrix).newness;
+  group_.all_gather(mine, count * sizeof(std::int64_t), all);
+  const auto bytes = static_cast<std::int64_t>(count * sizeof(std::int64_t));
+  const auto here = static_cast<std::int64_t>(levels_.mates(group_.rank()).size());
+  count_.bytes.add({(group_.size() - 1) * bytes, (group_.size() - here) * bytes});
+  owners_.assign(count, 0);
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t rank = 1; rank < ranks; ++rank)
+      if (all[rank * count + i] > all[static_cast<std::size_t>(owners_[i]) * count + i])
+        owners_[i] = static_cast<int>(rank);
+}
+
+template <class Exec>
+void Coherence<Exec>::average(const Block& block) {
+  double moved = 0, size = 0;  // squares of what weights moved by, and of what they became
+  const std::size_t all = total_bytes(block.averaged);
+  for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
+    const std::size_t bytes = std::min(piece_bytes, all - begin);
+    for_each_part(block.averaged, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
+      std::memcpy(reinterpret_cast<std::byte*>(own_) + at, data, n);
+    });
+    mean_of_all(bytes / sizeof(float));
+    for_each_part(block.averaged, begin, bytes,
+                  [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
+                    if (&field == &block.averaged.back()) {
+                      for (std::size_t i = at / sizeof(float); i < (at + n) / sizeof(float); ++i) {
+                        moved += square(static_cast<double>(own_[i]) - static_cast<double>(result_[i]));
+                        size += square(static_cast<double>(result_[i]));
+                      }
+                    }
+                    std::memcpy(data, reinterpret_cast<const std::byte*>(result_) + at, n);
+                  });
+  }
+  if (moved > 0) count_.drift = std::max(count_.drift, std::sqrt(moved / size));
+}
+
+template <class Exec>
+void Coherence<Exec>::copy(const Block& block, int owner) {
+  const bool owns = group_.rank() == owner;
+  const std::size_t all = total_bytes(block.copied);
+  for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
+    const std::size_t bytes = std::min(piece_bytes, all - begin);
+    auto* const piece = reinterpret_cast<std::byte*>(own_);
+    if (owns)
+      for_each_part(block.copied, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
+        std::memcpy(piece + at, data, n);
+      });
+    pass_on(owner, bytes);
+    if (!owns)
+      for_each_part(block.copied, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
+        std::memcpy(data, piece + at, n);
+      });
+  }
+}
+
+// result = the mean of all ranks' own pieces.
+template <class Exec>
+void Coherence<Exec>::mean_of_all(std::size_t n) {
+  const int rank = group_.rank(), my_leader = leader(levels_.node(rank));
+  if (rank != my_leader) {
+    send(my_leader, own_, n * sizeof(float));
+    group_.receive(my_leader, result_, n * sizeof(float));
+    return group_.wait(wait_name);
+  }
+  const std::vector<int>& mates = levels_.mates(rank);
+  float* const others = received_.data();
+  for (std::size_t m = 1; m < mates.size(); ++m) group_.receive(mates[m], others + (m - 1) * n, n * sizeof(float));
+  group_.wait(wait_name);
+  for (std::size_t i = 0; i < n; ++i) {
+    double sum = own_[i];
+    for (std::size_t m = 1; m < mates.size(); ++m) sum += static_cast<double>(others[(m - 1) * n + i]);
+    result_[i] = static_cast<float>(sum / static_cast<double>(mates.size()));
+  }
+  mean_of_nodes(n);
+  for (const int mate : mates)
+    if (mate != rank) send(mate, result_, n * sizeof(float));
+  group_.wait(wait_name);
+}
+
+// On leaders: result, the mean of the node, becomes that of all nodes, each weighted by its ranks.
+template <class Exec>
+void Coherence<Exec>::mean_of_nodes(std::size_t n) {
+  const std::size_t nodes = levels_.nodes.size();
+  const int first = leader(0);
+  if (nodes == 1) return;
+  if (group_.rank() != first) {
+    send(first, result_, n * sizeof(float));
+    group_.wait(wait_name);
+    group_.receive(first, result_, n * sizeof(float));
+    return group_.wait(wait_name);
+  }
+  float* const others = received_.data();
+  for (std::size_t k = 1; k < nodes; ++k)
+    group_.receive(leader(static_cast<int>(k)), others + (k - 1) * n, n * sizeof(float));
+  group_.wait(wait_name);
+  for (std::size_t i = 0; i < n; ++i) {
+    double sum = static_cast<double>(levels_.nodes[0].size()) * static_cast<double>(result_[i]);
+    for (std::size_t k = 1; k < nodes; ++k)
+      sum += static_cast<double>(levels_.nodes[k].size()) * static_cast<double>(others[(k - 1) * n + i]);
+    result_[i] = static_cast<float>(sum / static_cast<double>(levels_.node_of.size()));
+  }
+  for (std::size_t k = 1; k < nodes; ++k) send(leader(static_cast<int>(k)), result_, n * sizeof(float));
+  group_.wait(wait_name);
+}
+
+// The owner's piece to its node and to the leaders of the others, who pass it on.
+template <class Exec>
+void Coherence<Exec>::pass_on(int owner, std::size_t bytes) {
+  const int rank = group_.rank(), node = levels_.node(rank), home = levels_.node(owner);
+  if (rank == owner) {
+    for (const int mate : levels_.mates(rank))
+      if (mate != rank) send(mate, own_, bytes);
+    for (int k = 0; k < static_cast<int>(levels_.nodes.size()); ++k)
+      if (k != home) send(leader(k), own_, bytes);
+    return group_.wait(wait_name);
+  }
+  group_.receive(node == home || leads() ? owner : leader(node), own_, bytes);
+  group_.wait(wait_name);
+  if (node == home || !leads()) return;
+  for (const int mate : levels_.mates(rank))
+    if (mate != rank) send(mate, own_, bytes);
+  group_.wait(wait_name);
+}
+
+template <class Exec>
+void Coherence<Exec>::send(int peer, const void* data, std::size_t bytes) {
+  group_.send(peer, data, bytes);
+  const auto sent = static_cast<std::int64_t>(bytes);
+  count_.bytes.add({sent, levels_.node(peer) == levels_.node(group_.rank()) ? 0 : sent});
+}
+
+template <class Exec>
+CoherenceCount Coherence<Exec>::take_count() {
+  return std::exchange(count_, {});
+}
+
+#define SESTINA_COHERENCE(Exec) template class Coherence<Exec>;
+SESTINA_INSTANTIATE_SPACES(SESTINA_COHERENCE)
+
+}  // namespace sestina

@@ -1,0 +1,111 @@
+// When replicas are made alike, from counters alone, and the bytes of it.
+#include <gtest/gtest.h>
+
+#include "parallel/plan/coherence.hpp"
+#include "parallel/plan/make_plan.hpp"
+
+namespace sestina {
+namespace {
+
+TEST(CoherenceRegistry, WaitsUntilAllRanksHaveSeenTheResultAndTheBudgetIsUsedUp) {
+  CoherenceRegistry registry(2, 3, 7);
+  EXPECT_FALSE(registry.due(0, 9, 0));  // nothing was sent: nothing can differ
+  EXPECT_FALSE(registry.due(0, 12, 10));
+  EXPECT_TRUE(registry.due(0, 13, 10));
+  registry.synchronised(0, 13);
+  EXPECT_EQ(registry.version(0), 1);
+  EXPECT_EQ(registry.last(0), 13);
+  EXPECT_EQ(registry.version(1), 0);  // each block by itself
+  EXPECT_TRUE(registry.due(1, 13, 10));
+  EXPECT_FALSE(registry.due(0, 20, 16));  // seven updates: within the budget
+  EXPECT_TRUE(registry.due(0, 21, 16));
+  EXPECT_FALSE(registry.due(0, 21, 20));  // a newer one is on its way
+  registry.equal(0, 21);
+  EXPECT_EQ(registry.version(0), 1);
+  EXPECT_FALSE(registry.due(0, 28, 22));
+}
+
+// By hand: two nodes of two. A mean: two ranks to their leaders, one leader to the other, and all of it back. A copy:
+// to the mate, to the other leader, and on to its mate. Four ranks tell each of the others eight bytes.
+TEST(CoherenceBytes, OfTwoNodesOfTwo) {
+  const CoherenceBytes bytes = synchronisation_bytes(1000, 100, even_nodes(4, 2));
+  EXPECT_EQ(bytes.sent, 3 * 2 * 1000 + 3 * 100 + 4 * 3 * 8);
+  EXPECT_EQ(bytes.between_nodes, 2 * 1000 + 100 + 4 * 2 * 8);
+  const CoherenceBytes one = synchronisation_bytes(1000, 100, even_nodes(3, 3));
+  EXPECT_EQ(one.sent, 2 * 2 * 1000 + 2 * 100 + 3 * 2 * 8);
+  EXPECT_EQ(one.between_nodes, 0);
+}
+
+PlanInput replicated(std::int64_t budget) {
+  Options o;
+  o.model = family_defaults(Family::llama);
+  o.model.hidden_size = 48;
+  o.model.intermediate_size = 80;
+  o.model.num_hidden_layers = 2;
+  o.model.num_attention_heads = o.model.num_key_value_heads = 4;
+  o.model.head_dim = 12;
+  o.model.vocab_size = 300;
+  o.data.sequence_length = o.model.max_position_embeddings = 16;
+  o.train.global_batch = 8;
+  o.train.micro_batch = 1;
+  o.optimizer.kind = "soap";
+  o.optimizer.matrix = default_options(*find_matrix_kind("soap"));
+  o.optimizer.matrix->refresh_every = 10;
+  o.optimizer.matrix->refresh_staleness = 5;
+  o.optimizer.matrix->refresh_eager = true;
+  o.optimizer.refresh.asynchronous = true;
+  o.optimizer.refresh.coherence_every = budget;
+  o.parallel.dp = 4;
+  o.parallel.node_size = 2;
+  o.parallel.partition = ParallelOptions::Partition::replicated;
+  return {o, 4};
+}
+
+// SOAP of (m, n): weights, momentum, factors and their copies are averaged; second moment, bases and six counters of
+// eight bytes, and two for each side, are copied.
+TEST(CoherencePlan, CountsTheStateOfEveryMatrix) {
+  const CoherencePlan plan = make_plan(replicated(0)).coherence;
+  CoherenceBytes all;
+  const auto add = [&](std::int64_t m, std::int64_t n) {
+    const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
+    all.add(
+        synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters, even_nodes(4, 2)));
+  };
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int i = 0; i < 4; ++i) add(48, 48);  // q, k, v, o
+    for (int i = 0; i < 2; ++i) add(80, 48);  // gate, up
+    add(48, 80);                              // down
+  }
+  EXPECT_EQ(plan.blocks, 14);
+  EXPECT_EQ(plan.synchronisation.sent, all.sent);
+  EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
+}
+
+TEST(CoherencePlan, SendsLessWithALargerBudgetAndNothingWhereReplicasDoNotDrift) {
+  // Jobs at 10, 20, ... are seen by all at 15, 25, ...: budgets below the period are one; 20 updates behind 15 lies in
+  // the window of the job of 30, so 36 is the first.
+  EXPECT_NEAR(make_plan(replicated(0)).coherence.synchronisations, 0.1, 1e-3);
+  EXPECT_NEAR(make_plan(replicated(5)).coherence.synchronisations, 0.1, 1e-3);
+  double last = 1;
+  for (const std::int64_t budget : {0, 5, 9, 10, 15, 20, 33, 50, 100}) {
+    const CoherencePlan plan = make_plan(replicated(budget)).coherence;
+    EXPECT_LE(plan.synchronisations, last) << budget;
+    EXPECT_LE(plan.synchronisations, 1.0 / static_cast<double>(budget + 1) + 1e-9) << budget;
+    EXPECT_GE(plan.synchronisations, 0.99 / static_cast<double>(budget + 10 + 5)) << budget;
+    EXPECT_DOUBLE_EQ(plan.bytes_per_update(), plan.synchronisations * static_cast<double>(plan.synchronisation.sent));
+    last = plan.synchronisations;
+  }
+  PlanInput fixed = replicated(0), owned = replicated(0), alone = replicated(0);
+  fixed.optimizer.matrix->refresh_eager = false;
+  owned.parallel.partition = ParallelOptions::Partition::optimal;
+  alone.parallel.dp = 1;
+  for (const PlanInput& input : {fixed, owned, alone}) {
+    const CoherencePlan plan = make_plan(input).coherence;
+    EXPECT_EQ(plan.blocks, 0);
+    EXPECT_EQ(plan.synchronisation.sent, 0);
+    EXPECT_EQ(plan.bytes_per_update(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sestina
