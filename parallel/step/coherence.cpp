@@ -68,7 +68,11 @@ Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, MatrixSet<Exec
       received_("sestina::received", coherence_staging_elements(levels_, group.rank())),
       result_(received_.data() + received_.size() - 2 * coherence_piece),
       own_(result_ + coherence_piece) {
-  SESTINA_REQUIRE(is_host<Exec>, "replicas drift in host memory alone");
+  if (!is_host<Exec>)
+    fail(ExitCode::bad_deck,
+         "optimizer.refresh.visibility: \"eager\" beside parallel.partition = \"replicated\" needs run.space = "
+         "\"host\" in "
+         "this version");
 }
 
 // Fields as they lie once all of them have their place, which a tier gives them later.
