@@ -67,9 +67,9 @@ void DelayCorrection<Exec, T>::after_update(const Exec& exec, std::int64_t versi
   const double decay = std::pow(set_.decay, 1.0 / delay_);
   for (std::size_t i = 0; follows_weights() && i < arena_.size(); ++i) {
     const TensorSpec& spec = arena_.layout().tensors[i].whole;
+    if (!spec.trainable) continue;
     const bool vector = spec.is_vector(), anew = spec.reset_every > 0 && (version + 1) % spec.reset_every == 0;
     const int ahead = anew ? 0 : delay_;  // no movement is known of what begins anew
-    if (!spec.trainable) continue;
     if (predicts() && vector)
       move_on<Exec, Acc<T>>(exec, ahead, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));
     else if (predicts())
@@ -91,13 +91,13 @@ void DelayCorrection<Exec, T>::restored(const Exec& exec) {
 
 template <class Exec, class T>
 void DelayCorrection<Exec, T>::look_back_all(const Exec& exec) {
-  for (std::size_t i = 0; i < arena_.size(); ++i)
-    if (!arena_.specs()[i].trainable)
-      continue;
-    else if (arena_.specs()[i].is_vector())
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    if (!arena_.specs()[i].trainable) continue;
+    if (arena_.specs()[i].is_vector())
       look_back<Exec, Acc<T>>(exec, delay_, newest_vector<Exec, T>(arena_, i), velocity(i), earlier_->vector_of(0, i));
     else
       look_back<Exec, T>(exec, delay_, newest_matrix<Exec, T>(arena_, i), velocity(i), earlier_->matrix_of(0, i));
+  }
 }
 
 template <class Exec, class T>

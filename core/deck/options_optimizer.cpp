@@ -58,7 +58,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     refresh.cores.push_back(static_cast<int>(core));
   refresh.priority = static_cast<int>(deck.integer(priority, 0, {.min = 0, .max = 19}));
   if (matrix.refresh_eager)  // with fixed visibility replicas never differ
-    refresh.coherence_every = deck.integer(coherence, 0, not_negative);
+    refresh.coherence_every = deck.integer(coherence, 0, {.min = 0, .max = 1000000000});
   else
     refuse(deck, coherence,
            "needs optimizer.refresh.visibility = \"eager\": replicas that see results alike do not drift",

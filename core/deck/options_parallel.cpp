@@ -196,19 +196,17 @@ void require_pipeline(Deck& deck, const Options& options) {
 // Replicas whose refreshes are seen when they are ready drift apart, and are made alike now and then. Shards that
 // follow from a home's copy, and weights that an asynchronous pipeline keeps, would have to be as well.
 void require_coherence(Deck& deck, const Options& options) {
-  constexpr const char* key = "optimizer.refresh.visibility";
   const ParallelOptions& parallel = options.parallel;
   if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
+  const auto refuse_beside = [&deck](const char* what) {
+    deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
+               fmt::format("fixed beside {}", what));
+  };
   if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated)
-    deck.error(key, "ranks that update the same matrix would drift apart",
-               "fixed beside parallel.tp_update = \"duplicated\"");
+    refuse_beside("parallel.tp_update = \"duplicated\"");
   if (parallel.dp == 1 || parallel.partition != ParallelOptions::Partition::replicated) return;
-  if (parallel.tp > 1)
-    deck.error(key, "ranks that update the same matrix would drift apart",
-               "fixed beside parallel.partition = \"replicated\" with parallel.tp > 1");
-  if (parallel.is_async())
-    deck.error(key, "ranks that update the same matrix would drift apart",
-               "fixed beside parallel.partition = \"replicated\" with parallel.schedule = \"async-1f1b\"");
+  if (parallel.tp > 1) refuse_beside("parallel.partition = \"replicated\" with parallel.tp > 1");
+  if (parallel.is_async()) refuse_beside("parallel.partition = \"replicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
 // Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.

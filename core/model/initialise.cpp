@@ -90,11 +90,12 @@ void initialise_rows(const Exec& exec, const TensorHolding& tensor, std::int64_t
     exec.fence("initialise");
     return;
   }
+  const double own = whole.initial_range > 0 ? whole.initial_range : range;
   const std::int64_t first = (tensor.row_begin + begin) * whole.cols + tensor.col_begin;
   SESTINA_REQUIRE(out.size() == static_cast<std::size_t>((end - begin) * tensor.local.cols), "{}: rows {} to {}",
                   whole.name, begin, end);
   fill<Exec, A>(exec,
-                {stream_of(seed, whole.name), range, static_cast<std::size_t>(first),
+                {stream_of(seed, whole.name), own, static_cast<std::size_t>(first),
                  static_cast<std::size_t>(tensor.local.cols), static_cast<std::size_t>(whole.cols)},
                 out);
 }
@@ -102,10 +103,10 @@ void initialise_rows(const Exec& exec, const TensorHolding& tensor, std::int64_t
 template <class Exec, class T>
 void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig& config, std::uint64_t seed) {
   using A = Acc<T>;
+  const double range = config.initializer_range;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     if (!tensor.local.trainable) continue;
-    const double range = tensor.whole.initial_range > 0 ? tensor.whole.initial_range : config.initializer_range;
     const auto n = static_cast<std::size_t>(tensor.local.elements());
     if (arena.shared || tensor.local.is_vector()) {
       initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, range, seed,

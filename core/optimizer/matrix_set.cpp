@@ -67,7 +67,7 @@ class LanedSet : public MatrixSet<Exec> {
       lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
                         setting.refresh, 0, 0});
       lanes_.back().nonfinite = setting.nonfinite;
-      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], jobs_of(setting, lane)};
+      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], needs_of(setting, lane).jobs};
     }
     if (setting.options.refresh_staleness > 0) start_workers(setting);
   }
@@ -197,19 +197,24 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
  private:
-  std::size_t jobs_of(const MatrixSetSetting& setting, std::size_t lane) const {
-    std::size_t jobs = 0;
-    if (find_matrix_kind(setting.options.kind)->refresh_needs == nullptr) return jobs;
-    for (std::size_t i = 0; i < matrices_.size(); ++i)
-      if (lane_of_[i] == static_cast<int>(lane))
-        jobs += refresh_needs(setting.options, matrices_[i].rows(), matrices_[i].cols()).jobs;
-    return jobs;
+  // Jobs of all matrices of a lane, and the scratch of the largest.
+  RefreshNeeds needs_of(const MatrixSetSetting& setting, std::size_t lane) const {
+    RefreshNeeds all;
+    if (find_matrix_kind(setting.options.kind)->refresh_needs == nullptr) return all;
+    for (std::size_t i = 0; i < matrices_.size(); ++i) {
+      if (lane_number(i) != lane) continue;
+      const RefreshNeeds needs = refresh_needs(setting.options, matrices_[i].rows(), matrices_[i].cols());
+      all.jobs += needs.jobs;
+      all.scratch = std::max(all.scratch, needs.scratch);
+    }
+    return all;
   }
   std::size_t lane_number(std::size_t i) const { return static_cast<std::size_t>(lane_of_[i]); }
 
   void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
-    book_refreshes(lanes_[lane], t);
-    if (lanes_[lane].copies) lanes_[lane].copies->lead(lanes_[lane].exec);  // they had the passes of a whole update
+    const bool begins = book_refreshes(lanes_[lane], t);
+    if (begins && lanes_[lane].copies)
+      lanes_[lane].copies->lead(lanes_[lane].exec);  // they had the passes of an update
     for (std::size_t i = begin; i < end; ++i)
       if (lane_of_[i] == static_cast<int>(lane)) {
         const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
@@ -255,8 +260,8 @@ class LanedSet : public MatrixSet<Exec> {
 
   void start_workers(const MatrixSetSetting& setting) {
     RefreshNeeds all;
-    for (const OwnedMatrix<Space>& matrix : matrices_) {
-      const RefreshNeeds needs = refresh_needs(setting.options, matrix.rows(), matrix.cols());
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+      const RefreshNeeds needs = needs_of(setting, lane);
       all.jobs += needs.jobs;
       all.scratch = std::max(all.scratch, needs.scratch);
     }

@@ -24,21 +24,41 @@ BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int
   return bytes;
 }
 
-// Synchronisations of a block in the long run, with jobs sent as refresh_due() says for a matrix by itself.
+// When jobs are sent for a matrix by itself, as refresh_due() says: where floor(t count / window) goes up.
+struct Sends {
+  std::int64_t count, window;
+  std::int64_t of(std::int64_t t) const { return t * count / window; }                              // up to update t
+  std::int64_t update(std::int64_t number) const { return (number * window + count - 1) / count; }  // of job `number`
+};
+
+// Behind which update, from t on, a block is made alike that was so behind `last`; 0: never.
+std::int64_t next_synchronisation(const CoherenceRegistry& registry, const Sends& sends, std::int64_t staleness,
+                                  std::int64_t t) {
+  for (std::int64_t tries = 0; tries <= sends.count + 1; ++tries) {  // the gaps between jobs, each once
+    std::int64_t job = sends.of(t);
+    if (sends.update(job) <= registry.last(0)) ++job;
+    t = std::max(t, sends.update(job) + staleness);
+    if (registry.due(0, t, sends.update(sends.of(t)))) return t;
+  }
+  return 0;
+}
+
+// Synchronisations of a block in one update, in the long run: from one to the next, however far it is.
 double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
-  const std::int64_t every = optimizer.matrix->refresh_every, window = stage.refresh_window;
-  CoherenceRegistry registry(1, optimizer.matrix->refresh_staleness, optimizer.refresh.coherence_every);
-  const std::int64_t updates =
-      1000 * std::max({every, window, optimizer.refresh.coherence_every + optimizer.matrix->refresh_staleness});
-  std::int64_t sent = 0, first = 0;
-  for (std::int64_t t = 1; t <= updates; ++t) {
-    if (window > 0 ? t * stage.refreshes % window < stage.refreshes : t % every == 0) sent = t;
-    if (!registry.due(0, t, sent)) continue;
+  const bool counted = stage.refresh_window > 0;
+  const Sends sends{counted ? stage.refreshes : 1, counted ? stage.refresh_window : optimizer.matrix->refresh_every};
+  if (sends.count == 0) return 0;
+  const std::int64_t staleness = optimizer.matrix->refresh_staleness, budget = optimizer.refresh.coherence_every;
+  CoherenceRegistry registry(1, staleness, budget);
+  std::int64_t first = 0;
+  constexpr std::int64_t enough = 1000;
+  while (registry.version(0) < enough) {
+    const std::int64_t t = next_synchronisation(registry, sends, staleness, registry.last(0) + budget + 1);
+    if (t == 0) return 0;
     if (first == 0) first = t;
     registry.synchronised(0, t);
-    sent = 0;
   }
-  return static_cast<double>(registry.version(0) - 1) / static_cast<double>(registry.last(0) - first);
+  return static_cast<double>(enough - 1) / static_cast<double>(registry.last(0) - first);
 }
 
 }  // namespace

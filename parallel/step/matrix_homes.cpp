@@ -144,8 +144,7 @@ void MatrixHomes<Exec, T>::initialise(double range, std::uint64_t seed) {
   for (const Homed& matrix : homed_) {
     TensorHolding whole;
     whole.whole = whole.local = matrix.spec;
-    const double own = matrix.spec.initial_range > 0 ? matrix.spec.initial_range : range;
-    initialise_rows<Exec, float>(exec_, whole, 0, matrix.spec.rows, own, seed,
+    initialise_rows<Exec, float>(exec_, whole, 0, matrix.spec.rows, range, seed,
                                  {matrix.master.data(), matrix.master.size()});
   }
 }

@@ -4,6 +4,14 @@
 #include "kernels/blas/elementwise.hpp"
 
 namespace sestina {
+namespace {
+
+template <class Space>
+KOKKOS_INLINE_FUNCTION bool is_good(const Vector<const double, Space>& verdict) {
+  return verdict.extent(0) == 0 || verdict(0) == static_cast<double>(Verdict::good);
+}
+
+}  // namespace
 
 template <class Space>
 void make_verdict(const Space& exec, const RefreshChecks<Space>& checks, std::size_t d, Vector<double, Space> verdict) {
@@ -28,7 +36,7 @@ void publish_values(const Space& exec, Vector<const double, Space> verdict, Vect
                     Vector<float, Space> y) {
   for_elements(
       "publish", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
-        if (verdict(0) != static_cast<double>(Verdict::good)) return;
+        if (!is_good<Space>(verdict)) return;
         for (std::size_t i = begin; i < end; ++i) y(i) = static_cast<float>(x(i));
       });
 }
@@ -38,9 +46,8 @@ void publish_order(const Space& exec, Vector<const double, Space> verdict, Vecto
                    Vector<std::int32_t, Space> order) {
   const Kokkos::RangePolicy<Space> all(exec, 0, from.extent(0));
   Kokkos::parallel_for(
-      "publish_order", all, KOKKOS_LAMBDA(std::size_t i) {
-        order(i) = verdict(0) == static_cast<double>(Verdict::good) ? from(i) : static_cast<std::int32_t>(i);
-      });
+      "publish_order", all,
+      KOKKOS_LAMBDA(std::size_t i) { order(i) = is_good<Space>(verdict) ? from(i) : static_cast<std::int32_t>(i); });
 }
 
 template <class Space>

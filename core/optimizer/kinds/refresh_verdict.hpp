@@ -41,7 +41,8 @@ KOKKOS_INLINE_FUNCTION bool is_orthonormal(double squares, std::size_t d) {
   return Kokkos::abs(squares - expected) <= tolerance * expected;
 }
 
-// y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay.
+// y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay. No
+// verdict (0): good, as the host has found.
 template <class Space, class From>
 void publish_values(const Space&, Vector<const double, Space> verdict, Vector<const From, Space> x,
                     Vector<float, Space> y);
@@ -86,16 +87,17 @@ class QueuedRefreshes {
   void finish(const Space&);
 
   // Before the jobs of update t: book(Booking, Verdict, seconds) of each one of another update, waiting where the space
-  // is not there yet.
+  // is not there yet. Whether update t begins with this call.
   template <class Book>
-  void begin_update(const Space& exec, std::int64_t t, const Book& book) {
-    if (t == update_) return;
+  bool begin_update(const Space& exec, std::int64_t t, const Book& book) {
+    if (t == update_) return false;
     update_ = t;
-    if (bookings_.empty()) return;
+    if (bookings_.empty()) return true;
     if (!arrived()) exec.fence("refresh");
     for (std::size_t i = 0; i < bookings_.size(); ++i)
       book(bookings_[i], static_cast<Verdict>(static_cast<int>(verdicts_[i])), watches_[i].seconds());
     bookings_.clear();
+    return true;
   }
 
  private:

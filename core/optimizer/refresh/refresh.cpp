@@ -59,10 +59,7 @@ struct Attempt {
   }
   template <class From>
   void publish(Vector<const From, Space> from, Vector<float, Space> to) {
-    if (by_space())
-      publish_values<Space, From>(lane.exec, verdict, from, to);
-    else
-      convert<Space, From, float>(lane.exec, from, to);
+    publish_values<Space, From>(lane.exec, verdict, from, to);
   }
 
  private:
@@ -83,13 +80,6 @@ bool eigen_basis(Attempt<Space, T>& a) {
   a.publish(basis, a.new_basis());
   if (a.job.values.extent(0) > 0) a.template publish<T>(values, a.job.values);
   return true;
-}
-
-template <class Space>
-void copy_order(const Space& exec, Vector<const std::int32_t, Space> from, Vector<std::int32_t, Space> to) {
-  const Kokkos::RangePolicy<Space> all(exec, 0, from.extent(0));
-  Kokkos::parallel_for(
-      "copy_order", all, KOKKOS_LAMBDA(std::size_t i) { to(i) = from(i); });
 }
 
 template <class Space>
@@ -129,8 +119,7 @@ bool power_qr(Attempt<Space, T>& a) {
     a.template publish<double>(quotients, a.job.values);
   }
   a.publish(basis, a.new_basis());
-  if (sorted && a.by_space()) publish_order<Space>(a.lane.exec, a.verdict, order, a.job.order);
-  if (sorted && !a.by_space()) copy_order<Space>(a.lane.exec, order, a.job.order);
+  if (sorted) publish_order<Space>(a.lane.exec, a.verdict, order, a.job.order);
   return true;
 }
 
@@ -325,9 +314,9 @@ void count_failure(Lane<Space>& lane, std::string_view name, std::size_t rows, s
 }  // namespace
 
 template <class Space>
-void book_refreshes(Lane<Space>& lane, std::int64_t t) {
+bool book_refreshes(Lane<Space>& lane, std::int64_t t) {
   using Booking = typename QueuedRefreshes<Space>::Booking;
-  lane.queued.begin_update(lane.exec, t, [&lane](const Booking& side, Verdict verdict, double seconds) {
+  return lane.queued.begin_update(lane.exec, t, [&lane](const Booking& side, Verdict verdict, double seconds) {
     lane.refresh_seconds += seconds;
     const Refreshed result = result_of(verdict);
     if (result != Refreshed::done) side.undo();
@@ -366,7 +355,7 @@ std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right
 
 #define SESTINA_REFRESH(Space)                                                                          \
   template bool queue_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);        \
-  template void book_refreshes<Space>(Lane<Space>&, std::int64_t);                                      \
+  template bool book_refreshes<Space>(Lane<Space>&, std::int64_t);                                      \
   template Refreshed compute_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&);                    \
   template void judge_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
   template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&);             \

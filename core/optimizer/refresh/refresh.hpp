@@ -57,9 +57,9 @@ Refreshed compute_refresh(Lane<Space>&, const RefreshJob<Space>&);
 template <class Space>
 bool queue_refresh(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);
 // Before the refreshes of update t: books what was queued in another one, by the policy below. Waits for what the space
-// has not come to, which it has where the host has waited for the norm of the gradients.
+// has not come to, which it has where the host has waited for the norm of the gradients. Whether update t begins here.
 template <class Space>
-void book_refreshes(Lane<Space>&, std::int64_t t);
+bool book_refreshes(Lane<Space>&, std::int64_t t);
 
 // The policy on what a job gave. `failures`: in a row, a counter in the state of the factor's optimizer; null: none is
 // kept, and no number of them ends the run. Allocates only when it dumps.

@@ -50,6 +50,20 @@ class SettlingDriver final : public StepDriver {
   Trained& result_;
 };
 
+// One rank by itself, behind so many updates.
+struct LoneRun {
+  std::unique_ptr<Communicator> alone = make_lone_communicator();
+  Executor<Host, float> executor;
+  SampleDriver driver;
+  LoneRun(const TrainingCase& run, int steps)
+      : executor(Host(), make_plan({run.options, 1}), *alone), driver(run.options, executor.share(), 0) {
+    executor.initialise(5);
+    executor.weights_changed();
+    executor.start_at(0);
+    for (int t = 1; t <= steps; ++t) executor.step(t, driver);
+  }
+};
+
 // drain_at: updates after which the pipeline is emptied, 0: none.
 template <class Exec = Host>
 Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, int drain_at = 0) {

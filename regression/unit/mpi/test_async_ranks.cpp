@@ -14,13 +14,6 @@ TrainingCase late(TrainingCase run, int workers) {
   return run;
 }
 
-std::vector<std::string> asynchronous_kinds() {
-  std::vector<std::string> names;
-  for (const std::string& kind : kind_names())
-    if (find_matrix_kind(kind)->refresh_needs != nullptr) names.push_back(kind);
-  return names;
-}
-
 // Ranks: AsyncRanks 2 4
 
 // Four sequences on two or four ranks: sums are aligned, so that not a bit may differ.

@@ -166,18 +166,11 @@ double summed(double mine) {
   return mine;
 }
 
-std::vector<std::string> kinds() {
-  std::vector<std::string> names;
-  for (const std::string& kind : kind_names())
-    if (find_matrix_kind(kind)->refresh_needs != nullptr) names.push_back(kind);
-  return names;
-}
-
 // Ranks: Coherence 2 3 4
 
 // Three and four ranks lie on nodes of two: three are a node of two and one of one.
 TEST(Coherence, ReplicasThatDriftedAreTheSameBitsBehindASynchronisation) {
-  for (const std::string& kind : kinds())
+  for (const std::string& kind : asynchronous_kinds())
     for (const int fast : {0, world().size() - 1}) {
       Replicas run(kind, 2, 0);
       run.run_apart(fast);
@@ -288,7 +281,7 @@ std::vector<std::byte> bytes_of(const std::vector<float>& x) {
 // A training run: the bytes that ranks sent are those of the plan, as often as blocks were synchronised; in the end
 // the weights of all ranks are the same bits, and another call finds nothing to do.
 TEST(Coherence, OfATrainingRunSendsWhatThePlanSays) {
-  for (const std::string& kind : kinds()) {
+  for (const std::string& kind : asynchronous_kinds()) {
     const TrainingCase run = drifting(kind, 0);
     Executor<Host, float> executor(Host(), make_plan({run.options, world().size()}), world());
     executor.initialise(5);

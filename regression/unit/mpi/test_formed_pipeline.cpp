@@ -150,13 +150,8 @@ TYPED_TEST(FormedPipeline, StagesOfSeveralRanksGiveTheirBitsOnFewerRanks) {
 // The weights are merged and the moments begun anew on time, whether their updates are withheld or not.
 TEST(FormedUpdates, AreMergedWhenWithheld) {
   const TrainingCase run = late(formed_case({"poet-x", "adamw"}), Stash::on, 8);
-  const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
-  executor.initialise(5);
-  executor.weights_changed();
-  executor.start_at(0);
-  SampleDriver driver(run.options, executor.share(), 0);
-  for (int t = 1; t <= 2; ++t) executor.step(t, driver);
+  LoneRun lone(run, 2);
+  auto& executor = lone.executor;
   const std::string name = "model.layers.0.mlp.down_proj.weight/";
   const auto state = [&] {
     SavedState all;
@@ -185,13 +180,8 @@ TEST(FormedUpdates, AreMergedWhenWithheld) {
 TEST(FormedUpdates, VersionsHoldWhatIsTrained) {
   for (const Form& form : forms) {
     const TrainingCase run = late(formed_case(form), Stash::on, 8);
-    const auto alone = make_lone_communicator();
-    Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
-    executor.initialise(5);
-    executor.weights_changed();
-    executor.start_at(0);
-    SampleDriver driver(run.options, executor.share(), 0);
-    for (int t = 1; t <= 2; ++t) executor.step(t, driver);
+    LoneRun lone(run, 2);
+    auto& executor = lone.executor;
     SavedState kept;
     save(executor, executor.in_flight_fields(false), kept);
     std::size_t trained = 0;

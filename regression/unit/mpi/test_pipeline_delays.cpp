@@ -110,13 +110,8 @@ TEST(PipelineDelays, StagesRefreshAtTheirOwnPace) {
 // An update that is withheld is a version like any other: the weights as they were, for passes that began under them.
 TEST(PipelineDelays, AWithheldUpdateKeepsItsVersion) {
   const TrainingCase run = corrected_case(Correction::none, "adamw", 8);
-  const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
-  executor.initialise(5);
-  executor.weights_changed();
-  executor.start_at(0);
-  SampleDriver driver(run.options, executor.share(), 0);
-  for (int t = 1; t <= 5; ++t) executor.step(t, driver);
+  LoneRun lone(run, 5);
+  auto& executor = lone.executor;
   executor.run(0).withhold();
   SavedState state;
   save(executor, executor.model_fields(), state);

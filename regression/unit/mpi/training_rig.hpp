@@ -254,6 +254,13 @@ inline std::vector<std::string> every_kind() {
   return kinds;
 }
 
+inline std::vector<std::string> asynchronous_kinds() {
+  std::vector<std::string> names;
+  for (const std::string& kind : kind_names())
+    if (find_matrix_kind(kind)->refresh_needs != nullptr) names.push_back(kind);
+  return names;
+}
+
 // Row-parallel products, and sums over ranks whose parts of the tree are not aligned, are rounded in another order: the
 // gradients of each update differ by some eps of themselves. What updates make of it depends on the rule: nearly
 // nothing where the update is a product of the gradient; adamuon and shampoo divide by small numbers; bases are sorted,

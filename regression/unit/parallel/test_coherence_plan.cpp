@@ -95,6 +95,12 @@ TEST(CoherencePlan, SendsLessWithALargerBudgetAndNothingWhereReplicasDoNotDrift)
     EXPECT_DOUBLE_EQ(plan.bytes_per_update(), plan.synchronisations * static_cast<double>(plan.synchronisation.sent));
     last = plan.synchronisations;
   }
+  // However large: jobs are 10 apart, so a block waits for the budget, at most a period, and five updates more.
+  for (const std::int64_t budget : {std::int64_t{1000000}, std::int64_t{1000000000}}) {
+    const double updates = 1 / make_plan(replicated(budget)).coherence.synchronisations;
+    EXPECT_GT(updates, static_cast<double>(budget));
+    EXPECT_LE(updates, static_cast<double>(budget + 1 + 10 + 5));
+  }
   PlanInput fixed = replicated(0), owned = replicated(0), alone = replicated(0);
   fixed.optimizer.matrix->refresh_eager = false;
   owned.parallel.partition = ParallelOptions::Partition::optimal;
