@@ -53,8 +53,8 @@ std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { retur
 FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   const PoetSetting setting = poet_setting(o);
   const PoetScratch scratch{shape.element, shape.accumulate};
-  return {scratch.forward(setting, shape.rows, shape.out, shape.in),
-          scratch.backward(setting, shape.rows, shape.out, shape.in),
+  const std::size_t pass = scratch.pass(setting, shape.rows, shape.out, shape.in);
+  return {pass, pass,
           scratch.merge(setting, shape.out, shape.in) + scratch.piece(shape.out * shape.in, shape.accumulate)};
 }
 

@@ -19,18 +19,12 @@ struct PoetScratch {
   std::size_t piece(std::size_t n, std::size_t width) const {
     return (n * width + alignment - 1) / alignment * alignment;
   }
-  // Of N rows through a matrix (out, in): two or three sheets of the wider side, both rotations, and what makes them.
-  std::size_t pass(const PoetSetting& s, std::size_t n, std::size_t out, std::size_t in, int sheets) const {
+  // Of N rows through a matrix (out, in), forward or backward: two sheets of the wider side, both rotations, and what
+  // makes them.
+  std::size_t pass(const PoetSetting& s, std::size_t n, std::size_t out, std::size_t in) const {
     const std::size_t wide = std::max(out, in);
-    return static_cast<std::size_t>(sheets) * piece(n * wide, element) + piece(in * s.block, element) +
-           piece(out * s.block, element) + 5 * piece(wide * s.block, accumulate) +
-           (s.group > 0 ? piece(out * in, element) : 0);
-  }
-  std::size_t forward(const PoetSetting& s, std::size_t n, std::size_t out, std::size_t in) const {
-    return pass(s, n, out, in, 2);
-  }
-  std::size_t backward(const PoetSetting& s, std::size_t n, std::size_t out, std::size_t in) const {
-    return pass(s, n, out, in, 3);
+    return 2 * piece(n * wide, element) + piece(in * s.block, element) + piece(out * s.block, element) +
+           5 * piece(wide * s.block, accumulate) + (s.group > 0 ? piece(out * in, element) : 0);
   }
   // Beside w itself.
   std::size_t merge(const PoetSetting& s, std::size_t out, std::size_t in) const {

@@ -6,6 +6,7 @@
 #include "kernels/model/cayley_neumann.hpp"
 #include "kernels/model/group_quantise.hpp"
 #include "kernels/model/index_map.hpp"
+#include "kernels/model/permuted_blocks.hpp"
 
 namespace sestina {
 namespace {
@@ -51,11 +52,11 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetSetting
 // c (N, out) from x, by way of two sheets; c may lie in the first one.
 template <class Exec, class T>
 void inner_product(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
-                   Matrix<const T, Exec> x, const Matrix<T, Exec>& permuted, const Matrix<T, Exec>& a,
+                   Matrix<const T, Exec> x, const Vector<T, Exec>& first, const Matrix<T, Exec>& a,
                    const Matrix<T, Exec>& c) {
   auto frame = s.workspace.frame();
-  put_columns<Exec, T>(s.exec, x, w.perm_in, permuted);
-  times_blocks<Exec, T>(s.gemm, permuted, Op::none, rotation<T>(s, setting, w.cols(), w.rotation_in), a);
+  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, setting, w.cols(), w.rotation_in),
+                            first, a);
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, setting, w), 0, c);
 }
 
@@ -67,10 +68,10 @@ void poet_forward(const ProductSpace<Exec>& s, const PoetSetting& setting, const
   auto frame = s.workspace.frame();
   Sheets<Exec, T> sheets(s.workspace, x.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
-  const Matrix<T, Exec> c = kept.size() > 0 ? kept : sheets.of(first, w.rows()), z = sheets.of(second, w.rows());
-  inner_product<Exec, T>(s, setting, w, x, sheets.of(first, w.cols()), sheets.of(second, w.cols()), c);
-  times_blocks<Exec, T>(s.gemm, c, Op::none, rotation<T>(s, setting, w.rows(), w.rotation_out), z);
-  take_columns<Exec, T>(s.exec, z, w.perm_out, false, y);
+  const Matrix<T, Exec> c = kept.size() > 0 ? kept : sheets.of(first, w.rows());
+  inner_product<Exec, T>(s, setting, w, x, first, sheets.of(second, w.cols()), c);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, setting, w.rows(), w.rotation_out), w.perm_out,
+                             false, second, y);
 }
 
 template <class Exec, class T>
@@ -79,13 +80,12 @@ void poet_backward_input(const ProductSpace<Exec>& s, const PoetSetting& setting
   auto frame = s.workspace.frame();
   Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
-  const Matrix<T, Exec> g = sheets.of(first, w.rows()), dc = sheets.of(second, w.rows()),
-                        d_permuted = sheets.of(first, w.cols());
-  put_columns<Exec, T>(s.exec, dy, w.perm_out, g);
-  times_blocks<Exec, T>(s.gemm, g, Op::transpose, rotation<T>(s, setting, w.rows(), w.rotation_out), dc);
+  const Matrix<T, Exec> dc = sheets.of(second, w.rows());
+  put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose,
+                            rotation<T>(s, setting, w.rows(), w.rotation_out), first, dc);
   s.gemm.template operator()<T, T>(Op::none, Op::none, 1, dc, base_values(s, setting, w), 0, d_inner);
-  times_blocks<Exec, T>(s.gemm, d_inner, Op::transpose, rotation<T>(s, setting, w.cols(), w.rotation_in), d_permuted);
-  take_columns<Exec, T>(s.exec, d_permuted, w.perm_in, add, dx);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, setting, w.cols(), w.rotation_in),
+                             w.perm_in, add, first, dx);
 }
 
 template <class Exec, class T>
@@ -96,17 +96,13 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetSetting& set
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
-  const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet(), third = sheets.sheet();
-  const Matrix<T, Exec> permuted = sheets.of(first, w.cols()), g = sheets.of(second, w.rows());
+  const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   Matrix<const T, Exec> c = kept;
   if (kept.size() == 0) {
-    const Matrix<T, Exec> again = sheets.of(third, w.rows());
-    inner_product<Exec, T>(s, setting, w, x, permuted, sheets.of(second, w.cols()), again);
+    const Matrix<T, Exec> again = sheets.of(first, w.rows());
+    inner_product<Exec, T>(s, setting, w, x, first, sheets.of(second, w.cols()), again);
     c = again;
-  } else {
-    put_columns<Exec, T>(s.exec, x, w.perm_in, permuted);
   }
-  put_columns<Exec, T>(s.exec, dy, w.perm_out, g);
   const auto gradient = [&](const Matrix<const T, Exec>& left, const Matrix<const T, Exec>& right,
                             const Vector<A, Exec>& theta, const Vector<A, Exec>& d_theta) {
     auto inner = s.workspace.frame();
@@ -114,7 +110,11 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetSetting& set
     diagonal_blocks<Exec, T>(s.gemm, left, right, d);
     cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, setting.fourth, theta, d, accumulate, d_theta);
   };
+  const Matrix<T, Exec> g = sheets.of(second, w.rows());
+  put_columns<Exec, T>(s.exec, dy, w.perm_out, g);
   gradient(c, g, w.rotation_out, d_rotation_out);
+  const Matrix<T, Exec> permuted = sheets.of(first, w.cols());
+  put_columns<Exec, T>(s.exec, x, w.perm_in, permuted);
   gradient(permuted, d_inner, w.rotation_in, d_rotation_in);
 }
 

@@ -34,6 +34,33 @@ class Gemm {
   void operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
                   Matrix<TC, Exec> c);
 
+  // `count` products of one shape. Number i reads and writes what lies i times `apart` elements behind a, b and c; none
+  // writes what another one reads or writes. On a host side by side, on one thread each, where there are enough of
+  // them.
+  struct Apart {
+    std::size_t a = 0, b = 0, c = 0;
+  };
+  template <class TA, class TC>
+  void batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
+             Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c);
+
+  // On a host: body(products, item, lane) for each of `items`, side by side by as many threads as there are, each with
+  // products of its own that take one thread. lane: below lanes(), and below `items`; one item at a time has it.
+  template <class Body>
+  requires is_host<Exec>
+  void side_by_side(std::size_t items, const Body& body) {
+    run_lanes(
+        items,
+        [](const void* it, Gemm<Serial>& products, std::size_t item, std::size_t lane) {
+          (*static_cast<const Body*>(it))(products, item, lane);
+        },
+        &body);
+  }
+  std::size_t lanes() const requires is_host<Exec>;
+  const Exec& exec() const requires is_host<Exec>;
+  // Whether so many items of equal work keep the lanes as busy as a product of all threads does.
+  static bool fills(std::size_t items, std::size_t lanes) { return items % lanes == 0 || items >= 4 * lanes; }
+
   // C (m, m) = alpha * op(A) op(A)^T + beta * C, where C is symmetric: the tiles on and below the diagonal are computed
   // and mirrored, which is little more than half of the work for large m. Tiles do not depend on the thread count, and
   // each is one single-threaded call. A symmetric A is squared in this way too. C must not overlap A.
@@ -49,6 +76,9 @@ class Gemm {
   Count take_count();
 
  private:
+  using LaneBody = void (*)(const void*, Gemm<Serial>&, std::size_t item, std::size_t lane);
+  void run_lanes(std::size_t items, LaneBody, const void* body) requires is_host<Exec>;
+
   struct State;
   std::unique_ptr<State> state_;
 };

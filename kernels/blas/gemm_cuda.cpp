@@ -94,23 +94,38 @@ Gemm<Kokkos::Cuda>::Gemm(Gemm&&) noexcept = default;
 
 template <>
 template <class TA, class TC>
-void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a,
-                                    Matrix<const TA, Kokkos::Cuda> b, Acc<TA> beta, Matrix<TC, Kokkos::Cuda> c) {
+void Gemm<Kokkos::Cuda>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha,
+                               Matrix<const TA, Kokkos::Cuda> a, Matrix<const TA, Kokkos::Cuda> b, Acc<TA> beta,
+                               Matrix<TC, Kokkos::Cuda> c) {
   const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
   const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
   SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
                   "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
                   plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(std::max({m, n, k}) <= std::size_t(std::numeric_limits<int>::max()), "{} x {} x {} exceeds an int", m,
-                  n, k);
-  if (m == 0 || n == 0) return;  // k = 0: cuBLAS scales C by beta
-  state_->count.flops += 2.0 * double(m) * double(n) * double(k);
+  SESTINA_REQUIRE(std::max({m, n, k, count}) <= std::size_t(std::numeric_limits<int>::max()),
+                  "{} x {} x {} x {} exceeds an int", count, m, n, k);
+  if (m == 0 || n == 0 || count == 0) return;  // k = 0: cuBLAS scales C by beta
+  state_->count.flops += 2.0 * double(count) * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
-  check(cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
-                     data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
-                     data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
-        "product");
+  check(
+      count == 1
+          ? cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
+                         data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
+                         data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT)
+          : cublasGemmStridedBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
+                                       b.data(), data_type<TA>(), int_leading(b), (long long)(apart.b), a.data(),
+                                       data_type<TA>(), int_leading(a), (long long)(apart.a), &beta, c.data(),
+                                       data_type<TC>(), int_leading(c), (long long)(apart.c), int(count),
+                                       compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
+      "product");
   if (state_->timing) state_->end();
+}
+
+template <>
+template <class TA, class TC>
+void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a,
+                                    Matrix<const TA, Kokkos::Cuda> b, Acc<TA> beta, Matrix<TC, Kokkos::Cuda> c) {
+  batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
 }
 
 // Tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy. Then a mirror
@@ -150,11 +165,14 @@ Gemm<Kokkos::Cuda>::Count Gemm<Kokkos::Cuda>::take_count() {
   return std::exchange(state_->count, Count{});
 }
 
-#define SESTINA_GEMM(TA, TC)                                                                                \
-  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>,     \
-                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,             \
-                                                       Matrix<TC, Kokkos::Cuda>);                           \
-  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>, \
+#define SESTINA_GEMM(TA, TC)                                                                                      \
+  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>,           \
+                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,                   \
+                                                       Matrix<TC, Kokkos::Cuda>);                                 \
+  template void Gemm<Kokkos::Cuda>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>,                     \
+                                                  Matrix<const TA, Kokkos::Cuda>, Matrix<const TA, Kokkos::Cuda>, \
+                                                  Acc<TA>, Matrix<TC, Kokkos::Cuda>);                             \
+  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>,       \
                                                       Matrix<TC, Kokkos::Cuda>);
 SESTINA_GEMM(float, float)
 SESTINA_GEMM(double, double)

@@ -98,11 +98,14 @@ Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, st
           static_cast<char*>(x.c) + (row * p.ldc + col) * size.out};
 }
 
+// A matrix with as many rows and columns as c, so many elements behind it.
 template <class TC, class Exec>
-void scale(Matrix<TC, Exec> c, double beta) {
+void scale(Matrix<TC, Exec> c, double beta, std::size_t behind = 0) {
   for (std::size_t row = 0; row < c.extent(0); ++row)
-    for (std::size_t col = 0; col < c.extent(1); ++col)
-      c(row, col) = beta == 0 ? TC{} : TC(beta * static_cast<double>(c(row, col)));
+    for (std::size_t col = 0; col < c.extent(1); ++col) {
+      TC& x = (&c(row, col))[behind];
+      x = beta == 0 ? TC{} : TC(beta * static_cast<double>(x));
+    }
 }
 
 // Copies the elements of a piece that lie below the diagonal to above it, in blocks: read and written by rows,
@@ -132,17 +135,18 @@ struct Gemm<Exec>::State {
   bool timing = false;
   Count count;
   std::vector<host::Library> lanes;  // one per thread
+  std::vector<Gemm<Serial>> alone;   // likewise, for items that take several products
   // Of symmetric results seen so far, by size and width of strip.
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, PieceShares>> symmetric;
 
   // body(lane, item) for each item, by all threads. A fixed share per thread: each meets its shapes in the first call
   // and allocates nothing afterwards.
   template <class Body>
-  void on_lanes(std::int64_t items, Body&& body) {
+  void by_all_threads(std::int64_t items, Body&& body) {
     const int threads = static_cast<int>(lanes.size());
     if (threads == 1) {
       const ThreadCount one(1);
-      for (std::int64_t item = 0; item < items; ++item) body(lanes[0], item);
+      for (std::int64_t item = 0; item < items; ++item) body(0, item);
       return;
     }
     std::exception_ptr error;
@@ -150,13 +154,17 @@ struct Gemm<Exec>::State {
     {
       const ThreadCount one(1);
       for (std::int64_t item = omp_get_thread_num(); item < items; item += omp_get_num_threads()) try {
-          body(lanes[omp_get_thread_num()], item);
+          body(omp_get_thread_num(), item);
         } catch (...) {
 #pragma omp critical(sestina_gemm_error)
           error = std::current_exception();
         }
     }
     if (error) std::rethrow_exception(error);
+  }
+  template <class Body>
+  void on_lanes(std::int64_t items, Body&& body) {
+    by_all_threads(items, [&](int lane, std::int64_t item) { body(lanes[static_cast<std::size_t>(lane)], item); });
   }
 
   static void run_piece(host::Library& lane, const Product& p, const Operands& x, const Piece& piece) {
@@ -166,11 +174,28 @@ struct Gemm<Exec>::State {
     lane.run(part, tile_operands(p, x, piece.row, piece.col));
   }
 
+  static std::int64_t tiles(const Product& p) {
+    return (p.n + tile_size - 1) / tile_size * ((p.m + tile_size - 1) / tile_size);
+  }
+  static void run_tile(host::Library& lane, const Product& p, const Operands& x, std::int64_t tile) {
+    const std::int64_t cols = (p.n + tile_size - 1) / tile_size;
+    const std::int64_t row = tile / cols * tile_size, col = tile % cols * tile_size;
+    run_piece(lane, p, x, {row, col, std::min(tile_size, p.m - row), std::min(tile_size, p.n - col)});
+  }
   void run_tiles(const Product& p, const Operands& x) {
-    const std::int64_t cols = (p.n + tile_size - 1) / tile_size, rows = (p.m + tile_size - 1) / tile_size;
-    on_lanes(rows * cols, [&](host::Library& lane, std::int64_t tile) {
-      const std::int64_t row = tile / cols * tile_size, col = tile % cols * tile_size;
-      run_piece(lane, p, x, {row, col, std::min(tile_size, p.m - row), std::min(tile_size, p.n - col)});
+    on_lanes(tiles(p), [&](host::Library& lane, std::int64_t tile) { run_tile(lane, p, x, tile); });
+  }
+
+  // operands(i) of each product.
+  template <class Each>
+  void run_batch(std::int64_t count, const Product& p, const Each& operands) {
+    if (!fills(static_cast<std::size_t>(count), lanes.size())) {
+      for (std::int64_t i = 0; i < count; ++i) run(p, operands(i));
+      return;
+    }
+    on_lanes(count, [&](host::Library& lane, std::int64_t i) {
+      if (!deterministic) return lane.run(p, operands(i));
+      for (std::int64_t tile = 0; tile < tiles(p); ++tile) run_tile(lane, p, operands(i), tile);
     });
   }
 
@@ -215,6 +240,9 @@ Gemm<Exec>::Gemm(const Exec& exec, bool deterministic) : state_(std::make_unique
   state_->exec = exec;
   state_->deterministic = deterministic;
   state_->lanes.resize(threads_of(exec));
+  if constexpr (!std::is_same_v<Exec, Serial>)
+    while (state_->alone.size() < state_->lanes.size())
+      state_->alone.emplace_back(Serial(Kokkos::NewInstance{}), deterministic);
 }
 template <class Exec>
 Gemm<Exec>::~Gemm() = default;
@@ -225,13 +253,23 @@ template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b,
                             Acc<TA> beta, Matrix<TC, Exec> c) {
+  batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
+}
+
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
+                       Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c) {
   const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
   const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
   SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
                   "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
                   plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  if (m == 0 || n == 0) return;
-  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
+  if (m == 0 || n == 0 || count == 0) return;
+  if (k == 0 || alpha == 0) {
+    for (std::size_t i = 0; i < count; ++i) scale<TC, Exec>(c, static_cast<double>(beta), i * apart.c);
+    return;
+  }
   const Product product{types_of<TA, TC>(),
                         op_a,
                         op_b,
@@ -243,8 +281,40 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
                         leading_dimension(a),
                         leading_dimension(b),
                         leading_dimension(c)};
-  const Operands operands{alpha, a.data(), b.data(), c.data()};
-  state_->timed(2.0 * double(m) * double(n) * double(k), [&] { state_->run(product, operands); });
+  const auto operands = [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    return Operands{alpha, a.data() + at * apart.a, b.data() + at * apart.b, c.data() + at * apart.c};
+  };
+  state_->timed(2.0 * double(count) * double(m) * double(n) * double(k), [&] {
+    count == 1 ? state_->run(product, operands(0))
+               : state_->run_batch(static_cast<std::int64_t>(count), product, operands);
+  });
+}
+
+template <class Exec>
+std::size_t Gemm<Exec>::lanes() const requires is_host<Exec> {
+  return state_->lanes.size();
+}
+
+template <class Exec>
+const Exec& Gemm<Exec>::exec() const requires is_host<Exec> {
+  return state_->exec;
+}
+
+template <class Exec>
+void Gemm<Exec>::run_lanes(std::size_t items, LaneBody call, const void* body) requires is_host<Exec> {
+  if constexpr (std::is_same_v<Exec, Serial>) {
+    for (std::size_t item = 0; item < items; ++item) call(body, *this, item, 0);
+  } else {
+    State& s = *state_;
+    s.timed(0, [&] {
+      s.by_all_threads(static_cast<std::int64_t>(items), [&](int lane, std::int64_t item) {
+        const auto at = static_cast<std::size_t>(lane);
+        call(body, s.alone[at], static_cast<std::size_t>(item), at);
+      });
+    });
+    for (Gemm<Serial>& products : s.alone) s.count.flops += products.take_count().flops;
+  }
 }
 
 template <class Exec>
@@ -283,6 +353,8 @@ typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
 #define SESTINA_GEMM_TYPES(Exec, TA, TC)                                                                        \
   template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>, \
                                                Acc<TA>, Matrix<TC, Exec>);                                      \
+  template void Gemm<Exec>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>, Matrix<const TA, Exec>,   \
+                                          Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                   \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);
 #define SESTINA_GEMM(Exec)                 \
   template class Gemm<Exec>;               \

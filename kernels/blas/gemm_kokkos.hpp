@@ -159,6 +159,20 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
   state_->end();
 }
 
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
+                       Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c) {
+  const auto behind = [](const auto& x, std::size_t by) {
+    auto moved = x;
+    moved.assign_data(x.data() + by);
+    return moved;
+  };
+  for (std::size_t i = 0; i < count; ++i)
+    (*this).template operator()<TA, TC>(op_a, op_b, alpha, behind(a, i * apart.a), behind(b, i * apart.b), beta,
+                                        behind(c, i * apart.c));
+}
+
 // Tiles on and below the diagonal, as in gemm_cuda.cpp, each summed in one order.
 template <class Exec>
 template <class TA, class TC>
@@ -197,6 +211,8 @@ typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
 #define SESTINA_KOKKOS_GEMM_TYPES(Exec, TA, TC)                                                                 \
   template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>, \
                                                Acc<TA>, Matrix<TC, Exec>);                                      \
+  template void Gemm<Exec>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>, Matrix<const TA, Exec>,   \
+                                          Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                   \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);
 #define SESTINA_KOKKOS_GEMM(Exec)                 \
   template class Gemm<Exec>;                      \

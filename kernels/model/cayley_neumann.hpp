@@ -6,7 +6,9 @@
 // but only ||Q|| well below 1 gives a rotation.
 //
 // A row of n / b blocks is kept packed: theta (n / b, b (b - 1) / 2) is the strict upper triangle U of each block, row
-// by row; its blocks lie stacked in a matrix (n, b). Nothing fences.
+// by row; its blocks lie stacked in a matrix (n, b). On a host each thread takes a block from theta to G while it lies
+// in its cache, where there are blocks enough; else, and on a device, all of them are swept by batches. The formulas
+// are written once for both. Nothing fences.
 #pragma once
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"

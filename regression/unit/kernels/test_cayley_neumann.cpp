@@ -4,6 +4,7 @@
 #include "../spaces.hpp"
 #include "kernels/blas/block_product.hpp"
 #include "kernels/model/cayley_neumann.hpp"
+#include "kernels/model/permuted_blocks.hpp"
 
 namespace sestina {
 namespace {
@@ -175,16 +176,50 @@ TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
   expect_close(d.get(), want, tolerance, "blocks of x^T y");
 }
 
+// Three chunks of rows, the last of them not full.
+TYPED_TEST(CayleyNeumann, PermutedBlockProductsAreThoseOfMatrices) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  const std::size_t n = 24, b = 8, rows = 600;
+  const Array blocks = rounded<T>(random_array(n, b, 5)), x = rounded<T>(random_array(rows, n, 6)),
+              dense = diagonal(blocks);
+  std::vector<int> order(n);
+  Array move(n, n);  // x move: column j goes to order[j]
+  for (std::size_t j = 0; j < n; ++j) {
+    order[j] = static_cast<int>((7 * j + 5) % n);
+    move(j, static_cast<std::size_t>(order[j])) = 1;
+  }
+  const Indices<Exec> index(order);
+  const Field<T, Exec> g(blocks), left(x, 3), out(rows, n, 2), scratch(1, rows * n);
+  const double tolerance = 30 * (epsilon<T> + static_cast<double>(b) * epsilon<Acc<T>>);  // sums of 8 terms
+  put_times_blocks<Exec, T>(this->exec_, this->gemm_, left.read(), index.vector(), Op::transpose, g.read(),
+                            scratch.vector(), out.matrix());
+  expect_close(out.get(), product(product(x, move), transposed(dense)), tolerance, "x' G^T");
+  const Array taken = product(product(x, dense), transposed(move));
+  times_blocks_take<Exec, T>(this->exec_, this->gemm_, left.read(), Op::none, g.read(), index.vector(), false,
+                             scratch.vector(), out.matrix());
+  expect_close(out.get(), taken, tolerance, "z permuted");
+  times_blocks_take<Exec, T>(this->exec_, this->gemm_, left.read(), Op::none, g.read(), index.vector(), true,
+                             scratch.vector(), out.matrix());
+  expect_close(out.get(), sum(taken, 1, taken), 2 * tolerance, "z permuted and added");
+}
+
+// By blocks on one thread and on as many as divide their number, swept on others: both ways give the same bits.
 TEST(CayleyNeumannThreads, DeterministicProductsGiveTheSameBits) {
-  const Size s{3, 16, 1, .1};
-  expect_same_for_any_thread_count([&](const Host& exec) {
-    Gemm<Host> gemm(exec, true);
-    Workspace<Host> workspace(std::size_t{1} << 20);
-    const Field<float, Host> packed(random_array(1, s.blocks * skew_elements(s.b), 8, 0, s.length)),
-        g(s.blocks * s.b, s.b);
-    cayley_neumann<Host, float>(exec, gemm, workspace, s.k, packed.read_vector(), g.matrix());
-    return std::vector<Array>{g.get()};
-  });
+  for (const std::size_t blocks : {3, 4}) {
+    const Size s{blocks, 16, 1, .1};
+    const Array theta = random_array(1, s.blocks * skew_elements(s.b), 8, 0, s.length),
+                d = random_array(s.blocks * s.b, s.b, 9);
+    expect_same_for_any_thread_count([&](const Host& exec) {
+      Gemm<Host> gemm(exec, true);
+      Workspace<Host> workspace(std::size_t{1} << 20);
+      const Field<float, Host> packed(theta), g(s.blocks * s.b, s.b), gradient(d), d_theta(1, theta.cols);
+      cayley_neumann<Host, float>(exec, gemm, workspace, s.k, packed.read_vector(), g.matrix());
+      cayley_neumann_backward<Host, float>(exec, gemm, workspace, s.k, packed.read_vector(), gradient.matrix(), false,
+                                           d_theta.vector());
+      return std::vector<Array>{g.get(), d_theta.get()};
+    });
+  }
 }
 
 }  // namespace

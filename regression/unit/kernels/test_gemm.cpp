@@ -178,6 +178,56 @@ TYPED_TEST(GemmTest, DeterministicBitsDoNotDependOnThreads) {
   }
 }
 
+// Products of columns of A and rows of B into columns of C, in one batch: with fixed tiles the bits of one after the
+// other, on any number of threads, whether the batch fills them or not.
+TYPED_TEST(GemmTest, BatchesAreTheirProducts) {
+  using TA = typename TypeParam::TA;
+  using TC = typename TypeParam::TC;
+  const std::size_t m = 37, n = 29, k = 53;
+  for (const std::size_t count : {1, 2, 3, 9})
+    for (const double beta : {0.0, -0.625})
+      for (const bool deterministic : {true, false})
+        for (const int threads : {1, 2, 3}) {
+          const Host exec(threads);
+          Gemm<Host> gemm(exec, deterministic);
+          Padded<TA> a(m, count * k, 3, 1), b(count * k, n, 2, 2);
+          Padded<TC> got(m, count * n, 1, 3), want = got;
+          const auto part = [](const auto& x, std::size_t rows, std::size_t cols) {
+            return Kokkos::subview(x, std::pair(std::size_t{0}, rows), std::pair(std::size_t{0}, cols));
+          };
+          const auto behind = [](auto x, std::size_t by) { return x.assign_data(x.data() + by), x; };
+          const Matrix<const TA, Host> A = part(a.template view<const TA>(), m, k),
+                                       B = part(b.template view<const TA>(), k, n);
+          const Matrix<TC, Host> C = part(got.template view<TC>(), m, n), W = part(want.template view<TC>(), m, n);
+          gemm.template batch<TA, TC>(count, {k, k * b.stride, n}, Op::none, Op::none, Acc<TA>(0.75), A, B,
+                                      Acc<TA>(beta), C);
+          EXPECT_EQ(gemm.take_count().flops, 2.0 * double(count * m * n * k));
+          for (std::size_t i = 0; i < count; ++i)
+            gemm.template operator()<TA, TC>(Op::none, Op::none, Acc<TA>(0.75), behind(A, i * k),
+                                             behind(B, i * k * b.stride), Acc<TA>(beta), behind(W, i * n));
+          const double allowed = deterministic ? 0 : tolerance<TA, TC>(k);
+          for (std::size_t i = 0; i < got.data.size(); ++i)
+            ASSERT_LE(std::abs(double(got.data[i]) - double(want.data[i])), allowed) << count << ", " << threads;
+        }
+}
+
+// Each item once, on a lane that nobody else has meanwhile, with products on one thread.
+TEST(Gemm, ItemsTakeTurnsOnLanes) {
+  const Host exec(3);
+  Gemm<Host> gemm(exec);
+  ASSERT_EQ(gemm.lanes(), 3u);
+  std::vector<int> done(8), busy(3);
+  gemm.side_by_side(8, [&](Gemm<Serial>& products, std::size_t item, std::size_t lane) {
+    ASSERT_LT(lane, 3u);
+    EXPECT_EQ(++busy[lane], 1);
+    check<float, float>(products, {Op::none, Op::none, {10, 20, 30}, 0, 1.0, 0.0});
+    ++done[item];
+    --busy[lane];
+  });
+  EXPECT_EQ(done, std::vector<int>(8, 1));
+  EXPECT_EQ(gemm.take_count().flops, 8 * 2.0 * 10 * 20 * 30);
+}
+
 TEST(Gemm, CountsOperations) {
   Gemm<Host> gemm{Host()};
   gemm.time_products(true);
