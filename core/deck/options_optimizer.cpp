@@ -137,6 +137,20 @@ void check_projector(Deck& deck, const MatrixOptions& matrix) {
     deck.error(key, "conflicts with optimizer.refresh.tier = \"nvme\": projectors in fewer bits stay in memory", "32");
 }
 
+// Periods that grow by what a refresh finds are the matrix's own, on every rank alike.
+void check_lazy(Deck& deck, const MatrixOptions& matrix, const RefreshOptions& refresh) {
+  const auto found = matrix.numbers.find("lazy_cosine");
+  if (found == matrix.numbers.end() || found->second == 0) return;
+  const auto refuse_beside = [&deck](const char* what) {
+    deck.error("optimizer.lazy_cosine", fmt::format("conflicts with {}", what), "0");
+  };
+  if (refresh.automatic) refuse_beside("optimizer.refresh.every = \"auto\", which sets the periods");
+  if (refresh.budget != RefreshOptions::Budget::uniform)
+    refuse_beside("optimizer.refresh.budget, which sets the periods");
+  if (matrix.refresh_eager)
+    refuse_beside("optimizer.refresh.visibility = \"eager\": ranks would see other projectors at an update");
+}
+
 constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
 
 // How AdamW's moments are kept.
@@ -176,6 +190,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.matrix = read_matrix_options(deck, *kind);
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
     check_projector(deck, *optimizer.matrix);
+    check_lazy(deck, *optimizer.matrix, optimizer.refresh);
     optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
     kinds = {"adamw", optimizer.kind};
   } else {

@@ -4,14 +4,28 @@
 
 namespace sestina {
 
+namespace {
+
+// What core/optimizer/methods/lazy_period.hpp keeps.
+void add_lazy_fields(std::vector<FieldSize>& fields, const LowRank& low, std::int64_t rows, std::int64_t cols) {
+  fields.push_back({"first_vector", DType::f32, low.right ? cols : rows, 1});
+  fields.push_back({"cosines", DType::i64, lazy_window, 1});
+  fields.push_back({"refreshes", DType::i64, 1, 1});
+  fields.push_back({"doublings", DType::i64, 1, 1});
+}
+
+}  // namespace
+
 RefreshNeeds galore_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 
 MatrixKind galore_kind() {
   MatrixKind kind = low_rank_kind("galore", 0.25, "svd");
+  kind.keys.push_back(number_key("lazy_cosine", 0, {.min = 0, .max = 1}));
   kind.refresh_needs = galore_needs;
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const std::int64_t block = options.state_bits == 8 ? options.state_block : 0;
     std::vector<FieldSize> fields = low_rank_fields(options, rows, cols, block);
+    if (options.number("lazy_cosine") > 0) add_lazy_fields(fields, low_rank_of(options, rows, cols), rows, cols);
     add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
     return fields;
   };

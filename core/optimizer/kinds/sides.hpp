@@ -56,6 +56,7 @@ struct LowRank {
 };
 // Elements of a projector in 8 or 4 bits that share a scale (kernels/model/group_quantise.hpp), as Q-GaLore has it.
 inline constexpr std::size_t projector_group = 256;
+inline constexpr std::int64_t lazy_window = 5;  // cosines of projectors that Q-GaLore looks back on
 bool has_coded_projector(const MatrixOptions&);
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/optimizer/methods/lazy_period.hpp"
 #include "core/optimizer/methods/low_rank.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
@@ -19,14 +20,19 @@ class GaLore : public MatrixOptimizer<Space> {
         port_(state_, options,
               {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = projector_.size()}}}),
         updates_(state_.counter("updates")),
-        started_(state_.counter("started")) {}
+        started_(state_.counter("started")) {
+    if (const double threshold = options.number("lazy_cosine"); threshold > 0) lazy_ = {state_, threshold};
+  }
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     const auto frame = lane.workspace.frame();
     const Matrix<float, Space> projector = projector_.place(lane);
     const bool is_new = !rule_.given && refresh(lane, matrix.gradient, projector);
     if (!rule_.given && !is_new && started_ == 0) return;
-    if (is_new) projector_.keep(lane.exec, projector);
+    if (is_new) {
+      projector_.keep(lane.exec, projector);
+      lazy_.renewed(lane.exec, first_vector(projector));
+    }
     projector_.recall(lane.exec, projector);
     started_ = 1;
     ++updates_;
@@ -46,9 +52,15 @@ class GaLore : public MatrixOptimizer<Space> {
   RefreshPort<Space>* port() override { return &port_; }
 
  private:
+  // A row of the projector of the right side, a column of the left one, as (n, 1).
+  Matrix<const float, Space> first_vector(const Matrix<float, Space>& projector) const {
+    if (low_.right) return {projector.data(), shape_.cols, 1};
+    return Kokkos::subview(projector, Kokkos::ALL, std::pair(std::size_t{0}, std::size_t{1}));
+  }
+
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
   bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<float, Space> projector) {
-    const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
+    const bool due = refresh_due(updates_, lazy_.period(rule_.refresh_every), shape_.index, lane.refresh_policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
                                 .name = state_.path(),
                                 .factor = gradient,
@@ -64,6 +76,7 @@ class GaLore : public MatrixOptimizer<Space> {
   Projector<Space> projector_;
   LowRankMoments<Space> low_;
   RefreshPort<Space> port_;
+  LazyPeriod<Space> lazy_;
   std::int64_t &updates_, &started_;
 };
 

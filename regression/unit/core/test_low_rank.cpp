@@ -146,6 +146,41 @@ TYPED_TEST(GaLore, CodedProjectorsAreRenewed) {
   }
 }
 
+// By hand: gradients whose first singular vector stays within 5 degrees of the one before, with refreshes every other
+// update. The sixth refresh is the fifth with a cosine and doubles the period; so does each one behind it. Where
+// vectors turn by 90 degrees each time nothing changes, and the sign of a vector never counts.
+TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
+  const auto refreshed = [](std::size_t rows, std::size_t cols, double degrees, const Settings& numbers) {
+    Settings all = {{"rank", 3}, {"lazy_cosine", 0.4}};
+    all.insert(all.end(), numbers.begin(), numbers.end());
+    MatrixRig<TypeParam> rig("galore", rows, cols, all, {}, 2);
+    std::vector<int> when;
+    std::int64_t refreshes = 0;
+    for (int t = 0; t < 60; ++t) {
+      // The leading vector of the shorter side turns in the plane of its first two axes.
+      const double angle = degrees * static_cast<double>(refreshes) * 3.14159265358979 / 180;
+      Array g(rows, cols);
+      for (std::size_t i = 2; i < std::min(rows, cols); ++i) g(i, i) = 0.1 / static_cast<double>(i);
+      const bool right = rows >= cols;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const double x = i == 0 ? std::cos(angle) : std::sin(angle);
+        (right ? g(0, i) : g(i, 0)) = x;
+      }
+      rig.step(g);
+      const std::int64_t now = rig.optimizer->state().counter("refreshes");
+      if (now != refreshes) when.push_back(t);
+      refreshes = now;
+    }
+    return when;
+  };
+  for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{12, 8}, {8, 12}}) {
+    EXPECT_EQ(refreshed(rows, cols, 5, {}), (std::vector<int>{0, 2, 4, 6, 8, 10, 12, 16, 32}));
+    EXPECT_EQ(refreshed(rows, cols, 185, {{"projector_bits", 8}}), (std::vector<int>{0, 2, 4, 6, 8, 10, 12, 16, 32}));
+    EXPECT_EQ(refreshed(rows, cols, 90, {}).size(), 30u);
+    EXPECT_EQ(refreshed(rows, cols, 5, {{"lazy_cosine", 1}}).size(), 30u);  // cos 5 degrees is below
+  }
+}
+
 TYPED_TEST(Apollo, ProjectorsAreRandomByNameAndNumber) {
   const auto projector = [](const std::string& name, double seed, unsigned updates) {
     MatrixRig<TypeParam> rig("apollo", 64, 64, {{"rank", 32}, {"seed", seed}}, {}, 2, name);

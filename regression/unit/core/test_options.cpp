@@ -344,6 +344,26 @@ TEST(Options, ProjectorsInFewerBits) {
       "projectors in fewer bits stay in memory");
 }
 
+TEST(Options, LazyProjectors) {
+  const std::string galore = "[optimizer]\nkind = \"galore\"\nlazy_cosine = 0.4\n";
+  const auto read = [](const std::string& text) {
+    Deck deck;
+    deck.add_text(text, "a.toml", "/folder");
+    return Options::read(deck).optimizer.matrix->number("lazy_cosine");
+  };
+  EXPECT_EQ(read("[optimizer]\nkind = \"galore\"\n"), 0);
+  EXPECT_EQ(read(galore), 0.4);
+  EXPECT_EQ(read(galore + "[optimizer.refresh]\nmode = \"async\"\n"), 0.4);
+  expect_error("[optimizer]\nkind = \"galore\"\nlazy_cosine = 1.5\n", "optimizer.lazy_cosine");
+  expect_error("[optimizer]\nkind = \"apollo\"\nlazy_cosine = 0.4\n", "optimizer.lazy_cosine");
+  const std::string late = "[optimizer.refresh]\nmode = \"async\"\n";
+  expect_error(galore + late + "every = \"auto\"\n", "optimizer.lazy_cosine: conflicts with optimizer.refresh.every");
+  expect_error(galore + late + "visibility = \"eager\"\n",
+               "optimizer.lazy_cosine: conflicts with optimizer.refresh.vis");
+  expect_error(galore + "[optimizer.refresh]\nbudget = \"stage-aware\"\n",
+               "optimizer.lazy_cosine: conflicts with optimizer.refresh.budget");
+}
+
 TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");
