@@ -55,7 +55,7 @@ void DenseReader::read(const TensorSpec& spec, float* out, ExitCode nonfinite) c
 template <class T>
 void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& parts, float* out,
                         ExitCode nonfinite) const {
-  FormedWeight weight{spec.name, spec.rows, spec.cols, {}};
+  FormedWeight weight{spec.name, spec.rows, spec.cols, {}, spec.cut};
   std::vector<std::vector<std::byte>> host(parts.size());
   std::array<std::vector<T>, most_parts> rounded;
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -63,6 +63,11 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
     host.resize(field.bytes());
     reader.read(field, host.data());
     require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of step {}", reader.run().step));
+    if (!places_from_whole(field, host.data()))
+      fail(ExitCode::bad_data,
+           "{} in the checkpoint of step {} leaves the part of this rank: set model.linear.shards as it was there, a "
+           "multiple of parallel.tp",
+           field.path, reader.run().step);
     copy_from_host(exec, field, host.data());
   }
   if (missing > 0)

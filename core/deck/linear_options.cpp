@@ -1,5 +1,6 @@
 #include "core/deck/linear_options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -37,6 +38,60 @@ void read_lora(Deck& deck, LinearOptions& o) {
   o.alpha = deck.number("model.linear.alpha", o.alpha, {.min = 0, .open_min = true});
 }
 
+// Sizes of the sides of linear layers; `shards`: of a part of those that tensor parallelism cuts.
+using Sides = std::array<std::pair<std::string, std::int64_t>, 4>;
+Sides sides_of(const ModelConfig& c, std::int64_t shards) {
+  const std::string part = shards > 1 ? fmt::format(" in {} shards", shards) : "";
+  return {{{"hidden_size", c.hidden_size},
+           {"query width" + part, c.query_width() / shards},
+           {"key and value width" + part, c.key_value_width() / shards},
+           {"intermediate_size" + part, c.intermediate_size / shards}}};
+}
+
+std::string divisors_of(std::int64_t n, std::int64_t first) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t size = first; size <= n; ++size)
+    if (n % size == 0) divisors.push_back(size);
+  return fmt::format("{}", fmt::join(divisors, ", "));
+}
+
+std::vector<ModelDefect> lora_defects(const ModelConfig& c) {
+  std::vector<ModelDefect> found;
+  for (const auto& [name, side] : sides_of(c, 1))
+    if (c.linear.rank > side)
+      found.push_back({"linear.rank", fmt::format("above the {} of {}", name, side), fmt::format("1 to {}", side)});
+  return found;
+}
+
+std::vector<ModelDefect> shard_defects(const ModelConfig& c) {
+  const LinearOptions& o = c.linear;
+  if (o.shards > 1 && o.variant == LinearOptions::Variant::xq)
+    return {{"linear.shards", fmt::format("{} (by default parallel.tp): groups of 8-bit weights are not cut", o.shards),
+             "1 with variant \"xq\""}};
+  const std::array<std::pair<const char*, std::int64_t>, 3> sides = {{{"num_attention_heads", c.num_attention_heads},
+                                                                      {"num_key_value_heads", c.num_key_value_heads},
+                                                                      {"intermediate_size", c.intermediate_size}}};
+  std::int64_t common = 0;
+  for (const auto& [name, side] : sides) common = std::gcd(common, side);
+  for (const auto& [name, side] : sides)
+    if (side % o.shards != 0)
+      return {{"linear.shards",
+               fmt::format("{} (by default parallel.tp) does not divide {} = {}", o.shards, name, side),
+               divisors_of(common, 1)}};
+  return {};
+}
+
+std::vector<ModelDefect> block_defects(const ModelConfig& c) {
+  const Sides sides = sides_of(c, c.linear.shards);
+  std::int64_t common = 0;
+  for (const auto& [name, side] : sides) common = std::gcd(common, side);
+  for (const auto& [name, side] : sides)
+    if (side % c.linear.block_size != 0)
+      return {{"linear.block_size", fmt::format("does not divide the {} of {}", name, side),
+               divisors_of(common, 2) + ", or any with model.linear.on_indivisible = \"dense\""}};
+  return {};
+}
+
 }  // namespace
 
 LinearOptions LinearOptions::read(Deck& deck) {
@@ -47,38 +102,31 @@ LinearOptions LinearOptions::read(Deck& deck) {
   return options;
 }
 
+void read_shards(Deck& deck, Options& options) {
+  LinearOptions& o = options.model.linear;
+  if (o.form != "poet-x") return;
+  const std::int64_t ranks = std::max(options.parallel.tp, 1);
+  o.shards = std::max<std::int64_t>(deck.integer("model.linear.shards", ranks, {.min = 1, .max = 1 << 16}), 1);
+}
+
 std::vector<ModelDefect> linear_defects(const ModelConfig& c) {
-  const LinearOptions& o = c.linear;
-  const std::array<std::pair<const char*, std::int64_t>, 4> sides = {{{"hidden_size", c.hidden_size},
-                                                                      {"query width", c.query_width()},
-                                                                      {"key and value width", c.key_value_width()},
-                                                                      {"intermediate_size", c.intermediate_size}}};
-  std::vector<ModelDefect> found;
-  std::int64_t common = 0;
-  for (const auto& [name, side] : sides) common = std::gcd(common, side);
-  if (o.form == "lora")
-    for (const auto& [name, side] : sides)
-      if (o.rank > side)
-        found.push_back({"linear.rank", fmt::format("above the {} of {}", name, side), fmt::format("1 to {}", side)});
-  if (o.form != "poet-x" || o.dense_if_indivisible) return found;
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 2; size <= common; ++size)
-    if (common % size == 0) sizes.push_back(size);
-  for (const auto& [name, side] : sides) {
-    if (side % o.block_size == 0) continue;
-    found.push_back({"linear.block_size", fmt::format("does not divide the {} of {}", name, side),
-                     fmt::format("{}, or any with model.linear.on_indivisible = \"dense\"", fmt::join(sizes, ", "))});
-    break;
-  }
+  if (c.linear.form == "lora") return lora_defects(c);
+  if (c.linear.form != "poet-x") return {};
+  std::vector<ModelDefect> found = shard_defects(c);
+  if (found.empty() && !c.linear.dense_if_indivisible) found = block_defects(c);
   return found;
 }
 
 void require_form_fits(Deck& deck, const Options& options) {
   const LinearOptions& o = options.model.linear;
   if (o.is_dense()) return;
+  for (const ModelDefect& defect : linear_defects(options.model))
+    deck.error("model." + defect.key, defect.what, defect.allowed);
   const std::string form = fmt::format("model.linear.form = \"{}\"", o.form);
-  if (o.form == "poet-x" && options.parallel.tp > 1)
-    deck.error("parallel.tp", fmt::format("{} is not implemented under tensor parallelism", form), "1");
+  if (o.form == "poet-x" && o.shards % options.parallel.tp != 0)
+    deck.error("parallel.tp",
+               fmt::format("does not divide model.linear.shards = {}, of which ranks hold some", o.shards),
+               divisors_of(o.shards, 1));
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
   if (o.form == "poet-x" && options.optimizer.kind != "adamw" && !o.dense_if_indivisible)

@@ -18,8 +18,11 @@ struct LinearOptions {
   // poet-x
   enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
-  bool even = false;                                             // cnp = "even"
-  double lr_factor = 0.5;                                        // of the rotations
+  // Parts of the side that tensor parallelism cuts which no permutation and no block of a rotation leaves; of the model
+  // of one rank: its own, and the number of the first of them among all.
+  std::int64_t shards = 1, first_shard = 0;
+  bool even = false;       // cnp = "even"
+  double lr_factor = 0.5;  // of the rotations
   enum class Init { normalized, gaussian } init = Init::normalized;
   std::int64_t group_size = 256;  // weights that share a scale (xq)
   bool zero_in_range = true;      // of their codes; false: the published rule
@@ -38,7 +41,9 @@ struct LinearOptions {
 
 // What keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
-// Collects errors for what else of a deck does not go with the form.
+// model.linear.shards, of which parallel.tp is the default: read behind it.
+void read_shards(Deck&, Options&);
+// Collects errors for what of a deck does not go with the form.
 void require_form_fits(Deck&, const Options&);
 
 // Clipping threshold of update t (from 1): train.clip_norm, but for the first updates behind a merge, where it rises

@@ -186,7 +186,6 @@ ModelConfig ModelConfig::read(Deck& deck) {
   if (deck.has("model.from_hf")) {
     ModelConfig c = read_hf(deck);
     c.linear = linear;
-    report(deck, linear_defects(c));
     return c;
   }
   const ModelConfig base = read_base(deck);
@@ -203,7 +202,6 @@ ModelConfig ModelConfig::read(Deck& deck) {
   c.position =
       deck.choice("model.position", "rope", {"rope", "learned"}) == "learned" ? Position::learned : Position::rope;
   report(deck, defects(c));
-  report(deck, linear_defects(c));
   return c;
 }
 

@@ -46,7 +46,7 @@ WeightForm lora_form() {
   WeightForm form;
   form.name = "lora";
   form.parts = parts;
-  form.fits = [](const LinearOptions&, std::int64_t, std::int64_t) { return true; };  // see linear_defects
+  form.fits = [](const LinearOptions&, const TensorSpec&) { return true; };  // see linear_defects
   form.kept = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
   form.passed = [](const LinearOptions& o, std::int64_t, std::int64_t) { return o.rank; };
   form.scratch = scratch;

@@ -18,6 +18,8 @@ ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequenc
   part.config.num_attention_heads = whole.num_attention_heads / tp;
   part.config.num_key_value_heads = std::max<std::int64_t>(1, whole.num_key_value_heads / tp);
   part.config.intermediate_size = whole.intermediate_size / tp;
+  part.config.linear.shards = std::max<std::int64_t>(1, whole.linear.shards / tp);
+  part.config.linear.first_shard = tp_rank * part.config.linear.shards;
   return part;
 }
 

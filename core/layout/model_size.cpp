@@ -48,7 +48,7 @@ FormedGroups formed_groups(const ModelConfig& c, const WeightForm& form) {
   }
   for (int i = 0; i < 4; ++i)
     if (!std::all_of(groups[i].begin(), groups[i].end(),
-                     [&](const TensorSpec& spec) { return form.fits(c.linear, spec.rows, spec.cols); }))
+                     [&](const TensorSpec& spec) { return form.fits(c.linear, spec); }))
       groups[i].clear();
   return groups;
 }

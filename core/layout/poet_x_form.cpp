@@ -23,6 +23,21 @@ TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, c
   return spec;
 }
 
+// Base, permutation and rotation of the side at which tensor parallelism cuts the layer are cut with it. The rotation
+// of the other side is whole on all ranks, each of which sums its gradient over its own part of the layer, as over its
+// heads.
+void cut_with(const TensorSpec& dense, std::vector<TensorSpec>& parts) {
+  if (dense.cut == TensorCut::none) return;
+  const bool inputs = dense.cut == TensorCut::cols;
+  const TensorCut rows = inputs ? TensorCut::rows : dense.cut;  // of vectors along the side
+  TensorSpec &own = parts[inputs ? poet_rotation_in : poet_rotation_out],
+             &whole = parts[inputs ? poet_rotation_out : poet_rotation_in];
+  parts[poet_base].cut = dense.cut;
+  parts[inputs ? poet_perm_in : poet_perm_out].cut = own.cut = rows;
+  own.gradient_of = dense.gradient_of;
+  whole.gradient_of = GradientOf::heads;
+}
+
 std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& dense) {
   const std::int64_t out = dense.rows, in = dense.cols;
   const bool coded = o.variant == LinearOptions::Variant::xq;
@@ -33,6 +48,7 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
       frozen(weight_part(dense, poet_perm_out, "perm_out", out, 1, Role::vector), Stored::index),
       rotation(o, dense, poet_rotation_in, "rotation_in", in),
       rotation(o, dense, poet_rotation_out, "rotation_out", out)};
+  cut_with(dense, specs);
   if (!coded) return specs;
   const std::int64_t groups = (out * in + o.group_size - 1) / o.group_size;
   specs.push_back(frozen(weight_part(dense, poet_scales, "scales", groups, 1, Role::vector), Stored::sum));
@@ -40,8 +56,9 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
   return specs;
 }
 
-bool fits(const LinearOptions& o, std::int64_t out, std::int64_t in) {
-  return out % o.block_size == 0 && in % o.block_size == 0;
+bool fits(const LinearOptions& o, const TensorSpec& dense) {
+  const ShardedSides shards = sharded_sides(o, dense.cut);
+  return dense.rows % (shards.out * o.block_size) == 0 && dense.cols % (shards.in * o.block_size) == 0;
 }
 
 std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
@@ -59,6 +76,11 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
 }
 
 }  // namespace
+
+ShardedSides sharded_sides(const LinearOptions& o, TensorCut cut) {
+  if (cut == TensorCut::none) return {};
+  return cut == TensorCut::cols ? ShardedSides{1, o.shards} : ShardedSides{o.shards, 1};
+}
 
 PoetSetting poet_setting(const LinearOptions& o) {
   PoetSetting setting;

@@ -10,4 +10,10 @@ enum PoetPart { poet_base, poet_perm_in, poet_perm_out, poet_rotation_in, poet_r
 
 PoetSetting poet_setting(const LinearOptions&);
 
+// Parts of each side that no block of a rotation and no permutation leaves: tensor parallelism cuts between them.
+struct ShardedSides {
+  std::int64_t out = 1, in = 1;
+};
+ShardedSides sharded_sides(const LinearOptions&, TensorCut);
+
 }  // namespace sestina

@@ -26,6 +26,7 @@ struct StateField {
   std::uint64_t version = 0;          // raised whenever the field is published anew
   bool optional = false;              // a checkpoint without it leaves it as it is
   bool of_basis = false;              // see FieldSize
+  bool of_places = false;             // i32: rows of the slab, from its first one; in files of the whole tensor
   Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/layout/pager.hpp)
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
@@ -33,5 +34,10 @@ struct StateField {
     return static_cast<std::size_t>((row_end - row_begin) * row_elements()) * size_of(dtype);
   }
 };
+
+// Where the field is one of places: those in the slab become those in the whole tensor, and back. False: one of them is
+// not in the slab.
+void places_to_whole(const StateField&, void* host);
+bool places_from_whole(const StateField&, void* host);
 
 }  // namespace sestina

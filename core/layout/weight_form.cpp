@@ -24,7 +24,7 @@ std::vector<std::pair<std::size_t, std::size_t>> runs_of(const std::vector<Tenso
 bool takes_form(const WeightForm& form, const LinearOptions& options, const std::vector<TensorSpec>& specs,
                 std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i)
-    if (specs[i].role != Role::matrix || !form.fits(options, specs[i].rows, specs[i].cols)) return false;
+    if (specs[i].role != Role::matrix || !form.fits(options, specs[i])) return false;
   return true;
 }
 

@@ -26,7 +26,7 @@ struct WeightForm {
   // The tensors that a dense weight becomes; the first one has its shape. Names and parts are those of the specs.
   std::vector<TensorSpec> (*parts)(const LinearOptions&, const TensorSpec& dense) = nullptr;
   // Whether a weight can have this form; it stays dense where not, if that is allowed.
-  bool (*fits)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
+  bool (*fits)(const LinearOptions&, const TensorSpec& dense) = nullptr;
   // Columns that a layer keeps from its forward pass (for all rows, unless blocks are recomputed), and that its input
   // part hands to its weight part.
   std::int64_t (*kept)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;

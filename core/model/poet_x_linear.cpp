@@ -9,15 +9,26 @@
 namespace sestina {
 namespace {
 
-// A permutation drawn from (seed, weight, side, number of merges) on every rank alike; waits for the space.
+// A side in parts of equal size, each permuted in itself; the first one here is number `first` of all.
+struct Shards {
+  std::int64_t count = 1, first = 0;
+};
+
+// A permutation drawn from (seed, weight and side, number of merges, shard) on every rank alike; waits for the space.
+// The first shard, or the only one, has the stream of a side that is not cut.
 template <class Exec>
-void draw(const Exec& exec, std::uint64_t seed, const std::string& weight, const char* side, std::int64_t number,
+void draw(const Exec& exec, std::uint64_t seed, const std::string& side, std::int64_t number, const Shards& shards,
           const Vector<std::int32_t, Exec>& index) {
-  const std::uint64_t stream = stream_of(seed, fmt::format("{}/{}/{}", weight, side, number));
-  const auto n = index.extent(0);
-  const Kokkos::View<std::int32_t*, Kokkos::HostSpace> host("sestina::permutation", n);
-  for (std::size_t i = 0; i < n; ++i) host(i) = static_cast<std::int32_t>(permute(stream, i, n));
-  Kokkos::deep_copy(exec, index, Vector<const std::int32_t, Host>(host.data(), n));
+  const std::size_t all = index.extent(0), n = all / static_cast<std::size_t>(shards.count);
+  const Kokkos::View<std::int32_t*, Kokkos::HostSpace> host("sestina::permutation", all);
+  for (std::int64_t k = 0; k < shards.count; ++k) {
+    const std::int64_t shard = shards.first + k;
+    const std::string name = fmt::format("{}/{}", side, number);
+    const std::uint64_t stream = stream_of(seed, shard == 0 ? name : fmt::format("{}/{}", name, shard));
+    const std::size_t begin = static_cast<std::size_t>(k) * n;
+    for (std::size_t i = 0; i < n; ++i) host(begin + i) = static_cast<std::int32_t>(begin + permute(stream, i, n));
+  }
+  Kokkos::deep_copy(exec, index, Vector<const std::int32_t, Host>(host.data(), all));
   exec.fence("permutation");
 }
 
@@ -85,8 +96,11 @@ class PoetLinear final : public LinearForm<Exec, T> {
                           Matrix<const A, Exec> dense) const {
     const PoetWeight<Exec, T> views = weight(c, w);
     c.exec.fence("permutation");  // `dense` was made with the permutations that are drawn anew
-    draw(c.exec, seed, w.name, "in", number, views.perm_in);
-    draw(c.exec, seed, w.name, "out", number, views.perm_out);
+    const LinearOptions& options = c.config().linear;
+    const ShardedSides sides = sharded_sides(options, w.cut);
+    const bool inputs = w.cut == TensorCut::cols;
+    draw(c.exec, seed, w.name + "/in", number, {sides.in, inputs ? options.first_shard : 0}, views.perm_in);
+    draw(c.exec, seed, w.name + "/out", number, {sides.out, inputs ? 0 : options.first_shard}, views.perm_out);
     poet_assign<Exec, T>(space(c), setting(c), views, dense);
   }
 };

@@ -16,6 +16,7 @@ struct FormedWeight {
   std::string name;  // HF's, of the dense weight
   std::int64_t rows = 0, cols = 0;
   std::array<void*, most_parts> part{};
+  TensorCut cut = TensorCut::none;  // where tensor parallelism cuts the layer
 };
 
 // M element of matrices, V element of vectors.

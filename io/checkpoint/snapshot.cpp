@@ -49,11 +49,13 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
     } else {
       bad = copy_and_check(field, to);
     }
+    places_to_whole(field, to);
     if (bad && snapshot.problem.empty())
       snapshot.problem = nonfinite_text(field, to + *bad * size_of(field.dtype), *bad);
     field.data = to;
     snapshot.passing = snapshot.passing || field.pager != nullptr;
     field.pager = nullptr;
+    field.of_places = false;
     field.on_device = false;
     to += (field.bytes() + kAlign - 1) / kAlign * kAlign;
   }

@@ -225,6 +225,55 @@ TEST(LinearForm, GroupsThatBlocksDoNotDivideStayDense) {
   expect_gradients(c);
 }
 
+std::vector<std::int32_t> places(const FormRig<double>& rig, const std::string& name) {
+  const std::size_t i = rig.index(name);
+  const auto* data = static_cast<const std::int32_t*>(rig.arena.frozen(i));
+  return {data, data + rig.arena.specs()[i].rows};
+}
+
+// No permutation and no block of a rotation leaves a shard; each shard is permuted in its own way, the other side and
+// the first shard of a side as ever.
+TEST(LinearForm, PermutationsStayInTheirShards) {
+  ModelConfig c = formed_model("poet-x");
+  const FormRig<double> whole(c);
+  c.linear.shards = 2;
+  expect_gradients(c);
+  FormRig<double> rig(c);
+  rig.model.merge(rig.weights, 7, 1);
+  for (const std::string layer : {"self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"}) {
+    const bool inputs = layer == "self_attn.o_proj" || layer == "mlp.down_proj";
+    const std::string weight = "model.layers.1." + layer + ".weight/";
+    const std::vector<std::int32_t> cut = places(rig, weight + (inputs ? "perm_in" : "perm_out"));
+    const std::size_t half = cut.size() / 2;
+    std::set<std::int32_t> first(cut.begin(), cut.begin() + static_cast<std::ptrdiff_t>(half)),
+        all(cut.begin(), cut.end());
+    EXPECT_EQ(*first.rbegin(), static_cast<std::int32_t>(half) - 1) << layer;
+    EXPECT_EQ(first.size(), half) << layer;
+    EXPECT_EQ(all.size(), cut.size()) << layer;
+    bool alike = true;
+    for (std::size_t i = 0; i < half; ++i) alike = alike && cut[half + i] == cut[i] + static_cast<std::int32_t>(half);
+    EXPECT_FALSE(alike) << layer;
+  }
+  for (const std::string side : {"self_attn.k_proj.weight/perm_in", "self_attn.o_proj.weight/perm_out"}) {
+    const FormRig<double> start(c);
+    EXPECT_EQ(places(start, "model.layers.0." + side), places(whole, "model.layers.0." + side)) << side;
+  }
+}
+
+TEST(LinearForm, ShardsAllowSmallerBlocks) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.block_size = 8;
+  EXPECT_TRUE(linear_defects(c).empty());
+  c.linear.shards = 2;
+  ASSERT_EQ(linear_defects(c).size(), 1u);  // keys and values: 8 in 2 shards
+  EXPECT_EQ(linear_defects(c)[0].allowed, "2, 4, or any with model.linear.on_indivisible = \"dense\"");
+  c.linear.dense_if_indivisible = true;
+  for (const TensorSpec& spec : tensor_specs(c)) EXPECT_EQ(spec.weight.find("k_proj"), std::string::npos) << spec.name;
+  c.linear.shards = 4;
+  ASSERT_EQ(linear_defects(c).size(), 1u);
+  EXPECT_EQ(linear_defects(c)[0].allowed, "1, 2");  // key and value heads
+}
+
 // The counts that the paper prints for a Llama of 3 billion parameters (vocabulary 32000, untied).
 TEST(LinearForm, TrainsAsManyParametersAsThePaperSays) {
   ModelConfig c = preset("llama-3b");

@@ -248,13 +248,44 @@ TEST(Options, RefusesWhatThisVersionLacks) {
 
 TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\non_indivisible = \"dense\"\n";
-  expect_error(poet + "[parallel]\ntp = 2\n", "parallel.tp: model.linear.form = \"poet-x\" is not implemented under");
   expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[optimizer]\nkind = \"muon\"\n",
                "optimizer.kind: model.linear.form = \"poet-x\" trains packed rotations");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
   expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
+}
+
+TEST(Options, ShardsOfPoetAreThoseOfTensorParallelismUnlessTheyAreSaid) {
+  const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n";
+  EXPECT_EQ(read(poet).model.linear.shards, 1);
+  EXPECT_EQ(read(poet + "[parallel]\ntp = 2\n").model.linear.shards, 2);
+  EXPECT_EQ(read(poet + "shards = 2\n").model.linear.shards, 2);
+  expect_error(poet + "shards = 1\n[parallel]\ntp = 2\n",
+               "parallel.tp: does not divide model.linear.shards = 1, of which ranks hold some, got 2, allowed 1");
+  expect_error(poet + "shards = 3\n",
+               "model.linear.shards: 3 (by default parallel.tp) does not divide num_attention_heads");
+  expect_error(poet + "shards = 2\nvariant = \"xq\"\n", "groups of 8-bit weights are not cut");
+  const std::int64_t heads = read("").model.num_key_value_heads, part = read("").model.key_value_width() / heads;
+  expect_error(fmt::format("[model.linear]\nform = \"poet-x\"\nblock_size = {}\nshards = {}\n", 2 * part, heads),
+               fmt::format("in {} shards of {}", heads, part));
+}
+
+// A resume on other ranks goes on with the shards of the run: they are written where nobody gave them.
+TEST(Options, ShardsOfPoetOutliveTheRanksThatTheyCameFrom) {
+  Deck deck;
+  deck.add_text(model + "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[parallel]\ntp = 2\n", "a.toml", "");
+  Options::read(deck);
+  deck.finish();
+  Deck again;
+  again.add_text(deck.dump(), "dump", "");
+  again.add_override("parallel.tp=1");
+  EXPECT_EQ(Options::read(again).model.linear.shards, 2);
+  EXPECT_TRUE(forbidden_changes(deck, again).empty());
+  again.add_override("model.linear.shards=1");
+  Options::read(again);
+  ASSERT_EQ(forbidden_changes(deck, again).size(), 1u);
+  EXPECT_EQ(forbidden_changes(deck, again).front().key, "model.linear.shards");
 }
 
 TEST(Options, TakesFormsOfWeightsInEverySchedule) {

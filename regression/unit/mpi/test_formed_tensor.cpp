@@ -14,7 +14,7 @@ TYPED_TEST_SUITE(FormedTensor, reference::RunSpaces, reference::SpaceNames);
 using TpUpdate = ParallelOptions::TpUpdate;
 using Variant = LinearOptions::Variant;
 
-// Four heads: over two ranks, or four.
+// Four heads and four shards: over two ranks, or four. Merged behind the third update.
 TrainingCase cut_case(const std::string& form, const char* optimizer, int tp, Family family = Family::llama) {
   TrainingCase run = training_case(optimizer, family);
   Options& o = run.options;
@@ -24,6 +24,9 @@ TrainingCase cut_case(const std::string& form, const char* optimizer, int tp, Fa
   LinearOptions& linear = o.model.linear;
   linear.form = form;
   linear.rank = 5;
+  linear.block_size = 4;
+  linear.shards = form == "poet-x" ? 4 : 1;
+  linear.merge_every = 3;
   o.parallel.tp = tp;
   o.parallel.dp = world().size() / tp;
   o.parallel.bucket_elements = 20000;
@@ -65,7 +68,7 @@ void expect_as_alone(const TrainingCase& run, const Trained& together, const Tra
 }
 
 TYPED_TEST(FormedTensor, RanksTrainAsOneRank) {
-  for (const std::string form : {"lora"})
+  for (const std::string form : {"poet-x", "lora"})
     for (const Family family : {Family::llama, Family::olmo2, Family::gpt})
       for (int tp = 2; tp <= world().size(); tp *= 2) {
         TrainingCase run = cut_case(form, "adamw", tp, family);
@@ -106,7 +109,7 @@ TYPED_TEST(FormedTensor, SharedHeadsTrainAdapters) {
 TYPED_TEST(FormedTensor, StagesOfRanksGiveTheirBitsWithoutStages) {
   if (world().size() != 4) return;
   const auto half = world().split(world().rank() / 2, world().rank());
-  for (const std::string form : {"lora"}) {
+  for (const std::string form : {"poet-x", "lora"}) {
     TrainingCase run = cut_case(form, "adamw", 2);
     run.options.parallel.dp = 1;
     const Trained flat = train_on<float, TypeParam>(*half, run, 5);

@@ -248,6 +248,17 @@ TEST(PlannedBytes, OfFormsOfWeights) {
   TrainingCase run = grid_case("muon", 2);
   run.options.model.linear.form = "lora";
   largest.add(compare(run, "lora, tp 2"));
+  for (const Variant variant : {Variant::fast, Variant::mem})
+    for (const bool split : {true, false}) {
+      TrainingCase poet = grid_case("adamw", 2);
+      poet.options.model.linear.form = "poet-x";
+      poet.options.model.linear.variant = variant;
+      poet.options.model.linear.block_size = 6;
+      poet.options.model.linear.shards = 2;
+      poet.options.model.linear.merge_every = 4;
+      poet.options.parallel.sequence_parallel = split;
+      largest.add(compare(poet, fmt::format("poet-x {}, tp 2, {}", static_cast<int>(variant), split)));
+    }
 }
 
 TEST(PlannedBytes, OfPipelines) {

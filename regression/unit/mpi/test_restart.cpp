@@ -43,12 +43,15 @@ class SharedFolder {
 
 // Kinds of optimizers, and forms of weights beside them.
 TrainingCase restart_case(const std::string& kind, Grid grid) {
-  const bool formed = kind == "lora";
+  const bool formed = kind == "lora" || kind == "poet-x";
   TrainingCase run = training_case(formed ? "adamw" : kind);
   if (formed) {
     LinearOptions& linear = run.options.model.linear;
     linear.form = kind;
     linear.rank = 5;
+    linear.block_size = 4;
+    linear.shards = 2;
+    linear.merge_every = 3;
   }
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
@@ -118,7 +121,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind();
-  kinds.push_back("lora");
+  kinds.insert(kinds.end(), {"lora", "poet-x"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const Grid four{4, 1};
