@@ -129,9 +129,6 @@ void require_form_fits(Deck& deck, const Options& options) {
                divisors_of(o.shards, 1));
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
-  if (o.form == "poet-x" && options.optimizer.kind != "adamw" && !o.dense_if_indivisible)
-    deck.error("optimizer.kind", fmt::format("{} trains packed rotations, which are vectors: no matrix is left", form),
-               "adamw");
 }
 
 double clip_norm_at(const LinearOptions& o, double clip_norm, std::int64_t t) {

@@ -216,6 +216,7 @@ Options Options::read(Deck& deck) {
   settle_correction(deck, options);
   read_shards(deck, options);
   require_form_fits(deck, options);
+  require_skew_updates(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
   return options;

@@ -16,6 +16,7 @@ TensorSpec frozen(TensorSpec spec, Stored stored) {
 TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, const char* name, std::int64_t n) {
   TensorSpec spec = weight_part(dense, part, name, packed(o, n), 1, Role::vector);
   spec.initial = Initial::zeros;
+  spec.skew_block = o.block_size;
   spec.lr_factor = o.lr_factor;
   spec.reset_every = o.merge_every;
   spec.never_decays = true;

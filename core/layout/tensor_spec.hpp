@@ -61,7 +61,11 @@ struct TensorSpec {
   bool trainable = true;            // false: frozen; no gradient, no state, on every rank that computes with it
   Stored stored = Stored::compute;  // frozen
   double initial_range = 0;         // of Initial::normal; 0: the model's initializer_range
-  // What AdamW makes of it: factor of its rate; updates after which moments and step count begin anew (0: never).
+  // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one behind the other, of each the strict upper
+  // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/skew_blocks.hpp).
+  std::int64_t skew_block = 0;
+  // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, begins anew
+  // (0: never).
   double lr_factor = 1;
   std::int64_t reset_every = 0;
   bool never_decays = false, eps_on_corrected = true;
@@ -69,6 +73,10 @@ struct TensorSpec {
   bool is_projection() const { return role == Role::matrix || !weight.empty(); }  // q, k, v, o, gate, up, down
   std::int64_t elements() const { return rows * cols; }
 };
+// Which update since its state began update t (from 1) of the run is: the first one begins it anew.
+inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t) {
+  return reset_every > 0 ? (t - 1) % reset_every + 1 : t;
+}
 std::size_t frozen_width(const TensorSpec&, std::size_t compute, std::size_t accumulate);  // bytes of an element
 
 struct LayerRange {

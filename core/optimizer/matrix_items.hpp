@@ -1,4 +1,5 @@
-// From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each head.
+// From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each
+// head, or one for each packed block.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,12 +26,15 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
   const std::int64_t row_end = tensor.row_begin + static_cast<std::int64_t>(master.extent(0));
   for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
     const std::int64_t index = next++;
-    if (part.row_begin < tensor.row_begin || part.row_begin + part.rows > row_end) continue;
-    const auto m = static_cast<std::size_t>(part.rows), n = static_cast<std::size_t>(part.cols);
-    const std::size_t at = static_cast<std::size_t>(part.row_begin - tensor.row_begin) * n;
+    const std::int64_t rows = part.elements() / tensor.spec.cols;  // of the tensor
+    if (part.row_begin < tensor.row_begin || part.row_begin + rows > row_end) continue;
+    const auto m = static_cast<std::size_t>(part.skew ? 1 : part.rows),
+               n = static_cast<std::size_t>(part.elements()) / m;
+    const auto at = static_cast<std::size_t>((part.row_begin - tensor.row_begin) * tensor.spec.cols);
     OwnedMatrix<Exec> matrix{part.name, {gradient.data() + at, m, n}, {master.data() + at, m, n}, {}};
     if (weight.size() > 0) matrix.weight = {weight.data() + at, m, n};
-    items.push_back({matrix, tensor.rates, index, tensor.saved});
+    items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
+                     tensor.spec.reset_every});
   }
 }
 

@@ -13,6 +13,7 @@
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
+#include "core/optimizer/skew_blocks.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -49,16 +50,18 @@ class LanedSet : public MatrixSet<Exec> {
       matrices_.push_back(on_lane<Space>(matrix));
       rates_.push_back(items[i].rates);
       saved_.push_back(items[i].saved);
-      const MatrixShape shape{"/optimizer/" + matrix.name, matrix.rows(), matrix.cols(), items[i].index};
+      skew_block_.push_back(items[i].skew_block);
+      reset_every_.push_back(items[i].reset_every);
+      const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
     paged_.resize(items.size());
     // The same for all matrices of a shape, and to ask a device's library for it takes a while.
     std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
     const auto workspace_bytes = [&](std::size_t i) {
-      const auto [found, is_new] = known.try_emplace({matrices_[i].rows(), matrices_[i].cols()});
-      if (is_new) found->second = scratch_bytes<Space>(setting.options, matrices_[i].rows(), matrices_[i].cols());
-      return found->second;
+      const auto [found, is_new] = known.try_emplace({items[i].rows(), items[i].cols()});
+      if (is_new) found->second = scratch_bytes<Space>(setting.options, items[i].rows(), items[i].cols());
+      return found->second + skew_scratch_bytes<Space>(skew_block_[i]);
     };
     for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
       std::size_t bytes = 0;
@@ -67,9 +70,9 @@ class LanedSet : public MatrixSet<Exec> {
       lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
                         setting.refresh, 0, 0});
       lanes_.back().nonfinite = setting.nonfinite;
-      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], needs_of(setting, lane).jobs};
+      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], needs_of(items, setting, lane).jobs};
     }
-    if (setting.options.refresh_staleness > 0) start_workers(setting);
+    if (setting.options.refresh_staleness > 0) start_workers(items, setting);
   }
 
   // What the pager still moves is memory of the matrices.
@@ -98,6 +101,14 @@ class LanedSet : public MatrixSet<Exec> {
         }
     }
     if (error) std::rethrow_exception(error);
+  }
+
+  void withhold(std::int64_t t) override {
+    for (std::size_t i = 0; i < optimizers_.size(); ++i)
+      if (begins_anew(i, t)) {
+        book_refreshes(lanes_[lane_number(i)], t);
+        begin_anew(i);
+      }
   }
 
   std::vector<StateField> state() override {
@@ -198,12 +209,13 @@ class LanedSet : public MatrixSet<Exec> {
 
  private:
   // Jobs of all matrices of a lane, and the scratch of the largest.
-  RefreshNeeds needs_of(const MatrixSetSetting& setting, std::size_t lane) const {
+  RefreshNeeds needs_of(const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting,
+                        std::size_t lane) const {
     RefreshNeeds all;
     if (find_matrix_kind(setting.options.kind)->refresh_needs == nullptr) return all;
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
       if (lane_number(i) != lane) continue;
-      const RefreshNeeds needs = refresh_needs(setting.options, matrices_[i].rows(), matrices_[i].cols());
+      const RefreshNeeds needs = refresh_needs(setting.options, items[i].rows(), items[i].cols());
       all.jobs += needs.jobs;
       all.scratch = std::max(all.scratch, needs.scratch);
     }
@@ -219,9 +231,20 @@ class LanedSet : public MatrixSet<Exec> {
       if (lane_of_[i] == static_cast<int>(lane)) {
         const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
         if (lanes_[lane].pager) want_next(i);
-        optimizers_[i]->step(lanes_[lane], {t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale},
-                             matrices_[i]);
+        if (begins_anew(i, t)) begin_anew(i);
+        const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
+        if (skew_block_[i] > 0)
+          step_skew_block(lanes_[lane], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
+        else
+          optimizers_[i]->step(lanes_[lane], numbers, matrices_[i]);
       }
+  }
+
+  // Ahead of update t, behind the booking of all that came before.
+  bool begins_anew(std::size_t i, std::int64_t t) const { return t > 1 && updates_of_state(reset_every_[i], t) == 1; }
+  void begin_anew(std::size_t i) {
+    optimizers_[i]->state().set_zero(lanes_[lane_number(i)].exec);
+    if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
   }
 
   // The preconditioners of one matrix, while it is updated.
@@ -258,10 +281,10 @@ class LanedSet : public MatrixSet<Exec> {
     for (const void* block : paged_[next]) lanes_[static_cast<std::size_t>(lane_of_[i])].pager->want(block);
   }
 
-  void start_workers(const MatrixSetSetting& setting) {
+  void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting) {
     RefreshNeeds all;
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-      const RefreshNeeds needs = needs_of(setting, lane);
+      const RefreshNeeds needs = needs_of(items, setting, lane);
       all.jobs += needs.jobs;
       all.scratch = std::max(all.scratch, needs.scratch);
     }
@@ -278,6 +301,8 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
+  std::vector<std::size_t> skew_block_;
+  std::vector<std::int64_t> reset_every_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<std::vector<const void*>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;
@@ -293,7 +318,7 @@ std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::ve
                                                  const MatrixSetSetting& setting) {
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
-    for (const auto& item : items) cost.push_back(lane_cost(item.matrix.rows(), item.matrix.cols()));
+    for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));
     const int threads = exec.concurrency();
     const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
     if (lanes > 1 || threads == 1)

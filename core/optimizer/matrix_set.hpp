@@ -18,8 +18,13 @@ template <class Exec>
 struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
-  std::int64_t index = 0;  // among the matrices of the whole model
-  bool saved = true;       // false: another rank writes the same state to checkpoints
+  std::int64_t index = 0;        // among the matrices of the whole model
+  bool saved = true;             // false: another rank writes the same state to checkpoints
+  std::size_t skew_block = 0;    // b: gradient and master are a packed matrix (b, b), see skew_blocks.hpp; 0: they are
+                                 // the matrix
+  std::int64_t reset_every = 0;  // see TensorSpec
+  std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
+  std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
 
 struct ProductCount {
@@ -38,6 +43,8 @@ class MatrixSet {
   virtual ~MatrixSet() = default;
   // Update number t of the matrices [begin, end) with factor times each one's peak rate.
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
+  // Update number t is not made; state that begins anew ahead of it still does.
+  virtual void withhold(std::int64_t t) = 0;
   virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
   virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call

@@ -24,7 +24,10 @@ class Optimizer {
   // Its two halves; of the matrices, the range [begin, end).
   void step_scalar(const Exec&, std::int64_t t, double factor, double gradient_scale);
   void step_matrices(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end);
-  void withhold(const Exec& exec, std::int64_t t) { scalar_.withhold(exec, t); }  // update number t is not made
+  void withhold(const Exec& exec, std::int64_t t) {  // update number t is not made
+    scalar_.withhold(exec, t);
+    if (matrices_) matrices_->withhold(t);
+  }
   std::size_t matrix_count() const { return matrices_ ? matrices_->size() : 0; }
 
   // "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.

@@ -30,14 +30,15 @@ class ByShape {
  public:
   explicit ByShape(std::function<Number(const TensorSpec&)> number) : number_(std::move(number)) {}
   Number of(const TensorSpec& spec) {
-    const auto [place, is_new] = known_.try_emplace({spec.rows, spec.cols, spec.heads}, Number{});
+    const auto [place, is_new] = known_.try_emplace({spec.rows, spec.cols, spec.heads, spec.skew_block}, Number{});
     if (is_new) place->second = number_(spec);
     return place->second;
   }
 
  private:
   std::function<Number(const TensorSpec&)> number_;
-  std::map<std::tuple<std::int64_t, std::int64_t, int>, Number> known_;  // rows, columns, heads
+  using Shape = std::tuple<std::int64_t, std::int64_t, int, std::int64_t>;  // rows, columns, heads, skew blocks
+  std::map<Shape, Number> known_;
 };
 
 // Of tensor_cost, and bytes of optimizer state. What is given must outlive them.

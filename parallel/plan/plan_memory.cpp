@@ -101,10 +101,9 @@ class UpdateScratch {
   UpdateScratch(const Setting& s, ByShape<std::size_t>& known) : setting_(s), known_(known) {}
 
   void add(const TensorSpec& kept) {
-    const std::size_t heads = matrix_parts(kept, setting_.input.optimizer).size();
-    const std::size_t bytes = known_.of(kept), rows = static_cast<std::size_t>(kept.rows) / heads;
-    for (std::size_t head = 0; head < heads; ++head) {
-      cost_.push_back(lane_cost(rows, static_cast<std::size_t>(kept.cols)));
+    const std::size_t bytes = known_.of(kept);
+    for (const MatrixPart& part : matrix_parts(kept, setting_.input.optimizer)) {
+      cost_.push_back(lane_cost(static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols)));
       bytes_.push_back(bytes);
     }
   }
@@ -153,8 +152,7 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
 
 MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
   return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
-            const MatrixPart part = matrix_parts(spec, optimizer).front();
-            return host_scratch_bytes(*optimizer.matrix, part.rows, part.cols);
+            return host_scratch_bytes(*optimizer.matrix, matrix_parts(spec, optimizer).front());
           }),
           ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); }),
           ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};

@@ -24,6 +24,7 @@ MatrixKind basis_rotation_kind() {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.refresh_needs = basis_rotation_needs;
+  kind.keeps_skew = [](const MatrixOptions& options) { return options.word("geometry") == "bilateral"; };
   kind.keys = {
       number_key("beta1", 0.9, below_one),
       number_key("beta2", 0.999, below_one),

@@ -29,6 +29,7 @@ MatrixKind kl_kind(std::string name) {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.refresh_needs = kl_needs;
+  kind.keeps_skew = [](const MatrixOptions&) { return true; };
   kind.keys = {
       number_key("beta1", 0.9, rate),
       eps_key("eps", 1e-8),

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/deck/kinds.hpp"
+#include "core/optimizer/kinds/routing.hpp"
 
 namespace sestina {
 
-// Bytes that a lane on the host takes for a matrix of this shape.
-std::size_t host_scratch_bytes(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+// Bytes that a lane on the host takes for a matrix.
+std::size_t host_scratch_bytes(const MatrixOptions&, const MatrixPart&);
 
 // Bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is cut at rows.
 // computes_bf16: the model does.

@@ -1,5 +1,6 @@
 #include "core/optimizer/kinds/lane_scratch.hpp"
 #include "core/optimizer/kinds/register_kind.hpp"
+#include "core/optimizer/skew_blocks.hpp"
 
 namespace sestina {
 
@@ -54,8 +55,9 @@ std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::s
   fail(ExitCode::internal, "no matrix optimizer \"{}\"", options.kind);
 }
 
-std::size_t host_scratch_bytes(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  return scratch_bytes<Serial>(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+std::size_t host_scratch_bytes(const MatrixOptions& options, const MatrixPart& part) {
+  const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
+  return scratch_bytes<Serial>(options, rows, cols) + (part.skew ? skew_scratch_bytes<Serial>(rows) : 0);
 }
 
 #define SESTINA_MAKE(Space)                                                                                         \

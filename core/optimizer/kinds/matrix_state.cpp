@@ -1,5 +1,6 @@
 #include "core/optimizer/kinds/matrix_state.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace sestina {
@@ -110,6 +111,14 @@ bool MatrixState<Space>::has(std::string_view name) const {
   for (const FieldSize& size : sizes_)
     if (size.name == name) return true;
   return false;
+}
+
+template <class Space>
+void MatrixState<Space>::set_zero(const Space& exec) {
+  SESTINA_REQUIRE(paged_.empty(), "{}: what is paged does not begin anew", path_);
+  Kokkos::deep_copy(exec, floats_, 0.0f);
+  if (codes_.size() > 0) Kokkos::deep_copy(exec, codes_, std::uint8_t{0});
+  std::fill(counters_.begin(), counters_.end(), 0);
 }
 
 template <class Space>

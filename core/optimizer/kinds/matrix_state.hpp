@@ -25,6 +25,8 @@ class MatrixState {
   std::int64_t& counter(std::string_view name);  // an i64 field of one element, in host memory
   bool has(std::string_view name) const;
 
+  void set_zero(const Space&);  // as it was made; nothing of it may be paged
+
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
   // The memory of all f32 and u8 fields and rooms so far, which lives as long as somebody holds it.

@@ -13,6 +13,7 @@ MatrixKind muon_kind() {
   kind.stated_flops = stated_products;
   kind.work = newton_schulz_work;
   kind.shardable = true;
+  kind.keeps_skew = [](const MatrixOptions&) { return true; };
   return kind;
 }
 

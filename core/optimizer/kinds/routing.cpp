@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/deck/deck.hpp"
 #include "core/layout/pager.hpp"
 
 namespace sestina {
@@ -29,8 +30,9 @@ bool glob_match(std::string_view pattern, std::string_view name) {
 }
 
 bool is_matrix_optimized(const TensorSpec& spec, const OptimizerOptions& options) {
-  if (!options.matrix || spec.is_vector() || !spec.trainable) return false;
-  bool matrix = spec.role == Role::matrix;
+  const bool packed = spec.skew_block > 0;
+  if (!options.matrix || (spec.is_vector() && !packed) || !spec.trainable) return false;
+  bool matrix = spec.role == Role::matrix || packed;
   for (const OptimizerGroup& group : options.group)
     if (group.kind && glob_match(group.match, spec.name)) matrix = *group.kind == options.kind;
   return matrix;
@@ -52,7 +54,20 @@ TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
   return rates;
 }
 
+namespace {
+
+std::vector<MatrixPart> skew_parts(const TensorSpec& spec) {
+  const std::int64_t b = spec.skew_block, packed = b * (b - 1) / 2;
+  std::vector<MatrixPart> parts;
+  for (std::int64_t block = 0; block * packed < spec.rows; ++block)
+    parts.push_back({fmt::format("{}/block_{:04}", spec.name, block), block * packed, b, b, true});
+  return parts;
+}
+
+}  // namespace
+
 std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOptions& options) {
+  if (spec.skew_block > 0) return skew_parts(spec);
   const int heads = options.per_head && spec.heads > 1 ? spec.heads : 1;
   if (heads == 1) return {{spec.name, 0, spec.rows, spec.cols}};
   std::vector<MatrixPart> parts;
@@ -78,6 +93,44 @@ std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOp
   for (const TensorSpec& spec : model)
     if (is_matrix_optimized(spec, options)) count += matrix_parts(spec, options).size();
   return count;
+}
+
+namespace {
+
+std::string kinds_that_keep_skew() {
+  std::string all = "adamw";
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.keeps_skew != nullptr) all += ", " + kind.name;
+  return all;
+}
+
+}  // namespace
+
+void require_skew_updates(Deck& deck, const Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.matrix || options.model.linear.is_dense()) return;
+  const std::vector<TensorSpec> specs = tensor_specs(options.model);
+  const auto packed = std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+    return spec.skew_block > 0 && is_matrix_optimized(spec, optimizer);
+  });
+  if (packed == specs.end()) return;
+  const MatrixKind& kind = *find_matrix_kind(optimizer.kind);
+  const std::string tensor = packed->name + " is packed skew-symmetric matrices";
+  constexpr const char* by_adamw = "an [[optimizer.group]] of all such tensors with kind = \"adamw\"";
+  if (kind.keeps_skew == nullptr)
+    deck.error("optimizer.kind", tensor + ", whose updates by it would not be skew-symmetric",
+               fmt::format("{}, or {}", kinds_that_keep_skew(), by_adamw));
+  else if (!kind.keeps_skew(*optimizer.matrix))
+    deck.error("optimizer.kind", tensor + ", whose updates by it are skew-symmetric with bases of both sides alone",
+               fmt::format("its default keys for the sides, or {}", by_adamw));
+  if (optimizer.matrix->refresh_staleness > 0)
+    deck.error("optimizer.refresh.mode", tensor + ", whose state begins anew and would lose what is in flight",
+               fmt::format("inline, or {}", by_adamw));
+  if (optimizer.matrix->paged)
+    deck.error("optimizer.refresh.tier", tensor + ", whose state begins anew in memory alone",
+               fmt::format("host, or {}", by_adamw));
+  if (options.parallel.tp > 1)
+    deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }
 
 bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {

@@ -15,7 +15,8 @@ namespace sestina {
 
 bool glob_match(std::string_view pattern, std::string_view name);  // knows * and ?
 
-// True when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is.
+// True when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is, unless it is packed
+// matrices (TensorSpec::skew_block).
 bool is_matrix_optimized(const TensorSpec&, const OptimizerOptions&);
 
 // What the deck makes of one tensor: later groups win. Peak of the learning rate, and the decay.
@@ -24,10 +25,14 @@ struct TensorRates {
 };
 TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
 
-// The matrices that a tensor is to its optimizer: itself, or with optimizer.per_head the heads of q, k and v.
+// The matrices that a tensor is to its optimizer: itself, with optimizer.per_head the heads of q, k and v, or its skew
+// blocks.
 struct MatrixPart {
-  std::string name;  // of the spec, or "<name>/head_00"
-  std::int64_t row_begin = 0, rows = 0, cols = 0;
+  std::string name;                 // of the spec, "<name>/head_00" or "<name>/block_0000"
+  std::int64_t row_begin = 0;       // in the tensor
+  std::int64_t rows = 0, cols = 0;  // as the optimizer sees it
+  bool skew = false;                // packed in the tensor: see TensorSpec::skew_block
+  std::int64_t elements() const { return skew ? rows * (rows - 1) / 2 : rows * cols; }  // in the tensor
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
 

@@ -107,7 +107,8 @@ MatrixKind shampoo_kind() {
       .state = shampoo_state,
       .stated_flops = stated_roots,
       .work = shampoo_work,
-      .refresh_needs = shampoo_needs};
+      .refresh_needs = shampoo_needs,
+      .keeps_skew = [](const MatrixOptions&) { return true; }};
 }
 
 }  // namespace sestina

@@ -25,6 +25,7 @@ MatrixKind soap_kind() {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.refresh_needs = soap_needs;
+  kind.keeps_skew = [](const MatrixOptions& options) { return options.word("sides") == "both"; };
   kind.keys = {
       number_key("beta1", 0.95, below_one),
       number_key("beta2", 0.95, below_one),

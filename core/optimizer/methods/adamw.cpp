@@ -86,15 +86,10 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
   return product_;
 }
 
-// Updates since the moments began, this one included.
-static std::int64_t updates_of_moments(const TensorSpec& spec, std::int64_t t) {
-  return spec.reset_every > 0 ? (t - 1) % spec.reset_every + 1 : t;
-}
-
 template <class Exec, class T>
 void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
   for (const Run& run : runs_)
-    if (updates_of_moments(run.tensor.spec, t) == 1) forget(exec, run);
+    if (updates_of_state(run.tensor.spec.reset_every, t) == 1) forget(exec, run);
 }
 
 template <class Exec, class T>
@@ -105,7 +100,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.gradient_scale = gradient_scale;
   step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
-    const std::int64_t count = updates_of_moments(run.tensor.spec, t);
+    const std::int64_t count = updates_of_state(run.tensor.spec.reset_every, t);
     step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
     step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
     step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);

@@ -175,11 +175,12 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (rule_.root == RefreshMethod::inverse_root_newton &&
         newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
-    for (const ShampooSide<Space>& s : sides_) set_identity(exec, s.root);  // until the first refresh
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
     const std::int64_t t = ++state_.counter("updates");
+    if (t == 1)
+      for (const ShampooSide<Space>& s : sides_) set_identity(lane.exec, s.root);  // until the first refresh
     const auto frame = lane.workspace.frame();
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks

@@ -52,6 +52,9 @@ class RefreshPort {
   // All sides have results of update t that came by another way: first bases.
   void renew(std::int64_t t);
 
+  // The state was set to zero; nothing may be in flight.
+  void forget();
+
   RefreshAges ages() const;
 
   // Replicas of a matrix on several ranks see results at different updates (eager), and are made alike now and then.

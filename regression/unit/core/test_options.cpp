@@ -249,8 +249,6 @@ TEST(Options, RefusesWhatThisVersionLacks) {
 TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\non_indivisible = \"dense\"\n";
   expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
-  expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 4\n[optimizer]\nkind = \"muon\"\n",
-               "optimizer.kind: model.linear.form = \"poet-x\" trains packed rotations");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
   expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
@@ -286,6 +284,36 @@ TEST(Options, ShardsOfPoetOutliveTheRanksThatTheyCameFrom) {
   Options::read(again);
   ASSERT_EQ(forbidden_changes(deck, again).size(), 1u);
   EXPECT_EQ(forbidden_changes(deck, again).front().key, "model.linear.shards");
+}
+
+TEST(Options, TakesMatrixOptimizersOfPackedRotationsThatKeepThemSkew) {
+  const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n",
+                    by_adamw = "[[optimizer.group]]\nmatch = \"*/rotation_*\"\nkind = \"adamw\"\n";
+  const auto kind = [&](const std::string& name) { return poet + "[optimizer]\nkind = \"" + name + "\"\n"; };
+  for (const std::string name : {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"}) {
+    const Options o = read(kind(name));
+    for (const TensorSpec& spec : tensor_specs(o.model))
+      if (spec.skew_block > 0) {
+        EXPECT_TRUE(is_matrix_optimized(spec, o.optimizer)) << name;
+        EXPECT_EQ(rates_of(spec, o.optimizer).lr, o.optimizer.lr * o.model.linear.lr_factor);
+        EXPECT_EQ(rates_of(spec, o.optimizer).weight_decay, 0);
+        EXPECT_EQ(matrix_parts(spec, o.optimizer).size(), static_cast<std::size_t>(spec.rows / 6));
+      }
+  }
+  for (const std::string name : {"normuon", "adamuon", "galore", "apollo"}) {
+    expect_error(
+        kind(name),
+        "optimizer.kind: model.layers.0.self_attn.q_proj.weight/rotation_in is packed skew-symmetric matrices, "
+        "whose updates by it would not be skew-symmetric, got \"" +
+            name + "\", allowed adamw, muon, shampoo");
+    const Options o = read(kind(name) + by_adamw);
+    for (const TensorSpec& spec : tensor_specs(o.model)) EXPECT_FALSE(is_matrix_optimized(spec, o.optimizer));
+  }
+  const std::string refresh = "[optimizer.refresh]\n";
+  expect_error(kind("soap") + "sides = \"smaller\"\n", "optimizer.kind: model.layers.0.self_attn.q_proj.weight/");
+  expect_error(kind("soap") + refresh + "mode = \"async\"\n", "optimizer.refresh.mode: model.layers.0.self_attn");
+  expect_error(kind("soap") + refresh + "tier = \"nvme\"\n", "optimizer.refresh.tier: model.layers.0.self_attn");
+  read(kind("soap") + refresh + "mode = \"async\"\n" + by_adamw);
 }
 
 TEST(Options, TakesFormsOfWeightsInEverySchedule) {

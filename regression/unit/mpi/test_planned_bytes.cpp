@@ -244,6 +244,12 @@ TEST(PlannedBytes, OfFormsOfWeights) {
         largest.add(compare(
             run, fmt::format("{} {}, schedule {}", form, static_cast<int>(variant), static_cast<int>(schedule))));
       }
+  for (const std::string kind : {"muon", "soap"}) {
+    TrainingCase run = grid_case(kind, 1);
+    run.options.model.linear.form = "poet-x";
+    run.options.model.linear.block_size = 12;
+    largest.add(compare(run, "poet-x, rotations by " + kind));
+  }
   if (world().size() % 2 != 0) return;
   TrainingCase run = grid_case("muon", 2);
   run.options.model.linear.form = "lora";
