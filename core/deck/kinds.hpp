@@ -135,8 +135,8 @@ struct MatrixKind {
   // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone. "release"
   // dialects are too: they are what was published.
   RefreshNeeds (*refresh_needs)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
-  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/skew_blocks.hpp), with these keys;
-  // null: with none.
+  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/kinds/skew_blocks.hpp), with these
+  // keys; null: with none.
   bool (*keeps_skew)(const MatrixOptions&) = nullptr;
 };
 

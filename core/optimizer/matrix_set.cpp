@@ -9,11 +9,11 @@
 #include <numeric>
 #include <utility>
 
+#include "core/optimizer/kinds/skew_blocks.hpp"
 #include "core/optimizer/lane_share.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
-#include "core/optimizer/skew_blocks.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 

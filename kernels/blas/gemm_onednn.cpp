@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/bf16.hpp"
 #include "kernels/blas/gemm_blas.hpp"
 #include "kernels/blas/gemm_host.hpp"
 
@@ -130,13 +129,15 @@ struct Library::State {
 
   void run(const Product& p, const Operands& x) {
     const std::int64_t width = panel_cols(p);
+    if (width == p.n) return run_at_once(p, x);
+    constexpr std::int64_t bytes = 2;  // of bf16, which alone has panels
+    Product panel = p;
     for (std::int64_t col = 0; col < p.n; col += width) {
-      Product panel = p;
       panel.n = std::min(width, p.n - col);
-      const std::int64_t b = p.op_b == Op::none ? col : col * p.ldb;
-      run_at_once(panel, p.n == panel.n ? x
-                                        : Operands{x.alpha, x.a, static_cast<const bf16*>(x.b) + b,
-                                                   static_cast<bf16*>(x.c) + col});
+      Operands part = x;
+      part.b = static_cast<const char*>(x.b) + bytes * (p.op_b == Op::none ? col : col * p.ldb);
+      part.c = static_cast<char*>(x.c) + bytes * col;
+      run_at_once(panel, part);
     }
   }
 

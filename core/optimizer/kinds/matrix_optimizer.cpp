@@ -1,6 +1,6 @@
 #include "core/optimizer/kinds/lane_scratch.hpp"
 #include "core/optimizer/kinds/register_kind.hpp"
-#include "core/optimizer/skew_blocks.hpp"
+#include "core/optimizer/kinds/skew_blocks.hpp"
 
 namespace sestina {
 

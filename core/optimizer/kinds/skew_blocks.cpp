@@ -1,4 +1,4 @@
-#include "core/optimizer/skew_blocks.hpp"
+#include "core/optimizer/kinds/skew_blocks.hpp"
 
 #include "kernels/model/cayley_neumann.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
