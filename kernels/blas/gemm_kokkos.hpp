@@ -159,6 +159,24 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
   state_->end();
 }
 
+// On the host, for tests: one item behind the other.
+template <class Exec>
+std::size_t Gemm<Exec>::lanes() const requires is_host<Exec> {
+  return 1;
+}
+template <class Exec>
+const Exec& Gemm<Exec>::exec() const requires is_host<Exec> {
+  return state_->exec;
+}
+template <class Exec>
+void Gemm<Exec>::run_lanes(std::size_t items, LaneBody call, const void* body) requires is_host<Exec> {
+  Gemm<Serial> products{Serial()};
+  for (std::size_t item = 0; item < items; ++item) {
+    call(body, products, item, 0);
+    state_->count.flops += products.take_count().flops;
+  }
+}
+
 template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,

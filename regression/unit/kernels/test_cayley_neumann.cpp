@@ -206,6 +206,7 @@ TYPED_TEST(CayleyNeumann, PermutedBlockProductsAreThoseOfMatrices) {
 
 // By blocks on one thread and on as many as divide their number, swept on others: both ways give the same bits.
 TEST(CayleyNeumannThreads, DeterministicProductsGiveTheSameBits) {
+  EXPECT_EQ(Gemm<Host>(Host(3)).lanes(), 3u);
   for (const std::size_t blocks : {3, 4}) {
     const Size s{blocks, 16, 1, .1};
     const Array theta = random_array(1, s.blocks * skew_elements(s.b), 8, 0, s.length),
