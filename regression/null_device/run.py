@@ -39,9 +39,11 @@ OPTIONS = {  # beside the modes, once each
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
     "tiny_basis_rotation": [["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
-    "tiny_galore": [["optimizer.state_bits=8", "optimizer.projector_bits=4"]],
+    "tiny_galore": [["optimizer.state_bits=8", "optimizer.projector_bits=4"],
+                    ["optimizer.lazy_cosine=0.4", "optimizer.refresh.every=2"]],
     "tiny_apollo": [["optimizer.projector_bits=8"]],
-    "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"]],
+    "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"], ['optimizer={kind="muon"}'],
+                    ['optimizer={kind="soap"}']],
     "tiny_pipeline": [["parallel.schedule=zb-h1", "train.micro_batch=2"], ["parallel.schedule=async-1f1b"],
                       ["parallel.schedule=async-1f1b", "parallel.stash=recompute"]],
 }
