@@ -150,7 +150,7 @@ TYPED_TEST(GaLore, CodedProjectorsAreRenewed) {
 // update. The sixth refresh is the fifth with a cosine and doubles the period; so does each one behind it. Where
 // vectors turn by 90 degrees each time nothing changes, and the sign of a vector never counts.
 TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
-  const auto refreshed = [](std::size_t rows, std::size_t cols, double degrees, const Settings& numbers) {
+  const auto refreshed = [](std::size_t rows, std::size_t cols, const auto& degrees, const Settings& numbers) {
     Settings all = {{"rank", 3}, {"lazy_cosine", 0.4}};
     all.insert(all.end(), numbers.begin(), numbers.end());
     MatrixRig<TypeParam> rig("galore", rows, cols, all, {}, 2);
@@ -158,7 +158,7 @@ TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
     std::int64_t refreshes = 0;
     for (int t = 0; t < 60; ++t) {
       // The leading vector of the shorter side turns in the plane of its first two axes.
-      const double angle = degrees * static_cast<double>(refreshes) * 3.14159265358979 / 180;
+      const double angle = degrees(refreshes) * 3.14159265358979 / 180;
       Array g(rows, cols);
       for (std::size_t i = 2; i < std::min(rows, cols); ++i) g(i, i) = 0.1 / static_cast<double>(i);
       const bool right = rows >= cols;
@@ -173,11 +173,16 @@ TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
     }
     return when;
   };
+  const auto slowly = [](std::int64_t n) { return 5.0 * static_cast<double>(n); };
+  const auto at_once = [](std::int64_t n) { return 90.0 * static_cast<double>(n); };
+  const auto flipping = [](std::int64_t n) { return n % 2 == 0 ? -44.0 : -46.0; };  // another entry is the largest
+  const std::vector<int> fewer = {0, 2, 4, 6, 8, 10, 12, 16, 32};
   for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{12, 8}, {8, 12}}) {
-    EXPECT_EQ(refreshed(rows, cols, 5, {}), (std::vector<int>{0, 2, 4, 6, 8, 10, 12, 16, 32}));
-    EXPECT_EQ(refreshed(rows, cols, 185, {{"projector_bits", 8}}), (std::vector<int>{0, 2, 4, 6, 8, 10, 12, 16, 32}));
-    EXPECT_EQ(refreshed(rows, cols, 90, {}).size(), 30u);
-    EXPECT_EQ(refreshed(rows, cols, 5, {{"lazy_cosine", 1}}).size(), 30u);  // cos 5 degrees is below
+    EXPECT_EQ(refreshed(rows, cols, slowly, {}), fewer);
+    EXPECT_EQ(refreshed(rows, cols, slowly, {{"projector_bits", 8}}), fewer);
+    EXPECT_EQ(refreshed(rows, cols, flipping, {}), fewer);
+    EXPECT_EQ(refreshed(rows, cols, at_once, {}).size(), 30u);
+    EXPECT_EQ(refreshed(rows, cols, slowly, {{"lazy_cosine", 1}}).size(), 30u);  // cos 5 degrees is below
   }
 }
 

@@ -227,6 +227,28 @@ TEST(Gemm, ItemsTakeTurnsOnLanes) {
   EXPECT_EQ(gemm.take_count().flops, 8 * 2.0 * 10 * 20 * 30);
 }
 
+// Logits: a result in bf16 so wide that a library may compute it in panels, against its halves. Sums of 512 products
+// below 1, at most about 40, are rounded to bf16 once on either way.
+TEST(Gemm, WideResultsInBf16AreThoseOfTheirHalves) {
+  const Host exec(2);
+  Gemm<Host> gemm(exec);
+  const std::size_t m = 1024, n = 9000, k = 512, half = n / 2;
+  for (const Op op : {Op::transpose, Op::none}) {
+    const bool plain = op == Op::none;
+    Padded<bf16> a(m, k, 0, 1), b(plain ? k : n, plain ? n : k, 3, 2), got(m, n, 5, 3), want = got;
+    gemm.operator()<bf16, bf16>(Op::none, op, 1, a.view<const bf16>(), b.view<const bf16>(), 0, got.view<bf16>());
+    for (const std::size_t begin : {std::size_t{0}, half}) {
+      const std::pair range(begin, begin + half);
+      const Matrix<const bf16, Host> part = plain ? Kokkos::subview(b.view<const bf16>(), Kokkos::ALL, range)
+                                                  : Kokkos::subview(b.view<const bf16>(), range, Kokkos::ALL);
+      gemm.operator()<bf16, bf16>(Op::none, op, 1, a.view<const bf16>(), part, 0,
+                                  Kokkos::subview(want.view<bf16>(), Kokkos::ALL, range));
+    }
+    for (std::size_t i = 0; i < got.data.size(); ++i)
+      ASSERT_LE(std::abs(float(got.data[i]) - float(want.data[i])), 64.0f / 256) << i;
+  }
+}
+
 TEST(Gemm, CountsOperations) {
   Gemm<Host> gemm{Host()};
   gemm.time_products(true);
