@@ -1,6 +1,5 @@
 #include "core/deck/linear_options.hpp"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -55,6 +54,13 @@ std::string divisors_of(std::int64_t n, std::int64_t first) {
   return fmt::format("{}", fmt::join(divisors, ", "));
 }
 
+template <class NamedSizes>
+std::int64_t common_divisor(const NamedSizes& sides) {
+  std::int64_t common = 0;
+  for (const auto& [name, side] : sides) common = std::gcd(common, side);
+  return common;
+}
+
 std::vector<ModelDefect> lora_defects(const ModelConfig& c) {
   std::vector<ModelDefect> found;
   for (const auto& [name, side] : sides_of(c, 1))
@@ -71,24 +77,20 @@ std::vector<ModelDefect> shard_defects(const ModelConfig& c) {
   const std::array<std::pair<const char*, std::int64_t>, 3> sides = {{{"num_attention_heads", c.num_attention_heads},
                                                                       {"num_key_value_heads", c.num_key_value_heads},
                                                                       {"intermediate_size", c.intermediate_size}}};
-  std::int64_t common = 0;
-  for (const auto& [name, side] : sides) common = std::gcd(common, side);
   for (const auto& [name, side] : sides)
     if (side % o.shards != 0)
       return {{"linear.shards",
                fmt::format("{} (by default parallel.tp) does not divide {} = {}", o.shards, name, side),
-               divisors_of(common, 1)}};
+               divisors_of(common_divisor(sides), 1)}};
   return {};
 }
 
 std::vector<ModelDefect> block_defects(const ModelConfig& c) {
   const Sides sides = sides_of(c, c.linear.shards);
-  std::int64_t common = 0;
-  for (const auto& [name, side] : sides) common = std::gcd(common, side);
   for (const auto& [name, side] : sides)
     if (side % c.linear.block_size != 0)
       return {{"linear.block_size", fmt::format("does not divide the {} of {}", name, side),
-               divisors_of(common, 2) + ", or any with model.linear.on_indivisible = \"dense\""}};
+               divisors_of(common_divisor(sides), 2) + ", or any with model.linear.on_indivisible = \"dense\""}};
   return {};
 }
 
@@ -105,8 +107,7 @@ LinearOptions LinearOptions::read(Deck& deck) {
 void read_shards(Deck& deck, Options& options) {
   LinearOptions& o = options.model.linear;
   if (o.form != "poet-x") return;
-  const std::int64_t ranks = std::max(options.parallel.tp, 1);
-  o.shards = std::max<std::int64_t>(deck.integer("model.linear.shards", ranks, {.min = 1, .max = 1 << 16}), 1);
+  o.shards = deck.integer("model.linear.shards", options.parallel.tp, {.min = 1, .max = 1 << 16});
 }
 
 std::vector<ModelDefect> linear_defects(const ModelConfig& c) {

@@ -48,16 +48,13 @@ bool prefers_packed(const Product& p) {
   return p.n >= large && p.k >= large && !tiles;
 }
 
-// Moves to the packed GEMM if oneDNN offers it for this product, and for no more scratch than that: with a result in
-// bf16 it keeps all of it in fp32 for each thread, 262 MB for the logits of 1024 tokens on two.
+// Moves to the packed GEMM if oneDNN offers it for this product.
 void choose_packed(dnnl::matmul::primitive_desc& desc, const dnnl::matmul::primitive_desc& first) {
-  constexpr std::size_t most = std::size_t{32} << 20;
   while (std::string_view(desc.impl_info_str()).substr(0, 4) != "gemm")
     if (!desc.next_impl()) {
       desc = first;
       return;
     }
-  if (desc.scratchpad_desc().get_size() > std::max(most, first.scratchpad_desc().get_size())) desc = first;
 }
 
 // With a result in bf16 the packed GEMM keeps all of it in fp32 for each thread (262 MB for the logits of 1024 tokens

@@ -24,8 +24,7 @@ void unpack_skew(const Exec&, Vector<const A, Exec> theta, Matrix<A, Exec> q);
 template <class Exec, class A>
 void pack_skew(const Exec&, Matrix<const A, Exec> d, bool accumulate, Vector<A, Exec> theta);
 
-// Elements of Acc<T> that each of the two takes from the workspace, in `cayley_neumann_buffers` pieces of n b.
-inline constexpr int cayley_neumann_buffers = 4;
+// Each of the two takes at most four pieces of n b elements of Acc<T> from the workspace.
 
 // g (n, b) from theta, computed in Acc<T> and rounded once.
 template <class Exec, class T>
