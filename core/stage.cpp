@@ -19,6 +19,7 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
     if (t.homed || t.owned_rows() == 0) continue;
     OwnedTensor<Exec, T> tensor{t.whole, {}, arena.master(i), arena.owned_compute(i)};
     if (training) tensor.gradient = arena.owned_gradient(i);
+    tensor.coded = arena.owned_coded(i);
     if (t.owned_rows() != t.whole.rows) {
       tensor.row_begin = t.row_begin + t.owned_begin;
       tensor.row_end = t.row_begin + t.owned_end;
@@ -156,8 +157,11 @@ void Stage<Exec, T>::scale_gradients(double projections, double rest) const {
 template <class Exec, class T>
 std::vector<StateField> Stage<Exec, T>::model_fields() const {
   std::vector<StateField> fields;
-  for (const auto& tensor : tensors_)
-    fields.push_back(field_of(tensor, "/model/" + tensor.spec.name, tensor.master.data()));
+  for (const auto& tensor : tensors_) {
+    const std::string path = "/model/" + tensor.spec.name;
+    fields.push_back(tensor.coded.rows > 0 ? coded_field_of(tensor, path)
+                                           : field_of(tensor, path, tensor.master.data()));
+  }
   for (std::size_t i = 0; i < arena_.size(); ++i)
     if (!arena_.specs()[i].trainable) fields.push_back(frozen_field(i));
   return fields;

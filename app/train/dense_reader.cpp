@@ -15,7 +15,8 @@ StateField whole_field(const TensorSpec& spec, DType dtype) {
   StateField field;
   field.path = "/model/" + spec.name;
   field.dtype = dtype;
-  field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
+  field.shape = spec.is_vector() ? std::vector{spec.rows}
+                                 : std::vector{spec.rows, spec.is_coded() ? spec.row_codes() : spec.cols};
   field.row_end = spec.rows;
   return field;
 }
@@ -60,8 +61,9 @@ void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& p
   std::array<std::vector<T>, most_parts> rounded;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorSpec& part = parts[i];
-    const bool computed = part.trainable ? !part.is_vector() : part.stored == Stored::compute;
-    const DType dtype = part.trainable                 ? DType::f32
+    const bool computed = part.stored == Stored::compute && !(part.trainable && part.is_vector());
+    const DType dtype = part.has_master()              ? DType::f32
+                        : part.is_coded()              ? DType::u8
                         : part.stored == Stored::index ? DType::i32
                         : part.stored == Stored::code  ? DType::u8
                         : computed && sizeof(T) == 2   ? DType::bf16

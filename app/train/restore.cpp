@@ -33,6 +33,7 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   take_forward_ranks(layers, source.deck, source.checkpoint, ranks);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
+  if (deck.has("optimizer.weight_bits")) deck.add_override("optimizer.weight_bits=32");
   Options options = Options::read(deck);
   require_ranks(deck, options.parallel, ranks);
   deck.finish();

@@ -76,8 +76,10 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   fill<Exec, Acc<T>>(exec, arena.masters(), 0.02);
   fill<Exec, Acc<T>>(exec, arena.gradients(), 1e-3);
   std::vector<OwnedTensor<Exec, T>> tensors;
-  for (std::size_t i = 0; i < arena.size(); ++i)
+  for (std::size_t i = 0; i < arena.size(); ++i) {
     tensors.push_back({specs[i], arena.gradient(i), arena.master(i), arena.compute(i)});
+    tensors.back().coded = arena.owned_coded(i);
+  }
   Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
                                matrix_index(specs, options.optimizer));
   if (const auto tier = make_tier(options, ".", 0)) {

@@ -39,6 +39,7 @@ struct MatrixOptions {
   // it is at the latest (eager).
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
+  std::uint64_t seed = 0;          // of the run, for what rounds at random
   int state_bits = 32;             // of Adam's moments, where the kind has such
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
   // optimizer.refresh.tier: preconditioners lie on NVMe between their uses, but for these fields, named as in
@@ -138,6 +139,8 @@ struct MatrixKind {
   // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/kinds/skew_blocks.hpp), with these
   // keys; null: with none.
   bool (*keeps_skew)(const MatrixOptions&) = nullptr;
+  // It can update weights in 8 bits (optimizer.weight_bits): so many columns share a scale; 0: it cannot.
+  std::int64_t weight_group = 0;
 };
 
 const std::vector<MatrixKind>& matrix_kinds();

@@ -219,6 +219,7 @@ Options Options::read(Deck& deck) {
   require_skew_updates(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
+  settle_weight_bits(deck, options);
   return options;
 }
 

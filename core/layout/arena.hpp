@@ -2,13 +2,14 @@
 // Acc<T>; compute weights are a rounded copy of the matrices in T, or, where T is Acc<T>, the master weights
 // themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. What is computed with is
 // there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp). Frozen
-// tensors lie apart, each in its own type, and have nothing else.
+// tensors lie apart, each in its own type, and have nothing else; so do coded rows, which have gradients besides.
 #pragma once
 #include <type_traits>
 #include <vector>
 
 #include "core/layout/rank_layout.hpp"
 #include "kernels/blas/reduce.hpp"
+#include "kernels/model/coded_rows.hpp"
 
 namespace sestina {
 
@@ -23,8 +24,9 @@ class Arena {
       : layout_(std::move(layout)),
         values_at_(
             places([](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
-        matrices_at_(places(
-            [](const TensorHolding& t) { return t.local.is_vector() || !t.local.trainable ? 0 : elements(t.local); })),
+        matrices_at_(places([](const TensorHolding& t) {
+          return t.local.is_vector() || !t.local.has_master() ? 0 : elements(t.local);
+        })),
         frozen_at_(frozen_places()),
         values_("sestina::master", values_at_.elements),
         gradient_("sestina::gradient", with_gradients ? layout_.gradient_elements : 0),
@@ -47,8 +49,17 @@ class Arena {
     return {gradient(i).data() + begin(i), at(i).owned_elements()};
   }
   Vector<T, Exec> owned_compute(std::size_t i) const {
-    if (shared || specs_[i].is_vector() || !specs_[i].trainable) return {};
+    if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
     return {compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements()};
+  }
+  // Rows that are owned of tensor i; none where it has other ones.
+  CodedRows owned_coded(std::size_t i) const {
+    const TensorSpec& spec = specs_[i];
+    if (!spec.is_coded()) return {};
+    auto* const first = static_cast<std::uint8_t*>(frozen(i));
+    return {first + static_cast<std::size_t>(at(i).owned_begin * spec.row_codes()),
+            static_cast<std::size_t>(at(i).owned_rows()), static_cast<std::size_t>(spec.cols),
+            static_cast<std::size_t>(spec.group)};
   }
   // Of the whole shard, (elements).
   Vector<A, Exec> gradient(std::size_t i) const {
@@ -56,7 +67,7 @@ class Arena {
     return {gradient_.data() + at(i).gradient_offset, specs_[i].trainable ? elements(specs_[i]) : 0};
   }
   Vector<T, Exec> compute(std::size_t i) const {
-    if (shared || specs_[i].is_vector() || !specs_[i].trainable) return {};
+    if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
     return {compute_.data() + matrices_at_.offset[i], elements(specs_[i])};
   }
   // Where the model reads matrix i, and vector i.
@@ -70,9 +81,11 @@ class Arena {
   void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
   // Its first byte, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
+    if (specs_[i].is_coded()) return frozen(i);
     return specs_[i].is_vector() ? static_cast<void*>(vector(i)) : static_cast<void*>(matrix(i));
   }
   std::size_t row_bytes(std::size_t i) const {
+    if (specs_[i].is_coded()) return static_cast<std::size_t>(specs_[i].row_codes());
     return static_cast<std::size_t>(specs_[i].cols) * (specs_[i].is_vector() ? sizeof(A) : sizeof(T));
   }
 
@@ -84,7 +97,7 @@ class Arena {
   void round_weights(const Exec& exec) const {
     if constexpr (!shared)
       for (std::size_t i = 0; i < size(); ++i)
-        if (!specs_[i].is_vector() && specs_[i].trainable && !at(i).homed)
+        if (!specs_[i].is_vector() && specs_[i].has_master() && !at(i).homed)
           convert<Exec, A, T>(exec, master(i), owned_compute(i));
   }
 
@@ -95,11 +108,11 @@ class Arena {
  private:
   static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
   static std::size_t master_elements(const TensorHolding& tensor) {
-    return tensor.homed || !tensor.local.trainable ? 0 : tensor.owned_elements();
+    return tensor.homed || !tensor.local.has_master() ? 0 : tensor.owned_elements();
   }
   // Values in Acc<T> that the model reads are there for the whole shard, owned or not.
   static bool kept_whole(const TensorHolding& tensor) {
-    return tensor.local.trainable && (shared || tensor.local.is_vector());
+    return tensor.local.has_master() && (shared || tensor.local.is_vector());
   }
   const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }
   std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }

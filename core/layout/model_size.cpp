@@ -196,7 +196,8 @@ ModelSize model_size(const ModelPart& part, LayerRange range, int micro_batch, i
   for (const TensorSpec& spec : specs) size.parameters += spec.trainable ? spec.elements() : 0;
   size.weights = (w.shared() ? 0 : matrix_arena_layout(specs).elements * w.compute) +
                  frozen_layout(specs, w.compute, w.accumulate).elements;
-  size.master = size.gradients = arena_layout(specs).elements * w.accumulate;
+  size.master = master_layout(specs).elements * w.accumulate;
+  size.gradients = arena_layout(specs).elements * w.accumulate;
   size.optimizer = optimizer_bytes;
   size.activations = slot_bytes(part, range, micro_batch, sequence, w, recompute);
   size.workspace = scratch_bytes(part, micro_batch, sequence, w);

@@ -113,10 +113,11 @@ void layer_specs(Writer& out, const ModelConfig& c, int layer) {
   if (post) out.norm(at + "post_feedforward_layernorm", c.hidden_size, bias);
 }
 
-ArenaLayout layout(const std::vector<TensorSpec>& specs, bool vectors) {
+template <class Has>
+ArenaLayout layout(const std::vector<TensorSpec>& specs, const Has& has) {
   ArenaLayout result;
   for (const TensorSpec& spec : specs) {
-    if (!spec.trainable || (spec.is_vector() && !vectors)) {
+    if (!has(spec)) {
       result.offset.push_back(0);
       continue;
     }
@@ -171,16 +172,19 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
 
 std::vector<TensorSpec> tensor_specs(const ModelConfig& c) { return tensor_specs(c, all_layers(c)); }
 
-std::size_t frozen_width(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
+std::size_t bytes_apart(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
+  const auto n = static_cast<std::size_t>(spec.elements());
   switch (spec.stored) {
     case Stored::compute:
-      return compute;
+      return n * compute;
     case Stored::sum:
-      return accumulate;
+      return n * accumulate;
     case Stored::index:
-      return sizeof(std::int32_t);
+      return n * sizeof(std::int32_t);
     case Stored::code:
-      return 1;
+      return n;
+    case Stored::coded_rows:
+      return static_cast<std::size_t>(spec.rows * spec.row_codes());
   }
   return 0;
 }
@@ -189,15 +193,22 @@ ArenaLayout frozen_layout(const std::vector<TensorSpec>& specs, std::size_t comp
   constexpr std::size_t alignment = 256;
   ArenaLayout result;
   for (const TensorSpec& spec : specs) {
-    result.offset.push_back(spec.trainable ? 0 : result.elements);
-    if (spec.trainable) continue;
-    const std::size_t bytes = static_cast<std::size_t>(spec.elements()) * frozen_width(spec, compute, accumulate);
+    result.offset.push_back(spec.has_master() ? 0 : result.elements);
+    if (spec.has_master()) continue;
+    const std::size_t bytes = bytes_apart(spec, compute, accumulate);
     result.elements += (bytes + alignment - 1) / alignment * alignment;
   }
   return result;
 }
 
-ArenaLayout arena_layout(const std::vector<TensorSpec>& specs) { return layout(specs, true); }
-ArenaLayout matrix_arena_layout(const std::vector<TensorSpec>& specs) { return layout(specs, false); }
+ArenaLayout arena_layout(const std::vector<TensorSpec>& specs) {
+  return layout(specs, [](const TensorSpec& spec) { return spec.trainable; });
+}
+ArenaLayout master_layout(const std::vector<TensorSpec>& specs) {
+  return layout(specs, [](const TensorSpec& spec) { return spec.has_master(); });
+}
+ArenaLayout matrix_arena_layout(const std::vector<TensorSpec>& specs) {
+  return layout(specs, [](const TensorSpec& spec) { return spec.has_master() && !spec.is_vector(); });
+}
 
 }  // namespace sestina

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/deck/model_config.hpp"
+#include "kernels/base/dtype.hpp"
 
 namespace sestina {
 
@@ -32,12 +33,13 @@ enum class GradientOf : std::uint8_t {
 enum class Initial : std::uint8_t { normal, ones, zeros };
 enum class Projection : std::uint8_t { none, query, key };  // what makes attention scores
 
-// How a tensor that is not trained is kept; one that is trained: arena.hpp.
+// How a tensor is kept. One that is trained is `compute` (then arena.hpp says how) or `coded_rows`.
 enum class Stored : std::uint8_t {
-  compute,  // as the model computes, without a master
-  sum,      // Acc<T>
-  index,    // 32-bit integers
-  code      // 8-bit integers
+  compute,    // as the model computes, without a master
+  sum,        // Acc<T>
+  index,      // 32-bit integers
+  code,       // 8-bit integers
+  coded_rows  // numbers in 8 bits, each row with its scales, without a master (kernels/model/coded_rows.hpp)
 };
 
 struct TensorSpec {
@@ -56,11 +58,12 @@ struct TensorSpec {
   bool of_norm =
       false;  // its gradient comes with the input part of its layer's backward pass, others' with the weight part
   // A part of a weight in another form than dense (core/layout/weight_form.hpp).
-  std::string weight{};             // the dense weight's name; "": a tensor by itself
-  int part = -1;                    // in the order of the form
-  bool trainable = true;            // false: frozen; no gradient, no state, on every rank that computes with it
-  Stored stored = Stored::compute;  // frozen
-  double initial_range = 0;         // of Initial::normal; 0: the model's initializer_range
+  std::string weight{};   // the dense weight's name; "": a tensor by itself
+  int part = -1;          // in the order of the form
+  bool trainable = true;  // false: frozen; no gradient, no state, on every rank that computes with it
+  Stored stored = Stored::compute;
+  std::int64_t group = 0;    // of coded rows: columns that share a scale
+  double initial_range = 0;  // of Initial::normal; 0: the model's initializer_range
   // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one behind the other, of each the strict upper
   // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/kinds/skew_blocks.hpp).
   std::int64_t skew_block = 0;
@@ -72,12 +75,18 @@ struct TensorSpec {
   bool is_vector() const { return role == Role::vector; }
   bool is_projection() const { return role == Role::matrix || !weight.empty(); }  // q, k, v, o, gate, up, down
   std::int64_t elements() const { return rows * cols; }
+  bool is_coded() const { return stored == Stored::coded_rows; }
+  bool has_master() const { return trainable && !is_coded(); }
+  std::int64_t row_codes() const {  // bytes of a coded row
+    return static_cast<std::int64_t>(coded_row_bytes(static_cast<std::size_t>(cols), static_cast<std::size_t>(group)));
+  }
 };
 // Which update since its state began update t (from 1) of the run is: the first one begins it anew.
 inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t) {
   return reset_every > 0 ? (t - 1) % reset_every + 1 : t;
 }
-std::size_t frozen_width(const TensorSpec&, std::size_t compute, std::size_t accumulate);  // bytes of an element
+// Of one that lies apart (frozen_layout).
+std::size_t bytes_apart(const TensorSpec&, std::size_t compute, std::size_t accumulate);
 
 struct LayerRange {
   int begin = 0, end = 0;
@@ -101,11 +110,13 @@ struct ArenaLayout {
   std::vector<std::size_t> offset;  // by spec
   std::size_t elements = 0;         // whole buffer, gaps included
 };
-ArenaLayout arena_layout(const std::vector<TensorSpec>&);  // every tensor: master weights, gradients, optimizer state
+ArenaLayout arena_layout(const std::vector<TensorSpec>&);   // every tensor that is trained: gradients
+ArenaLayout master_layout(const std::vector<TensorSpec>&);  // those with master weights
 ArenaLayout matrix_arena_layout(
-    const std::vector<TensorSpec>&);  // matrices alone: compute weights (a vector's offset is 0)
+    const std::vector<TensorSpec>&);  // their matrices alone: compute weights (a vector's offset is 0)
 
-// Frozen tensors alone, in bytes, each begun on a multiple of 256; the offset of others is 0.
+// Tensors without a master alone, frozen ones and coded rows, in bytes, each begun on a multiple of 256; the offset of
+// others is 0.
 ArenaLayout frozen_layout(const std::vector<TensorSpec>&, std::size_t compute, std::size_t accumulate);
 
 // Rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and where the rows

@@ -6,6 +6,7 @@ namespace sestina {
 
 WeightForm poet_x_form();
 WeightForm lora_form();
+WeightForm int8_form();
 
 namespace {
 
@@ -31,7 +32,7 @@ bool takes_form(const WeightForm& form, const LinearOptions& options, const std:
 }  // namespace
 
 const WeightForm* find_weight_form(const LinearOptions& options) {
-  static const std::vector<WeightForm> forms = {poet_x_form(), lora_form()};
+  static const std::vector<WeightForm> forms = {poet_x_form(), lora_form(), int8_form()};
   for (const WeightForm& form : forms)
     if (form.name == options.form) return &form;
   return nullptr;

@@ -106,7 +106,7 @@ void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig
   const double range = config.initializer_range;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
-    if (!tensor.local.trainable) continue;
+    if (!tensor.local.has_master()) continue;
     const auto n = static_cast<std::size_t>(tensor.local.elements());
     if (arena.shared || tensor.local.is_vector()) {
       initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, range, seed,

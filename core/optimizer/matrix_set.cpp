@@ -26,7 +26,8 @@ OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
   return {x.name,
           {x.gradient.data(), x.rows(), x.cols()},
           {x.master.data(), x.rows(), x.cols()},
-          {x.weight.data(), x.weight.extent(0), x.weight.extent(1)}};
+          {x.weight.data(), x.weight.extent(0), x.weight.extent(1)},
+          x.coded};
 }
 
 template <class Space>

@@ -47,6 +47,7 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
     if constexpr (std::is_same_v<T, bf16>) weight = {tensor.weight.data(), m, n};
     add_matrix_items<Exec>(matrix_tensor(tensor, options, index), options, {tensor.gradient.data(), m, n},
                            {tensor.master.data(), m, n}, weight, items);
+    if (tensor.coded.rows > 0) items.back().matrix.coded = tensor.coded;  // never in parts
   }
   return items;
 }

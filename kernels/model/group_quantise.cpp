@@ -1,18 +1,10 @@
 #include "kernels/model/group_quantise.hpp"
 
 #include "kernels/base/error.hpp"
+#include "kernels/model/code_grid.hpp"
 
 namespace sestina {
 namespace {
-
-constexpr double least_range = 1e-5;
-
-template <int bits, class A>
-KOKKOS_INLINE_FUNCTION std::uint8_t code_of(A x) {
-  constexpr int most_code = (1 << bits) - 1;
-  const A clamped = Kokkos::fmin(Kokkos::fmax(x, A(0)), A(most_code));
-  return static_cast<std::uint8_t>(clamped);
-}
 
 // Writing one of a pair leaves the other as it is, but for the first one, ahead of which there is nothing.
 template <int bits>
@@ -44,7 +36,7 @@ void require_groups(std::size_t n, std::size_t group, int bits, std::size_t code
 template <int bits, class Exec, class A>
 static void quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t group, bool with_zero,
                      Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros) {
-  constexpr int most_code = (1 << bits) - 1;
+  using Grid = CodeGrid<A, bits>;
   const std::size_t n = w.extent(0);
   const Kokkos::RangePolicy<Exec> all(exec, 0, scales.extent(0));
   Kokkos::parallel_for(
@@ -55,12 +47,10 @@ static void quantise(const Exec& exec, Vector<const A, Exec> w, std::size_t grou
           low = Kokkos::fmin(low, w(i));
           high = Kokkos::fmax(high, w(i));
         }
-        const A scale = Kokkos::fmax(high - low, A(least_range)) / A(most_code);
-        const std::uint8_t zero = code_of<bits>(-Kokkos::nearbyint(low / scale));
-        for (std::size_t i = begin; i < end; ++i)
-          put_code<bits>(codes.data(), i, code_of<bits>(Kokkos::nearbyint(w(i) / scale) + A(zero)));
-        scales(g) = scale;
-        zeros(g) = zero;
+        const Grid grid = Grid::of(low, high);
+        for (std::size_t i = begin; i < end; ++i) put_code<bits>(codes.data(), i, grid.nearest(w(i)));
+        scales(g) = grid.scale;
+        zeros(g) = grid.zero;
       });
 }
 
@@ -73,9 +63,8 @@ static void dequantise(const Exec& exec, Vector<const std::uint8_t, Exec> codes,
   Kokkos::parallel_for(
       "dequantise", all, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t begin = piece * length, end = Kokkos::min(begin + length, n), g = begin / group;
-        const A scale = scales(g);
-        const int zero = zeros(g);
-        for (std::size_t i = begin; i < end; ++i) w(i) = T(A(code_at<bits>(codes.data(), i) - zero) * scale);
+        const CodeGrid<A, bits> grid{scales(g), zeros(g)};
+        for (std::size_t i = begin; i < end; ++i) w(i) = T(grid.value(code_at<bits>(codes.data(), i)));
       });
 }
 

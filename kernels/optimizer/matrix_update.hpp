@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/model/coded_rows.hpp"
 
 namespace sestina {
 
@@ -36,5 +37,23 @@ Vector<T, Space> flat(Matrix<T, Space> x) {
 template <class Space, class TU>
 void move_weight(const Space&, const WeightMove&, Vector<const TU, Space> direction, Vector<float, Space> master,
                  Vector<bf16, Space> weight, Vector<const double, Space> factor = {});
+
+// What the columns or rows of a direction are multiplied by; empty: nothing.
+template <class Space>
+struct ChannelFactors {
+  Vector<const float, Space> values;
+  bool by_row = false;
+};
+
+// Of update t: a number for the whole tensor, from which each of its elements draws by its place, whoever moves it.
+std::uint64_t rounding_key(std::uint64_t stream, std::int64_t t);
+
+// Weights in 8 bits move by direction (m, n) times its factors, as the arithmetic of fp32 has it, and are rounded up or
+// down at random, so that small movements are kept in the mean (stochastic rounding, as in Q-GaLore, arXiv 2407.08296).
+// The grid of a group follows its values (CodeGrid), but is kept while they fill it to 1/64: where nothing moves,
+// nothing is rounded anew. Rows of a slab draw as rows of a tensor of which they are the first ones.
+template <class Space>
+void move_coded(const Space&, const WeightMove&, Matrix<const float, Space> direction, const ChannelFactors<Space>&,
+                const CodedRows&, std::uint64_t key);
 
 }  // namespace sestina

@@ -72,7 +72,8 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
       std::int64_t bytes = 0;
       for (const int number : bucket.specs) {
         const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], input);
-        bytes += local.elements() * (local.is_vector() ? f32 : compute_bytes(input));
+        bytes += local.is_coded() ? local.rows * local.row_codes()
+                                  : local.elements() * (local.is_vector() ? f32 : compute_bytes(input));
       }
       tally.add("all_gather", "dp", "weights", 1, bytes);
     }

@@ -187,7 +187,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
         lone ? OwnedRows{0, local.rows} : owned_rows(shard.stage, shard.buckets, spec, local, dp_rank);
     const auto owned = static_cast<std::size_t>((rows.end - rows.begin) * local.cols);
     const bool homed = is_homed(shard.stage, spec, o.parallel);
-    arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
+    if (local.has_master()) arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
     if (owned == 0) continue;
     if (!shard.stage.is_matrix(spec)) {
       const std::size_t state = adamw_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate);
@@ -199,7 +199,8 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       scratch.add_shard(whole, local);
     } else if (!homed || is_home(shard.stage, spec, shard.tp_rank)) {
       const TensorSpec& kept = homed ? whole : local;
-      add_state(known.state.of(kept), kept.elements(), elements_of(kept));
+      add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
+      if (kept.is_coded()) memory.checkpoint += bytes_apart(kept, s.width.compute, s.width.accumulate);
       scratch.add(kept);
       const RefreshNeeds jobs = known.jobs.of(kept);
       memory.size.optimizer += jobs.results + jobs.orders;
@@ -239,7 +240,8 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer))
     memory.size.exchanges += coherence_staging_elements(planned_levels(o.parallel), dp_rank) * sizeof(float);
-  if (dp_rank == 0) memory.checkpoint += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;
+  for (const TensorSpec& spec : shard.local)
+    if (dp_rank == 0 && !spec.trainable) memory.checkpoint += bytes_apart(spec, s.width.compute, s.width.accumulate);
   return memory;
 }
 

@@ -35,6 +35,7 @@ TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp,
   local.part = spec.part;
   local.trainable = spec.trainable;
   local.stored = spec.stored;
+  local.group = spec.group;
   local.skew_block = spec.skew_block;
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;

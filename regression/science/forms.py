@@ -34,6 +34,11 @@ gaussian = poet(32, "model.linear.init=gaussian", tag="-gaussian", label=", weig
 quantised = poet(32, "model.linear.variant=xq", "model.linear.group_size=64", tag="-xq", label=", weights in 8 bits")
 galore8 = cell("galore8", "GaLore, rank 16, moments in 8 bits", 1e-2, "optimizer.kind=galore", "optimizer.state_bits=8",
                *low_rank)
+q_galore = cell("q-galore", "Q-GaLore, rank 16: weights and moments in 8 bits, projectors in 4", 1e-2,
+                "optimizer.kind=galore", "optimizer.weight_bits=8", "optimizer.state_bits=8", "optimizer.projector_bits=4",
+                *low_rank, paper="17.74 at 3B")
+q_apollo = cell("q-apollo", "Q-APOLLO, rank 16: weights in 8 bits", 1e-2, "optimizer.kind=apollo",
+                "optimizer.weight_bits=8", *low_rank, paper="20.49 at 3B")
 
 
 def within(text, a, b, share):
@@ -81,6 +86,8 @@ EXPERIMENTS = {
     "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian),
                      baseline=adamw, baseline_label="AdamW",
                      claims=(chain("normalised < Gaussian", losses(blocks[2], gaussian), "loss"),)),
-    "P4": Experiment("P4: weights or moments in 8 bits", (quantised, galore8),
-                     rows=(blocks[2], quantised, galore, galore8), baseline=adamw, baseline_label="AdamW",
-                     claims=(within("8-bit weights within 5 % of fp32 ones", quantised, blocks[2], 0.05),))}
+    "P4": Experiment("P4: weights or moments in 8 bits", (quantised, galore8, q_galore, q_apollo),
+                     rows=(blocks[2], quantised, galore, galore8, q_galore, apollo, q_apollo), baseline=adamw, baseline_label="AdamW",
+                     claims=(within("8-bit weights within 5 % of fp32 ones", quantised, blocks[2], 0.05),
+                             within("Q-GaLore within 5 % of GaLore", q_galore, galore, 0.05),
+                             within("Q-APOLLO within 5 % of APOLLO", q_apollo, apollo, 0.05)))}

@@ -12,6 +12,7 @@ MatrixKind apollo_kind() {
       number_key("growth_limit", 1.01), eps_key("norm_eps", 1e-8),
       integer_key("seed", 0),
   };
+  kind.weight_group = 128;  // as Q-APOLLO
   kind.keys.insert(kind.keys.end(), own.begin(), own.end());
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     std::vector<FieldSize> fields = low_rank_fields(options, rows, cols);

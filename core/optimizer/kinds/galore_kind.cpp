@@ -22,6 +22,7 @@ MatrixKind galore_kind() {
   MatrixKind kind = low_rank_kind("galore", 0.25, "svd");
   kind.keys.push_back(number_key("lazy_cosine", 0, {.min = 0, .max = 1}));
   kind.refresh_needs = galore_needs;
+  kind.weight_group = 256;  // as Q-GaLore (arXiv 2407.08296)
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const std::int64_t block = options.state_bits == 8 ? options.state_block : 0;
     std::vector<FieldSize> fields = low_rank_fields(options, rows, cols, block);

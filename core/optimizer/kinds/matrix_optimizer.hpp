@@ -16,6 +16,7 @@
 #include "core/optimizer/kinds/routing.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
+#include "kernels/model/coded_rows.hpp"
 #include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
@@ -27,6 +28,7 @@ struct OwnedMatrix {
   Matrix<const float, Space> gradient;  // (m, n) unclipped
   Matrix<float, Space> master;          // (m, n)
   Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
+  CodedRows coded{};                    // in place of both: then the master has its shape, and no memory
   std::size_t rows() const { return master.extent(0); }
   std::size_t cols() const { return master.extent(1); }
 };

@@ -5,6 +5,7 @@
 #include "core/layout/state_field.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/model/coded_rows.hpp"
 
 namespace sestina {
 
@@ -17,6 +18,7 @@ struct OwnedTensor {
   // The slab; row_end 0: all rows, col_end 0: all columns.
   std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
   bool sharded = false, saved = true, counted = true;  // see TensorHolding
+  CodedRows coded{};                                   // in place of master and weight
   bool is_whole() const { return row_end == 0 && col_end == 0; }
   std::int64_t rows() const { return row_end == 0 ? spec.rows : row_end - row_begin; }
   std::int64_t cols() const { return col_end == 0 ? spec.cols : col_end - col_begin; }
@@ -38,6 +40,14 @@ StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* dat
   field.saved = tensor.saved;
   field.data = data;
   field.on_device = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
+  return field;
+}
+
+// Its coded rows, as bytes.
+template <class Exec, class T>
+StateField coded_field_of(const OwnedTensor<Exec, T>& tensor, std::string path) {
+  StateField field = field_of(tensor, std::move(path), tensor.coded.data);
+  field.shape = {tensor.spec.rows, tensor.spec.row_codes()};
   return field;
 }
 

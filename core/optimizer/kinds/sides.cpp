@@ -108,6 +108,7 @@ MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
       eps_key("eps", 1e-6),
       word_key("projector", {std::move(source), "given"}),
       integer_key("projector_bits", 32),
+      integer_key("weight_bits", 32),
       word_key("decay_order", {"after", "before"}),
   };
   return kind;

@@ -49,8 +49,11 @@ class Apollo : public MatrixOptimizer<Space> {
     port_.pass(++updates_);
     const Vector<float, Space> factors = channel_scales(lane, now, projector, matrix.gradient);
     const double correction = rule_.bias_correction(updates_);
-    move_channels<Space>(lane.exec, {now.lr, correction, now.weight_decay, rule_.decay_first, lane.nonfinite},
-                         low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
+    const WeightMove move{now.lr, correction, now.weight_decay, rule_.decay_first, lane.nonfinite};
+    if (matrix.coded.rows > 0)
+      return move_coded<Space>(lane.exec, move, matrix.gradient, {factors, low_.right}, matrix.coded,
+                               rounding_key(rule_.stream, now.t));
+    move_channels<Space>(lane.exec, move, low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
   }
 
   MatrixState<Space>& state() override { return state_; }

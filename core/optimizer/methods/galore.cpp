@@ -42,8 +42,10 @@ class GaLore : public MatrixOptimizer<Space> {
     low_.adam(lane, rule_.adam, small, direction);
     low_.project_back(lane, projector, direction, whole);
     const double scale = rule_.scale * rule_.bias_correction(updates_);
-    move_weight<Space, float>(lane.exec, {now.lr, scale, now.weight_decay, rule_.decay_first, lane.nonfinite},
-                              flat<float, Space>(whole), flat<float, Space>(matrix.master),
+    const WeightMove move{now.lr, scale, now.weight_decay, rule_.decay_first, lane.nonfinite};
+    if (matrix.coded.rows > 0)
+      return move_coded<Space>(lane.exec, move, whole, {}, matrix.coded, rounding_key(rule_.stream, now.t));
+    move_weight<Space, float>(lane.exec, move, flat<float, Space>(whole), flat<float, Space>(matrix.master),
                               flat<bf16, Space>(matrix.weight));
   }
 

@@ -7,6 +7,7 @@
 #include "core/optimizer/kinds/matrix_optimizer.hpp"
 #include "core/optimizer/kinds/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
+#include "kernels/base/random.hpp"
 #include "kernels/model/group_quantise.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
@@ -17,7 +18,8 @@ struct LowRankRule {
   double scale = 1;  // of the direction
   bool right = true;
   bool decay_first = false;
-  bool given = false;  // the projector is not renewed
+  bool given = false;        // the projector is not renewed
+  std::uint64_t stream = 0;  // of how coded weights are rounded
   std::int64_t refresh_every = 200;
 
   static LowRankRule read(const MatrixOptions& options, const MatrixShape& shape) {
@@ -27,6 +29,7 @@ struct LowRankRule {
             .right = low.right,
             .decay_first = options.word("decay_order") == "before",
             .given = options.word("projector") == "given",
+            .stream = stream_of(options.seed, shape.path + "/rounding"),
             .refresh_every = options.refresh_every};
   }
   // Of both moments, behind t updates.

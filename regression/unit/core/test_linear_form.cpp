@@ -33,7 +33,7 @@ struct FormRig : ModelRig<Host, T> {
     initialise_formed<Host, T>(Rig::exec, Rig::model, Rig::arena, Rig::weights, 7);
     for (std::size_t i = 0; i < Rig::arena.size(); ++i) {
       const TensorSpec& spec = Rig::arena.specs()[i];
-      if (spec.part < 0 || !spec.trainable) continue;
+      if (spec.part < 0 || !spec.has_master()) continue;
       auto values = Rig::master(i);
       for (std::size_t j = 0; j < values.size(); ++j)
         values[j] += static_cast<Acc<T>>(moved * normal(stream_of(5, spec.name), j));
@@ -194,9 +194,7 @@ TEST(LinearForm, MergesKeepTheLayerAndDrawNewPermutations) {
   EXPECT_NEAR(rig.loss(), before, 1e-10);
 }
 
-TEST(LinearForm, CodesHoldTheWeightsWithinHalfAStep) {
-  ModelConfig c = formed_model("poet-x");
-  c.linear.variant = Variant::xq;
+void expect_codes_hold_weights(const ModelConfig& c) {
   FormRig<double> rig(c, false, 0);
   ModelRig<Host, double> dense(dense_model(c));
   for_each_formed(rig.weights, [&](const FormedWeight& w) {
@@ -209,6 +207,33 @@ TEST(LinearForm, CodesHoldTheWeightsWithinHalfAStep) {
     EXPECT_GT(error, 0);
     EXPECT_LE(error, 2 * largest / 255 * 1.01) << w.name;  // a whole step at the ends of a range
   });
+}
+
+TEST(LinearForm, CodesHoldTheWeightsWithinHalfAStep) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.variant = Variant::xq;
+  expect_codes_hold_weights(c);
+  expect_codes_hold_weights(formed_model("int8"));
+}
+
+// Trained weights in 8 bits: loss and gradients of a dense model whose weights are what the codes say.
+TEST(LinearForm, Int8PassesAreThoseOfTheDecodedWeights) {
+  for (const Family family : {Family::llama, Family::gpt}) {
+    const ModelConfig c = formed_model("int8", family);
+    FormRig<double> rig(c, false, 0);
+    ModelRig<Host, double> dense(dense_model(c));
+    for_each_formed(rig.weights, [&](const FormedWeight& w) { dense.set_master(dense.index(w.name), rig.dense(w)); });
+    for (const bool twice : {false, true}) {
+      EXPECT_NEAR(rig.loss_and_backward(1.0, twice), dense.loss_and_backward(1.0, twice), 1e-11);  // another order
+      for (std::size_t i = 0; i < rig.arena.size(); ++i) {
+        const TensorSpec& spec = rig.arena.specs()[i];
+        const std::vector<double> got = rig.gradient(i),
+                                  want = dense.gradient(dense.index(spec.part == 0 ? spec.weight : spec.name));
+        for (std::size_t j = 0; j < got.size(); ++j)
+          EXPECT_NEAR(got[j], want[j], 1e-12 * (1 + std::abs(want[j]))) << spec.name;
+      }
+    }
+  }
 }
 
 TEST(LinearForm, GroupsThatBlocksDoNotDivideStayDense) {
@@ -302,7 +327,7 @@ void expect_budget(const ModelConfig& c, StorageWidth width, bool recompute) {
 }
 
 TEST(LinearForm, BudgetsAreWhatIsAllocated) {
-  for (const char* form : {"poet-x", "lora"})
+  for (const char* form : {"poet-x", "lora", "int8"})
     for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq})
       for (const bool recompute : {false, true}) {
         ModelConfig c = formed_model(form);

@@ -423,6 +423,35 @@ TEST(Options, LazyProjectors) {
                "optimizer.lazy_cosine: conflicts with optimizer.refresh.budget");
 }
 
+TEST(Options, WeightsInEightBits) {
+  const std::string model = "[model]\npreset = \"llama-60m\"\n";
+  const auto with = [&](const std::string& kind, const std::string& rest) {
+    return model + "[optimizer]\nkind = \"" + kind + "\"\nweight_bits = 8\n" + rest;
+  };
+  for (const auto& [kind, group] : {std::pair{"galore", 256}, std::pair{"apollo", 128}}) {
+    Deck deck;
+    deck.add_text(with(kind, "[run]\nseed = 5\n"), "a.toml", "/folder");
+    const Options options = Options::read(deck);
+    deck.finish();
+    EXPECT_EQ(options.model.linear.form, "int8") << kind;
+    EXPECT_EQ(options.model.linear.group_size, group) << kind;
+    EXPECT_EQ(options.optimizer.matrix->seed, 5u) << kind;
+  }
+  expect_error(with("muon", ""), "optimizer.weight_bits: unknown key");
+  expect_error(model + "[optimizer]\nkind = \"galore\"\nweight_bits = 16\n", "optimizer.weight_bits: no such width");
+  const std::string beside = ": conflicts with optimizer.weight_bits = 8";
+  expect_error(with("galore", "[parallel]\ntp = 2\n"), "parallel.tp" + beside);
+  expect_error(with("galore", "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n"), "parallel.schedule" + beside);
+  expect_error(with("galore", "qk_clip = 30\n"), "optimizer.qk_clip" + beside);
+  expect_error(with("galore", "per_head = true\n"), "optimizer.per_head" + beside);
+  expect_error(with("galore", "[metrics]\ntensors_every = 5\n"), "metrics.tensors_every" + beside);
+  expect_error(with("galore", "[model.linear]\nform = \"lora\"\n"), "model.linear.form" + beside);
+  expect_error(with("galore", "[optimizer.refresh]\nmode = \"async\"\nvisibility = \"eager\"\n"),
+               "optimizer.refresh.visibility" + beside);
+  expect_error(with("galore", "[[optimizer.group]]\nmatch = \"*down_proj*\"\nkind = \"adamw\"\n"),
+               "optimizer.weight_bits: a group gives model.layers.0.mlp.down_proj.weight/int8 to AdamW");
+}
+
 TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");

@@ -26,7 +26,7 @@ TYPED_TEST_SUITE(DataParallel, reference::RunSpaces, reference::SpaceNames);
 
 // Ranks 1, 2 and 4 divide the four micro-batches into aligned parts.
 TYPED_TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
-  for (const std::string& kind : every_kind()) {
+  for (const std::string& kind : every_kind_without_tp()) {
     TrainingCase one = training_case(kind), several = one;
     several.options.parallel.dp = world().size();
     expect_same<float>(train_alone<float, TypeParam>(one, 12), train_together<float, TypeParam>(several, 12), kind);
@@ -34,7 +34,7 @@ TYPED_TEST(DataParallel, EveryOptimizerGivesTheBitsOfOneRank) {
 }
 
 TYPED_TEST(DataParallel, WeightsThatOverflowOnOneRankAreKnownToAll) {
-  for (const char* kind : {"adamw", "muon", "shampoo"}) {
+  for (const char* kind : {"adamw", "muon", "shampoo", galore_int8, apollo_int8}) {
     TrainingCase run = training_case(kind);
     run.options.parallel.dp = world().size();
     EXPECT_EQ((train_together<float, TypeParam>(run, 2).weights_finite), (std::vector<bool>{true, true})) << kind;
@@ -43,7 +43,7 @@ TYPED_TEST(DataParallel, WeightsThatOverflowOnOneRankAreKnownToAll) {
 }
 
 TYPED_TEST(DataParallel, NodesOfTwoRanksChangeNoBit) {
-  for (const std::string& kind : every_kind()) {
+  for (const std::string& kind : every_kind_without_tp()) {
     TrainingCase one_node = training_case(kind), nodes = one_node;
     one_node.options.parallel.dp = nodes.options.parallel.dp = world().size();
     nodes.options.parallel.node_size = 2;
@@ -52,7 +52,7 @@ TYPED_TEST(DataParallel, NodesOfTwoRanksChangeNoBit) {
 }
 
 TYPED_TEST(DataParallel, RoundedWeightsGiveTheBitsOfOneRank) {
-  for (const char* kind : {"adamw", "muon", "soap"}) {
+  for (const char* kind : {"adamw", "muon", "soap", galore_int8}) {
     TrainingCase one = training_case(kind), several = one;
     several.options.parallel.dp = world().size();
     expect_same<bf16>(train_alone<bf16, TypeParam>(one, 8), train_together<bf16, TypeParam>(several, 8), kind);

@@ -51,6 +51,16 @@ TYPED_TEST(FormedPipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
     }
 }
 
+// Their gradients are dense ones, so that a backward pass has nothing to hand on.
+TYPED_TEST(FormedPipeline, WeightsInEightBitsGiveTheBitsOfOneStage) {
+  for (const char* optimizer : {galore_int8, apollo_int8}) {
+    const TrainingCase plain = pipeline_case(optimizer, Family::llama);
+    const Trained whole = train_in_one_process<TypeParam>(plain, 4);
+    for (const Kind kind : {Kind::one_f_one_b, Kind::interleaved, Kind::zb_h1})
+      expect_same(whole, train_pipeline<TypeParam>(world(), in_stages(plain, kind), 4), optimizer);
+  }
+}
+
 TrainingCase late(TrainingCase run, Stash stash, int micro_batch) {
   run.options.train.micro_batch = micro_batch;
   run.options.parallel.pp = 4;

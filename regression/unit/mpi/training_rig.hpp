@@ -23,6 +23,9 @@ inline constexpr const char *adamw_8bit = "adamw-8bit", *galore_8bit = "galore-8
 inline bool is_8bit(const std::string& kind) {
   return kind == adamw_8bit || kind == galore_8bit || kind == apollo_8bit;
 }
+// With weights in 8 bits: without tensor parallelism.
+inline constexpr const char *galore_int8 = "galore-int8", *apollo_int8 = "apollo-int8";
+inline bool is_int8(const std::string& kind) { return kind == galore_int8 || kind == apollo_int8; }
 
 // Sizes at which nothing divides anything: the embedding is dealt out in chunks, matrices have several costs.
 inline TrainingCase training_case(const std::string& kind, Family family = Family::llama) {
@@ -42,7 +45,7 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
   o.train.micro_batch = 1;
   o.run.deterministic = true;
   o.schedule.lr = o.optimizer.lr = o.optimizer.adamw.lr = 3e-3;
-  o.optimizer.kind = is_8bit(kind) ? kind.substr(0, kind.rfind('-')) : kind;
+  o.optimizer.kind = is_8bit(kind) || is_int8(kind) ? kind.substr(0, kind.rfind('-')) : kind;
   if (is_8bit(kind)) {
     o.optimizer.state_bits = 8;
     o.optimizer.state_block = 8;  // four tensor-parallel ranks do not cut it
@@ -53,6 +56,11 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
     o.optimizer.matrix->state_bits = o.optimizer.state_bits;
     o.optimizer.matrix->state_block = o.optimizer.state_block;
     if (is_8bit(kind)) o.optimizer.matrix->numbers.at("projector_bits") = 4;
+    if (!is_int8(kind)) return run;
+    o.optimizer.matrix->numbers.at("weight_bits") = 8;
+    o.optimizer.matrix->seed = 9;
+    o.model.linear.form = "int8";
+    o.model.linear.group_size = 32;
   }
   return run;
 }
@@ -83,11 +91,24 @@ std::vector<double> host_values(const V* data, std::int64_t n) {
   return values;
 }
 
+template <class Exec, class T>
+std::vector<double> decoded_values(const Arena<Exec, T>& arena, std::size_t i) {
+  const TensorSpec& spec = arena.specs()[i];
+  const CodedRows there{static_cast<std::uint8_t*>(arena.frozen(i)), static_cast<std::size_t>(spec.rows),
+                        static_cast<std::size_t>(spec.cols), static_cast<std::size_t>(spec.group)};
+  const Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> values("values", there.rows,
+                                                                                       there.cols);
+  decode_rows<Exec, float>(Exec(), there, values);
+  Exec().fence();
+  return host_values<Exec>(values.data(), spec.elements());
+}
+
 // What this rank computes with of tensor i of an arena.
 template <class Exec, class T>
 std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
   const TensorSpec& spec = arena.specs()[i];
   const std::int64_t n = spec.elements();
+  if (spec.is_coded()) return decoded_values<Exec, T>(arena, i);
   if (spec.trainable && spec.is_vector()) return host_values<Exec>(arena.vector(i), n);
   if (spec.trainable) return host_values<Exec>(arena.matrix(i), n);
   void* const frozen = arena.frozen(i);
@@ -100,6 +121,8 @@ std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
       return host_values<Exec>(static_cast<const std::int32_t*>(frozen), n);
     case Stored::code:
       return host_values<Exec>(static_cast<const std::uint8_t*>(frozen), n);
+    case Stored::coded_rows:
+      break;
   }
   return {};
 }
@@ -232,7 +255,7 @@ inline TrainingCase alone(TrainingCase run) {
 template <class Exec = Host>
 std::vector<bool> finite_after_overflow(TrainingCase run) {
   OptimizerGroup group;
-  group.match = "*.1.mlp.down_proj.weight";
+  group.match = "*.1.mlp.down_proj.weight*";
   group.lr_multiplier = 1e300;
   run.options.optimizer.group.push_back(group);
   return train_together<float, Exec>(run, 2).weights_finite;
@@ -251,6 +274,12 @@ inline std::vector<std::string> every_kind() {
   kinds.push_back(adamw_8bit);
   kinds.push_back(galore_8bit);
   kinds.push_back(apollo_8bit);
+  return kinds;
+}
+
+inline std::vector<std::string> every_kind_without_tp() {
+  std::vector<std::string> kinds = every_kind();
+  kinds.insert(kinds.end(), {galore_int8, apollo_int8});
   return kinds;
 }
 
