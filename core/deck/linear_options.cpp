@@ -71,9 +71,6 @@ std::vector<ModelDefect> lora_defects(const ModelConfig& c) {
 
 std::vector<ModelDefect> shard_defects(const ModelConfig& c) {
   const LinearOptions& o = c.linear;
-  if (o.shards > 1 && o.variant == LinearOptions::Variant::xq)
-    return {{"linear.shards", fmt::format("{} (by default parallel.tp): groups of 8-bit weights are not cut", o.shards),
-             "1 with variant \"xq\""}};
   const std::array<std::pair<const char*, std::int64_t>, 3> sides = {{{"num_attention_heads", c.num_attention_heads},
                                                                       {"num_key_value_heads", c.num_key_value_heads},
                                                                       {"intermediate_size", c.intermediate_size}}};
@@ -91,6 +88,19 @@ std::vector<ModelDefect> block_defects(const ModelConfig& c) {
     if (side % c.linear.block_size != 0)
       return {{"linear.block_size", fmt::format("does not divide the {} of {}", name, side),
                divisors_of(common_divisor(sides), 2) + ", or any with model.linear.on_indivisible = \"dense\""}};
+  return {};
+}
+
+// Groups of 8-bit weights lie in rows where these may be cut.
+std::vector<ModelDefect> group_defects(const ModelConfig& c) {
+  const LinearOptions& o = c.linear;
+  if (o.variant != LinearOptions::Variant::xq || o.shards == 1) return {};
+  const Sides all = sides_of(c, o.shards);
+  const std::array<std::pair<std::string, std::int64_t>, 3> inputs = {all[0], all[1], all[3]};
+  for (const auto& [name, side] : inputs)
+    if (side % o.group_size != 0)
+      return {{"linear.group_size", fmt::format("does not divide the {} of {}", name, side),
+               divisors_of(common_divisor(inputs), 2) + ", or any with model.linear.on_indivisible = \"dense\""}};
   return {};
 }
 
@@ -114,7 +124,9 @@ std::vector<ModelDefect> linear_defects(const ModelConfig& c) {
   if (c.linear.form == "lora") return lora_defects(c);
   if (c.linear.form != "poet-x") return {};
   std::vector<ModelDefect> found = shard_defects(c);
-  if (found.empty() && !c.linear.dense_if_indivisible) found = block_defects(c);
+  if (!found.empty() || c.linear.dense_if_indivisible) return found;
+  for (auto* defects : {block_defects, group_defects})
+    for (ModelDefect& defect : defects(c)) found.push_back(std::move(defect));
   return found;
 }
 

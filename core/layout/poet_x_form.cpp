@@ -39,6 +39,21 @@ void cut_with(const TensorSpec& dense, std::vector<TensorSpec>& parts) {
   whole.gradient_of = GradientOf::heads;
 }
 
+// Scales and codes of zero of a coded base. Where the base may be cut its groups divide its rows, and they lie as its
+// columns do; else they go on from row to row.
+void add_groups(const LinearOptions& o, const TensorSpec& dense, std::vector<TensorSpec>& specs) {
+  const std::int64_t groups = (dense.elements() + o.group_size - 1) / o.group_size;
+  const bool in_rows = o.shards > 1;
+  const auto part = [&](int number, const char* name, Stored stored) {
+    TensorSpec spec = weight_part(dense, number, name, in_rows ? dense.rows : groups,
+                                  in_rows ? dense.cols / o.group_size : 1, in_rows ? Role::matrix : Role::vector);
+    if (in_rows) spec.cut = dense.cut;
+    specs.push_back(frozen(spec, stored));
+  };
+  part(poet_scales, "scales", Stored::sum);
+  part(poet_zeros, "zeros", Stored::code);
+}
+
 std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& dense) {
   const std::int64_t out = dense.rows, in = dense.cols;
   const bool coded = o.variant == LinearOptions::Variant::xq;
@@ -50,16 +65,15 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
       rotation(o, dense, poet_rotation_in, "rotation_in", in),
       rotation(o, dense, poet_rotation_out, "rotation_out", out)};
   cut_with(dense, specs);
-  if (!coded) return specs;
-  const std::int64_t groups = (out * in + o.group_size - 1) / o.group_size;
-  specs.push_back(frozen(weight_part(dense, poet_scales, "scales", groups, 1, Role::vector), Stored::sum));
-  specs.push_back(frozen(weight_part(dense, poet_zeros, "zeros", groups, 1, Role::vector), Stored::code));
+  if (coded) add_groups(o, dense, specs);
   return specs;
 }
 
 bool fits(const LinearOptions& o, const TensorSpec& dense) {
   const ShardedSides shards = sharded_sides(o, dense.cut);
-  return dense.rows % (shards.out * o.block_size) == 0 && dense.cols % (shards.in * o.block_size) == 0;
+  const bool cut_groups = o.variant == LinearOptions::Variant::xq && o.shards > 1;
+  return dense.rows % (shards.out * o.block_size) == 0 && dense.cols % (shards.in * o.block_size) == 0 &&
+         (!cut_groups || dense.cols % (shards.in * o.group_size) == 0);
 }
 
 std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {

@@ -263,7 +263,9 @@ TEST(Options, ShardsOfPoetAreThoseOfTensorParallelismUnlessTheyAreSaid) {
                "parallel.tp: does not divide model.linear.shards = 1, of which ranks hold some, got 2, allowed 1");
   expect_error(poet + "shards = 3\n",
                "model.linear.shards: 3 (by default parallel.tp) does not divide num_attention_heads");
-  expect_error(poet + "shards = 2\nvariant = \"xq\"\n", "groups of 8-bit weights are not cut");
+  const std::string coded = poet + "shards = 2\nvariant = \"xq\"\n";
+  expect_error(coded + "group_size = 7\n", "model.linear.group_size: does not divide the");
+  EXPECT_EQ(read(coded + "group_size = 4\n").model.linear.group_size, 4);
   const std::int64_t heads = read("").model.num_key_value_heads, part = read("").model.key_value_width() / heads;
   expect_error(fmt::format("[model.linear]\nform = \"poet-x\"\nblock_size = {}\nshards = {}\n", 2 * part, heads),
                fmt::format("in {} shards of {}", heads, part));

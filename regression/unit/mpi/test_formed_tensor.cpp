@@ -56,9 +56,9 @@ Distance distance(const TrainingCase& run, const Trained& one, const Trained& ot
   return d;
 }
 
-// As grids of dense weights (Drift). Rotations: three times that, for merges round on the way to dense weights and back.
-// Of adapters one factor begins at zero: AdamW divides the other's first gradients by themselves (at most 6e-5 was
-// seen), and so do others in part.
+// As grids of dense weights (Drift). Rotations: three times that, for merges round on the way to dense weights and
+// back. Of adapters one factor begins at zero: AdamW divides the other's first gradients by themselves (at most 6e-5
+// was seen), and so do others in part.
 void expect_as_alone(const TrainingCase& run, const Trained& together, const Trained& one, const std::string& what) {
   const Distance d = distance(run, one, together);
   const Drift allowed = allowed_drift(run.options.optimizer.kind, 5);
@@ -85,6 +85,43 @@ TYPED_TEST(FormedTensor, RanksTrainAsOneRank) {
                             fmt::format("{} {}, tp {}, {}", form, static_cast<int>(variant), tp, split));
           }
       }
+}
+
+struct CodesApart {
+  double share = 0, most = 0;  // of codes that differ; by how much
+};
+CodesApart codes_apart(const TrainingCase& run, const Trained& one, const Trained& other) {
+  CodesApart d;
+  double count = 0;
+  std::size_t at = 0;
+  for (const TensorSpec& spec : tensor_specs(run.options.model))
+    for (std::int64_t i = 0; i < spec.elements(); ++i, ++at) {
+      if (spec.stored != Stored::code || spec.part != 0) continue;
+      const double by = std::abs(double(one.weights[at]) - double(other.weights[at]));
+      d.share += by > 0 ? 1 : 0;
+      d.most = std::max(d.most, by);
+      count += 1;
+    }
+  d.share /= count;
+  return d;
+}
+
+// Groups of 8-bit weights stay in shards: ranks have the codes of one rank, until a merge rounds weights that sums in
+// another order have moved by some eps, of which a few are nearer to the next code then.
+TYPED_TEST(FormedTensor, CodedWeightsTrainAsOnOneRank) {
+  for (int tp = 2; tp <= world().size(); tp *= 2)
+    for (const int steps : {2, 5}) {
+      TrainingCase run = cut_case("poet-x", "adamw", tp);
+      run.options.model.linear.variant = Variant::xq;
+      run.options.model.linear.group_size = 12;
+      const Trained one = train_alone<float, TypeParam>(alone(run), steps),
+                    together = train_together<float, TypeParam>(run, steps);
+      const CodesApart d = codes_apart(run, one, together);
+      EXPECT_LT(largest_difference(one, together), (steps == 2 ? 3 : 300) * allowed_drift("adamw", 5).loss) << tp;
+      EXPECT_LE(d.share, steps == 2 ? 0 : 1e-3) << tp;
+      EXPECT_LE(d.most, 1) << tp;
+      EXPECT_NE(one.loss.front(), one.loss.back());
+    }
 }
 
 TYPED_TEST(FormedTensor, MatrixOptimizersTrainAdapters) {
