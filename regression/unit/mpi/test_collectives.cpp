@@ -140,6 +140,10 @@ TEST(Collectives, OfEveryPartitionAndUpdateAreThoseOfThePlan) {
 
 TEST(Collectives, OfTheScalarOptimizerAndOfClippedScoresAreThoseOfThePlan) {
   for (const int tp : tensor_sizes()) expect_as_planned<float>(collectives_case(tp, Family::gpt, "adamw"), "adamw");
+  for (const char* kind : {galore_int8, apollo_int8}) {  // rows travel as their codes
+    expect_as_planned<float>(collectives_case(1, Family::llama, kind), kind);
+    expect_as_planned<bf16>(collectives_case(1, Family::llama, kind), kind);
+  }
   TrainingCase clipped = collectives_case(1);
   clipped.options.optimizer.qk_clip = 50;
   expect_as_planned<float>(clipped, "scores");

@@ -73,7 +73,8 @@ TrainingCase late(TrainingCase run, Stash stash, int micro_batch) {
 TYPED_TEST(FormedPipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
   for (const Form& form : forms)
     for (const Stash stash : {Stash::on, Stash::recompute, Stash::saved})
-      for (const int micro_batch : {8, 4}) {  // one and two micro-batches of an update
+      for (const int micro_batch : {8, 4}) {                              // one and two micro-batches of an update
+        if (micro_batch == 8 && form.variant != Variant::fast) continue;  // stages do not tell variants apart
         TrainingCase run = late(formed_case(form), stash, micro_batch);
         const std::string what = fmt::format("{} {}, stash {}, micro-batches of {}", form.form,
                                              static_cast<int>(form.variant), static_cast<int>(stash), micro_batch);
