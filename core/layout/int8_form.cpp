@@ -1,5 +1,5 @@
 // Trained weights in 8 bits, without a master (optimizer.weight_bits = 8): one tensor of coded rows, whose gradient is
-// the dense weight's. The passes are core/model/int8_linear.cpp, the update is move_coded of
+// the dense weight's. The passes are in core/model/linear_form.cpp, the update is move_coded of
 // kernels/optimizer/matrix_update.hpp.
 #include "core/layout/weight_form.hpp"
 
