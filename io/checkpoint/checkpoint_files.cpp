@@ -117,14 +117,7 @@ FileDigest copy_file_digest(const std::string& from, const std::string& to) {
 void reserve_room(const std::string& path, std::uint64_t bytes) {
   if (bytes == 0) return;
   const Descriptor file(path, O_WRONLY | O_CREAT);
-  Retry retry(path);
-  int error = 0;
-  do {
-    error = ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error != 0 && retry.again(error));
-  if (error == 0) return;
-  errno = error;
-  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO) fail_errno(path, "no room");
+  if (!reserve_all(path, file.get(), bytes)) fail_errno(path, "no room");
 }
 
 std::string step_folder(std::int64_t step) { return fmt::format("step_{:08}", step); }

@@ -33,7 +33,7 @@ BlockFile::~BlockFile() {
 std::size_t BlockFile::add(const std::string& name, std::size_t bytes) {
   SESTINA_REQUIRE(file_ < 0, "{} comes after the file was made", name);
   blocks_.push_back({name, bytes, size_, 0, std::vector<std::uint64_t>((bytes + chunk_bytes - 1) / chunk_bytes)});
-  size_ += padded(bytes);
+  size_ += padded_to_blocks(bytes);
   return blocks_.size() - 1;
 }
 
@@ -50,13 +50,7 @@ void BlockFile::create() {
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", folder.string(), error.message());
   constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
   direct_ = setting_.direct;
-  if (direct_) file_ = ::open(path.c_str(), flags | O_DIRECT, 0600);
-  if (file_ < 0 && (!direct_ || errno == EINVAL)) {
-    if (direct_)
-      warn(fmt::format("{}: its file system has no O_DIRECT: read and written through the page cache", path));
-    direct_ = false;
-    file_ = ::open(path.c_str(), flags, 0600);
-  }
+  file_ = open_chunk_file(path, flags, 0600, direct_, [this](const std::string& message) { warn(message); });
   if (file_ < 0) fail(ExitCode::cannot_create, "{}: cannot be created: {}", path, std::strerror(errno));
   const auto give_up = [&](const std::string& why, bool ours) {
     if (ours) ::unlink(path.c_str());
@@ -87,17 +81,10 @@ void BlockFile::create() {
 void BlockFile::choose_engine() {
   const auto depth = static_cast<std::size_t>(setting_.queue_depth);
   buffers_ = {nullptr, 2 * depth, chunk_bytes};
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(block_alignment, buffers_.slots * buffers_.bytes)));
-  if (!memory_) fail(ExitCode::unavailable, "no memory for {} buffers of {} KiB", buffers_.slots, chunk_bytes / 1024);
-  buffers_.data = memory_.get();
+  memory_ = make_chunk_memory(buffers_);
   slots_ = std::vector<Slot>(buffers_.slots);
-  std::string why, notice;
-  if (setting_.ring) engine_ = make_chunk_ring(file_, buffers_, setting_.queue_depth, why, notice);
-  if (!notice.empty()) warn(fmt::format("{}: {}", setting_.path, notice));
-  if (!engine_) {
-    engine_ = make_chunk_pool(file_, buffers_, setting_.queue_depth);
-    if (!why.empty()) warn(fmt::format("{}: {}; {} read and write it", setting_.path, why, engine_->name()));
-  }
+  engine_ = make_chunk_engine(setting_.path, file_, buffers_, setting_.queue_depth, setting_.ring,
+                              [this](const std::string& message) { warn(message); });
   if (setting_.wrap) engine_ = setting_.wrap(std::move(engine_));
 }
 
@@ -106,17 +93,17 @@ void BlockFile::run(std::span<Transfer> transfers) {
   Run(*this, transfers).finish();
   for (const Transfer& transfer : transfers)
     if (transfer.writes && transfer.ok()) ++blocks_[transfer.block].version;
-  if (!direct_) forget_pages(transfers);
+  if (!direct_) forget_blocks(transfers);
 }
 
-void BlockFile::forget_pages(std::span<const Transfer> transfers) const {
+void BlockFile::forget_blocks(std::span<const Transfer> transfers) const {
   bool wrote = false;
   for (const Transfer& transfer : transfers) wrote = wrote || transfer.writes;
-  if (wrote) ::fdatasync(file_);  // dirty pages would stay
   for (const Transfer& transfer : transfers) {
     const Block& block = blocks_[transfer.block];
-    ::posix_fadvise(file_, static_cast<off_t>(block.offset), static_cast<off_t>(padded(block.bytes)),
-                    POSIX_FADV_DONTNEED);
+    if (block.bytes == 0) continue;
+    forget_pages(file_, block.offset, padded_to_blocks(block.bytes), wrote);  // reads compare digests: no error matters
+    wrote = false;
   }
 }
 

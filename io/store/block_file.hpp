@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/layout/block_store.hpp"
-#include "io/store/chunk_engine.hpp"
+#include "io/store/chunk_file.hpp"
 
 namespace sestina {
 
@@ -52,17 +52,14 @@ class BlockFile final : public BlockStore {
 
   void create();
   void choose_engine();
-  void forget_pages(std::span<const Transfer>) const;  // of the page cache, where transfers go through it
-  static std::size_t padded(std::size_t bytes) {
-    return (bytes + block_alignment - 1) / block_alignment * block_alignment;
-  }
+  void forget_blocks(std::span<const Transfer>) const;  // in the page cache, where transfers go through it
 
   Setting setting_;
   std::vector<Block> blocks_;
   std::uint64_t size_ = 0;
   int file_ = -1;
   bool direct_ = true;
-  std::unique_ptr<std::byte, void (*)(void*)> memory_;
+  ChunkMemory memory_;
   ChunkBuffers buffers_;
   std::unique_ptr<ChunkEngine> engine_;
   std::vector<Slot> slots_;

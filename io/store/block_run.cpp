@@ -1,16 +1,11 @@
 #include "io/store/block_run.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "io/store/digest.hpp"
 
 namespace sestina {
-
-constexpr int most_again = 20;  // transfers of a chunk in a row that move nothing
 
 BlockFile::Run::Run(BlockFile& file, std::span<Transfer> transfers) : file_(file), transfers_(transfers) {
   for (std::size_t slot = file.slots_.size(); slot > 0; --slot) free_.push_back(slot - 1);
@@ -95,41 +90,33 @@ bool BlockFile::Run::skips(std::size_t number) {
   to.digests[slot.chunk] = digest;
   if (slot.in_place != nullptr) return false;
   std::memcpy(buffer(number), from, slot.bytes);
-  std::memset(buffer(number) + slot.bytes, 0, padded(slot.bytes) - slot.bytes);
+  std::memset(buffer(number) + slot.bytes, 0, padded_to_blocks(slot.bytes) - slot.bytes);
   return false;
 }
 
 void BlockFile::Run::submit(std::size_t number) {
   const Slot& slot = file_.slots_[number];
   const bool writes = transfers_[slot.transfer].writes;
-  file_.engine_->submit({static_cast<int>(number), writes, place(slot) + slot.moved, slot.moved,
-                         padded(slot.bytes) - slot.moved, slot.in_place});
+  file_.engine_->submit({static_cast<int>(number), writes, place(slot) + slot.progress.moved, slot.progress.moved,
+                         padded_to_blocks(slot.bytes) - slot.progress.moved, slot.in_place});
   ++under_way_;
 }
 
-// A transfer that stops early goes on from the last whole sector; one that failed for a passing reason is made again.
 void BlockFile::Run::ended(const ChunkEngine::Done& done) {
   --under_way_;
   const auto number = static_cast<std::size_t>(done.slot);
   Slot& slot = file_.slots_[number];
   const bool writes = transfers_[slot.transfer].writes;
-  if (done.moved < 0) {
-    const auto error = static_cast<int>(-done.moved);
-    const bool failed = error == EIO ? ++slot.failed > 3 : !may_pass(error) || ++slot.again > most_again;
-    if (failed) return give_up(number, ExitCode::io_error, std::strerror(error));
-    if (error != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return submit(number);
+  std::string why;
+  switch (slot.progress.take(done.moved, padded_to_blocks(slot.bytes), why)) {
+    case ChunkProgress::Next::failed:
+      return give_up(number, ExitCode::io_error, why);
+    case ChunkProgress::Next::more:
+      return submit(number);
+    case ChunkProgress::Next::done:
+      break;
   }
-  const std::size_t before = slot.moved;
-  slot.moved += static_cast<std::size_t>(done.moved);
-  if (slot.moved < padded(slot.bytes)) {
-    slot.moved = slot.moved / block_alignment * block_alignment;
-    slot.again = slot.moved > before ? 0 : slot.again + 1;
-    if (slot.moved > before) slot.failed = 0;
-    if (slot.again > most_again) return give_up(number, ExitCode::io_error, "nothing more is moved");
-    return submit(number);
-  }
-  (writes ? file_.traffic_.bytes_written : file_.traffic_.bytes_read) += padded(slot.bytes);
+  (writes ? file_.traffic_.bytes_written : file_.traffic_.bytes_read) += padded_to_blocks(slot.bytes);
   (writes ? free_ : come_).push_back(number);
 }
 

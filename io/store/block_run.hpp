@@ -1,17 +1,16 @@
 // One batch of transfers of a BlockFile, chunk by chunk. No Kokkos.
 #pragma once
 #include "io/store/block_file.hpp"
-#include "io/store/retry.hpp"
+#include "io/store/chunk_progress.hpp"
 
 namespace sestina {
 
 // A buffer and the chunk in it.
 struct BlockFile::Slot {
   std::size_t transfer = 0, chunk = 0;
-  std::size_t bytes = 0;  // of the block; the file's place has them padded
-  std::size_t moved = 0;
+  std::size_t bytes = 0;          // of the block; the file's place has them padded
   std::byte* in_place = nullptr;  // where memory itself is moved, because it is aligned; else the slot's buffer
-  int again = 0, failed = 0;      // in a row without progress; errors of the disk likewise
+  ChunkProgress progress;
 };
 
 class BlockFile::Run {

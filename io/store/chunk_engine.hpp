@@ -1,4 +1,4 @@
-// Chunks of a file moved to and from buffers, several at a time: by io_uring where the system has it and allows it,
+// Chunks of files moved to and from buffers, several at a time: by io_uring where the system has it and allows it,
 // else by threads that call pread and pwrite. The same bytes either way. No Kokkos.
 #pragma once
 #include <cstddef>
@@ -21,6 +21,7 @@ class ChunkEngine {
     std::size_t begin = 0;     // in the buffer
     std::size_t bytes = 0;
     std::byte* buffer = nullptr;  // aligned; null: that of the slot
+    int file = -1;                // descriptor; below 0: the engine's own
   };
   struct Done {
     int slot = 0;

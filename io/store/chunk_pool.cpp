@@ -75,8 +75,9 @@ class ChunkPool final : public ChunkEngine {
       lock.unlock();
       std::byte* memory = buffers_.of(chunk);
       const auto offset = static_cast<off_t>(chunk.offset);
+      const int file = chunk.file < 0 ? file_ : chunk.file;
       const ssize_t moved =
-          chunk.writes ? ::pwrite(file_, memory, chunk.bytes, offset) : ::pread(file_, memory, chunk.bytes, offset);
+          chunk.writes ? ::pwrite(file, memory, chunk.bytes, offset) : ::pread(file, memory, chunk.bytes, offset);
       const std::int64_t result = moved < 0 ? -std::int64_t{errno} : moved;
       lock.lock();
       ended_.push({chunk.slot, result});

@@ -30,15 +30,16 @@ class ChunkRing final : public ChunkEngine {
     SESTINA_REQUIRE(entry != nullptr, "more chunks than the queue has room for");
     std::byte* memory = buffers_.of(chunk);
     const auto bytes = static_cast<unsigned>(chunk.bytes);
+    const int file = chunk.file < 0 ? file_ : chunk.file;
     const bool fixed = registered_ && chunk.buffer == nullptr;
     if (fixed && chunk.writes)
-      io_uring_prep_write_fixed(entry, file_, memory, bytes, chunk.offset, 0);
+      io_uring_prep_write_fixed(entry, file, memory, bytes, chunk.offset, 0);
     else if (fixed)
-      io_uring_prep_read_fixed(entry, file_, memory, bytes, chunk.offset, 0);
+      io_uring_prep_read_fixed(entry, file, memory, bytes, chunk.offset, 0);
     else if (chunk.writes)
-      io_uring_prep_write(entry, file_, memory, bytes, chunk.offset);
+      io_uring_prep_write(entry, file, memory, bytes, chunk.offset);
     else
-      io_uring_prep_read(entry, file_, memory, bytes, chunk.offset);
+      io_uring_prep_read(entry, file, memory, bytes, chunk.offset);
     io_uring_sqe_set_data64(entry, static_cast<std::uint64_t>(chunk.slot));
     ++under_way_;
     ++prepared_;

@@ -1,5 +1,6 @@
 #include "io/store/retry.hpp"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -64,6 +65,12 @@ bool write_all(Retry& retry, int file, const void* data, std::size_t& bytes, std
 bool write_all(const std::string& what, int file, const void* data, std::size_t bytes, std::int64_t offset) {
   Retry retry(what);
   return write_all(retry, file, data, bytes, offset);
+}
+
+bool reserve_all(const std::string& what, int file, std::uint64_t bytes) {
+  if (bytes == 0) return true;
+  if (retried(what, [&] { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); }) == 0) return true;
+  return errno != ENOSPC && errno != EDQUOT && errno != EFBIG && errno != EIO;
 }
 
 }  // namespace sestina

@@ -22,7 +22,8 @@ class Retry {
   // After a call that failed with `error`: true when it is to be made again, after a pause. errno is `error`
   // afterwards.
   bool again(int error);
-  void say_nothing() { said_ = true; }  // where the log itself cannot be written
+  void went_well() { started_ = false; }  // the calls' time begins anew at the next error, which the log is not told
+  void say_nothing() { said_ = true; }    // where the log itself cannot be written
 
  private:
   const std::string& what_;
@@ -53,5 +54,9 @@ std::error_code retried_code(const std::string& what, const Call& call) {
 bool write_all(Retry&, int file, const void* data, std::size_t& bytes, std::int64_t offset = -1);
 // The same with a Retry of its own.
 bool write_all(const std::string& what, int file, const void* data, std::size_t bytes, std::int64_t offset = -1);
+
+// Makes a file at least so long and asks the file system for room for all of it, so that a full disk is found before
+// anything is written. False with errno when the disk has none; true, and nothing is done, where it cannot be asked.
+bool reserve_all(const std::string& what, int file, std::uint64_t bytes);
 
 }  // namespace sestina

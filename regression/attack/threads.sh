@@ -8,8 +8,10 @@ folder=$(mkdir -p "$1" && cd "$1" && pwd)
 repeats=${2:-1}
 flags=(-std=c++20 -O1 -g -fsanitize=thread -DFMT_SHARED -I "$tree")
 sources=(regression/unit/core/test_worker_pool.cpp regression/unit/core/test_pager.cpp regression/unit/io/test_block_file.cpp
+         regression/unit/io/test_copy_file.cpp
          core/optimizer/refresh/worker_pool.cpp core/layout/pager.cpp core/layout/block_tier.cpp
-         io/store/block_file.cpp io/store/block_run.cpp io/store/chunk_pool.cpp io/store/chunk_ring_uring.cpp io/store/digest.cpp
+         io/store/block_file.cpp io/store/block_run.cpp io/store/chunk_file.cpp io/store/chunk_pool.cpp io/store/chunk_progress.cpp
+         io/store/chunk_ring_uring.cpp io/store/copy_file.cpp io/store/digest.cpp
          io/store/input_file.cpp io/store/retry.cpp)
 objects=()
 for source in "${sources[@]}"; do

@@ -1,11 +1,6 @@
 // The store of state on a fast disk: the same bytes by every way of transfer, through short, failing and damaged ones.
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -14,11 +9,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <random>
-#include <sstream>
 
 #include "core/layout/pager.hpp"
 #include "io/store/block_file.hpp"
 #include "regression/unit/io/test_files.hpp"
+#include "regression/unit/io/test_store.hpp"
 
 namespace sestina {
 namespace {
@@ -200,38 +195,6 @@ TEST(BlockFile, RefusesWhatHasNoRoomAndWhatAnotherRunHas) {
   test::expect_error(ExitCode::cannot_create, {"/proc/none"}, [&] { nowhere.open(); });
 }
 
-// What the store says in the log while `body` runs.
-template <class Body>
-std::string said(const Body& body) {
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("said", std::make_shared<spdlog::sinks::ostream_sink_st>(text)));
-  body();
-  spdlog::set_default_logger(before);
-  return text.str();
-}
-
-std::size_t lines(const std::string& text) {
-  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-// Lets the system refuse a call, as a container's seccomp profile does, where (argument & mask) != 0; mask 0: always.
-void forbid(long call, int error, unsigned argument = 0, std::uint32_t mask = 0) {
-  const auto value = [](unsigned i) { return static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * i); };
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, value(argument)),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, mask, 0, static_cast<std::uint8_t>(mask == 0 ? 0 : 1)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{std::size(program), program};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
-    std::_Exit(77);
-}
-
 // The limit counts for a process without CAP_IPC_LOCK alone; the user stays, because folders above may be his alone.
 void lock_at_most(rlim_t bytes) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -248,12 +211,12 @@ void lock_at_most(rlim_t bytes) {
   prepare();
   std::string text;
   bool good = false;
-  text = said([&] {
+  text = test::said([&] {
     Rig rig({.path = path, .queue_depth = 8});
     rig.expect_round_trip();
     good = rig.file.describe().find(way) != std::string::npos;
   });
-  good = good && text.find(notice) != std::string::npos && lines(text) == 1 && !::testing::Test::HasFailure();
+  good = good && text.find(notice) != std::string::npos && test::lines(text) == 1 && !::testing::Test::HasFailure();
   if (!good) std::fprintf(stderr, "said: %s\n", text.c_str());
   std::_Exit(good ? 0 : 1);
 }
@@ -272,7 +235,7 @@ class BlockFileDeathTest : public ::testing::Test {
 TEST_F(BlockFileDeathTest, ThreadsWhereIoUringIsForbidden) {
   for (const int error : {EPERM, ENOSYS})
     EXPECT_EXIT(alone(folder_ / "blocks", "io_uring is not to be had here", "8 threads",
-                      [&] { forbid(__NR_io_uring_setup, error); }),
+                      [&] { test::forbid(__NR_io_uring_setup, error); }),
                 ::testing::ExitedWithCode(0), "")
         << error;
 }
@@ -286,7 +249,7 @@ TEST_F(BlockFileDeathTest, UnregisteredWhereTooLittleMayBeLocked) {
 
 TEST_F(BlockFileDeathTest, PageCacheWhereTheFileSystemHasNoDirectTransfers) {
   EXPECT_EXIT(
-      alone(folder_ / "blocks", "no O_DIRECT", "(page cache)", [] { forbid(__NR_openat, EINVAL, 2, O_DIRECT); }),
+      alone(folder_ / "blocks", "no O_DIRECT", "(page cache)", [] { test::forbid(__NR_openat, EINVAL, 2, O_DIRECT); }),
       ::testing::ExitedWithCode(0), "");
 }
 

@@ -56,6 +56,27 @@ TEST_F(RetryTest, WhatPassesIsTriedAgain) {
   }
 }
 
+TEST_F(RetryTest, TimeBeginsAnewWhenItWentWell) {
+  const std::string what = "a file";
+  Retry retry(what);
+  while (retry.again(ENOSPC)) continue;
+  EXPECT_FALSE(retry.again(ENOSPC));
+  retry.went_well();
+  EXPECT_TRUE(retry.again(ENOSPC));
+}
+
+TEST_F(RetryTest, RoomIsThereBeforeAnythingIsWritten) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "f";
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0600);
+  EXPECT_TRUE(reserve_all(path, file, 0));
+  EXPECT_TRUE(reserve_all(path, file, 10000));
+  EXPECT_FALSE(reserve_all(path, file, std::uint64_t{1} << 62)) << "more than any disk has";
+  EXPECT_TRUE(errno == ENOSPC || errno == EFBIG) << errno;
+  ::close(file);
+  EXPECT_LE(std::filesystem::file_size(path), 10000u);
+}
+
 TEST_F(RetryTest, WhatLastsIsNot) {
   for (const int error : {EIO, EFBIG, EROFS, EACCES, ENOENT, EBADF}) {
     int calls = 0;

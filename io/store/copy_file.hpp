@@ -1,0 +1,33 @@
+// A whole file copied as blocks of state are moved: by a chunk engine, past the page cache where the file systems can,
+// with a fixed amount of memory whatever the file's size. No Kokkos.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/layout/block_store.hpp"
+#include "io/store/chunk_file.hpp"
+#include "io/store/digest.hpp"
+
+namespace sestina {
+
+struct CopySetting {
+  int queue_depth = 16;     // chunks under way at a time, reads and writes together; >= 1
+  bool direct = true;       // past the page cache, where the file systems can
+  bool ring = true;         // io_uring, where the system has it
+  ChunkNotice notice = {};  // of what the system refuses
+  // Tests change what the engine gives.
+  std::function<std::unique_ptr<ChunkEngine>(std::unique_ptr<ChunkEngine>)> wrap = {};
+};
+// Bytes moved at a time; a copy takes queue_depth buffers of so many, fewer for a small file.
+constexpr std::size_t copy_chunk_bytes = 2 * store_chunk_bytes;
+
+// Makes `to`, in a folder that is there, the same bytes as the regular file `from`, which nobody writes meanwhile; what
+// `to` was before is lost. Gives the size and digest of what was read, for the caller to compare. The copy is not
+// durable yet: the caller syncs it. Errors that may pass are tried again (io/store/retry.hpp).
+// Error(io_error) with path and reason: a file cannot be opened, read, written or closed; Error(unavailable): no memory
+// for the buffers. `to` is empty then. After a kill it may have its whole length with any part of the bytes missing:
+// size alone tells nothing, the digest does.
+FileDigest copy_whole_file(const std::string& from, const std::string& to, const CopySetting& = {});
+
+}  // namespace sestina
