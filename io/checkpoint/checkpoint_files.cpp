@@ -95,25 +95,6 @@ void write_parts(const std::string& path, const std::vector<FilePart>& parts) {
   file.close_checked();
 }
 
-FileDigest copy_file_digest(const std::string& from, const std::string& to) {
-  Descriptor source(from, O_RDONLY), target(to, O_WRONLY | O_CREAT | O_TRUNC);
-  std::vector<std::byte> chunk(std::size_t{1} << 20);
-  Digest128 digest;
-  FileDigest result;
-  while (true) {
-    const ssize_t got = ::read(source.get(), chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno(from, "reading");
-    if (got == 0) break;
-    target.write_at(chunk.data(), static_cast<std::uint64_t>(got), result.size);
-    digest.add(chunk.data(), static_cast<std::size_t>(got));
-    result.size += static_cast<std::uint64_t>(got);
-  }
-  target.close_checked();
-  result.xxh3_128 = digest.hex();
-  return result;
-}
-
 void reserve_room(const std::string& path, std::uint64_t bytes) {
   if (bytes == 0) return;
   const Descriptor file(path, O_WRONLY | O_CREAT);

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "io/store/digest.hpp"
-
 namespace sestina {
 
 struct FilePart {
@@ -18,7 +16,6 @@ struct FilePart {
 void sync_path(const std::string& path);                                  // fsync of a file or folder
 void write_durably(const std::string& path, const std::string& text);     // new file, fsynced
 void write_parts(const std::string& path, const std::vector<FilePart>&);  // into an existing file
-FileDigest copy_file_digest(const std::string& from, const std::string& to);
 // Asks the file system for room, where it can be asked; so that a full disk is found before anything is written.
 void reserve_room(const std::string& path, std::uint64_t bytes);
 

@@ -80,7 +80,7 @@ bool SaveFolders::are_given_up() const {
 }
 
 ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<StateField>& fields, const RunState& run,
-                     const Staged& staged, const FieldData& data) {
+                     const Staged& staged, const FieldData& data, const CopySetting& copy) {
   ShardPart part;
   part.file.name = shard_name(number);
   const std::string path = folders.temporary() + "/" + part.file.name;
@@ -93,7 +93,7 @@ ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<S
   sync_path(first);
   if (first == path) return part;
   if (staged) staged(part, first);
-  drain_file(first, path, part.file);
+  drain_file(first, path, part.file, copy);
   return part;
 }
 

@@ -23,14 +23,15 @@ struct StageNote {
 void write_stage_note(const std::string& folder, const StageNote&);
 StageNote parse_stage_note(std::string_view text, const std::string& where);  // Error(bad_data)
 
-// Copies a file and makes it durable; Error(io_error) when the copy is not what `expected` says.
-void drain_file(const std::string& from, const std::string& to, const ManifestFile& expected);
+// Copies a file by the store's way (io/store/copy_file.hpp) and makes it durable; Error(io_error) when it cannot be
+// copied, or when what was read is not what `expected` says.
+void drain_file(const std::string& from, const std::string& to, const ManifestFile& expected, const CopySetting& = {});
 
 // Folders of notes that dead processes left, each with those of all ranks, oldest save first. For the holder of the run
 // directory's lock.
 std::vector<std::string> staged_leftovers(const std::string& run_dir);
 // Copies shards that lie on disks of this node; every rank may call it, all at once. Error(io_error).
-void drain_leftover(const std::string& notes);
+void drain_leftover(const std::string& notes, const CopySetting& = {});
 // Then, by one rank: publishes the checkpoint and removes what it came from; nothing when shards are missing or
 // damaged, and `problem` says which. Error(io_error).
 std::optional<Saved> finish_leftover(const std::string& run_dir, const std::string& notes, std::string& problem);

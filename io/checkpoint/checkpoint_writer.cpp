@@ -1,3 +1,4 @@
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -135,9 +136,13 @@ struct CheckpointWriter::State {
     }
   }
 
+  // What the system refuses the copies from the stage is the same at every save: the log is told once.
   ShardPart save_own(const SaveFolders& folders) {
-    return save_shard(folders, group.rank, snapshot.fields, snapshot.run,
-                      [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); });
+    CopySetting copy;
+    if (saves == 1) copy.notice = [](const std::string& message) { spdlog::warn("{}", message); };
+    return save_shard(
+        folders, group.rank, snapshot.fields, snapshot.run,
+        [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); }, {}, copy);
   }
 
   // What ranks wrote after this one had given up.

@@ -242,6 +242,7 @@ class Staged(Case):
         if "code" not in done.stdout:
             self.skipTest(f"no mount namespace: {done.stderr.strip()}")
         self.assertRegex(done.stdout + done.stderr, r"NOT saved: full/checkpoints/\S+: .*No space left")
+        self.assertRegex(done.stdout + done.stderr, r"full/checkpoints/\S+: No space left on device; retrying")
         self.assertIn(f"code {IO_ERROR}", done.stdout)
         self.assertIn("verified 0", done.stdout)
         self.assertNotIn(".tmp-", done.stdout.split("code")[1])

@@ -110,8 +110,6 @@ TEST_F(Hdf5, DigestOfAFileIsThatOfItsBytes) {
   EXPECT_EQ(digest_file(at("f")).size, bytes.size());
   EXPECT_EQ(digest_range(at("f"), 1000, 2'000'000), hex64(digest64(bytes.data() + 1000, 2'000'000)));
   EXPECT_EQ(digest_range(at("f"), 3'000'000, 1'000'000), hex64(digest64(bytes.data() + 3'000'000, 17)));
-  EXPECT_EQ(copy_file_digest(at("f"), at("g")).xxh3_128, digest128(bytes.data(), bytes.size()));
-  EXPECT_EQ(digest_file(at("g")).xxh3_128, digest128(bytes.data(), bytes.size()));
 }
 
 }  // namespace
