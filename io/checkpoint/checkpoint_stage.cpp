@@ -97,6 +97,7 @@ Saved publish(const std::string& run_dir, const std::string& temporary, const st
     names.insert(note.part.file.name);
   }
   remove_all_but(temporary, names);
+  for (const std::string& name : names) sync_path(temporary + "/" + name);  // a kill may have come before its fsync
   Manifest manifest = notes[0].of;
   merge_parts(parts, manifest);
   return finish_checkpoint(run_dir, temporary, std::move(manifest));
