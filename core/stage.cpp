@@ -171,14 +171,9 @@ template <class Exec, class T>
 StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
   const TensorHolding& holding = arena_.layout().tensors[tensor];
   const TensorSpec& spec = holding.whole;
-  constexpr auto real = [](std::size_t width) {
-    return width == 8 ? DType::f64 : width == 4 ? DType::f32 : DType::bf16;
-  };
   StateField field;
   field.path = "/model/" + spec.name;
-  field.dtype = spec.stored == Stored::index  ? DType::i32
-                : spec.stored == Stored::code ? DType::u8
-                                              : real(spec.stored == Stored::sum ? sizeof(Acc<T>) : sizeof(T));
+  field.dtype = kept_as(spec, sizeof(T), sizeof(Acc<T>));
   field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
   field.row_begin = holding.row_begin;
   field.row_end = holding.row_begin + holding.local.rows;

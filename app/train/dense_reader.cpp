@@ -61,19 +61,12 @@ void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& p
   std::array<std::vector<T>, most_parts> rounded;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorSpec& part = parts[i];
-    const bool computed = part.stored == Stored::compute && !(part.trainable && part.is_vector());
-    const DType dtype = part.has_master()              ? DType::f32
-                        : part.is_coded()              ? DType::u8
-                        : part.stored == Stored::index ? DType::i32
-                        : part.stored == Stored::code  ? DType::u8
-                        : computed && sizeof(T) == 2   ? DType::bf16
-                                                       : DType::f32;
-    const StateField field = whole_field(part, dtype);
+    const StateField field = whole_field(part, kept_as(part, sizeof(T), sizeof(float)));
     host[i].resize(field.bytes());
     reader_.read(field, host[i].data());
     require_finite(field, host[i].data(), nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));
     weight.part.at(i) = host[i].data();
-    if (!part.trainable || !computed) continue;
+    if (!part.has_master() || part.is_vector()) continue;
     const auto* masters = reinterpret_cast<const float*>(host[i].data());  // the model computes with rounded ones
     for (std::int64_t e = 0; e < part.elements(); ++e) rounded.at(i).push_back(T(masters[e]));
     weight.part.at(i) = rounded.at(i).data();

@@ -39,7 +39,7 @@ struct MatrixOptions {
   // it is at the latest (eager).
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
-  std::uint64_t seed = 0;          // of the run, for what rounds at random
+  std::uint64_t run_seed = 0;      // for what rounds at random
   int state_bits = 32;             // of Adam's moments, where the kind has such
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
   // optimizer.refresh.tier: preconditioners lie on NVMe between their uses, but for these fields, named as in

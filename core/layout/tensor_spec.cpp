@@ -172,21 +172,28 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
 
 std::vector<TensorSpec> tensor_specs(const ModelConfig& c) { return tensor_specs(c, all_layers(c)); }
 
-std::size_t bytes_apart(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
-  const auto n = static_cast<std::size_t>(spec.elements());
+DType kept_as(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
+  const auto real = [](std::size_t width) {
+    return width == size_of(DType::f64) ? DType::f64 : width == size_of(DType::f32) ? DType::f32 : DType::bf16;
+  };
+  if (spec.has_master()) return real(accumulate);
   switch (spec.stored) {
     case Stored::compute:
-      return n * compute;
+      return real(compute);
     case Stored::sum:
-      return n * accumulate;
+      return real(accumulate);
     case Stored::index:
-      return n * sizeof(std::int32_t);
+      return DType::i32;
     case Stored::code:
-      return n;
     case Stored::coded_rows:
-      return static_cast<std::size_t>(spec.rows * spec.row_codes());
+      return DType::u8;
   }
-  return 0;
+  return DType::u8;
+}
+
+std::size_t bytes_apart(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
+  if (spec.is_coded()) return static_cast<std::size_t>(spec.rows * spec.row_codes());
+  return static_cast<std::size_t>(spec.elements()) * size_of(kept_as(spec, compute, accumulate));
 }
 
 ArenaLayout frozen_layout(const std::vector<TensorSpec>& specs, std::size_t compute, std::size_t accumulate) {

@@ -85,6 +85,8 @@ struct TensorSpec {
 inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t) {
   return reset_every > 0 ? (t - 1) % reset_every + 1 : t;
 }
+// As it is kept: what is trained by its master, where it has one. Of compute weights and sums so many bytes wide.
+DType kept_as(const TensorSpec&, std::size_t compute, std::size_t accumulate);
 // Of one that lies apart (frozen_layout).
 std::size_t bytes_apart(const TensorSpec&, std::size_t compute, std::size_t accumulate);
 

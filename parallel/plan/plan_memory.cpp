@@ -240,8 +240,9 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer))
     memory.size.exchanges += coherence_staging_elements(planned_levels(o.parallel), dp_rank) * sizeof(float);
+  if (dp_rank > 0) return memory;
   for (const TensorSpec& spec : shard.local)
-    if (dp_rank == 0 && !spec.trainable) memory.checkpoint += bytes_apart(spec, s.width.compute, s.width.accumulate);
+    if (!spec.trainable) memory.checkpoint += bytes_apart(spec, s.width.compute, s.width.accumulate);
   return memory;
 }
 

@@ -33,7 +33,7 @@ void refuse_beside_codes(Deck& deck, const Options& options) {
 void settle_weight_bits(Deck& deck, Options& options) {
   OptimizerOptions& optimizer = options.optimizer;
   if (!optimizer.matrix) return;
-  optimizer.matrix->seed = options.run.seed;
+  optimizer.matrix->run_seed = options.run.seed;
   const auto bits = optimizer.matrix->numbers.find("weight_bits");
   if (bits == optimizer.matrix->numbers.end() || bits->second == 32) return;
   if (bits->second != 8) return deck.error(weight_bits_key, "no such width", "32, 8");

@@ -29,7 +29,7 @@ struct LowRankRule {
             .right = low.right,
             .decay_first = options.word("decay_order") == "before",
             .given = options.word("projector") == "given",
-            .stream = stream_of(options.seed, shape.path + "/rounding"),
+            .stream = stream_of(options.run_seed, shape.path + "/rounding"),
             .refresh_every = options.refresh_every};
   }
   // Of both moments, behind t updates.

@@ -437,7 +437,7 @@ TEST(Options, WeightsInEightBits) {
     deck.finish();
     EXPECT_EQ(options.model.linear.form, "int8") << kind;
     EXPECT_EQ(options.model.linear.group_size, group) << kind;
-    EXPECT_EQ(options.optimizer.matrix->seed, 5u) << kind;
+    EXPECT_EQ(options.optimizer.matrix->run_seed, 5u) << kind;
   }
   expect_error(with("muon", ""), "optimizer.weight_bits: unknown key");
   expect_error(model + "[optimizer]\nkind = \"galore\"\nweight_bits = 16\n", "optimizer.weight_bits: no such width");

@@ -58,7 +58,7 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
     if (is_8bit(kind)) o.optimizer.matrix->numbers.at("projector_bits") = 4;
     if (!is_int8(kind)) return run;
     o.optimizer.matrix->numbers.at("weight_bits") = 8;
-    o.optimizer.matrix->seed = 9;
+    o.optimizer.matrix->run_seed = 9;
     o.model.linear.form = "int8";
     o.model.linear.group_size = 32;
   }
