@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <vector>
-#include "app/start/run_dir.hpp"
+#include "kernels/base/host_name.hpp"
 
 namespace sestina {
 namespace {

@@ -20,8 +20,6 @@ std::uint64_t available_memory_bytes() {
 
 namespace {
 
-double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
-
 bool on_device(const Options& options) {
   return !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
          options.run.space == RunOptions::Space::device;

@@ -13,6 +13,7 @@
 #include "io/store/append_file.hpp"
 #include "io/store/retry.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/host_name.hpp"
 
 namespace sestina {
 namespace {
@@ -42,11 +43,6 @@ int open_lock(const std::string& path) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown host";
-}
 
 RunDir::RunDir(const std::string& path) : path_(path) {
   std::error_code error;

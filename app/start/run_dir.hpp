@@ -4,8 +4,6 @@
 
 namespace sestina {
 
-std::string host_name();  // of this node
-
 class RunDir {
  public:
   // Error(cannot_create) when it cannot be made or written, or when another process holds it: the message then says

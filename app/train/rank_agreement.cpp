@@ -14,44 +14,44 @@
 namespace sestina {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr std::size_t max_lines = 20;  // of a message
 
 std::string digest_of(const std::vector<Statement>& statements) {
-  Json compared = Json::array();
+  json compared = json::array();
   for (const Statement& s : statements) compared.push_back({s.key, s.value});
-  const std::string text = compared.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = compared.dump(-1, ' ', false, json::error_handler_t::replace);
   return digest128(text.data(), text.size());
 }
 
 // The first rank of the largest group of equal digests (of those, the one with the lowest rank), and the first rank
 // outside of it.
-struct Pair {
+struct OddRank {
   int most = 0, odd = 0;
 };
-std::optional<Pair> find_odd(const std::vector<std::string>& digests) {
+std::optional<OddRank> find_odd(const std::vector<std::string>& digests) {
   std::map<std::string, int> count;
   for (const std::string& digest : digests) ++count[digest];
   if (count.size() == 1) return std::nullopt;
   const auto most = std::max_element(digests.begin(), digests.end(),
                                      [&](const auto& a, const auto& b) { return count.at(a) < count.at(b); });
   const auto odd = std::find_if(digests.begin(), digests.end(), [&](const auto& d) { return d != *most; });
-  return Pair{static_cast<int>(most - digests.begin()), static_cast<int>(odd - digests.begin())};
+  return OddRank{static_cast<int>(most - digests.begin()), static_cast<int>(odd - digests.begin())};
 }
 
 std::vector<Statement> statements_of(Communicator& world, int rank, const std::vector<Statement>& mine) {
-  Json json = Json::array();
-  for (const Statement& s : mine) json.push_back({s.key, s.value, s.shown.empty() ? s.value : s.shown, s.given});
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  json list = json::array();
+  for (const Statement& s : mine) list.push_back({s.key, s.value, s.shown.empty() ? s.value : s.shown, s.given});
+  std::string text = list.dump(-1, ' ', false, json::error_handler_t::replace);
   world.broadcast(text, rank);
   std::vector<Statement> theirs;
-  for (const Json& s : Json::parse(text)) theirs.push_back({s[0], s[1], s[2], s[3]});
+  for (const json& s : json::parse(text)) theirs.push_back({s[0], s[1], s[2], s[3]});
   return theirs;
 }
 
 // "key: this there, that here", those given first.
-std::vector<std::string> differences(const Pair& ranks, const std::vector<Statement>& odd,
+std::vector<std::string> differences(const OddRank& ranks, const std::vector<Statement>& odd,
                                      const std::vector<Statement>& most) {
   const auto find = [](const std::vector<Statement>& list, const std::string& key) {
     const auto found = std::find_if(list.begin(), list.end(), [&](const Statement& s) { return s.key == key; });
@@ -80,7 +80,7 @@ std::vector<std::string> differences(const Pair& ranks, const std::vector<Statem
 void require_agreement(Communicator& world, const std::vector<Statement>& mine, ExitCode code) {
   if (world.size() == 1) return;
   const std::vector<std::string> digests = world.all_gather(digest_of(mine));
-  const std::optional<Pair> ranks = find_odd(digests);
+  const std::optional<OddRank> ranks = find_odd(digests);
   if (!ranks) return;
   const std::vector<Statement> odd = statements_of(world, ranks->odd, mine),
                                most = statements_of(world, ranks->most, mine);

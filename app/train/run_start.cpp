@@ -8,10 +8,10 @@
 #include <ctime>
 #include <sstream>
 
-#include "app/start/run_dir.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/store/digest.hpp"
+#include "kernels/base/host_name.hpp"
 #include "sestina_version.hpp"
 
 namespace sestina {
@@ -25,8 +25,6 @@ std::string utc_now() {
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text;
 }
-
-double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
 }  // namespace
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "app/start/run_dir.hpp"
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
+#include "kernels/base/host_name.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "sestina_version.hpp"
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int global_batch = 32;
 
-std::string quoted(const std::string& text) {
+std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
   return out + "\"";
@@ -156,10 +156,10 @@ keep = 3
 every = 10
 eval_every = 100
 )",
-      arguments.name, available_cores(), instruction_set(), path.string(), quoted(arguments.name), arguments.preset,
-      static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
-      sequence_for(arguments, data, options.data.sequence_length), data.format, quoted(data.path), global_batch, micro,
-      precision,
+      arguments.name, available_cores(), instruction_set(), path.string(), toml_string(arguments.name),
+      arguments.preset, static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
+      sequence_for(arguments, data, options.data.sequence_length), data.format, toml_string(data.path), global_batch,
+      micro, precision,
       precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor has no bf16 products");
   OutputFile file(path.string());
   file.write(text);

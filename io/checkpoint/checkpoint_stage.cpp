@@ -18,6 +18,7 @@
 #include "io/checkpoint/manifest_tensors.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/host_name.hpp"
 
 namespace sestina {
 namespace {
@@ -28,11 +29,6 @@ constexpr const char* kStageSchema = "sestina-staged-shard";
 constexpr std::string_view kStaged = ".staged.tmp-";
 
 std::string note_path(const std::string& folder, int rank) { return fmt::format("{}/rank_{:05}.json", folder, rank); }
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown host";
-}
 
 StageNote load_note(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -171,12 +171,12 @@ void rewind(RunHistory& history, std::int64_t step) {
   history.diverged = false;
 }
 
-std::string shown(const json& value) {
+std::string shown_value(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string list, last;
   for (const json& entry : value) {  // hosts by rank: neighbours are mostly the same
-    const std::string text = shown(entry);
+    const std::string text = shown_value(entry);
     if (!list.empty() && text == last) continue;
     list += (list.empty() ? "" : ", ") + text;
     last = text;
@@ -209,7 +209,7 @@ void add(RunHistory& history, const json& line) {
   } else if (kind == "run") {
     history.start.clear();
     for (const auto& [key, value] : line.items())
-      if (key != "kind" && key != "step" && key != "time") history.start.emplace_back(key, shown(value));
+      if (key != "kind" && key != "step" && key != "time") history.start.emplace_back(key, shown_value(value));
   } else if (kind.empty()) {
     ++history.bad_lines;
   }

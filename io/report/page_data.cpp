@@ -16,7 +16,7 @@ constexpr std::size_t most_points = 2000;  // of a series: more than a screen ha
 constexpr std::size_t most_tensor_values = 60000;  // of a run: all quantities, tensors and steps
 
 // Writes JSON; commas come by themselves.
-class Json {
+class PageJson {
  public:
   std::string text;
   void open(char bracket) { separate(), text += bracket, first_ = true; }
@@ -57,7 +57,7 @@ constexpr int exact = 15;  // steps and tokens are counts
 
 bool has_range(std::string_view series) { return series == "loss" || series == "grad_norm" || series == "step_s"; }
 
-void series(Json& json, const RunHistory& run) {
+void series(PageJson& json, const RunHistory& run) {
   const std::size_t group = group_size(run.train.size(), most_points);
   json.key("x"), json.open('{');
   for (const auto& axis : axes)
@@ -76,7 +76,7 @@ void series(Json& json, const RunHistory& run) {
   }
 }
 
-void validation(Json& json, const RunHistory& run) {
+void validation(PageJson& json, const RunHistory& run) {
   std::vector<double> loss, bits;
   for (const auto& v : run.validation) loss.push_back(v.loss), bits.push_back(v.bits_per_byte.value_or(std::nan("")));
   const std::size_t group = group_size(loss.size(), most_points);
@@ -88,7 +88,7 @@ void validation(Json& json, const RunHistory& run) {
   json.close('}');
 }
 
-void resumes(Json& json, const RunHistory& run) {
+void resumes(PageJson& json, const RunHistory& run) {
   json.key("resumes"), json.open('[');
   for (const auto& note : run.notes)
     if (note.kind == "rewind") json.value(static_cast<double>(note.step), exact);
@@ -96,7 +96,7 @@ void resumes(Json& json, const RunHistory& run) {
 }
 
 // Mean over all lines of the measured seconds: the newest plan's ranks count.
-void loads(Json& json, const RunHistory& run) {
+void loads(PageJson& json, const RunHistory& run) {
   if (run.loads.empty()) return;
   const auto& newest = run.loads.back();
   json.key("loads"), json.open('{');
@@ -107,7 +107,7 @@ void loads(Json& json, const RunHistory& run) {
 }
 
 // The newest line with drifts, and the newest with cosines, which may be another one.
-void stages(Json& json, const RunHistory& run) {
+void stages(PageJson& json, const RunHistory& run) {
   const auto newest = [&](std::vector<double> RunHistory::Stages::*numbers) {
     return std::find_if(run.stages.rbegin(), run.stages.rend(),
                         [&](const auto& line) { return !(line.*numbers).empty(); });
@@ -122,7 +122,7 @@ void stages(Json& json, const RunHistory& run) {
   json.close('}');
 }
 
-void tensors(Json& json, const TensorHistory& tensors) {
+void tensors(PageJson& json, const TensorHistory& tensors) {
   if (tensors.steps.empty() || tensors.names.empty()) return;
   const std::size_t steps =
       std::max<std::size_t>(2, most_tensor_values / (TensorHistory::quantities.size() * tensors.names.size()));
@@ -143,7 +143,7 @@ void tensors(Json& json, const TensorHistory& tensors) {
 }  // namespace
 
 std::string page_data(const std::vector<ReportRun>& runs, const ReportSetting& setting) {
-  Json json;
+  PageJson json;
   json.open('{');
   json.key("reload"), json.value(setting.reload);
   json.key("runs"), json.open('[');

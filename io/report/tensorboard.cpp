@@ -12,6 +12,7 @@
 
 #include "io/store/retry.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/host_name.hpp"
 
 namespace sestina {
 namespace {
@@ -43,12 +44,6 @@ void put_bytes(std::string& out, int field, std::string_view data) {
   put_key(out, field, WireType::bytes);
   put_varint(out, data.size());
   out += data;
-}
-
-std::string host_name() {
-  char name[256] = "host";
-  ::gethostname(name, sizeof name - 1);
-  return name;
 }
 
 }  // namespace

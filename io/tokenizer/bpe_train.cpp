@@ -26,10 +26,12 @@ struct Occurrences {
   std::vector<std::uint32_t> words;  // where it may occur; a word can be there twice or in vain
 };
 
-struct Entry {
+struct QueuedPair {
   std::int64_t count;
   Pair pair;
-  bool operator<(const Entry& other) const { return count != other.count ? count < other.count : pair > other.pair; }
+  bool operator<(const QueuedPair& other) const {
+    return count != other.count ? count < other.count : pair > other.pair;
+  }
 };
 
 class Learner {
@@ -49,7 +51,7 @@ class Learner {
 
   LearnedBpe run(std::size_t tokens, const std::function<void(double)>& progress) {
     while (result_.tokens.size() < tokens && !queue_.empty()) {
-      const Entry top = queue_.top();
+      const QueuedPair top = queue_.top();
       queue_.pop();
       const std::int64_t count = pairs_[top.pair].count;
       if (count < 2) continue;
@@ -126,7 +128,7 @@ class Learner {
   std::vector<std::vector<std::int32_t>> words_;
   std::unordered_map<Pair, Occurrences, PairHash> pairs_;
   std::unordered_map<std::string, std::int32_t> ids_;
-  std::priority_queue<Entry> queue_;
+  std::priority_queue<QueuedPair> queue_;
   std::vector<Pair> raised_;
   LearnedBpe result_;
 };

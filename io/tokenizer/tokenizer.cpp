@@ -14,7 +14,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t kCutBytes = 1U << 18;  // a longer text is cut so that threads can share it
+constexpr std::size_t kThreadCutBytes = 1U << 18;  // a longer text is cut so that threads can share it
 
 // What a thread needs while it encodes.
 struct Scratch {
@@ -155,7 +155,8 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode(const std::vector<std::
   std::vector<Part> parts;
   for (std::size_t t = 0; t < texts.size(); ++t) {
     for (std::string_view rest = texts[t]; !rest.empty();) {
-      const std::size_t cut = state_->cuttable && rest.size() > kCutBytes ? next_cut(rest, kCutBytes) : rest.size();
+      const std::size_t cut =
+          state_->cuttable && rest.size() > kThreadCutBytes ? next_cut(rest, kThreadCutBytes) : rest.size();
       parts.push_back({t, rest.substr(0, cut), {}});
       rest.remove_prefix(cut);
     }

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kCutBytes = 1U << 20;  // unit of work
+constexpr std::size_t kTrainCutBytes = 1U << 20;  // unit of work
 constexpr std::size_t kLongestPiece = 4096;  // a longer piece counts as several: it costs its length at every merge
 constexpr double kCountingShare = 0.3;       // of the progress
 
@@ -80,7 +80,7 @@ std::vector<std::string_view> cut(const std::vector<std::string_view>& documents
   std::vector<std::string_view> parts;
   for (std::string_view rest : documents) {
     while (!rest.empty()) {
-      const std::size_t size = cuttable && rest.size() > kCutBytes ? next_cut(rest, kCutBytes) : rest.size();
+      const std::size_t size = cuttable && rest.size() > kTrainCutBytes ? next_cut(rest, kTrainCutBytes) : rest.size();
       parts.push_back(rest.substr(0, size));
       rest.remove_prefix(size);
     }

@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-using Kind = Trace::Kind;
+using SpanKind = Trace::Kind;
 
 class TracedExchange final : public Exchange {
  public:
@@ -21,7 +21,7 @@ class TracedExchange final : public Exchange {
         number_(number),
         row_(trace.add_row(fmt::format("{} {}", name, number))) {}
   void start() override {
-    open_ = trace_.begin(row_, name_, number_, Kind::exchange);
+    open_ = trace_.begin(row_, name_, number_, SpanKind::exchange);
     exchange_->start();
   }
   bool test() override {
@@ -31,13 +31,13 @@ class TracedExchange final : public Exchange {
   }
   void finish() override {
     if (open_ < 0) return exchange_->finish();
-    const TraceSpan wait(&trace_, name_, number_, Kind::wait);
+    const TraceSpan wait(&trace_, name_, number_, SpanKind::wait);
     exchange_->finish();
     close();
   }
   void finish_in(Queue queue) override {
     if (open_ < 0) return exchange_->finish_in(queue);
-    const TraceSpan wait(&trace_, name_, number_, Kind::wait);
+    const TraceSpan wait(&trace_, name_, number_, SpanKind::wait);
     exchange_->finish_in(queue);
     close();
   }
@@ -104,12 +104,12 @@ class TracedCommunicator final : public ForwardingCommunicator {
  private:
   template <class Operation>
   void during(const char* name, const Operation& operation) {
-    const Trace::Handle span = trace_.begin(row_, name, -1, Kind::exchange);
+    const Trace::Handle span = trace_.begin(row_, name, -1, SpanKind::exchange);
     operation();
     trace_.end(span);
   }
   void begin_round() {
-    if (!in_round_) round_ = trace_.begin(row_, "messages", -1, Kind::exchange);
+    if (!in_round_) round_ = trace_.begin(row_, "messages", -1, SpanKind::exchange);
     in_round_ = true;
   }
   void end_round(const char* name) {
