@@ -8,13 +8,13 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t kCosinePiece = 1 << 16;  // elements of one sum
+constexpr std::size_t cosine_piece = 1 << 16;  // elements of one sum
 
 template <class Exec, class A>
 static void products(const Exec& exec, Vector<const A, Exec> x, Vector<const A, Exec> y, Vector<double, Exec> sums) {
   const A *a = x.data(), *b = y.data();
   sum_pieces<Exec>(
-      "products", exec, x.extent(0), kCosinePiece, sums, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+      "products", exec, x.extent(0), cosine_piece, sums, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
         return lane_sum(count, [=](std::size_t i) {
           return static_cast<double>(a[begin + i]) * static_cast<double>(b[begin + i]);
         });
@@ -27,7 +27,7 @@ template <class Exec, class T>
 GradientCosine<Exec, T>::GradientCosine(const Arena<Exec, T>& arena)
     : gradients_(arena.gradients()),
       kept_("sestina::fresh_gradient", gradients_.size()),
-      sums_("sestina::drift", 3 * ((gradients_.size() + kCosinePiece - 1) / kCosinePiece)) {}
+      sums_("sestina::drift", 3 * ((gradients_.size() + cosine_piece - 1) / cosine_piece)) {}
 
 template <class Exec, class T>
 void GradientCosine<Exec, T>::keep(const Exec& exec) {

@@ -5,24 +5,24 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t kDriftPiece = 1 << 16;  // elements of one sum
+constexpr std::size_t drift_piece = 1 << 16;  // elements of one sum
 
 std::size_t pieces_of(const TensorSpec& spec) {  // what is frozen does not move
-  return !spec.trainable ? 0 : (static_cast<std::size_t>(spec.elements()) + kDriftPiece - 1) / kDriftPiece;
+  return !spec.trainable ? 0 : (static_cast<std::size_t>(spec.elements()) + drift_piece - 1) / drift_piece;
 }
 
 template <class Exec, class S>
 static void square_differences(const Exec& exec, const S* newest, const S* used, std::size_t n,
                                Vector<double, Exec> moved, Vector<double, Exec> weight) {
   sum_pieces<Exec>(
-      "moved", exec, n, kDriftPiece, moved, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+      "moved", exec, n, drift_piece, moved, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
         return lane_sum(count, [=](std::size_t i) {
           const double d = static_cast<double>(newest[begin + i]) - static_cast<double>(used[begin + i]);
           return d * d;
         });
       });
   sum_pieces<Exec>(
-      "weight", exec, n, kDriftPiece, weight, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+      "weight", exec, n, drift_piece, weight, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
         return lane_sum(count, [=](std::size_t i) {
           const double w = static_cast<double>(newest[begin + i]);
           return w * w;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <vector>
+
 #include "kernels/base/host_name.hpp"
 
 namespace sestina {

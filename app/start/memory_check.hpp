@@ -12,7 +12,7 @@ namespace sestina {
 // Bytes that this machine can still give without swapping; 0 when it does not say.
 std::uint64_t available_memory_bytes();
 
-inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }  // as messages say it
 
 // What one rank may take of a memory, and how messages name it.
 struct MemoryShare {

@@ -18,8 +18,6 @@ namespace {
 using Partition = ParallelOptions::Partition;
 using TpUpdate = ParallelOptions::TpUpdate;
 
-constexpr std::int64_t f32 = 4;  // bytes
-
 // What planning needs of a stage besides the plan itself. Items are its matrices in backward order.
 struct Draft {
   std::vector<int> specs;  // by item
@@ -59,7 +57,7 @@ void assign_jointly(StagePlan& stage, const Draft& draft, const PlanInput& input
   ByShape<std::size_t> state = state_bytes(input.optimizer);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
     const TensorSpec& spec = stage.specs[at(draft.specs[i])];
-    bytes[at(best.bin[i])] += spec.elements() * f32 + static_cast<std::int64_t>(state.of(spec));
+    bytes[at(best.bin[i])] += spec.elements() * f32_bytes + static_cast<std::int64_t>(state.of(spec));
   }
   const std::vector<int> rank = group_homes(bytes, dp, tp);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
@@ -139,7 +137,7 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     for (const int spec : order)
       if (stage.owner[at(spec)] == rank || stage.owner[at(spec)] == every_rank)
         owned[at(rank)].push_back(
-            {spec, stage.home[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32});
+            {spec, stage.home[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32_bytes});
   for (auto& matrices : owned)
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }

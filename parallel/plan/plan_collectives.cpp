@@ -14,10 +14,8 @@ namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
 
-constexpr std::int64_t kF32Bytes = 4;
-
 std::int64_t compute_bytes(const PlanInput& input) {
-  return input.train.precision == TrainOptions::Precision::bf16 ? 2 : kF32Bytes;
+  return input.train.precision == TrainOptions::Precision::bf16 ? 2 : f32_bytes;
 }
 
 // Keeps, of each kind, what the busiest stage does.
@@ -64,16 +62,16 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
   if (input.parallel.dp == 1) return;
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
     for (const BucketLayout& bucket : *buckets) {
-      tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * kF32Bytes);
+      tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * f32_bytes);
       if (bucket.cut.empty()) {
-        tally.add("all_gather", "dp", "gradients", 1, bucket.elements * kF32Bytes);
+        tally.add("all_gather", "dp", "gradients", 1, bucket.elements * f32_bytes);
         continue;
       }
       std::int64_t bytes = 0;
       for (const int number : bucket.specs) {
         const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], input);
         bytes += local.is_coded() ? local.rows * local.row_codes()
-                                  : local.elements() * (local.is_vector() ? kF32Bytes : compute_bytes(input));
+                                  : local.elements() * (local.is_vector() ? f32_bytes : compute_bytes(input));
       }
       tally.add("all_gather", "dp", "weights", 1, bytes);
     }
@@ -137,7 +135,7 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
     for (const MicroGroup& group : of_rank)
       for (const int number : group.specs) {
         const TensorSpec& spec = stage.specs[static_cast<std::size_t>(number)];
-        gradients += spec.elements() * kF32Bytes;
+        gradients += spec.elements() * f32_bytes;
         for (int rank = 0; rank < input.parallel.tp; ++rank)  // a shard that several ranks hold goes to all of them
           updates += local_shape(spec, input.model, input.parallel.tp, rank).elements() * compute_bytes(input);
       }
@@ -155,13 +153,13 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
       if (stage.owner[i] != every_rank && stage.owner[i] != static_cast<int>(rank)) continue;
       if (input.parallel.tp_update == TpUpdate::duplicated) {
         count[rank] += 1;
-        bytes[rank] += spec.elements() * kF32Bytes;
+        bytes[rank] += spec.elements() * f32_bytes;
       } else if (is_sharded(spec, input)) {  // the norm, then a Gram matrix of the whole side each time
         const auto cut = tensor_shard(spec, input.model, input.parallel.tp, 0).cut;
         const std::int64_t iterations = newton_schulz_iterations(spec, input);
         const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
         count[rank] += 1 + iterations;
-        bytes[rank] += 2 * kF32Bytes + iterations * side * side * kF32Bytes;
+        bytes[rank] += 2 * f32_bytes + iterations * side * side * f32_bytes;
       }
     }
   const bool gather = input.parallel.tp_update == TpUpdate::duplicated;
@@ -192,20 +190,20 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   }
   if (post_norm) {  // squares of q and k of each row, over all heads
     const std::int64_t norms = micros * layers * (again ? 3 : 2);
-    tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * kF32Bytes);
+    tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * f32_bytes);
   }
   if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
     const ModelPart part = model_part(model, input.parallel.tp, 0, input.parallel.sequence_parallel);
     const std::int64_t rows =
         logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(input)));
-    tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * kF32Bytes);
+    tally.add("all_reduce", "tp", "loss", micros * 2 * ((tokens + rows - 1) / rows), micros * 3 * tokens * f32_bytes);
   }
 }
 
 // What each rank has a part of is summed once, behind the last micro-batch.
 void partial_gradients(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input))
-    tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * kF32Bytes);
+    tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32_bytes);
 }
 
 void pipeline(Tally& tally, const StagePlan& stage, const PlanInput& input) {
@@ -220,7 +218,7 @@ void pipeline(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   const std::int64_t table = largest_shard(tensor_specs(input.model, {0, 0}).front(), input).elements();
   if (stage.layers.begin == 0) tally.add("send", "pp", "tied weights", 1, table * compute_bytes(input));
   if (stage.layers.end == input.model.num_hidden_layers)
-    tally.add("send", "pp", "tied gradients", batch.count, batch.count * table * kF32Bytes);
+    tally.add("send", "pp", "tied gradients", batch.count, batch.count * table * f32_bytes);
 }
 
 }  // namespace

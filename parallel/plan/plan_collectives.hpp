@@ -7,6 +7,8 @@
 
 namespace sestina {
 
+inline constexpr std::int64_t f32_bytes = 4;  // of an element: gradients, masters and state in fp32
+
 // What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them votes to
 // stop or to save; and behind it, how long each phase took, with peak memory, ages of preconditioners (in a pipeline
 // those of each stage too) and the energy of its node.

@@ -1,6 +1,6 @@
 """A name in an unnamed namespace of a source is one name in its room: builds that compile several sources as one
 (CMAKE_UNITY_BUILD: sanitizers, CUDA without a GPU) put any two sources of a room together, and which ones changes with
-every source that is added. Functions may overload: theirs is the name with its parameters. nvcc sees no `inline` twins here."""
+every source that is added. Functions may overload: theirs is the name with its parameters."""
 import re
 
 import tree
@@ -63,5 +63,6 @@ def found_in(content):
 
 assert found_in("constexpr std::size_t kA = 1U;\nstruct B {\n  int c;\n};\nusing D = int;\nint f(const int* x, E e = 1) {\n}") == \
     ["B", "D = int", "f(const int*,E)", "kA"], "this script finds its own examples"
-files = [path for path in tree.sources(folders=ROOMS, suffixes={".cpp"}) if str(path) not in set(alone())]
+ALONE = set(alone())
+files = [path for path in tree.sources(folders=ROOMS, suffixes={".cpp"}) if str(path) not in ALONE]
 tree.finish(list(check(files)), len(files))
