@@ -34,9 +34,19 @@ class BlockStore {
     ExitCode code = ExitCode::done;
     bool ok() const { return error.empty(); }
   };
-  // Runs them side by side and returns when all have ended, well or not. What is written counts as written only as a
-  // whole; what is read and is not what was written is an error (bad_data). One thread at a time.
-  virtual void run(std::span<Transfer>) = 0;
+  // Where transfers come from, and who hears that one has ended, in any order, well or not. A transfer belongs to the
+  // queue, and stays until then.
+  class Queue {
+   public:
+    virtual ~Queue() = default;
+    virtual Transfer* next(bool writes) = 0;  // of this direction; null: there is none for now
+    virtual void ended(Transfer&) = 0;
+  };
+  // Runs them side by side, reads ahead of writes, and asks for more while some are under way; returns when nothing is
+  // and there are no more. What is written counts as written only as a whole; what is read and is not what was written
+  // is an error (bad_data). One thread at a time.
+  virtual void serve(Queue&) = 0;
+  void run(std::span<Transfer>);  // these, by serve()
 
   struct Traffic {
     std::uint64_t bytes_read = 0, bytes_written = 0;  // that went to or came from the file
@@ -46,5 +56,20 @@ class BlockStore {
   virtual std::string describe() const = 0;                 // file and way of transfer, for the log
   virtual void warn(const std::string& message) const = 0;  // to the log
 };
+
+inline void BlockStore::run(std::span<Transfer> transfers) {
+  struct All final : Queue {
+    explicit All(std::span<Transfer> transfers) : all(transfers) {}
+    Transfer* next(bool writes) override {
+      while (at[writes] < all.size() && all[at[writes]].writes != writes) ++at[writes];
+      return at[writes] < all.size() ? &all[at[writes]++] : nullptr;
+    }
+    void ended(Transfer&) override {}
+    std::span<Transfer> all;
+    std::size_t at[2] = {0, 0};  // the next one to look at, by direction
+  };
+  All all(transfers);
+  serve(all);
+}
 
 }  // namespace sestina

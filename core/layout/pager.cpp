@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "kernels/base/quiet_threads.hpp"
 
@@ -15,7 +16,6 @@ namespace sestina {
 using enum BlockEvent;
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
-constexpr std::size_t most_written = std::size_t{16} << 20;  // in one go: somebody may wait to read
 
 std::size_t whole_pages(std::size_t bytes) {
   static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -90,7 +90,7 @@ void Pager::open() {
   store_->open();
   reads_.reserve(blocks_.size());
   writes_.reserve(blocks_.size());
-  batch_.reserve(blocks_.size());
+  line_.reserve(blocks_.size());
   started_ = true;
   mover_ = quiet_thread([self = shared_from_this()] { self->move_blocks(); });
   const std::lock_guard lock(mutex_);
@@ -119,12 +119,14 @@ void Pager::came(std::size_t bytes) {
   if (counts_.largest != 0) counts_.largest = std::max(counts_.largest, in_memory_);
 }
 
-// Blocks that are going make room, or else one that was wanted and not used. Where there are none either, the caller's
-// own share of the limit is free.
+// Blocks that are going make room, or else one that was wanted and not used, the last in turn. Where there are none
+// either, the caller's own share of the limit is free.
 void Pager::make_room(Lock& lock, const Block& block) {
   while (in_memory_ + whole_pages(block.bytes) > limit_) {
-    for (auto other = blocks_.begin(); leaving_ == 0 && other != blocks_.end(); ++other)
-      if (other->tier.state() == BlockState::clean && !other->kept) leave(*other);
+    Block* last = nullptr;
+    for (Block& other : blocks_)
+      if (other.tier.state() == BlockState::clean && !other.kept && (!last || other.turn > last->turn)) last = &other;
+    if (leaving_ == 0 && last != nullptr) leave(*last);
     if (leaving_ == 0) return;
     wait(lock, block.name);
   }
@@ -136,6 +138,7 @@ void Pager::pin(const void* memory, Need need) {
   Block& block = *found;
   Lock lock(mutex_);
   ++counts_.pins;
+  block.wanted = false;
   for (bool asked = false, missed = false;;) {
     if (need == Need::room && block.tier.state() == BlockState::on_nvme) {
       make_room(lock, block);
@@ -172,6 +175,31 @@ void Pager::want(const void* memory) {
   if (block->tier.state() == BlockState::on_nvme && in_memory_ + whole_pages(block->bytes) <= limit_) ask(*block);
 }
 
+void Pager::want_in_turn(const void* memory) {
+  Block* const block = find(memory);
+  if (block == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  block->wanted = true;
+  block->turn = ++turns_;
+  if (!std::exchange(block->in_line, true)) line_.push_back(static_cast<std::size_t>(block - blocks_.data()));
+  read_ahead();
+}
+
+void Pager::read_ahead() {
+  std::size_t seen = 0;
+  for (; seen < line_.size(); ++seen) {
+    Block& block = blocks_[line_[seen]];
+    const BlockState state = block.tier.state();
+    if (block.wanted && (state == BlockState::dirty || state == BlockState::writing)) break;  // it is on its way out
+    if (block.wanted && state == BlockState::on_nvme) {
+      if (in_memory_ + whole_pages(block.bytes) > limit_ - jobs_) break;
+      ask(block);
+    }
+    block.in_line = block.wanted = false;
+  }
+  line_.erase(line_.begin(), line_.begin() + static_cast<std::ptrdiff_t>(seen));
+}
+
 void Pager::ask(Block& block) {
   block.error.clear();
   block.tier.apply(read);
@@ -196,25 +224,32 @@ void Pager::leave(Block& block) {
   for_mover_.notify_one();
 }
 
-void Pager::gather() {
-  batch_.clear();
-  for (const std::size_t i : reads_) batch_.push_back({i, blocks_[i].memory, false, {}, ExitCode::done});
-  reads_.clear();
-  if (!batch_.empty()) return;
-  std::size_t taken = 0;
-  for (std::size_t bytes = 0; taken < writes_.size() && bytes < most_written;) {
-    const std::size_t i = writes_[taken++];
-    Block& block = blocks_[i];
-    block.queued = false;
-    if (block.tier.state() != BlockState::dirty) {  // in use again
-      leaving_ -= whole_pages(block.bytes);
-      continue;
+// Of blocks to go those that nobody uses again by now.
+BlockStore::Transfer* Pager::next(bool writes) {
+  const Lock lock(mutex_);
+  std::vector<std::size_t>& asked = writes ? writes_ : reads_;
+  while (!asked.empty()) {
+    const std::size_t i = asked.front();
+    asked.erase(asked.begin());
+    if (!writes) return start(i, false);
+    blocks_[i].queued = false;
+    if (blocks_[i].tier.state() == BlockState::dirty) {
+      blocks_[i].tier.apply(write);
+      return start(i, true);
     }
-    block.tier.apply(write);
-    batch_.push_back({i, block.memory, true, {}, ExitCode::done});
-    bytes += block.bytes;
+    leaving_ -= whole_pages(blocks_[i].bytes);
   }
-  writes_.erase(writes_.begin(), writes_.begin() + static_cast<std::ptrdiff_t>(taken));
+  return nullptr;
+}
+
+BlockStore::Transfer* Pager::start(std::size_t i, bool writes) {
+  Block& block = blocks_[i];
+  block.moving = true;
+  block.transfer.block = i;
+  block.transfer.memory = block.memory;
+  block.transfer.writes = writes;
+  block.transfer.error.clear();
+  return &block.transfer;
 }
 
 void Pager::move_blocks() {
@@ -222,30 +257,47 @@ void Pager::move_blocks() {
   while (true) {
     for_mover_.wait(lock, [this] { return stopping_ || !reads_.empty() || !writes_.empty(); });
     if (stopping_) return;
-    gather();
     moving_ = true;
     lock.unlock();
     try {
-      store_->run(batch_);
+      store_->serve(*this);
+      lock.lock();
     } catch (const Error& error) {
-      for (BlockStore::Transfer& transfer : batch_)
-        if (transfer.ok()) transfer.error = error.what(), transfer.code = error.code();
+      lock.lock();
+      fail_all(lock, error);
     }
-    for (const BlockStore::Transfer& transfer : batch_)  // nobody touches what is being written, or was not read
-      if (transfer.writes == transfer.ok())
-        ::madvise(transfer.memory, whole_pages(blocks_[transfer.block].bytes), MADV_DONTNEED);
-    lock.lock();
     moving_ = false;
-    for (const BlockStore::Transfer& transfer : batch_) ended(transfer);
-    counts_.traffic = store_->traffic();
-    if (counts_.largest == 0 && writes_.empty()) counts_.largest = std::max<std::size_t>(in_memory_, 1);
     for_users_.notify_all();
   }
 }
 
-void Pager::ended(const BlockStore::Transfer& transfer) {
+void Pager::fail_all(Lock& lock, const Error& error) {
+  lock.unlock();
+  while (next(false) != nullptr || next(true) != nullptr) {
+  }
+  lock.lock();
+  for (Block& block : blocks_)
+    if (block.moving) {
+      block.transfer.error = error.what();
+      block.transfer.code = error.code();
+      settle_transfer(lock, block.transfer);
+    }
+}
+
+void Pager::ended(BlockStore::Transfer& transfer) {
+  if (transfer.writes == transfer.ok())  // nobody touches what is being written, or was not read
+    ::madvise(transfer.memory, whole_pages(blocks_[transfer.block].bytes), MADV_DONTNEED);
+  Lock lock(mutex_);
+  counts_.traffic = store_->traffic();
+  settle_transfer(lock, transfer);
+  read_ahead();
+  for_users_.notify_all();
+}
+
+void Pager::settle_transfer(Lock&, BlockStore::Transfer& transfer) {
   Block& block = blocks_[transfer.block];
   const std::size_t bytes = whole_pages(block.bytes);
+  block.moving = false;
   block.error = transfer.error;
   block.code = transfer.code;
   if (!transfer.writes) {
@@ -256,6 +308,7 @@ void Pager::ended(const BlockStore::Transfer& transfer) {
   leaving_ -= bytes;
   block.tier.apply(transfer.ok() ? written : failed);
   if (transfer.ok()) in_memory_ -= bytes;
+  if (counts_.largest == 0 && leaving_ == 0) counts_.largest = std::max<std::size_t>(in_memory_, 1);
   if (transfer.ok() || counts_.abandoned) return;
   counts_.abandoned = true;
   store_->warn(transfer.error + "; preconditioners stay in host memory from now on");

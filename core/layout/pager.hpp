@@ -20,7 +20,7 @@ namespace sestina {
 std::shared_ptr<std::byte> page_memory(std::size_t bytes);
 std::size_t whole_pages(std::size_t bytes);  // bytes of memory that page_memory() takes
 
-class Pager : public std::enable_shared_from_this<Pager> {
+class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Queue {
  public:
   struct Setting {
     std::size_t most = 0;  // bytes of blocks in memory at a time; 0: as few as work takes
@@ -47,8 +47,11 @@ class Pager : public std::enable_shared_from_this<Pager> {
   enum class Need { contents, room };  // room: all of it will be written
   void pin(const void* memory, Need);
   void unpin(const void* memory);
-  void want(const void* memory);  // it will be pinned soon
-  void settle();                  // returns when nothing is moving; Error(io_error) when that takes too long
+  void want(const void* memory);  // it will be pinned soon: read if there is room
+  // It will be pinned again behind all those of which this was said before: read when its turn comes, as soon as there
+  // is room beside that of jobs.
+  void want_in_turn(const void* memory);
+  void settle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
   struct Counts {
     std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
@@ -68,8 +71,12 @@ class Pager : public std::enable_shared_from_this<Pager> {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
     BlockTier tier;
-    bool queued = false, kept = false;  // to be written; in memory for good, since there is room
-    std::string error;                  // of the last transfer
+    bool queued = false, kept = false;     // to be written; in memory for good, since there is room
+    bool moving = false;                   // its transfer is with the store
+    bool in_line = false, wanted = false;  // in line_; it is not in use since
+    std::uint64_t turn = 0;                // the number that it came to the line with
+    BlockStore::Transfer transfer;
+    std::string error;  // of the last transfer
     ExitCode code = ExitCode::done;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -78,10 +85,14 @@ class Pager : public std::enable_shared_from_this<Pager> {
   void wait(Lock&, const std::string& name);
   void make_room(Lock&, const Block&);
   void ask(Block&);    // for its contents
+  void read_ahead();   // from the line
   void leave(Block&);  // out of memory, where there is no room to keep it
   void move_blocks();  // the thread
-  void gather();       // the next batch: what somebody waits for first
-  void ended(const BlockStore::Transfer&);
+  BlockStore::Transfer* next(bool writes) override;
+  BlockStore::Transfer* start(std::size_t block, bool writes);
+  void ended(BlockStore::Transfer&) override;
+  void settle_transfer(Lock&, BlockStore::Transfer&);
+  void fail_all(Lock&, const Error&);  // that are under way or asked for
   void came(std::size_t bytes);
 
   std::shared_ptr<BlockStore> store_;
@@ -92,7 +103,8 @@ class Pager : public std::enable_shared_from_this<Pager> {
   mutable std::mutex mutex_;
   std::condition_variable for_mover_, for_users_;
   std::vector<std::size_t> reads_, writes_;  // blocks asked for; blocks to go
-  std::vector<BlockStore::Transfer> batch_;
+  std::vector<std::size_t> line_;            // wanted in turn
+  std::uint64_t turns_ = 0;
   bool moving_ = false, stopping_ = false, started_ = false;
   int owners_ = 0;
   Counts counts_;

@@ -231,7 +231,6 @@ class LanedSet : public MatrixSet<Exec> {
     for (std::size_t i = begin; i < end; ++i)
       if (lane_of_[i] == static_cast<int>(lane)) {
         const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
-        if (lanes_[lane].pager) want_next(i);
         if (begins_anew(i, t)) begin_anew(i);
         const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
         if (skew_block_[i] > 0)
@@ -261,7 +260,11 @@ class LanedSet : public MatrixSet<Exec> {
         throw;
       }
     }
-    ~InUse() { unpin(); }
+    ~InUse() {
+      unpin();
+      if (pager_ == nullptr) return;
+      for (const void* block : blocks_) pager_->want_in_turn(block);  // in the next update, behind all others
+    }
     InUse(const InUse&) = delete;
     InUse& operator=(const InUse&) = delete;
 
@@ -273,14 +276,6 @@ class LanedSet : public MatrixSet<Exec> {
     const std::vector<const void*>& blocks_;
     std::size_t pinned_ = 0;
   };
-
-  // Ahead of need: behind the last matrix of an update comes the first one of the next.
-  void want_next(std::size_t i) {
-    std::size_t next = i;
-    do next = (next + 1) % matrices_.size();
-    while (lane_of_[next] != lane_of_[i]);
-    for (const void* block : paged_[next]) lanes_[static_cast<std::size_t>(lane_of_[i])].pager->want(block);
-  }
 
   void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting) {
     RefreshNeeds all;

@@ -82,29 +82,21 @@ void BlockFile::choose_engine() {
   const auto depth = static_cast<std::size_t>(setting_.queue_depth);
   buffers_ = {nullptr, 2 * depth, chunk_bytes};
   memory_ = make_chunk_memory(buffers_);
-  slots_ = std::vector<Slot>(buffers_.slots);
   engine_ = make_chunk_engine(setting_.path, file_, buffers_, setting_.queue_depth, setting_.ring,
                               [this](const std::string& message) { warn(message); });
   if (setting_.wrap) engine_ = setting_.wrap(std::move(engine_));
+  run_ = std::make_unique<Run>(*this, buffers_.slots);
 }
 
-void BlockFile::run(std::span<Transfer> transfers) {
-  SESTINA_REQUIRE(engine_ != nullptr, "{} is not open", setting_.path);
-  Run(*this, transfers).finish();
-  for (const Transfer& transfer : transfers)
-    if (transfer.writes && transfer.ok()) ++blocks_[transfer.block].version;
-  if (!direct_) forget_blocks(transfers);
+void BlockFile::serve(Queue& queue) {
+  SESTINA_REQUIRE(run_ != nullptr, "{} is not open", setting_.path);
+  run_->serve(queue);
 }
 
-void BlockFile::forget_blocks(std::span<const Transfer> transfers) const {
-  bool wrote = false;
-  for (const Transfer& transfer : transfers) wrote = wrote || transfer.writes;
-  for (const Transfer& transfer : transfers) {
-    const Block& block = blocks_[transfer.block];
-    if (block.bytes == 0) continue;
-    forget_pages(file_, block.offset, padded_to_blocks(block.bytes), wrote);  // reads compare digests: no error matters
-    wrote = false;
-  }
+// Reads compare digests: no error matters.
+void BlockFile::forget(const Transfer& transfer) const {
+  const Block& block = blocks_[transfer.block];
+  if (block.bytes > 0) forget_pages(file_, block.offset, padded_to_blocks(block.bytes), transfer.writes);
 }
 
 std::string BlockFile::describe() const {

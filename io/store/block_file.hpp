@@ -31,7 +31,7 @@ class BlockFile final : public BlockStore {
   std::size_t add(const std::string& name, std::size_t bytes) override;
   // Error(cannot_create): the folder or file cannot be made, another run has it, or the disk has no room for it all.
   void open() override;
-  void run(std::span<Transfer>) override;
+  void serve(Queue&) override;
   Traffic traffic() const override { return traffic_; }
   std::string describe() const override;
   void warn(const std::string& message) const override;
@@ -47,12 +47,11 @@ class BlockFile final : public BlockStore {
     std::uint64_t offset = 0, version = 0;
     std::vector<std::uint64_t> digests;  // of its chunks, as last written
   };
-  struct Slot;
   class Run;
 
   void create();
   void choose_engine();
-  void forget_blocks(std::span<const Transfer>) const;  // in the page cache, where transfers go through it
+  void forget(const Transfer&) const;  // in the page cache, where transfers go through it
 
   Setting setting_;
   std::vector<Block> blocks_;
@@ -62,7 +61,7 @@ class BlockFile final : public BlockStore {
   ChunkMemory memory_;
   ChunkBuffers buffers_;
   std::unique_ptr<ChunkEngine> engine_;
-  std::vector<Slot> slots_;
+  std::unique_ptr<Run> run_;
   Traffic traffic_;
 };
 

@@ -21,22 +21,29 @@ class MemoryStore final : public BlockStore {
     return kept.size() - 1;
   }
   void open() override { opened = true; }
-  void run(std::span<Transfer> transfers) override {
-    if (before) before();
-    for (Transfer& t : transfers) {
-      t.error.clear();
-      if (fails && fails(t)) {
-        t.error = names[t.block] + ": no";
-        t.code = ExitCode::io_error;
-        continue;
-      }
-      std::vector<std::byte>& place = kept[t.block];
-      if (t.writes)
-        std::memcpy(place.data(), t.memory, place.size());
-      else
-        std::memcpy(t.memory, place.data(), place.size());
-      (t.writes ? moved.bytes_written : moved.bytes_read) += place.size();
+  void serve(Queue& queue) override {
+    while (true) {
+      Transfer* next = queue.next(false);
+      if (next == nullptr) next = queue.next(true);
+      if (next == nullptr) return;
+      if (before) before();
+      move(*next);
+      queue.ended(*next);
     }
+  }
+  void move(Transfer& t) {
+    t.error.clear();
+    if (fails && fails(t)) {
+      t.error = names[t.block] + ": no";
+      t.code = ExitCode::io_error;
+      return;
+    }
+    std::vector<std::byte>& place = kept[t.block];
+    if (t.writes)
+      std::memcpy(place.data(), t.memory, place.size());
+    else
+      std::memcpy(t.memory, place.data(), place.size());
+    (t.writes ? moved.bytes_written : moved.bytes_read) += place.size();
   }
   Traffic traffic() const override { return moved; }
   std::string describe() const override { return "memory"; }

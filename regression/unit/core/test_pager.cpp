@@ -163,6 +163,33 @@ TEST(Pager, WhatIsWantedAheadIsThereInTime) {
   EXPECT_EQ(rig.pager->counts().misses, 1u);
 }
 
+TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
+  constexpr std::size_t count = 6, bytes = 4096 * 4;
+  Rig rig(count, bytes, {}, 3 * bytes);
+  rig.pager->need(0, bytes);  // of jobs: nothing is read ahead into it
+  rig.pager->open();
+  rig.pager->settle();
+  const auto resident = [&rig] {
+    std::string there;
+    for (std::size_t i = 0; i < count; ++i)
+      if (rig.resident(i) > 0) there += std::to_string(i);
+    return there;
+  };
+  for (std::size_t i = 0; i < count; ++i) rig.pager->want_in_turn(rig.blocks[i].get());
+  rig.pager->settle();
+  EXPECT_EQ(resident(), "012");
+  for (unsigned use = 0; use < 4 * count; ++use) {
+    EXPECT_EQ(rig.value(use % count), use < count ? 0 : use - count);
+    rig.fill(use % count, use);
+    rig.pager->want_in_turn(rig.blocks[use % count].get());
+    rig.pager->settle();
+    EXPECT_EQ(rig.resident(use % count), 0u);
+    for (unsigned next = 1; next <= 3; ++next) EXPECT_GT(rig.resident((use + next) % count), 0u) << use << " " << next;
+  }
+  EXPECT_EQ(rig.pager->counts().misses, 0u);
+  EXPECT_LE(rig.pager->counts().largest, 4 * bytes);
+}
+
 TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
   constexpr std::size_t bytes = 4096 * 4;
   Rig small(6, bytes, {.most = bytes}, 3 * bytes);
@@ -225,6 +252,21 @@ TEST(Pager, WhatCannotBeReadBackIsAnErrorThatNamesIt) {
   }
   rig.store->fails = nullptr;
   EXPECT_EQ(rig.value(1), 5u) << "it may pass";
+}
+
+TEST(Pager, AStoreThatBreaksLeavesNothingUnderWay) {
+  Rig rig(3, 50000);
+  rig.pager->open();
+  rig.pager->settle();
+  rig.store->before = [] { throw Error(ExitCode::io_error, "the ring is gone"); };
+  for (std::size_t i = 0; i < 3; ++i) rig.pager->want(rig.blocks[i].get());
+  rig.pager->settle();
+  try {
+    rig.value(2);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the ring is gone");
+  }
 }
 
 TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {

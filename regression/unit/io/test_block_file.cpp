@@ -6,9 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <random>
+#include <utility>
 
 #include "core/layout/pager.hpp"
 #include "io/store/block_file.hpp"
@@ -95,6 +97,43 @@ TEST(BlockFile, PlacesAreAlignedAndWhatIsUnchangedIsNotWritten) {
   EXPECT_EQ(rig.file.traffic().bytes_written - once, chunk);  // with its tail
   EXPECT_GT(rig.file.traffic().bytes_same, 700001u);
   EXPECT_EQ(rig.file.version(6), 2u);
+}
+
+// One that is to be read comes while others are written: it does not wait for them.
+TEST(BlockFile, ReadsOvertakeWrites) {
+  const test::TemporaryFolder folder;
+  constexpr std::size_t writes = 8, bytes = 4 * chunk;
+  for (const bool ring : {true, false}) {
+    BlockFile file({.path = folder / "blocks", .queue_depth = 2, .ring = ring});
+    for (std::size_t i = 0; i <= writes; ++i) file.add("block " + std::to_string(i), bytes);
+    file.open();
+    Bytes old = noise(bytes, 1), got(bytes);
+    std::vector<Bytes> given;
+    for (std::size_t i = 0; i < writes; ++i) given.push_back(noise(bytes, static_cast<unsigned>(2 + i)));
+    std::vector<Transfer> first = {{writes, old.data(), true, {}, ExitCode::done}};
+    file.run(first);
+    struct Late final : BlockStore::Queue {
+      Transfer* next(bool writing) override {
+        if (writing) return out < all.size() ? &all[out++] : nullptr;
+        return order.empty() || std::exchange(asked, true) ? nullptr : &read;
+      }
+      void ended(Transfer& transfer) override { order.push_back(transfer.block); }
+      std::vector<Transfer> all;
+      Transfer read;
+      std::size_t out = 0;
+      bool asked = false;
+      std::vector<std::size_t> order;
+    } queue;
+    for (std::size_t i = 0; i < writes; ++i) queue.all.push_back({i, given[i].data(), true, {}, ExitCode::done});
+    queue.read = {writes, got.data(), false, {}, ExitCode::done};
+    file.serve(queue);
+    ASSERT_EQ(queue.order.size(), writes + 1);
+    const auto at = std::find(queue.order.begin(), queue.order.end(), writes) - queue.order.begin();
+    EXPECT_GE(at, 1);
+    EXPECT_LE(at, 4) << "of the writes those that had buffers";
+    EXPECT_EQ(queue.read.error, "");
+    EXPECT_TRUE(got == old);
+  }
 }
 
 // Passes on less than asked, and fails now and then.
