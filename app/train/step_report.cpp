@@ -22,11 +22,12 @@ RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
   RankStep all = *std::max_element(ranks.begin(), ranks.end(), [](const RankStep& a, const RankStep& b) {
     return a.seconds.back() < b.seconds.back();
   });
-  all.preconditioner_ages = all.preconditioners = all.energy = 0;
+  all.preconditioner_ages = all.preconditioners = all.energy = all.refresh_workers = 0;
   for (const RankStep& rank : ranks) {
     all.preconditioner_ages += rank.preconditioner_ages;
     all.preconditioners += rank.preconditioners;
     all.energy += rank.energy;
+    all.refresh_workers += rank.refresh_workers;
     all.memory_peak_bytes = std::max(all.memory_peak_bytes, rank.memory_peak_bytes);
     all.preconditioner_age = std::max(all.preconditioner_age, rank.preconditioner_age);
   }
@@ -66,6 +67,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.staleness = stages.staleness;
   line.drift = stages.drift;
   line.replicas = stages.replicas;
+  if (setting_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
   line.cosine = stages.cosine;
   ages_.clear();
   for (const StageAges& of : stages.ages)

@@ -67,7 +67,8 @@ struct RankStep {
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
   double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
-  double energy = 0;  // joules of its node, of one rank of each; NaN: not known there
+  double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
+  double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
 };
 // Ages of the preconditioners of one pipeline stage; fp64 likewise.
 struct StageAges {
@@ -85,7 +86,8 @@ struct StageNumbers {
   std::optional<ReplicaNumbers> replicas = {};
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages, preconditioners and joules. At least one rank.
+// the first of equals), the largest memory and age, all ages, preconditioners,
+// joules and seconds of workers. At least one rank.
 RankStep of_all_ranks(const std::vector<RankStep>&);
 
 // Largest resident set of this process so far, bytes.
@@ -111,6 +113,7 @@ class StepReport {
     std::uint64_t tokens_per_step = 0;
     double flops_per_token = 0;
     std::optional<double> peak_tflops;  // for MFU; null when not known
+    bool workers = false;               // refresh preconditioners: lines say what that took
     bool quiet = false;                 // says nothing: all ranks but the first
     bool progress = true;               // the bar, if there is something to show it on
   };

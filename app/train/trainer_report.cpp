@@ -25,12 +25,15 @@ static_assert(sizeof(StageAges) == RunMessages::ages * sizeof(double));
 template <class Exec, class T>
 void Trainer<Exec, T>::rank_step(double* numbers) {
   clock_.end(Phase::optimizer);
-  double refresh = 0;
+  RefreshSeconds refreshes;
   RefreshAges ages;
   rank_ages_.assign(rank_ages_.size(), {});
   for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
     Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
-    refresh += optimizer.take_refresh_seconds();
+    const RefreshSeconds spent = optimizer.take_refresh_seconds();
+    refreshes.waits += spent.waits;
+    refreshes.copies += spent.copies;
+    refreshes.workers += spent.workers;
     const RefreshAges mine = optimizer.refresh_ages();
     ages.add(mine);
     if (rank_ages_.empty()) continue;
@@ -41,7 +44,7 @@ void Trainer<Exec, T>::rank_step(double* numbers) {
   }
   if (rank_ages_.empty()) trace_ages(trace_.get(), -1, ages);
   const auto seconds = executor_.take_seconds();
-  clock_.move(Phase::optimizer, Phase::refresh, refresh);
+  clock_.move(Phase::optimizer, Phase::refresh, refreshes.waits);
   clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes, seconds.update);
   update_seconds_ += clock_[Phase::optimizer] + clock_[Phase::refresh];
   ++updates_;
@@ -50,7 +53,9 @@ void Trainer<Exec, T>::rank_step(double* numbers) {
                       static_cast<double>(ages.max),
                       static_cast<double>(ages.sum),
                       static_cast<double>(ages.count),
-                      step_joules()};
+                      step_joules(),
+                      refreshes.copies,
+                      refreshes.workers};
   std::memcpy(numbers, &mine, sizeof mine);
   std::copy_n(reinterpret_cast<const double*>(rank_ages_.data()), rank_ages_.size() * RunMessages::ages,
               numbers + RunMessages::times);

@@ -123,10 +123,15 @@ class LanedSet : public MatrixSet<Exec> {
     return fields;
   }
 
-  double take_refresh_seconds() override {
-    double most = 0;
-    for (Lane<Space>& lane : lanes_) most = std::max(most, std::exchange(lane.refresh_seconds, 0.0));
-    return most;
+  RefreshSeconds take_refresh_seconds() override {
+    RefreshSeconds all;
+    for (Lane<Space>& lane : lanes_) {
+      const RefreshSeconds mine = std::exchange(lane.refreshes, {});
+      all.waits = std::max(all.waits, mine.waits);
+      all.copies = std::max(all.copies, mine.copies);
+      all.workers += mine.workers;
+    }
+    return all;
   }
   std::int64_t refresh_failures() const override {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},

@@ -47,7 +47,8 @@ class MatrixSet {
   virtual void withhold(std::int64_t t) = 0;
   virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
-  virtual double take_refresh_seconds() = 0;    // of the lane that spent most, since the last call
+  // Since the last call: waits and copies of the lane that spent most on each, workers of all.
+  virtual RefreshSeconds take_refresh_seconds() = 0;
   virtual std::int64_t refresh_failures() const = 0;
   // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there
   // are; inline: since the start of the process.

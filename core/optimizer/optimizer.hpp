@@ -33,7 +33,7 @@ class Optimizer {
   // "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
   std::vector<StateField> state() const;
 
-  double take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : 0; }
+  RefreshSeconds take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{}; }
   RefreshAges refresh_ages() const { return matrices_ ? matrices_->ages() : RefreshAges{}; }
   std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
   std::size_t state_bytes() const;

@@ -174,6 +174,10 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
   if (!t.staleness.empty()) line.numbers("staleness", t.staleness);
   if (!t.drift.empty()) line.numbers("drift", t.drift);
   if (!t.cosine.empty()) line.numbers("cosine", t.cosine);
+  if (t.workers) {
+    line.number("refresh_copy_s", t.workers->copy_s);
+    line.number("refresh_worker_s", t.workers->worker_s);
+  }
   if (t.replicas) {
     line.integer("coherence_bytes", t.replicas->bytes);
     line.number("replica_drift", t.replicas->bytes > 0 ? std::optional(t.replicas->drift) : std::nullopt);

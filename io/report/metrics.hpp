@@ -18,6 +18,12 @@ struct ReplicaNumbers {
   double drift = 0;
 };
 
+// Of asynchronous refreshes: seconds of the update in copies for workers and of results that were put in place, and
+// what the workers of all ranks spent on the results that it took.
+struct WorkerNumbers {
+  double copy_s = 0, worker_s = 0;
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -33,6 +39,7 @@ struct TrainLine {
   // cosine: of the gradient with that of the same samples at the newest weights (NaN: not computed).
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::optional<ReplicaNumbers> replicas = {};
+  std::optional<WorkerNumbers> workers = {};
 };
 
 // Of the preconditioners of one pipeline stage, in updates.

@@ -1,9 +1,9 @@
 #include "parallel/step/matrix_homes.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/model/initialise.hpp"
+#include "kernels/base/seconds_spent.hpp"
 #include "parallel/comm/stream_order.hpp"
 #include "parallel/plan/plan_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
@@ -173,9 +173,8 @@ void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
 
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::wait(Exchange& exchange) {
-  const auto begin = std::chrono::steady_clock::now();
+  const SecondsSpent spent(wait_seconds_);
   exchange.finish_in(queue_of(exec_));
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 template <class Exec, class T>

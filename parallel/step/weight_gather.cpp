@@ -1,8 +1,8 @@
 #include "parallel/step/weight_gather.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "kernels/base/seconds_spent.hpp"
 #include "parallel/comm/node_levels.hpp"
 #include "parallel/comm/stream_order.hpp"
 
@@ -64,11 +64,9 @@ void WeightGather<Exec, T>::finish() {
 
 template <class Exec, class T>
 void WeightGather<Exec, T>::wait_for(Bucket& bucket) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
+  const SecondsSpent spent(wait_seconds_);
   bucket.weights->finish_in(queue_of(exec_));
   bucket.open = false;
-  wait_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 #define SESTINA_WEIGHT_GATHER(Exec, T) template class WeightGather<Exec, T>;

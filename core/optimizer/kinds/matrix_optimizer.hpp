@@ -51,6 +51,13 @@ class CopyQueue;  // refresh/copy_queue.hpp
 template <class Space>
 class RefreshPort;  // refresh/port.hpp
 
+// Seconds in refreshes.
+struct RefreshSeconds {
+  double waits = 0;    // of updates: for results, or in refreshes of their own
+  double copies = 0;   // of updates: snapshots for workers, and results put in place (of a device: asking for them)
+  double workers = 0;  // of workers: on the results that were taken
+};
+
 // What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
 // for.
 template <class Space>
@@ -59,7 +66,7 @@ struct Lane {
   Gemm<Space> gemm;
   Workspace<Space> workspace;
   RefreshPolicy refresh_policy = {};
-  double refresh_seconds = 0;          // spent in refreshes since it was last read
+  RefreshSeconds refreshes = {};       // since they were last read
   std::int64_t refresh_failures = 0;   // factors that kept their last good result, since the start
   Solver<Space> solver{exec};          // decompositions
   RefreshChecks<Space> checks{exec};   // of the refresh under way

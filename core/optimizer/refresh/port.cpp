@@ -1,9 +1,9 @@
 #include "core/optimizer/refresh/port.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/optimizer/refresh/copy_queue.hpp"
+#include "kernels/base/seconds_spent.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -114,6 +114,7 @@ template <class Space>
 void RefreshPort<Space>::send(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   SideState& s = sides_[side];
   if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
+  const SecondsSpent spent(lane.refreshes.copies);
   const Pin pin(lane.pager.get(), s.snapshot.data(), Pager::Need::room);
   convert<Space, float, float>(lane.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
   *s.dispatched = t;
@@ -180,15 +181,18 @@ Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const Refres
     const Pin pin(lane.pager.get(), s.snapshot.data());
     return compute_refresh(lane, job);
   }
-  const auto start = std::chrono::steady_clock::now();
-  wait(lane, s);
-  lane.refresh_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  {
+    const SecondsSpent spent(lane.refreshes.waits);
+    wait(lane, s);
+  }
+  lane.refreshes.workers += s.task->seconds();
   if (s.task->outcome() == Refreshed::done) publish(lane, s.task->job(), job);
   return s.task->outcome();
 }
 
 template <class Space>
 void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
+  const SecondsSpent spent(lane.refreshes.copies);
   const Pin basis(lane.pager.get(), from.new_basis.data()), root(lane.pager.get(), from.root.data());
   if constexpr (is_host<Space>) {
     const auto copy = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {

@@ -258,7 +258,7 @@ Refreshed run_and_wait(Lane<Space>& lane, const RefreshJob<Space>& job) {
   judge_there(lane, job, place);
   lane.checks.watch.stop();
   Verdict verdict = fetched();
-  lane.refresh_seconds += lane.checks.watch.seconds();
+  lane.refreshes.waits += lane.checks.watch.seconds();
   if (verdict == Verdict::failed) {
     judge_there(lane, job, place, [&] { return attempt_in_double(lane, job, place); });
     verdict = fetched();
@@ -287,7 +287,7 @@ Refreshed compute_refresh(Lane<Space>& lane, const RefreshJob<Space>& job) {
   const Refreshed result = run(lane, job);
   lane.checks.watch.stop();
   lane.exec.fence("refresh");
-  lane.refresh_seconds += lane.checks.watch.seconds();
+  lane.refreshes.waits += lane.checks.watch.seconds();
   return result;
 }
 
@@ -317,7 +317,7 @@ template <class Space>
 bool book_refreshes(Lane<Space>& lane, std::int64_t t) {
   using Booking = typename QueuedRefreshes<Space>::Booking;
   return lane.queued.begin_update(lane.exec, t, [&lane](const Booking& side, Verdict verdict, double seconds) {
-    lane.refresh_seconds += seconds;
+    lane.refreshes.waits += seconds;
     const Refreshed result = result_of(verdict);
     if (result != Refreshed::done) side.undo();
     if (result == Refreshed::kept) count_failure(lane, side.name, side.d, side.d, side.counts.failures);

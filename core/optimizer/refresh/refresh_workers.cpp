@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/base/seconds_spent.hpp"
+
 namespace sestina {
 namespace {
 
@@ -32,6 +34,8 @@ void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
 }
 
 void RefreshTask::run(std::size_t worker) {
+  seconds_ = 0;
+  const SecondsSpent spent(seconds_);
   constexpr std::chrono::microseconds pause{20};
   while (is_here_ && !is_here_()) std::this_thread::sleep_for(pause);
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core

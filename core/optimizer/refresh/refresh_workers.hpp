@@ -52,6 +52,7 @@ class RefreshTask final : public WorkerTask {
 
   const RefreshJob<Serial>& job() const { return job_; }  // its outputs are good when the outcome is done
   Refreshed outcome() const { return outcome_; }
+  double seconds() const { return seconds_; }                              // that its worker had it
   void set_pager(const std::shared_ptr<Pager>& pager) { pager_ = pager; }  // of all of that memory, or null
   void set_lanes(const std::shared_ptr<WorkerLanes>& lanes) { lanes_ = lanes; }
 
@@ -60,6 +61,7 @@ class RefreshTask final : public WorkerTask {
 
   RefreshJob<Serial> job_;
   Refreshed outcome_ = Refreshed::kept;
+  double seconds_ = 0;
   Room room_;
   Memory memory_;
   std::shared_ptr<const void> kept_;

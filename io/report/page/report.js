@@ -19,6 +19,8 @@ const sections = [
   ["Parts of a step", [
     ["forward_backward_s", "Forward and backward", "", "seconds", "curve", true], ["optimizer_s", "Optimizer", "", "seconds", "curve", true],
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
+    ["refresh_copy_s", "Refresh copies", "for workers and from them", "seconds", "curve", true],
+    ["refresh_worker_s", "Refresh workers", "on the results taken in the step, of all ranks", "seconds", "curve", true],
     ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
     ["preconditioner_age_mean", "Preconditioner age", "mean, in steps", "", "curve", true],
     ["preconditioner_age_max_stage", "Preconditioner age by stage", "oldest, in steps", "count", "curve", true],

@@ -21,6 +21,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   slow.energy = 2.5;
   quick.energy = 0.5;
   quick.preconditioner_ages = 1;
+  quick.refresh_copies = 0.5, quick.refresh_workers = 2;
+  slow.refresh_copies = 0.25, slow.refresh_workers = 1;
   quick.preconditioners = 2;
   for (const auto& ranks : {std::vector{quick, slow}, std::vector{slow, quick}, std::vector{slow, slow, quick}}) {
     const RankStep all = of_all_ranks(ranks);
@@ -32,6 +34,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
     EXPECT_EQ(all.preconditioner_ages, 1 + 9 * slows);
     EXPECT_EQ(all.preconditioners, 2 + 3 * slows);
     EXPECT_EQ(all.energy, 0.5 + 2.5 * slows);
+    EXPECT_EQ(all.refresh_copies, 0.25);
+    EXPECT_EQ(all.refresh_workers, 2 + slows);
   }
 }
 

@@ -101,6 +101,19 @@ TEST(Metrics, AgesByStageAreListsAndReadBackAsSeries) {
   EXPECT_TRUE(std::isnan(history.more.at("preconditioner_age_mean_stage_1").at(1)));
 }
 
+TEST(Metrics, WhatWorkersTakeIsSaidWhereThereAreSome) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  TrainLine t = line_at(1);
+  t.workers = WorkerNumbers{0.25, 1.5};
+  metrics.train(t);
+  metrics.train(line_at(2));
+  const auto lines = lines_of(folder);
+  EXPECT_EQ(lines[0]["refresh_copy_s"].get<double>(), 0.25);
+  EXPECT_EQ(lines[0]["refresh_worker_s"].get<double>(), 1.5);
+  EXPECT_FALSE(lines[1].contains("refresh_worker_s"));
+}
+
 TEST(Metrics, NotFiniteIsNull) {
   const TemporaryFolder folder;
   TrainLine t = line_at(1);

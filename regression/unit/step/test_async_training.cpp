@@ -71,6 +71,30 @@ TEST_P(AsyncTraining, MetricsTellTheAges) {
   }
 }
 
+// every = 4, S = 2: workers' results are taken two updates behind their copies, and in no other update.
+TEST_P(AsyncTraining, MetricsTellWhatWorkersAndCopiesTake) {
+  const TrainSetup run = setup(12, "workers", "fp32", keys(1));
+  train(run, Host());
+  const RunHistory history = read_history(run.run_dir);
+  const std::vector<double>& copies = history.more.at("refresh_copy_s");
+  const std::vector<double>& workers = history.more.at("refresh_worker_s");
+  int sent = 0, taken = 0;
+  for (std::size_t i = 4; i < history.train.size(); ++i) {
+    EXPECT_GE(copies[i], 0);
+    EXPECT_LE(copies[i], history.train[i].optimizer_s);
+    const bool took = workers[i] > 0;
+    taken += took;
+    if (took && copies[i - 2] > 0) ++sent;
+    EXPECT_TRUE(took || workers[i] == 0);
+  }
+  EXPECT_EQ(taken, 2);
+  EXPECT_EQ(sent, 2);
+
+  const TrainSetup inlined = setup(6, "inlined", "fp32", "[optimizer.refresh]\nevery = 4\n");
+  train(inlined, Host());
+  EXPECT_FALSE(read_history(inlined.run_dir).more.contains("refresh_worker_s"));
+}
+
 // A counter of trace.json: its values in order.
 std::map<std::string, std::vector<double>> counters_of(const std::string& run_dir) {
   std::map<std::string, std::vector<double>> counters;
