@@ -6,7 +6,7 @@ from delays import matrix
 from judge import FAILS, HOLDS, MISSING
 
 STALENESS = (0, 1, 3, 5)
-KINDS = {"soap": "SOAP", "kl-shampoo": "KL-Shampoo"}
+KINDS = {"soap": "SOAP", "kl-shampoo": "KL-Shampoo", "shampoo": "Shampoo"}
 CELLS = {}
 for kind, title in KINDS.items():
     base = matrix(kind, "optimizer.refresh.every=10")
