@@ -5,6 +5,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/pager.hpp"
+#include "parallel/step/executor.hpp"
 
 namespace sestina {
 
@@ -13,5 +14,13 @@ namespace sestina {
 std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank);
 // Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
 void open_tier(Pager&, const Options&);
+
+// Both for all stages of a rank; nothing for null. One rank may fail.
+template <class Exec, class T>
+void open_tier_of(Executor<Exec, T>& executor, const std::shared_ptr<Pager>& tier, const Options& options) {
+  if (!tier) return;
+  for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).optimizer().page_to(tier);
+  open_tier(*tier, options);
+}
 
 }  // namespace sestina

@@ -97,11 +97,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
-  runtime_.together([this] {  // a disk may be full
-    if (!tier_) return;
-    for (std::size_t i = 0; i < executor_.stage_count(); ++i) executor_.stage(i).optimizer().page_to(tier_);
-    open_tier(*tier_, options_);
-  });
+  runtime_.together([this] { open_tier_of(executor_, tier_, options_); });  // a disk may be full
   for (std::size_t i = 0; i < executor_.stage_count(); ++i)
     executor_.stage(i).optimizer().dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });

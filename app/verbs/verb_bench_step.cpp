@@ -9,6 +9,7 @@
 #include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/train/run_data.hpp"
+#include "app/train/state_tier.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "app/verbs/machine_rates.hpp"
@@ -140,6 +141,8 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   const Options& options = run.options;
   Executor<Exec, T> executor(exec, run.plan, runtime.world());
   executor.initialise(options.run.seed);
+  runtime.phase("opening the store of preconditioners",
+                [&] { open_tier_of(executor, make_tier(options, ".", runtime.rank()), options); });
   executor.weights_changed();
   std::unique_ptr<BenchDriver> driver;
   runtime.phase("opening the data", [&] {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Peak memory of training in each form of weights and with each low-rank optimizer, beside what `plan` says. Standard
-library alone.
+"""Peak memory of training in each form of weights, with each low-rank optimizer, and with preconditioners in memory and on
+NVMe, beside what `plan` says. Standard library alone.
 
-  regression/bench/form_memory.py --sestina build/bin/sestina [--models llama-60m,llama-350m]
+  regression/bench/form_memory.py --sestina build/bin/sestina [--models llama-60m,llama-350m] [--only SOAP]
 
 A process's peak is its largest resident set in `bench step`, less what the same model with one dense layer takes beyond
 its own plan: the program, its libraries and their buffers. Planned is what `plan` counts without the copy for a checkpoint, which no step makes. Rotations have the
@@ -17,8 +17,15 @@ import tempfile
 
 BLOCKS = {"llama-60m": 32, "llama-130m": 256, "llama-350m": 16}
 RANKS = {"llama-60m": 128, "llama-130m": 256, "llama-350m": 256}  # of GaLore, as published
-def cells(model):
+
+# A refresh in every second update, so that those that are measured have some.
+SOAP = ["optimizer.kind=soap", "optimizer.refresh.every=2"]
+WORKER = [*SOAP, "optimizer.refresh.mode=async", "optimizer.refresh.staleness=1"]
+
+
+def cells(model, folder):
     block = BLOCKS[model]
+    nvme = ["optimizer.refresh.tier=nvme", f"optimizer.refresh.path={folder}"]
     poet = ["model.linear.form=poet-x", f"model.linear.block_size={block}"]
     galore = ["optimizer.kind=galore", f"optimizer.rank={RANKS[model]}"]
     return {
@@ -35,6 +42,10 @@ def cells(model):
         f"POET-X fast, blocks of {block}": [*poet, "model.linear.variant=fast"],
         "POET-X mem": [*poet, "model.linear.variant=mem"],
         "POET-X xq": [*poet, "model.linear.variant=xq"],
+        "SOAP": SOAP,
+        "SOAP, preconditioners on NVMe": [*SOAP, *nvme],
+        "SOAP, refreshed by a worker": WORKER,
+        "SOAP, refreshed by a worker, preconditioners on NVMe": [*WORKER, *nvme],
     }
 
 
@@ -47,7 +58,7 @@ def run(arguments, deck, verb, keys):
 
 
 def peak(arguments, deck, keys):
-    return run(arguments, deck, ["bench", "step", "--steps", "1", "--warmup", "2"], keys)["memory_peak_bytes"]
+    return run(arguments, deck, ["bench", "step", "--steps", "1", "--warmup", "4"], keys)["memory_peak_bytes"]
 
 
 def planned(arguments, deck, keys):
@@ -62,9 +73,11 @@ def table(arguments, model, folder):
     layer = ["model.num_hidden_layers=1"]
     libraries = peak(arguments, deck, layer) - planned(arguments, deck, layer)
     print(f"\n{model}, {arguments.precision}, 4 sequences of 256 tokens; program and libraries {libraries / 1e6:.0f} MB\n\n"
-          "| | planned, MB | measured, MB | difference | beside AdamW |\n|---|---|---|---|---|", flush=True)
+          "| | planned, MB | measured, MB | difference | beside the first |\n|---|---|---|---|---|", flush=True)
     first = None
-    for name, keys in cells(model).items():
+    for name, keys in cells(model, folder).items():
+        if not name.startswith(arguments.only):
+            continue
         expected, found = planned(arguments, deck, keys), peak(arguments, deck, keys) - libraries
         first = first or found
         print(f"| {name} | {expected / 1e6:.1f} | {found / 1e6:.1f} | {100 * (found / expected - 1):+.1f} % | "
@@ -76,6 +89,7 @@ def main():
     parser.add_argument("--sestina", required=True)
     parser.add_argument("--models", default="llama-60m,llama-350m")
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--only", default="", help="rows whose names begin so, the last column beside the first of them")
     parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

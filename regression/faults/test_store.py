@@ -84,6 +84,13 @@ class Store(Case):
         self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few: preconditioners take \d+")
         self.train("run", *PAGED, "optimizer.refresh.host_bytes=100000000", "run.steps=5", expected=DONE)
 
+    def test_07_bench_pages_too(self):
+        """`bench step` and `bench optimizer` measure the tier that the deck names."""
+        for what in ("step", "optimizer"):
+            output = self.run_sestina("bench", what, "-i", "deck.toml", *PAGED, "optimizer.refresh.path=store", "optimizer.refresh.nvme_bytes=5000",
+                               expected=BAD_DECK)
+            self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few")
+
     def test_07_no_place(self):
         """A file in the way of the folder, and another run in the same one."""
         output = self.train("run", *PAGED, "optimizer.refresh.path=text.txt/store", expected=CANNOT_CREATE)
