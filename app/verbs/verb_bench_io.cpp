@@ -1,10 +1,14 @@
 // `sestina bench io`: the store of preconditioners (io/store/block_file.hpp) beside bare transfers of the same size
-// past the page cache, in pairs, on the same disk: what digests, copies and the order of work cost.
+// past the page cache, in turn, on the same disk: what digests, copies and the order of work cost. Bare transfers go
+// through as few buffers as they need, again and again, as tools that measure disks do, and through as much memory as
+// the store has to move, once: what that memory costs by itself.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
@@ -75,10 +79,14 @@ class BareDisk {
   BareDisk(const BareDisk&) = delete;
   BareDisk& operator=(const BareDisk&) = delete;
 
-  void move(bool writes) {
+  // memory: of all bytes; null: buffers of its own, as many as the depth.
+  void move(bool writes, std::byte* memory) {
     const std::size_t chunks = bytes_ / chunk;
     std::size_t next = 0;
-    const auto submit = [&](int slot) { engine_->submit({slot, writes, next++ * chunk, 0, chunk}); };
+    const auto submit = [&](int slot) {
+      std::byte* const at = memory == nullptr ? nullptr : memory + next * chunk;
+      engine_->submit({slot, writes, next++ * chunk, 0, chunk, at});
+    };
     for (int slot = 0; slot < depth_ && next < chunks; ++slot) submit(slot);
     ChunkEngine::Done done;
     while (engine_->take(done, true)) {
@@ -96,12 +104,13 @@ class BareDisk {
   std::unique_ptr<ChunkEngine> engine_;
 };
 
-struct Pair {
-  double store_gbs = 0, disk_gbs = 0, ratio = 0;  // medians
+struct Rates {
+  double store_gbs = 0, disk_gbs = 0, ratio = 0;  // medians; disk: through few buffers
+  double through_gbs = 0, through_ratio = 0;      // through as much memory as the store
 };
 struct IoRow {
   int depth = 0;
-  Pair write, read;
+  Rates write, read;
 };
 
 template <class Move>
@@ -111,21 +120,23 @@ double seconds_of(const Move& move) {
   return now_seconds() - start;
 }
 
-// Who goes first changes from pair to pair.
-template <class StoreMove, class DiskMove>
-Pair time_pairs(const BenchArguments& arguments, double bytes, const StoreMove& store, const DiskMove& disk) {
-  std::vector<double> ours, bare, ratio;
+// Store, bare, and bare through memory: who goes first changes from round to round.
+Rates time_rounds(const BenchArguments& arguments, double bytes, const std::array<std::function<double()>, 3>& moves) {
+  std::array<std::vector<double>, 3> seconds;
+  std::vector<double> ratio, through_ratio;
   for (int i = -arguments.warmup; i < arguments.steps; ++i) {
-    double a = 0, b = 0;
-    if (i % 2 == 0) a = store();
-    b = disk();
-    if (i % 2 != 0) a = store();
+    std::array<double, 3> round{};
+    for (std::size_t k = 0; k < moves.size(); ++k) {
+      const std::size_t who = (k + static_cast<std::size_t>(i + arguments.warmup)) % moves.size();
+      round[who] = moves[who]();
+    }
     if (i < 0) continue;
-    ours.push_back(a);
-    bare.push_back(b);
-    ratio.push_back(b / a);
+    for (std::size_t k = 0; k < moves.size(); ++k) seconds[k].push_back(round[k]);
+    ratio.push_back(round[1] / round[0]);
+    through_ratio.push_back(round[2] / round[0]);
   }
-  return {1e-9 * bytes / median(ours), 1e-9 * bytes / median(bare), median(ratio)};
+  const auto rate = [&](std::size_t k) { return 1e-9 * bytes / median(seconds[k]); };
+  return {rate(0), rate(1), median(ratio), rate(2), median(through_ratio)};
 }
 
 IoRow measure(const std::string& folder, int depth, const BenchIoArguments& arguments, std::string& way) {
@@ -136,28 +147,32 @@ IoRow measure(const std::string& folder, int depth, const BenchIoArguments& argu
   BareDisk disk(folder + "/bench.bare", depth, bytes);
   way = store.describe();
   const auto pages = page_memory(bytes);  // as preconditioners have
+  const auto spare = page_memory(bytes);
+  std::memset(spare.get(), 1, bytes);
   std::byte* const memory = pages.get();
   for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
     const std::uint64_t value = (i + 1) * 0x9E3779B97F4A7C15u;  // nothing that a disk could squeeze
     std::memcpy(memory + i, &value, sizeof value);
   }
   std::uint64_t round = 1;
-  IoRow row{depth, {}, {}};
-  row.write = time_pairs(
-      arguments, static_cast<double>(bytes),
-      [&] {
-        renew(memory, bytes, round++);
-        return seconds_of([&] { store.move(memory, true); });
-      },
-      [&] { return seconds_of([&] { disk.move(true); }); });
-  row.read = time_pairs(
-      arguments, static_cast<double>(bytes), [&] { return seconds_of([&] { store.move(memory, false); }); },
-      [&] { return seconds_of([&] { disk.move(false); }); });
-  return row;
+  const auto rates = [&](bool writes) {
+    return time_rounds(arguments, static_cast<double>(bytes),
+                       {[&, writes] {
+                          if (writes) renew(memory, bytes, round++);
+                          return seconds_of([&] { store.move(memory, writes); });
+                        },
+                        [&, writes] { return seconds_of([&] { disk.move(writes, nullptr); }); },
+                        [&, writes] { return seconds_of([&] { disk.move(writes, spare.get()); }); }});
+  };
+  return {depth, rates(true), rates(false)};
 }
 
-nlohmann::ordered_json json_of(const Pair& pair) {
-  return {{"store_gbs", pair.store_gbs}, {"disk_gbs", pair.disk_gbs}, {"ratio", pair.ratio}};
+nlohmann::ordered_json json_of(const Rates& rates) {
+  return {{"store_gbs", rates.store_gbs},
+          {"disk_gbs", rates.disk_gbs},
+          {"ratio", rates.ratio},
+          {"through_gbs", rates.through_gbs},
+          {"through_ratio", rates.through_ratio}};
 }
 
 }  // namespace
@@ -170,18 +185,22 @@ int run_bench_io(const BenchIoArguments& arguments) {
   const std::string folder = path.empty() ? "." : path;
   if (!arguments.json)
     fmt::print(
-        "{} MiB in chunks of {} KiB, GB/s; of the disk: the store's share of the bare rate\n{:>6}{:>10}{:>10}{:>10}"
-        "{:>10}{:>10}{:>10}\n",
-        arguments.mebibytes, chunk / 1024, "depth", "write", "bare", "of disk", "read", "bare", "of disk");
+        "{} MiB in chunks of {} KiB, GB/s; of it: the store's share. bare: through buffers of the queue's depth; "
+        "through: "
+        "through as much memory as the store\n{:>6}{:>8}{:>8}{:>7}{:>9}{:>7}{:>8}{:>8}{:>7}{:>9}{:>7}\n",
+        arguments.mebibytes, chunk / 1024, "depth", "write", "bare", "of it", "through", "of it", "read", "bare",
+        "of it", "through", "of it");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string way;
   for (const int depth : {1, 2, 4, 8, 16, 32, 64}) {
     const IoRow row = measure(folder, depth, arguments, way);
     rows.push_back({{"queue_depth", depth}, {"write", json_of(row.write)}, {"read", json_of(row.read)}});
-    if (!arguments.json)
-      fmt::print("{:>6}{:>10.3f}{:>10.3f}{:>8.0f} %{:>10.3f}{:>10.3f}{:>8.0f} %\n", depth, row.write.store_gbs,
-                 row.write.disk_gbs, 100 * row.write.ratio, row.read.store_gbs, row.read.disk_gbs,
-                 100 * row.read.ratio);
+    if (arguments.json) continue;
+    fmt::print("{:>6}", depth);
+    for (const Rates& rates : {row.write, row.read})
+      fmt::print("{:>8.3f}{:>8.3f}{:>5.0f} %{:>9.3f}{:>5.0f} %", rates.store_gbs, rates.disk_gbs, 100 * rates.ratio,
+                 rates.through_gbs, 100 * rates.through_ratio);
+    fmt::print("\n");
   }
   const nlohmann::ordered_json json{{"path", folder},
                                     {"store", way},

@@ -61,7 +61,7 @@ disk = call("bench", "io", "-i", deck, "--json", "--size", "16", "--steps", "2")
 assert [row["queue_depth"] for row in disk["depths"]] == [1, 2, 4, 8, 16, 32, 64], disk
 for row in disk["depths"]:
     for way in ("read", "write"):
-        positive(row[way], "store_gbs", "disk_gbs", "ratio")
+        positive(row[way], "store_gbs", "disk_gbs", "ratio", "through_gbs", "through_ratio")
 assert not os.path.exists("bench.blocks") and not os.path.exists("bench.bare")
 
 info = call("info", "--json")
