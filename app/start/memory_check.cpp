@@ -35,22 +35,22 @@ MemoryShare device_share(int node_ranks) {
 
 }  // namespace
 
-void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device) {
+void require_memory(const RankMemory& memory, const MemoryShare& host, const MemoryShare& device) {
+  const ModelSize& size = memory.size;
   const bool own_memory = device.bytes > 0;
   const auto require = [&](const MemoryShare& share, std::uint64_t need) {
     if (share.bytes == 0 || need <= share.bytes) return;
-    fail(
-        ExitCode::unavailable,
-        "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
-        "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, "
-        "exchanges {:.2f}, checkpoint copy {:.2f}{}; a smaller train.micro_batch or train.recompute = true shrinks the "
-        "activations",
-        gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
-        gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges), gb(snapshot),
-        own_memory ? " (on the host)" : "");
+    fail(ExitCode::unavailable,
+         "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
+         "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, "
+         "exchanges {:.2f}{}, refresh workers {:.2f}, checkpoint copy {:.2f}; a smaller train.micro_batch or "
+         "train.recompute = true shrinks the activations",
+         gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
+         gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges),
+         own_memory ? "; on the host" : "", gb(memory.workers), gb(memory.checkpoint));
   };
   if (own_memory) require(device, size.total());
-  require(host, own_memory ? snapshot : size.total() + snapshot);
+  require(host, own_memory ? memory.on_host() : memory.total());
 }
 
 int planned_threads(const Options& options, int sharers) {
@@ -62,8 +62,7 @@ PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_
   PlannedRun run{make_plan({options, ranks}), {}};
   run.memory = rank_memory(run.plan, planned_threads(options, node_ranks))[static_cast<std::size_t>(rank)];
   const MemoryShare host{"this machine", available_memory_bytes() / static_cast<std::uint64_t>(node_ranks)};
-  require_memory(run.memory.size, run.memory.checkpoint, host,
-                 on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
+  require_memory(run.memory, host, on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
   return run;
 }
 

@@ -20,9 +20,9 @@ struct MemoryShare {
   std::uint64_t bytes = 0;  // 0: unknown, everything fits
 };
 
-// Error(unavailable) with the numbers when `size` and `snapshot` bytes, a host copy of weights and state that a
-// checkpoint is written from, do not fit. A device with its own memory holds all but the snapshot.
-void require_memory(const ModelSize& size, std::uint64_t snapshot, const MemoryShare& host, const MemoryShare& device);
+// Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the copy
+// that a checkpoint is written from, and what refresh workers take.
+void require_memory(const RankMemory&, const MemoryShare& host, const MemoryShare& device);
 
 // Threads of one rank of so many on this machine, as plans count their scratch: 0 where it computes on a device.
 int planned_threads(const Options&, int sharers = 1);

@@ -61,6 +61,10 @@ std::size_t largest_copy(const RunPlan& run) {
   return largest(run, [](const RankMemory& memory) { return memory.checkpoint; });
 }
 
+std::size_t largest_beside_device(const RunPlan& run) {
+  return largest(run, [](const RankMemory& memory) { return memory.on_host(); });
+}
+
 double most_moved(const RunPlan& run) {
   double most = 0;
   for (const RankMemory& memory : run.memory) most = std::max(most, memory.nvme_moved);
@@ -105,8 +109,8 @@ std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
   if (machine.memory) compared.push_back({"a device", on_device, bytes(*machine.memory)});
   if (machine.host_memory) {
     const auto ranks = static_cast<std::size_t>(std::max(1, run.options.parallel.node_size));
-    compared.push_back(
-        {"a node", ranks * (machine.memory ? largest_copy(run) : run.needed_bytes), bytes(*machine.host_memory)});
+    compared.push_back({"a node", ranks * (machine.memory ? largest_beside_device(run) : run.needed_bytes),
+                        bytes(*machine.host_memory)});
   }
   if (compared.empty() && run.plan.ranks() == 1)
     if (const std::uint64_t available = available_memory_bytes(); available > 0)
@@ -141,6 +145,7 @@ std::vector<MemoryKind> kinds_of(const RankMemory& memory, bool shared_weights) 
           {"workspace", "workspace", size.workspace},
           {"stash", "pipeline stash", size.stash},
           {"exchanges", "exchanges", size.exchanges},
+          {"refresh_workers", "refresh workers", memory.workers},
           {"checkpoint_copy", "checkpoint copy", memory.checkpoint}};
 }
 

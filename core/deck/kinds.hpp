@@ -115,9 +115,10 @@ struct UpdateWork {
 };
 
 // What refreshes of a matrix take as jobs of host workers: jobs in flight together, bytes of scratch of the largest on
-// a core of its own, bytes of all their new bases, roots and projectors, and of the orders of their columns.
+// a core of its own, bytes of all their new bases, roots and projectors, of the orders of their columns, and of the
+// copies in host memory of what they read of a device: snapshots, and bases to start from.
 struct RefreshNeeds {
-  std::size_t jobs = 0, scratch = 0, results = 0, orders = 0;
+  std::size_t jobs = 0, scratch = 0, results = 0, orders = 0, copies = 0;
 };
 
 // A row of the table: all that the rest of the program knows of an optimizer.

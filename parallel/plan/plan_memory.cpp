@@ -28,6 +28,7 @@ struct Setting {
   const PipelineSetting& pipe;
   const PipelineSchedule& schedule;
   NodeLevels levels;
+  bool on_device() const { return threads == 0; }
 };
 
 // One stage as a tensor-parallel rank has it.
@@ -146,6 +147,7 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
     sum.scratch = std::max(sum.scratch, needs.scratch);
     sum.results += needs.results;
     sum.orders += needs.orders;
+    sum.copies += needs.copies;
   }
   return sum;
 }
@@ -203,7 +205,10 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       if (kept.is_coded()) memory.checkpoint += bytes_apart(kept, s.width.compute, s.width.accumulate);
       scratch.add(kept);
       const RefreshNeeds jobs = known.jobs.of(kept);
-      memory.size.optimizer += jobs.results + jobs.orders;
+      if (s.on_device())
+        memory.workers += jobs.results + jobs.orders + jobs.copies;
+      else
+        memory.size.optimizer += jobs.results + jobs.orders;
       job = std::max(job, jobs.scratch);
       const PagedBytes paged = known.paged.of(kept);
       memory.size.optimizer -= paged.state + paged.results;
@@ -217,7 +222,8 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
   const int lanes = scratch.lanes();
-  memory.size.workspace += scratch.total(lanes) + at(o.optimizer.refresh_workers()) * job;
+  memory.size.workspace += scratch.total(lanes);
+  (s.on_device() ? memory.workers : memory.size.workspace) += at(o.optimizer.refresh_workers()) * job;
   if (memory.nvme > 0)
     memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, lanes, o.optimizer)) +
                              store_buffer_bytes(o.optimizer.refresh.queue_depth);
@@ -275,6 +281,7 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.nvme_beside += other.nvme_beside;
   sum.nvme += other.nvme;
   sum.nvme_moved += other.nvme_moved;
+  sum.workers += other.workers;
 }
 
 }  // namespace

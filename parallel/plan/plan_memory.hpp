@@ -22,7 +22,10 @@ struct RankMemory {
   std::size_t nvme = 0;
   std::size_t nvme_beside = 0;  // preconditioners that stay in memory although others do not
   double nvme_moved = 0;
-  std::size_t total() const { return size.total() + checkpoint; }
+  // Beside a device, in host memory: what refresh workers read and give, in pinned pages, and their scratch.
+  std::size_t workers = 0;
+  std::size_t total() const { return size.total() + on_host(); }
+  std::size_t on_host() const { return checkpoint + workers; }  // of a rank that computes on a device
 };
 // threads: of each rank on the host, 0 = on a device.
 std::vector<RankMemory> rank_memory(const Plan&, int threads);

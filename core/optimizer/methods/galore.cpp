@@ -95,7 +95,8 @@ RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return {.jobs = 1,
           .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
-          .results = low.projector_elements(m, n) * sizeof(float)};
+          .results = low.projector_elements(m, n) * sizeof(float),
+          .copies = m * n * sizeof(float)};
 }
 
 template <class Space>

@@ -353,6 +353,7 @@ RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std:
     ++needs.jobs;
     needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(root, d));
     needs.results += results * d * d * sizeof(float);
+    needs.copies += results * d * d * sizeof(float);  // a snapshot, and that basis
   };
   for (const ShampooBlock& block : layout.blocks) {
     add(block.rows);

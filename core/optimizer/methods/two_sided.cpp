@@ -130,6 +130,7 @@ RefreshNeeds two_sided_needs(Sides sides, RefreshMethod method, std::int64_t row
     needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(method, d));
     needs.results += d * d * sizeof(float);
     needs.orders += d * sizeof(std::int32_t);
+    needs.copies += 2 * d * d * sizeof(float);
   };
   if (sides.left) add(rows);
   if (sides.right) add(cols);

@@ -211,6 +211,37 @@ TEST(MakePlan, MemoryOfOneRankIsTheModelsOwn) {
   }
 }
 
+// Beside a device, workers read copies of snapshots and bases in host memory, and their results lie there.
+TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
+  constexpr int on_device = 0, one_thread = 1;
+  for (const char* kind : {"soap", "shampoo", "galore"}) {
+    Options options = plan_options(small_model(), kind, 1);
+    const RankMemory inlined = rank_memory(make_plan(options), on_device)[0];
+    EXPECT_EQ(inlined.workers, 0u) << kind;
+    options.optimizer.refresh.workers = 1;
+    options.optimizer.matrix->refresh_staleness = 3;
+    const Plan plan = make_plan(options);
+    const RankMemory host = rank_memory(plan, one_thread)[0], device = rank_memory(plan, on_device)[0];
+    std::size_t results = 0, copies = 0, snapshots = 0;
+    for (const TensorSpec& spec : plan.stages[0].specs) {
+      if (spec.is_vector() || !plan.stages[0].is_matrix(static_cast<int>(&spec - plan.stages[0].specs.data())))
+        continue;
+      const RefreshNeeds needs = refresh_needs(*options.optimizer.matrix, static_cast<std::size_t>(spec.rows),
+                                               static_cast<std::size_t>(spec.cols));
+      results += needs.results + needs.orders;
+      copies += needs.copies;
+      for (const FieldSize& field : find_matrix_kind(kind)->state(*options.optimizer.matrix, spec.rows, spec.cols))
+        if (field.name.find("snapshot") != std::string::npos) snapshots += bytes_of(field);
+    }
+    EXPECT_EQ(host.workers, 0u) << kind;
+    EXPECT_GE(device.workers, results + copies) << kind;  // and scratch of the largest job
+    EXPECT_EQ(host.size.optimizer - device.size.optimizer, results) << kind;
+    EXPECT_GE(copies, snapshots) << kind;
+    EXPECT_LE(copies, 2 * snapshots) << kind;
+    EXPECT_EQ(device.on_host(), device.checkpoint + device.workers) << kind;
+  }
+}
+
 TEST(MakePlan, StateIsKeptOnce) {
   Options options = plan_options(small_model(), "adamw", 4);
   options.train.precision = TrainOptions::Precision::bf16;
