@@ -15,7 +15,7 @@ std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int
 // Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
 void open_tier(Pager&, const Options&);
 
-// Both for all stages of a rank; nothing for null. One rank may fail.
+// Gives it to the optimizers of all stages of a rank, and opens it; nothing for null. One rank may fail.
 template <class Exec, class T>
 void open_tier_of(Executor<Exec, T>& executor, const std::shared_ptr<Pager>& tier, const Options& options) {
   if (!tier) return;

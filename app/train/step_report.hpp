@@ -86,8 +86,8 @@ struct StageNumbers {
   std::optional<ReplicaNumbers> replicas = {};
 };
 // One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages, preconditioners,
-// joules and seconds of workers. At least one rank.
+// the first of equals), the largest memory and age, all ages, preconditioners, joules and
+// seconds of workers. At least one rank.
 RankStep of_all_ranks(const std::vector<RankStep>&);
 
 // Largest resident set of this process so far, bytes.

@@ -186,8 +186,8 @@ int run_bench_io(const BenchIoArguments& arguments) {
   if (!arguments.json)
     fmt::print(
         "{} MiB in chunks of {} KiB, GB/s; of it: the store's share. bare: through buffers of the queue's depth; "
-        "through: "
-        "through as much memory as the store\n{:>6}{:>8}{:>8}{:>7}{:>9}{:>7}{:>8}{:>8}{:>7}{:>9}{:>7}\n",
+        "through: through as much memory as the store\n"
+        "{:>6}{:>8}{:>8}{:>7}{:>9}{:>7}{:>8}{:>8}{:>7}{:>9}{:>7}\n",
         arguments.mebibytes, chunk / 1024, "depth", "write", "bare", "of it", "through", "of it", "read", "bare",
         "of it", "through", "of it");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/seconds_spent.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -52,9 +53,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
 
 template <class Exec, class T>
 void StageExchanges<Exec, T>::block_done(int block) {
-  const auto begin = std::chrono::steady_clock::now();
+  const SecondsSpent spent(reduce_seconds_);
   reduce_.block_done(block);
-  reduce_seconds_ += seconds_since(begin);
 }
 
 template <class Exec, class T>
