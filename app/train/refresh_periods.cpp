@@ -29,22 +29,27 @@ MatrixPart largest_matrix(const Options& options) {
 
 }  // namespace
 
-template <class Exec, class T>
-RefreshSpeed measure_speed(Executor<Exec, T>& executor, const SampleSet& training, const Options& options,
-                           Communicator& world) {
+RefreshSpeed agreed_speed(double step_s, const Options& options, Communicator& world) {
   const MatrixPart matrix = largest_matrix(options);
   double numbers[] = {measure_refresh_rate(*options.optimizer.matrix, static_cast<std::size_t>(matrix.rows),
                                            static_cast<std::size_t>(matrix.cols)),
-                      0};
+                      step_s};
+  world.all_reduce(numbers, std::size(numbers), Reduction::min);
+  return {numbers[1], numbers[0]};
+}
+
+template <class Exec, class T>
+RefreshSpeed measure_speed(Executor<Exec, T>& executor, const SampleSet& training, const Options& options,
+                           Communicator& world) {
+  double step_s = 0;
   const int micros = static_cast<int>(options.train.global_batch / executor.setting().micro_batch);
   const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   for (int round = 0; round < 2; ++round) {  // the first one allocates
     const double start = now_seconds();
     const auto seen = evaluate_loss(executor, training, micros, [] { return false; });
-    numbers[1] = 3 * (now_seconds() - start) * tokens / static_cast<double>(seen->tokens);
+    step_s = 3 * (now_seconds() - start) * tokens / static_cast<double>(seen->tokens);
   }
-  world.all_reduce(numbers, std::size(numbers), Reduction::min);
-  return {numbers[1], numbers[0]};
+  return agreed_speed(step_s, options, world);
 }
 
 #define SESTINA_MEASURE_SPEED(Exec, T) \

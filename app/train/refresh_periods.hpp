@@ -6,7 +6,11 @@
 
 namespace sestina {
 
-// Of the slowest worker, refreshes of the largest matrix; an update takes three times the forward passes of its
+// Of the slowest worker, refreshes of the largest matrix; step_s: seconds of an update here, of which the shortest of
+// all ranks counts. Collective.
+RefreshSpeed agreed_speed(double step_s, const Options&, Communicator& world);
+
+// The same before there are updates to time: one takes three times the forward passes of its
 // micro-batches, which are run here: its backward passes are twice that. What it sends and updates comes on top, so
 // that periods are rather too long than too short. Collective.
 template <class Exec, class T>

@@ -8,6 +8,7 @@
 #include "app/start/dispatch.hpp"
 #include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
+#include "app/train/refresh_periods.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/state_tier.hpp"
 #include "app/train/step_report.hpp"
@@ -51,6 +52,7 @@ struct StepBench {
     double seconds = 0, tflops = 0, peak_tflops = 0;
   } products;  // of the rank that multiplies longest
   double memory_gbs = 0, memory_bytes = 0;
+  RefreshPeriods periods;  // where optimizer.refresh.every = "auto"
 };
 
 // Feeds the executor, and times what it does.
@@ -135,6 +137,18 @@ StepBench::Products time_products(Executor<Exec, T>& executor, int steps, const 
   return {median(seconds), median(flops) / median(seconds) * 1e-12, 0};
 }
 
+// optimizer.refresh.every = "auto". The first step makes first results, and allocates: the second one is timed.
+template <class Exec, class T, class Step>
+RefreshPeriods set_periods(Executor<Exec, T>& executor, const Options& options, Communicator& world, const Step& step) {
+  step();
+  const double start = now_seconds();
+  step();
+  RefreshPeriods periods = fit_periods(executor.plan(), agreed_speed(now_seconds() - start, options, world));
+  for (std::size_t i = 0; i < executor.stage_count(); ++i)
+    executor.stage(i).optimizer().set_refresh_periods(periods.of);
+  return periods;
+}
+
 // Steps with fixed hyper-parameters.
 template <class Exec, class T>
 StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArguments& arguments, Runtime& runtime) {
@@ -159,6 +173,8 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
     const auto waits = executor.take_seconds();
     clock.move_waits(waits.gather, waits.reduce, waits.homes, waits.update);
   };
+  RefreshPeriods periods;
+  if (options.optimizer.refresh.automatic) periods = set_periods(executor, options, runtime.world(), step);
   for (int i = 0; i < arguments.warmup; ++i) step();
   std::vector<RankStep> mine;
   for (int i = 0; i < arguments.steps; ++i) {
@@ -167,6 +183,7 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
     mine.back().seconds = clock.seconds();
   }
   StepBench result = medians(mine, runtime.world());
+  result.periods = std::move(periods);
   result.products = time_products(executor, std::max(1, std::min(5, arguments.steps)), step);
   executor.settle(*driver);
   executor.finish_gather();
@@ -204,6 +221,7 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
                                               {"matmul_peak_tflops", bench.products.peak_tflops},
                                               {"memory_bandwidth_gbs", bench.memory_gbs},
                                               {"memory_peak_bytes", static_cast<std::uint64_t>(bench.memory_bytes)},
+                                              {"refresh_every", bench.periods.of},
                                               {"steps", arguments.steps}}
                            .dump());
     return;
@@ -226,6 +244,7 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
       bench.products.seconds * 1e3, 100 * bench.products.seconds / bench.step_s, bench.products.tflops,
       100 * bench.products.tflops / bench.products.peak_tflops, bench.products.peak_tflops);
   fmt::print("peak memory        {:9.1f} MB\n", bench.memory_bytes * 1e-6);
+  if (options.optimizer.refresh.automatic) fmt::print("refreshes          {}\n", to_text(bench.periods));
 }
 
 int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {

@@ -2,6 +2,7 @@
 of transfers does with short and failing ones, and io_uring forbidden, are unit tests (regression/unit/io/test_block_file.cpp)."""
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -90,6 +91,14 @@ class Store(Case):
             output = self.run_sestina("bench", what, "-i", "deck.toml", *PAGED, "optimizer.refresh.path=store", "optimizer.refresh.nvme_bytes=5000",
                                expected=BAD_DECK)
             self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few")
+
+    def test_07_bench_fits_periods(self):
+        """`bench step` refreshes as often as workers can where the deck says so, from speeds that it measures itself."""
+        deck = ("optimizer.kind=soap", *LATE, "--steps", "2", "--json")
+        periods = [json.loads(self.run_sestina("bench", "step", "-i", "deck.toml", *deck, *more).splitlines()[-1])["refresh_every"]
+                   for more in ((), ("optimizer.refresh.every=auto",))]
+        self.assertEqual([], periods[0])
+        self.assertTrue(periods[1] and all(period >= 2 for period in periods[1]), periods[1])
 
     def test_07_no_place(self):
         """A file in the way of the folder, and another run in the same one."""
