@@ -10,10 +10,17 @@ namespace sestina {
 // all ranks counts. Collective.
 RefreshSpeed agreed_speed(double step_s, const Options&, Communicator& world);
 
-// The same before there are updates to time: one takes three times the forward passes of its
-// micro-batches, which are run here: its backward passes are twice that. What it sends and updates comes on top, so
-// that periods are rather too long than too short. Collective.
+// The same before there are updates to time: one takes three times the forward passes of its micro-batches, which are
+// run here: its backward passes are twice that. What it sends and updates comes on top, so that periods are rather too
+// long than too short. Collective.
 template <class Exec, class T>
 RefreshSpeed measure_speed(Executor<Exec, T>&, const SampleSet& training, const Options&, Communicator& world);
+
+// For the optimizers of all stages of this rank.
+template <class Exec, class T>
+void use_periods(Executor<Exec, T>& executor, const RefreshPeriods& periods) {
+  for (std::size_t i = 0; i < executor.stage_count(); ++i)
+    executor.stage(i).optimizer().set_refresh_periods(periods.of);
+}
 
 }  // namespace sestina

@@ -139,8 +139,7 @@ void Trainer<Exec, T>::set_periods() {
           "{} matrices take a worker longer to refresh than optimizer.refresh.staleness = {} updates: these wait",
           periods_.late, options_.optimizer.matrix->refresh_staleness);
   }
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
-    executor_.stage(i).optimizer().set_refresh_periods(periods_.of);
+  use_periods(executor_, periods_);
 }
 
 template <class Exec, class T>

@@ -144,8 +144,7 @@ RefreshPeriods set_periods(Executor<Exec, T>& executor, const Options& options, 
   const double start = now_seconds();
   step();
   RefreshPeriods periods = fit_periods(executor.plan(), agreed_speed(now_seconds() - start, options, world));
-  for (std::size_t i = 0; i < executor.stage_count(); ++i)
-    executor.stage(i).optimizer().set_refresh_periods(periods.of);
+  use_periods(executor, periods);
   return periods;
 }
 

@@ -98,7 +98,7 @@ class Store(Case):
         periods = [json.loads(self.run_sestina("bench", "step", "-i", "deck.toml", *deck, *more).splitlines()[-1])["refresh_every"]
                    for more in ((), ("optimizer.refresh.every=auto",))]
         self.assertEqual([], periods[0])
-        self.assertTrue(periods[1] and all(period >= 2 for period in periods[1]), periods[1])
+        self.assertTrue(periods[1] and all(period >= 3 for period in periods[1]), periods[1])
 
     def test_07_no_place(self):
         """A file in the way of the folder, and another run in the same one."""
