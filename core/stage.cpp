@@ -197,6 +197,7 @@ void copy_to_host(const Exec& exec, const StateField& field, void* host) {
     std::memcpy(host, field.data, n);
     return;
   }
+  const Pin pin(field.pager, field.data);
   const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
   Kokkos::deep_copy(exec, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
   exec.fence();
@@ -211,6 +212,7 @@ void copy_from_host(const Exec& exec, const StateField& field, const void* host)
     std::memcpy(field.data, host, n);
     return;
   }
+  const Pin pin(field.pager, field.data, Pager::Need::room);
   const Vector<std::byte, Exec> to(static_cast<std::byte*>(field.data), n);
   Kokkos::deep_copy(exec, to, Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
   exec.fence();

@@ -43,11 +43,13 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
     fail(ExitCode::unavailable,
          "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
          "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, "
-         "exchanges {:.2f}{}, refresh workers {:.2f}, checkpoint copy {:.2f}; a smaller train.micro_batch or "
+         "exchanges {:.2f}{}{}, refresh workers {:.2f}, checkpoint copy {:.2f}; a smaller train.micro_batch or "
          "train.recompute = true shrinks the activations",
          gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
          gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges),
-         own_memory ? "; on the host" : "", gb(memory.workers), gb(memory.checkpoint));
+         own_memory ? "; on the host" : "",
+         memory.host_tier > 0 ? fmt::format(" host tier {:.2f},", gb(memory.host_tier)) : "", gb(memory.workers),
+         gb(memory.checkpoint));
   };
   if (own_memory) require(device, size.total());
   require(host, own_memory ? memory.on_host() : memory.total());

@@ -3,26 +3,62 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <string_view>
 
+#include "core/layout/device_store.hpp"
 #include "io/store/block_file.hpp"
 
 namespace sestina {
+namespace {
 
-std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_dir, int rank) {
-  if (!options.optimizer.matrix || !options.optimizer.matrix->paged) return nullptr;
-  const RefreshOptions& refresh = options.optimizer.refresh;
+bool keeps(const MatrixOptions& matrix, Tier tier) {
+  if (matrix.field_tiers.empty()) return matrix.tier == tier;
+  return std::any_of(matrix.field_tiers.begin(), matrix.field_tiers.end(),
+                     [tier](const auto& field) { return field.second == tier; });
+}
+
+std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::string& run_dir, int rank) {
   const std::string folder = refresh.path.empty() ? run_dir + "/store" : refresh.path;
-  auto file = std::make_shared<BlockFile>(BlockFile::Setting{.path = fmt::format("{}/rank_{:05}.blocks", folder, rank),
-                                                             .queue_depth = refresh.queue_depth});
+  return std::make_shared<BlockFile>(BlockFile::Setting{.path = fmt::format("{}/rank_{:05}.blocks", folder, rank),
+                                                        .queue_depth = refresh.queue_depth,
+                                                        .most = static_cast<std::uint64_t>(refresh.nvme_bytes)});
+}
+
+// Of preconditioners of a device, those of the tier "host" by their names, "/optimizer/<HF name>/<field>".
+std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const RefreshOptions& refresh,
+                                        std::shared_ptr<BlockStore> file) {
+  std::shared_ptr<DeviceBlocks> device = make_device_blocks();
+  if (!device)
+    fail(ExitCode::unavailable, "optimizer.refresh.tier: this device keeps preconditioners in its own memory alone");
+  const DeviceStore::Setting setting{
+      .in_host = [matrix](std::string_view name) {
+        return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host;
+      },
+      .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
+      .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
+  auto store = std::make_shared<DeviceStore>(device, std::move(file), setting);
+  return std::make_shared<Pager>(std::move(store),
+                                 Pager::Setting{.most = static_cast<std::size_t>(refresh.device_bytes),
+                                                .timeout = refresh.timeout,
+                                                .key = "optimizer.refresh.device_bytes"},
+                                 std::move(device));
+}
+
+}  // namespace
+
+std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_dir, int rank, bool on_device) {
+  if (!options.optimizer.matrix) return nullptr;
+  MatrixOptions matrix = *options.optimizer.matrix;
+  matrix.own_memory = on_device;
+  if (!matrix.pages_any()) return nullptr;
+  const RefreshOptions& refresh = options.optimizer.refresh;
+  std::shared_ptr<BlockStore> file = keeps(matrix, Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
+  if (on_device) return make_device_tier(matrix, refresh, std::move(file));
   return std::make_shared<Pager>(std::move(file), Pager::Setting{.most = static_cast<std::size_t>(refresh.host_bytes),
                                                                  .timeout = refresh.timeout});
 }
 
-void open_tier(Pager& pager, const Options& options) {
-  const auto most = static_cast<std::size_t>(options.optimizer.refresh.nvme_bytes);
-  if (most != 0 && pager.bytes() > most)
-    fail(ExitCode::bad_deck, "optimizer.refresh.nvme_bytes: {} bytes are too few: preconditioners take {} in the store",
-         most, pager.bytes());
+void open_tier(Pager& pager) {
   pager.open();
   spdlog::info("preconditioners in {}; at most {:.1f} MiB of them in memory", pager.describe(),
                static_cast<double>(std::min(pager.limit(), pager.bytes())) / (1 << 20));

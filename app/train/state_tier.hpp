@@ -1,4 +1,5 @@
-// optimizer.refresh.tier = "nvme": the file that a rank's preconditioners lie in between their uses.
+// optimizer.refresh.tier: where a rank's preconditioners lie between their uses: in a file, or, those of a device, in
+// host memory.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,18 +10,22 @@
 
 namespace sestina {
 
-// For the optimizers that are given it (Optimizer::page_to) before open_tier(). Null where preconditioners stay in
-// memory. run_dir: for optimizer.refresh.path = "".
-std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank);
+// For the optimizers that are given it (Optimizer::page_to) before open_tier(). Null where preconditioners stay in the
+// memory of the space that computes, a device's own where `on_device`. run_dir: for optimizer.refresh.path = "".
+std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank, bool on_device);
 // Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
-void open_tier(Pager&, const Options&);
+void open_tier(Pager&);
 
-// Gives it to the optimizers of all stages of a rank, and opens it; nothing for null. One rank may fail.
+// Makes it for the optimizers of all stages of a rank, gives it to them and opens it; null where there is none. One
+// rank may fail.
 template <class Exec, class T>
-void open_tier_of(Executor<Exec, T>& executor, const std::shared_ptr<Pager>& tier, const Options& options) {
-  if (!tier) return;
+std::shared_ptr<Pager> open_tier_of(Executor<Exec, T>& executor, const Options& options, const std::string& run_dir,
+                                    int rank) {
+  const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, !is_host<Exec>);
+  if (!tier) return tier;
   for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).optimizer().page_to(tier);
-  open_tier(*tier, options);
+  open_tier(*tier);
+  return tier;
 }
 
 }  // namespace sestina

@@ -82,7 +82,6 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       exec_(exec),
       trace_(options_, setup.run_dir, runtime.world()),
       executor_(exec, setup.planned.plan, runtime.world(), trace_.get()),
-      tier_(make_tier(options_, setup.run_dir, runtime.rank())),
       schedule_(options_.schedule),
       training_(training),
       validation_(validation),
@@ -97,7 +96,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
-  runtime_.together([this] { open_tier_of(executor_, tier_, options_); });  // a disk may be full
+  runtime_.together([&] { tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank()); });  // disks are full
   for (std::size_t i = 0; i < executor_.stage_count(); ++i)
     executor_.stage(i).optimizer().dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });

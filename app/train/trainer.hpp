@@ -103,7 +103,7 @@ class Trainer final : StepDriver {
   Exec exec_;
   RunTrace trace_;
   Executor<Exec, T> executor_;
-  std::shared_ptr<Pager> tier_;  // of preconditioners that lie on NVMe, null: none do
+  std::shared_ptr<Pager> tier_;  // of preconditioners, null: they are always at hand
   Schedule schedule_;
   std::unique_ptr<DataLoader> loader_;
   const SampleSet& training_;

@@ -65,9 +65,9 @@ std::size_t largest_beside_device(const RunPlan& run) {
   return largest(run, [](const RankMemory& memory) { return memory.on_host(); });
 }
 
-double most_moved(const RunPlan& run) {
+double most_moved(const RunPlan& run, double RankMemory::*moved) {
   double most = 0;
-  for (const RankMemory& memory : run.memory) most = std::max(most, memory.nvme_moved);
+  for (const RankMemory& memory : run.memory) most = std::max(most, memory.*moved);
   return most;
 }
 
@@ -82,9 +82,10 @@ void estimate(RunPlan& run) {
     bytes += run.plan.coherence.bytes_per_update() / run.plan.ranks();
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
+  if (machine.host_bandwidth) run.link_s = most_moved(run, &RankMemory::link_moved) / (*machine.host_bandwidth * 1e9);
   if (machine.disk_bandwidth) {
     const double bandwidth = *machine.disk_bandwidth * 1e9;
-    run.nvme_s = most_moved(run) / bandwidth;
+    run.nvme_s = most_moved(run, &RankMemory::nvme_moved) / bandwidth;
     run.checkpoint_s = static_cast<double>(largest_copy(run)) / bandwidth;
   }
 }
@@ -145,6 +146,7 @@ std::vector<MemoryKind> kinds_of(const RankMemory& memory, bool shared_weights) 
           {"workspace", "workspace", size.workspace},
           {"stash", "pipeline stash", size.stash},
           {"exchanges", "exchanges", size.exchanges},
+          {"host_tier", "host tier", memory.host_tier},
           {"refresh_workers", "refresh workers", memory.workers},
           {"checkpoint_copy", "checkpoint copy", memory.checkpoint}};
 }

@@ -25,8 +25,8 @@ struct RunPlan {
   };
   std::vector<Memory> compared;
   double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
-  std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s,
-      nvme_s;                                     // empty: the machine is not known
+  std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s, nvme_s,
+      link_s;                                     // empty: the machine is not known
   std::optional<RefreshPeriods> refresh_periods;  // of every = "auto", where the machine is known
   double planning_s = 0;
   // What is sent is hidden under the model's work at best.

@@ -43,7 +43,7 @@ Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
   for (const auto& kind : kinds_of(memory, false)) bytes[kind.name] = kind.bytes;
   bytes["total"] = memory.total();
   bytes["nvme"] = memory.nvme;
-  bytes["nvme_beside"] = memory.nvme_beside;
+  bytes["nvme_beside"] = memory.beside_tiers;
   // Without a matrix the scalar optimizer's rows are all there is: element by element.
   const bool matrices = run.options.optimizer.matrix.has_value();
   return {{"stage", stage_number},
@@ -175,7 +175,8 @@ Json to_json(const RunPlan& run) {
                 {"optimizer_s", json_of(run.optimizer_s)},
                 {"network_s", json_of(run.network_s)},
                 {"checkpoint_s", json_of(run.checkpoint_s)},
-                {"nvme_s", json_of(run.nvme_s)}}},
+                {"nvme_s", json_of(run.nvme_s)},
+                {"link_s", json_of(run.link_s)}}},
               {"planning_s", run.planning_s}});
   return out;
 }

@@ -212,9 +212,12 @@ void print_memory(const RunPlan& run) {
   if (fullest.nvme > 0)
     fmt::print("  {:16}{:>12}  of preconditioners; {} to and from it in an update\n", "on NVMe",
                with_unit(static_cast<double>(fullest.nvme), "B"), with_unit(fullest.nvme_moved, "B"));
-  if (fullest.nvme > 0 && fullest.nvme_beside > 0)
+  if (fullest.link_moved > 0)
+    fmt::print("  {:16}{:>12}  of preconditioners between device and host in an update\n", "host link",
+               with_unit(fullest.link_moved, "B"));
+  if (fullest.beside_tiers > 0)
     fmt::print("  {:16}{:>12}  of preconditioners, always, by optimizer.refresh.tier\n", "in memory",
-               with_unit(static_cast<double>(fullest.nvme_beside), "B"));
+               with_unit(static_cast<double>(fullest.beside_tiers), "B"));
   for (const RunPlan::Memory& memory : run.compared)
     fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
                with_unit(static_cast<double>(memory.needed), "B"),
@@ -235,8 +238,11 @@ void print_time(const RunPlan& run) {
        matrices ? "machine.peak_tflops, machine.memory_bandwidth" : "machine.memory_bandwidth");
   if (run.plan.ranks() > 1) line("network", run.network_s, "machine.network_bandwidth");
   line("checkpoint", run.checkpoint_s, "machine.disk_bandwidth");
-  if (run.options.optimizer.matrix && run.options.optimizer.matrix->paged)
-    line("NVMe", run.nvme_s, "machine.disk_bandwidth");
+  const auto moves = [&run](double RankMemory::*moved) {
+    return std::any_of(run.memory.begin(), run.memory.end(), [moved](const auto& memory) { return memory.*moved > 0; });
+  };
+  if (moves(&RankMemory::nvme_moved)) line("NVMe", run.nvme_s, "machine.disk_bandwidth");
+  if (moves(&RankMemory::link_moved)) line("host link", run.link_s, "machine.host_bandwidth");
   if (const auto step = run.step_s(); step && run.options.run.steps > 0)
     fmt::print("  {:16}{:>12}  {} steps, {} tokens\n", "run",
                time_text(*step * static_cast<double>(run.options.run.steps)), run.options.run.steps,

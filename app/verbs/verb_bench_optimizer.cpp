@@ -82,9 +82,9 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   }
   Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
                                matrix_index(specs, options.optimizer));
-  if (const auto tier = make_tier(options, ".", 0)) {
+  if (const auto tier = make_tier(options, ".", 0, !is_host<Exec>)) {
     optimizer.page_to(tier);
-    open_tier(*tier, options);
+    open_tier(*tier);
   }
 
   // A pass is one period of refreshes, so that each pass has its share of them.

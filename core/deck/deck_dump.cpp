@@ -76,6 +76,7 @@ constexpr std::string_view changeable[] = {
     "optimizer.refresh.tier",
     "optimizer.refresh.tier.*",
     "optimizer.refresh.path",
+    "optimizer.refresh.device_bytes",
     "optimizer.refresh.host_bytes",
     "optimizer.refresh.nvme_bytes",
     "optimizer.refresh.queue_depth",

@@ -33,8 +33,15 @@ std::vector<MatrixKind>& table() {
 double MatrixOptions::number(std::string_view key) const { return find(numbers, kind, key); }
 const std::string& MatrixOptions::word(std::string_view key) const { return find(words, kind, key); }
 
-bool MatrixOptions::pages(std::string_view field) const {
-  return paged && std::find(in_memory.begin(), in_memory.end(), field_of_block(field)) == in_memory.end();
+Tier MatrixOptions::tier_of(std::string_view field) const {
+  const auto named = field_tiers.find(field_of_block(field));
+  return named == field_tiers.end() ? tier : named->second;
+}
+
+// A table names all fields that there are.
+bool MatrixOptions::pages_any() const {
+  if (field_tiers.empty()) return leaves(tier);
+  return std::any_of(field_tiers.begin(), field_tiers.end(), [this](const auto& field) { return leaves(field.second); });
 }
 
 std::string snapshot_of(std::string_view result) {

@@ -29,6 +29,9 @@
 
 namespace sestina {
 
+// Where state lies between its uses: in the memory of the space that computes, of the host, on NVMe.
+enum class Tier : std::uint8_t { device, host, nvme };
+
 // The resolved keys of one matrix optimizer. Asking for a key that its kind does not have is an internal error.
 struct MatrixOptions {
   std::string kind;
@@ -42,11 +45,15 @@ struct MatrixOptions {
   std::uint64_t run_seed = 0;      // for what rounds at random
   int state_bits = 32;             // of Adam's moments, where the kind has such
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
-  // optimizer.refresh.tier: preconditioners lie on NVMe between their uses, but for these fields, named as in
-  // checkpoints, without the block of a matrix that they may be of.
-  bool paged = false;
-  std::vector<std::string> in_memory = {};
-  bool pages(std::string_view field) const;
+  // optimizer.refresh.tier: of all fields of preconditioners, and of those that the deck names, as in checkpoints,
+  // without the block of a matrix that they may be of.
+  Tier tier = Tier::device;
+  std::map<std::string, Tier, std::less<>> field_tiers = {};
+  bool own_memory = false;  // the space that computes has memory of its own, from which "host" is another tier
+  Tier tier_of(std::string_view field) const;
+  bool pages(std::string_view field) const { return leaves(tier_of(field)); }  // it lies elsewhere between its uses
+  bool pages_any() const;
+  bool leaves(Tier x) const { return x == Tier::nvme || (own_memory && x == Tier::host); }
 
   double number(std::string_view key) const;
   std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }

@@ -102,6 +102,7 @@ MachineOptions MachineOptions::read(Deck& deck) {
   machine.memory_bandwidth = deck.maybe_number("machine.memory_bandwidth", positive);
   machine.network_bandwidth = deck.maybe_number("machine.network_bandwidth", positive);
   machine.disk_bandwidth = deck.maybe_number("machine.disk_bandwidth", positive);
+  machine.host_bandwidth = deck.maybe_number("machine.host_bandwidth", positive);
   machine.memory = deck.maybe_number("machine.memory", positive);
   machine.host_memory = deck.maybe_number("machine.host_memory", positive);
   return machine;

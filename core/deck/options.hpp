@@ -32,7 +32,8 @@ struct RunOptions {
 
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
-  std::optional<double> memory, host_memory;                                               // GB of a device, of a node
+  std::optional<double> host_bandwidth;       // GB/s between a device and host memory, both ways together
+  std::optional<double> memory, host_memory;  // GB of a device, of a node
   static MachineOptions read(Deck&);
 };
 
@@ -98,10 +99,11 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   std::vector<int> cores;              // that they may run on; empty: any
   std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp
   double timeout = 45;                 // seconds that an update waits for a result that must be there
-  // tier = "nvme" (MatrixOptions: paged): the folder of the store ("": in the run directory), bytes of preconditioners
-  // in host memory at a time (0: as few as work takes) and in the store (0: any), transfers at a time.
+  // Tiers (MatrixOptions): the folder of the store on NVMe ("": in the run directory), most bytes of preconditioners in
+  // the memory of a device at a time (0: as few as work takes), in that of the host (0: likewise, and any beside a
+  // device) and in the store (0: any), transfers at a time.
   std::string path;
-  std::int64_t host_bytes = 0, nvme_bytes = 0;
+  std::int64_t device_bytes = 0, host_bytes = 0, nvme_bytes = 0;
   int queue_depth = 32;
 };
 struct OptimizerOptions {

@@ -85,18 +85,21 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
 // the other; bench io measures the path, whatever the tier.
 void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char* tier = "optimizer.refresh.tier";
-  const std::vector<std::string> tiers = {"host", "nvme"};
+  const std::vector<std::string> tiers = {"device", "host", "nvme"};  // as enum Tier
+  const auto tier_at = [&](const std::string& key, const std::string& fallback) {
+    const std::string word = deck.choice(key, fallback, tiers);
+    return static_cast<Tier>(std::find(tiers.begin(), tiers.end(), word) - tiers.begin());
+  };
   if (deck.has_table(tier)) {
-    const std::string all = deck.choice(fmt::format("{}.default", tier), "host", tiers);
-    for (const std::string& field : paged_fields(kind, matrix)) {
-      const bool in_memory = deck.choice(fmt::format("{}.{}", tier, field), all, tiers) == "host";
-      if (in_memory) matrix.in_memory.push_back(field);
-      matrix.paged = matrix.paged || !in_memory;
-    }
+    matrix.tier = tier_at(fmt::format("{}.default", tier), tiers.front());
+    const std::string& all = tiers[static_cast<std::size_t>(matrix.tier)];
+    for (const std::string& field : paged_fields(kind, matrix))
+      matrix.field_tiers[field] = tier_at(fmt::format("{}.{}", tier, field), all);
   } else {
-    matrix.paged = deck.choice(tier, "host", tiers) == "nvme";
+    matrix.tier = tier_at(tier, tiers.front());
   }
   refresh.path = deck.text("optimizer.refresh.path", "");
+  refresh.device_bytes = deck.integer("optimizer.refresh.device_bytes", 0, not_negative);
   refresh.host_bytes = deck.integer("optimizer.refresh.host_bytes", 0, not_negative);
   refresh.nvme_bytes = deck.integer("optimizer.refresh.nvme_bytes", 0, not_negative);
   refresh.queue_depth =
@@ -133,7 +136,7 @@ void check_projector(Deck& deck, const MatrixOptions& matrix) {
   const std::int64_t bits = matrix.integer("projector_bits");
   if (bits != 32 && bits != 8 && bits != 4)
     deck.error(key, "no such width", "32, 8, 4");
-  else if (bits != 32 && matrix.paged)
+  else if (bits != 32 && matrix.pages_any())
     deck.error(key, "conflicts with optimizer.refresh.tier = \"nvme\": projectors in fewer bits stay in memory", "32");
 }
 

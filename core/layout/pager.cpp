@@ -1,12 +1,7 @@
 #include "core/layout/pager.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "kernels/base/quiet_threads.hpp"
@@ -15,30 +10,8 @@ namespace sestina {
 
 using enum BlockEvent;
 
-constexpr std::size_t huge_page = std::size_t{2} << 20;
-
-std::size_t whole_pages(std::size_t bytes) {
-  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
-}
-
-// Pages of 2 MiB, as far as they lie inside: a transfer past the page cache is in one piece instead of one for each 4
-// KiB, which decides how fast some disks are. What is left stays in small pages, so that no block takes more memory
-// than its own.
-std::shared_ptr<std::byte> page_memory(std::size_t bytes) {
-  const std::size_t size = std::max(whole_pages(bytes), whole_pages(1));
-  const std::size_t mapped = size < huge_page ? size : size + huge_page;
-  void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) fail(ExitCode::unavailable, "no {} bytes of addresses: {}", mapped, std::strerror(errno));
-  const auto unmap = [memory, mapped](std::byte*) { ::munmap(memory, mapped); };
-  if (size < huge_page) return {static_cast<std::byte*>(memory), unmap};
-  const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + huge_page - 1) / huge_page * huge_page;
-  auto* const aligned = reinterpret_cast<std::byte*>(begin);
-  ::madvise(aligned, size / huge_page * huge_page, MADV_HUGEPAGE);  // a wish
-  return {aligned, unmap};
-}
-
-Pager::Pager(std::shared_ptr<BlockStore> store, const Setting& setting) : store_(std::move(store)), setting_(setting) {}
+Pager::Pager(std::shared_ptr<BlockStore> store, const Setting& setting, std::shared_ptr<BlockMemory> memory)
+    : store_(std::move(store)), memory_(std::move(memory)), setting_(setting) {}
 
 bool Pager::detach() {
   bool rests = true;
@@ -53,11 +26,13 @@ bool Pager::detach() {
     stopping_ = true;
     for_mover_.notify_all();
   }
-  if (rests)
-    mover_.join();
-  else
+  if (!rests) {
     mover_.detach();
-  return rests;
+    return false;
+  }
+  mover_.join();
+  for (Block& block : blocks_) drop(block);
+  return true;
 }
 
 void Pager::add(const std::string& name, std::byte* memory, std::size_t bytes) {
@@ -68,7 +43,8 @@ void Pager::add(const std::string& name, std::byte* memory, std::size_t bytes) {
   block.memory = memory;
   block.bytes = bytes;
   blocks_.push_back(std::move(block));
-  bytes_ += whole_pages(bytes);
+  memory_->add(memory);
+  bytes_ += whole(bytes);
 }
 
 void Pager::need(std::size_t updates, std::size_t jobs) {
@@ -80,9 +56,9 @@ void Pager::open() {
   limit_ = std::max(setting_.most, working());
   if (setting_.most != 0 && setting_.most < working())
     fail(ExitCode::bad_deck,
-         "optimizer.refresh.host_bytes: {} bytes are too few: updates have {} bytes of preconditioners in memory at a "
-         "time and refreshes {}; at least {}, or 0",
-         setting_.most, updates_, jobs_, working());
+         "{}: {} bytes are too few: updates have {} bytes of preconditioners in memory at a time and refreshes {}; at "
+         "least {}, or 0",
+         setting_.key, setting_.most, updates_, jobs_, working());
   if (blocks_.empty()) return;
   keep_ = limit_ - working();
   std::sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) { return a.memory < b.memory; });
@@ -91,11 +67,10 @@ void Pager::open() {
   reads_.reserve(blocks_.size());
   writes_.reserve(blocks_.size());
   line_.reserve(blocks_.size());
+  for (Block& block : blocks_)
+    for (const BlockEvent gone : {evict, write, written}) block.tier.apply(gone);  // nobody has written it yet
   started_ = true;
   mover_ = quiet_thread([self = shared_from_this()] { self->move_blocks(); });
-  const std::lock_guard lock(mutex_);
-  in_memory_ = bytes_;
-  for (Block& block : blocks_) leave(block);
 }
 
 Pager::Block* Pager::find(const void* memory) {
@@ -108,6 +83,17 @@ Pager::Block* Pager::find(const void* memory) {
   return at < block.memory + block.bytes ? &block : nullptr;
 }
 
+// What nobody has written is zeros.
+void Pager::back(Block& block) {
+  if (block.has_memory) return;
+  memory_->come(block.memory, block.bytes, !block.was_used);
+  block.has_memory = block.was_used = true;
+}
+
+void Pager::drop(Block& block) {
+  if (std::exchange(block.has_memory, false)) memory_->go(block.memory, block.bytes);
+}
+
 void Pager::wait(Lock& lock, const std::string& name) {
   if (for_users_.wait_for(lock, std::chrono::duration<double>(setting_.timeout)) == std::cv_status::timeout && moving_)
     fail(ExitCode::io_error, "{}: waited {:g} s for its transfer (run.abort_timeout): the disk hangs", name,
@@ -116,18 +102,21 @@ void Pager::wait(Lock& lock, const std::string& name) {
 
 void Pager::came(std::size_t bytes) {
   in_memory_ += bytes;
-  if (counts_.largest != 0) counts_.largest = std::max(counts_.largest, in_memory_);
+  counts_.largest = std::max(counts_.largest, in_memory_);
 }
 
-// Blocks that are going make room, or else one that was wanted and not used, the last in turn. Where there are none
-// either, the caller's own share of the limit is free.
+// Blocks that are going make room, or else one that was wanted and not used, the last in turn, once it has come. Where
+// there are none either, the caller's own share of the limit is free.
 void Pager::make_room(Lock& lock, const Block& block) {
-  while (in_memory_ + whole_pages(block.bytes) > limit_) {
+  while (in_memory_ + whole(block.bytes) > limit_) {
     Block* last = nullptr;
-    for (Block& other : blocks_)
+    bool coming = false;
+    for (Block& other : blocks_) {
+      coming = coming || other.tier.state() == BlockState::reading;
       if (other.tier.state() == BlockState::clean && !other.kept && (!last || other.turn > last->turn)) last = &other;
+    }
     if (leaving_ == 0 && last != nullptr) leave(*last);
-    if (leaving_ == 0) return;
+    if (leaving_ == 0 && !coming) return;
     wait(lock, block.name);
   }
 }
@@ -140,13 +129,17 @@ void Pager::pin(const void* memory, Need need) {
   ++counts_.pins;
   block.wanted = false;
   for (bool asked = false, missed = false;;) {
-    if (need == Need::room && block.tier.state() == BlockState::on_nvme) {
+    if ((need == Need::room || !block.was_used) && block.tier.state() == BlockState::on_nvme) {
       make_room(lock, block);
       if (block.tier.state() != BlockState::on_nvme) continue;
-      came(whole_pages(block.bytes));
+      back(block);
+      came(whole(block.bytes));
       return block.tier.apply(claim);
     }
-    if (block.tier.allows(use)) return block.tier.apply(use);
+    if (block.tier.allows(use)) {
+      back(block);
+      return block.tier.apply(use);
+    }
     if (!missed) ++counts_.misses;
     missed = true;
     if (block.tier.state() == BlockState::on_nvme) {
@@ -164,6 +157,7 @@ void Pager::unpin(const void* memory) {
   Block* const block = find(memory);
   if (block == nullptr) return;
   const std::lock_guard lock(mutex_);
+  memory_->used(block->memory);
   block->tier.apply(release);
   if (block->tier.state() == BlockState::ready) leave(*block);
 }
@@ -172,7 +166,7 @@ void Pager::want(const void* memory) {
   Block* const block = find(memory);
   if (block == nullptr) return;
   const std::lock_guard lock(mutex_);
-  if (block->tier.state() == BlockState::on_nvme && in_memory_ + whole_pages(block->bytes) <= limit_) ask(*block);
+  if (block->was_used && block->tier.state() == BlockState::on_nvme && in_memory_ + whole(block->bytes) <= limit_) ask(*block);
 }
 
 void Pager::want_in_turn(const void* memory) {
@@ -191,8 +185,8 @@ void Pager::read_ahead() {
     Block& block = blocks_[line_[seen]];
     const BlockState state = block.tier.state();
     if (block.wanted && (state == BlockState::dirty || state == BlockState::writing)) break;  // it is on its way out
-    if (block.wanted && state == BlockState::on_nvme) {
-      if (in_memory_ + whole_pages(block.bytes) > limit_ - jobs_) break;
+    if (block.wanted && block.was_used && state == BlockState::on_nvme) {
+      if (in_memory_ + whole(block.bytes) > limit_ - jobs_) break;
       ask(block);
     }
     block.in_line = block.wanted = false;
@@ -203,14 +197,14 @@ void Pager::read_ahead() {
 void Pager::ask(Block& block) {
   block.error.clear();
   block.tier.apply(read);
-  came(whole_pages(block.bytes));
+  came(whole(block.bytes));
   reads_.push_back(static_cast<std::size_t>(&block - blocks_.data()));
   for_mover_.notify_one();
 }
 
 // Matrices are used in turn, so that no block is better kept than another: the first ones that there is room for.
 void Pager::leave(Block& block) {
-  const std::size_t bytes = whole_pages(block.bytes);
+  const std::size_t bytes = whole(block.bytes);
   if (!block.kept && kept_ + bytes <= keep_) {
     block.kept = true;
     kept_ += bytes;
@@ -224,32 +218,35 @@ void Pager::leave(Block& block) {
   for_mover_.notify_one();
 }
 
-// Of blocks to go those that nobody uses again by now.
 BlockStore::Transfer* Pager::next(bool writes) {
   const Lock lock(mutex_);
+  Block* const block = take(writes);
+  if (block == nullptr) return nullptr;
+  back(*block);
+  return &block->transfer;
+}
+
+// Of blocks to go those that nobody uses again by now.
+Pager::Block* Pager::take(bool writes) {
   std::vector<std::size_t>& asked = writes ? writes_ : reads_;
   while (!asked.empty()) {
     const std::size_t i = asked.front();
+    Block& block = blocks_[i];
     asked.erase(asked.begin());
-    if (!writes) return start(i, false);
-    blocks_[i].queued = false;
-    if (blocks_[i].tier.state() == BlockState::dirty) {
-      blocks_[i].tier.apply(write);
-      return start(i, true);
+    if (writes) block.queued = false;
+    if (writes && block.tier.state() != BlockState::dirty) {
+      leaving_ -= whole(block.bytes);
+      continue;
     }
-    leaving_ -= whole_pages(blocks_[i].bytes);
+    if (writes) block.tier.apply(write);
+    block.moving = true;
+    block.transfer.block = i;
+    block.transfer.memory = block.memory;
+    block.transfer.writes = writes;
+    block.transfer.error.clear();
+    return &block;
   }
   return nullptr;
-}
-
-BlockStore::Transfer* Pager::start(std::size_t i, bool writes) {
-  Block& block = blocks_[i];
-  block.moving = true;
-  block.transfer.block = i;
-  block.transfer.memory = block.memory;
-  block.transfer.writes = writes;
-  block.transfer.error.clear();
-  return &block.transfer;
 }
 
 void Pager::move_blocks() {
@@ -272,10 +269,8 @@ void Pager::move_blocks() {
 }
 
 void Pager::fail_all(Lock& lock, const Error& error) {
-  lock.unlock();
-  while (next(false) != nullptr || next(true) != nullptr) {
+  while (take(false) != nullptr || take(true) != nullptr) {
   }
-  lock.lock();
   for (Block& block : blocks_)
     if (block.moving) {
       block.transfer.error = error.what();
@@ -286,7 +281,7 @@ void Pager::fail_all(Lock& lock, const Error& error) {
 
 void Pager::ended(BlockStore::Transfer& transfer) {
   if (transfer.writes == transfer.ok())  // nobody touches what is being written, or was not read
-    ::madvise(transfer.memory, whole_pages(blocks_[transfer.block].bytes), MADV_DONTNEED);
+    drop(blocks_[transfer.block]);
   Lock lock(mutex_);
   counts_.traffic = store_->traffic();
   settle_transfer(lock, transfer);
@@ -296,7 +291,7 @@ void Pager::ended(BlockStore::Transfer& transfer) {
 
 void Pager::settle_transfer(Lock&, BlockStore::Transfer& transfer) {
   Block& block = blocks_[transfer.block];
-  const std::size_t bytes = whole_pages(block.bytes);
+  const std::size_t bytes = whole(block.bytes);
   block.moving = false;
   block.error = transfer.error;
   block.code = transfer.code;
@@ -308,10 +303,9 @@ void Pager::settle_transfer(Lock&, BlockStore::Transfer& transfer) {
   leaving_ -= bytes;
   block.tier.apply(transfer.ok() ? written : failed);
   if (transfer.ok()) in_memory_ -= bytes;
-  if (counts_.largest == 0 && leaving_ == 0) counts_.largest = std::max<std::size_t>(in_memory_, 1);
   if (transfer.ok() || counts_.abandoned) return;
   counts_.abandoned = true;
-  store_->warn(transfer.error + "; preconditioners stay in host memory from now on");
+  store_->warn(transfer.error + "; preconditioners stay in memory from now on");
 }
 
 void Pager::settle() {

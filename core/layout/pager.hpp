@@ -1,7 +1,8 @@
-// Blocks of host memory that lie in a store between their uses. Their addresses stay: what comes and goes is the pages
-// behind them. Whoever reads or writes a block pins it; a block that nobody has pinned is written back (unless the
-// store has the same bytes) and its pages are given back to the system. One thread of its own moves blocks, so that
-// those that are wanted ahead of their use arrive while others compute. No Kokkos.
+// Blocks of state that lie in a store between their uses. Their addresses stay: what comes and goes is the memory
+// behind them (block_memory.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that nobody
+// has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of its own
+// moves blocks, so that those that are wanted ahead of their use arrive while others compute. On a device a pin is for
+// as long as work that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <condition_variable>
 #include <memory>
@@ -11,31 +12,32 @@
 #include <utility>
 #include <vector>
 
+#include "core/layout/block_memory.hpp"
 #include "core/layout/block_store.hpp"
 #include "core/layout/block_tier.hpp"
 
 namespace sestina {
-
-// Zeros in whole pages of their own, none of which takes memory before it is written.
-std::shared_ptr<std::byte> page_memory(std::size_t bytes);
-std::size_t whole_pages(std::size_t bytes);  // bytes of memory that page_memory() takes
 
 class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Queue {
  public:
   struct Setting {
     std::size_t most = 0;  // bytes of blocks in memory at a time; 0: as few as work takes
     double timeout = 60;   // seconds that one transfer may take
+    const char* key = "optimizer.refresh.host_bytes";  // that `most` comes from
   };
-  Pager(std::shared_ptr<BlockStore>, const Setting&);
+  Pager(std::shared_ptr<BlockStore>, const Setting&, std::shared_ptr<BlockMemory> = host_block_memory());
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // Before open(). memory: from page_memory().
+  // Before open(). memory: from page_memory(), or device_addresses() where blocks are those of a device.
   void add(const std::string& name, std::byte* memory, std::size_t bytes);
+  // Work that uses blocks of a device is queued there; before the first block.
+  void watch(void* queue) { memory_->watch(queue); }
+  std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
   // What those who use blocks have in memory at a time: updates (not at the same time as those of another call), and
   // jobs beside them.
   void need(std::size_t updates, std::size_t jobs);
-  // Error(bad_deck) when that is more than `most`, with numbers; makes the store; from here on blocks leave. Owned by a
+  // Error(bad_deck) when that is more than `most`, with numbers; makes the store; blocks are zeros. Owned by a
   // shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
   void open();
   // Whose blocks these are: attached before open(). The last one to go waits for what is moving and ends the thread.
@@ -55,7 +57,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
 
   struct Counts {
     std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
-    std::size_t in_memory = 0, largest = 0;  // bytes; the most at any time since open() had written all
+    std::size_t in_memory = 0, largest = 0;  // bytes; the most at any time
     BlockStore::Traffic traffic;
     bool abandoned = false;  // writing failed: all that is in memory stays there
   };
@@ -71,8 +73,10 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
     BlockTier tier;
+    bool has_memory = false;               // behind its addresses
     bool queued = false, kept = false;     // to be written; in memory for good, since there is room
     bool moving = false;                   // its transfer is with the store
+    bool was_used = false;                 // else it is zeros, which the store does not have
     bool in_line = false, wanted = false;  // in line_; it is not in use since
     std::uint64_t turn = 0;                // the number that it came to the line with
     BlockStore::Transfer transfer;
@@ -82,6 +86,8 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   using Lock = std::unique_lock<std::mutex>;
 
   Block* find(const void* memory);
+  void back(Block&);  // with memory
+  void drop(Block&);
   void wait(Lock&, const std::string& name);
   void make_room(Lock&, const Block&);
   void ask(Block&);    // for its contents
@@ -89,13 +95,14 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void leave(Block&);  // out of memory, where there is no room to keep it
   void move_blocks();  // the thread
   BlockStore::Transfer* next(bool writes) override;
-  BlockStore::Transfer* start(std::size_t block, bool writes);
+  Block* take(bool writes);  // its transfer is the next one of this direction
   void ended(BlockStore::Transfer&) override;
   void settle_transfer(Lock&, BlockStore::Transfer&);
   void fail_all(Lock&, const Error&);  // that are under way or asked for
   void came(std::size_t bytes);
 
   std::shared_ptr<BlockStore> store_;
+  std::shared_ptr<BlockMemory> memory_;
   Setting setting_;
   std::vector<Block> blocks_;  // by address
   std::size_t bytes_ = 0, updates_ = 0, jobs_ = 0;

@@ -38,4 +38,6 @@ PagedAtWork paged_at_work(std::size_t update, std::size_t refresh, int lanes, in
   return {3 * static_cast<std::size_t>(lanes) * update, refresh == 0 ? 0 : jobs * (update + refresh)};
 }
 
+PagedAtWork paged_on_device(std::size_t update, std::size_t refresh) { return {3 * (update + refresh), 0}; }
+
 }  // namespace sestina

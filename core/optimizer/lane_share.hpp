@@ -21,5 +21,7 @@ struct PagedAtWork {
   std::size_t updates = 0, jobs = 0;
 };
 PagedAtWork paged_at_work(std::size_t update, std::size_t refresh, int lanes, int workers);
+// On a device, whose workers read copies of their own: updates alone send snapshots.
+PagedAtWork paged_on_device(std::size_t update, std::size_t refresh);
 
 }  // namespace sestina

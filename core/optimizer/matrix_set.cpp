@@ -14,6 +14,7 @@
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
+#include "kernels/blas/queue_of.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -81,6 +82,7 @@ class LanedSet : public MatrixSet<Exec> {
     for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
     workers_.reset();
     if (lanes_.empty() || !lanes_[0].pager) return;
+    for (Lane<Space>& lane : lanes_) lane.exec.fence("optimizer");
     if (lanes_[0].pager->detach()) return;
     for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
   }
@@ -150,6 +152,10 @@ class LanedSet : public MatrixSet<Exec> {
   }
   void page_to(const std::shared_ptr<Pager>& pager) override {
     std::size_t update = 0, job = 0;
+    for (Lane<Space>& lane : lanes_) {
+      pager->watch(queue_of(lane.exec));
+      if (lane.copies != nullptr) pager->watch(queue_of(lane.copies->space()));
+    }
     for (std::size_t i = 0; i < optimizers_.size(); ++i) {
       MatrixState<Space>& state = optimizers_[i]->state();
       state.set_pager(pager.get());
@@ -158,12 +164,13 @@ class LanedSet : public MatrixSet<Exec> {
         pager->add(block.name, block.memory.get(), block.bytes);
         const bool always = block.use != FieldUse::refresh;
         if (always) paged_[i].push_back(block.memory.get());
-        (always ? in_update : in_refresh) += whole_pages(block.bytes);
+        (always ? in_update : in_refresh) += pager->whole(block.bytes);
       }
       update = std::max(update, in_update);
       job = std::max(job, in_refresh);
     }
-    const PagedAtWork work = paged_at_work(update, job, lanes(), worker_count_);
+    const PagedAtWork work = is_host<Space> ? paged_at_work(update, job, lanes(), worker_count_)
+                                            : paged_on_device(update, job);
     pager->need(work.updates, work.jobs);
     pager->attach();
     for (Lane<Space>& lane : lanes_) lane.pager = pager;
@@ -316,7 +323,14 @@ class LanedSet : public MatrixSet<Exec> {
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
-                                                 const MatrixSetSetting& setting) {
+                                                 const MatrixSetSetting& asked) {
+  MatrixSetSetting setting = asked;
+  setting.options.own_memory = !is_host<Exec>;
+  const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
+  if (setting.options.pages_any() && std::any_of(items.begin(), items.end(), begins_anew))
+    fail(ExitCode::bad_deck,
+         "optimizer.refresh.tier: state of packed rotations, which begins anew, stays in the memory of the device: "
+         "\"device\" beside them");
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));

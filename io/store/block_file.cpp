@@ -38,6 +38,9 @@ std::size_t BlockFile::add(const std::string& name, std::size_t bytes) {
 }
 
 void BlockFile::open() {
+  if (setting_.most != 0 && size_ > setting_.most)
+    fail(ExitCode::bad_deck, "optimizer.refresh.nvme_bytes: {} bytes are too few: preconditioners take {} in the store",
+         setting_.most, size_);
   create();
   choose_engine();
 }

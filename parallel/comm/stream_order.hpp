@@ -2,19 +2,10 @@
 // them. On a host, and in groups that know no queues, the host waits: the same code, and an order that is there
 // already.
 #pragma once
-#include "kernels/blas/exec.hpp"
+#include "kernels/blas/queue_of.hpp"
 #include "parallel/comm/communicator.hpp"
 
 namespace sestina {
-
-// Where the space queues its work; null: it has no queue, and work is done when the call returns.
-template <class Exec>
-Queue queue_of(const Exec& exec) {
-  if constexpr (requires { exec.cuda_stream(); })
-    return exec.cuda_stream();
-  else
-    return nullptr;
-}
 
 // What the group starts from now on begins when all that the space has to do so far is complete. True: the host has not
 // waited for it. label: of the wait.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/layout/block_store.hpp"
+#include "core/layout/device_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/layout/weight_form.hpp"
 #include "core/model/pass_scratch.hpp"
@@ -161,9 +161,31 @@ MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
 }
 
 // What lanes and workers take, or what the deck allows.
-std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer) {
-  const PagedAtWork work = paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
-  return std::max(work.updates + work.jobs, static_cast<std::size_t>(optimizer.refresh.host_bytes));
+std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer, bool on_device) {
+  const PagedAtWork work =
+      on_device ? paged_on_device(largest.update, largest.refresh)
+                : paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
+  const RefreshOptions& refresh = optimizer.refresh;
+  return std::max(work.updates + work.jobs,
+                  static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
+}
+
+// Preconditioners of a rank that lie elsewhere between their uses: what is in memory of them, beside the store's own.
+void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory& memory) {
+  if (paged.nvme + paged.host == 0) return;
+  const OptimizerOptions& optimizer = s.input.optimizer;
+  const bool on_nvme = paged.nvme > 0, through_host = s.on_device() && on_nvme;
+  memory.nvme += paged.nvme;
+  memory.nvme_moved += paged.nvme_moved;
+  memory.link_moved += paged.link_moved;
+  memory.beside_tiers += paged.beside;
+  memory.size.optimizer -= paged.state + paged.results;
+  memory.size.optimizer +=
+      std::min(paged.places, paged_in_memory(paged, lanes, optimizer, s.on_device()));
+  const std::size_t buffers = (on_nvme ? store_buffer_bytes(optimizer.refresh.queue_depth) : 0) +
+                              (through_host ? DeviceStore::buffers * paged.largest : 0);
+  memory.host_tier += paged.host;
+  (s.on_device() ? memory.host_tier : memory.size.optimizer) += buffers;
 }
 
 // What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
@@ -173,7 +195,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
   std::size_t arena = 0;
-  PagedBytes largest;
+  PagedBytes paged;  // of all
   std::size_t job = 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
     memory.size.optimizer += bytes;
@@ -210,13 +232,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
       else
         memory.size.optimizer += jobs.results + jobs.orders;
       job = std::max(job, jobs.scratch);
-      const PagedBytes paged = known.paged.of(kept);
-      memory.size.optimizer -= paged.state + paged.results;
-      memory.nvme_beside += paged.host;
-      memory.nvme += paged.store;
-      memory.nvme_moved += paged.moved;
-      largest.update = std::max(largest.update, paged.update);
-      largest.refresh = std::max(largest.refresh, paged.refresh);
+      paged.add(known.paged.of(kept));
       if (homed) memory.size.master += elements_of(kept) * s.width.accumulate;
     }
   }
@@ -224,9 +240,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   const int lanes = scratch.lanes();
   memory.size.workspace += scratch.total(lanes);
   (s.on_device() ? memory.workers : memory.size.workspace) += at(o.optimizer.refresh_workers()) * job;
-  if (memory.nvme > 0)
-    memory.size.optimizer += std::min(memory.nvme, paged_in_memory(largest, lanes, o.optimizer)) +
-                             store_buffer_bytes(o.optimizer.refresh.queue_depth);
+  add_tiers(s, paged, lanes, memory);
 }
 
 // One data-parallel rank's share of a stage.
@@ -278,16 +292,19 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.checkpoint += other.checkpoint;
   sum.scalar_elements += other.scalar_elements;
   sum.scalar_state += other.scalar_state;
-  sum.nvme_beside += other.nvme_beside;
+  sum.beside_tiers += other.beside_tiers;
   sum.nvme += other.nvme;
   sum.nvme_moved += other.nvme_moved;
+  sum.host_tier += other.host_tier;
+  sum.link_moved += other.link_moved;
   sum.workers += other.workers;
 }
 
 }  // namespace
 
 std::vector<RankMemory> rank_memory(const Plan& plan, int threads) {
-  const PlanInput& input = plan.input;
+  PlanInput input = plan.input;
+  if (input.optimizer.matrix) input.optimizer.matrix->own_memory = threads == 0;
   const int micro_batch = largest_share(input).micro_batch;
   const Setting s{plan,
                   input,

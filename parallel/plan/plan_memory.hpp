@@ -17,15 +17,18 @@ struct RankMemory {
   std::size_t checkpoint = 0;        // copy that a save is written from
   std::int64_t scalar_elements = 0;  // that AdamW updates
   std::size_t scalar_state = 0;      // bytes of their moments
-  // Preconditioners on NVMe: places in the store, traffic of an update; of the optimizer's bytes above what is in
-  // memory at a time.
+  // Preconditioners in tiers: places in the store on NVMe, and its traffic in an update; of the optimizer's bytes above
+  // what is in memory at a time.
   std::size_t nvme = 0;
-  std::size_t nvme_beside = 0;  // preconditioners that stay in memory although others do not
   double nvme_moved = 0;
-  // Beside a device, in host memory: what refresh workers read and give, in pinned pages, and their scratch.
+  std::size_t beside_tiers = 0;  // preconditioners that stay in memory although others do not
+  // Beside a device, in host memory: preconditioners of the tier "host", and buffers on the way to NVMe; traffic of an
+  // update between the two. What refresh workers read and give, in pinned pages, and their scratch.
+  std::size_t host_tier = 0;
+  double link_moved = 0;
   std::size_t workers = 0;
   std::size_t total() const { return size.total() + on_host(); }
-  std::size_t on_host() const { return checkpoint + workers; }  // of a rank that computes on a device
+  std::size_t on_host() const { return checkpoint + host_tier + workers; }  // of a rank that computes on a device
 };
 // threads: of each rank on the host, 0 = on a device.
 std::vector<RankMemory> rank_memory(const Plan&, int threads);

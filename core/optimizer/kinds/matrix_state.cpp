@@ -40,17 +40,15 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
 
 template <class Space>
 float* MatrixState<Space>::add_pages(const std::string& name, FieldUse use, std::size_t elements) {
-  if (!is_host<Space>)
-    fail(ExitCode::bad_deck, "optimizer.refresh.tier: \"nvme\" needs run.space = \"host\" in this version");
   const std::size_t bytes = elements * sizeof(float);
-  paged_.push_back({name, use, bytes, page_memory(bytes)});
+  paged_.push_back({name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
   return reinterpret_cast<float*>(paged_.back().memory.get());
 }
 
 template <class Space>
 float* MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return nullptr;
-  if (find(like, DType::f32).use != FieldUse::always) return add_pages(name, FieldUse::refresh, elements);
+  if (is_host<Space> && find(like, DType::f32).use != FieldUse::always) return add_pages(name, FieldUse::refresh, elements);
   rooms_.emplace_back(name, elements);
   return rooms_.back().data();
 }

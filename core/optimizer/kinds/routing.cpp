@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/deck/deck.hpp"
-#include "core/layout/pager.hpp"
+#include "core/layout/block_memory.hpp"
 
 namespace sestina {
 
@@ -126,9 +126,9 @@ void require_skew_updates(Deck& deck, const Options& options) {
   if (optimizer.matrix->refresh_staleness > 0)
     deck.error("optimizer.refresh.mode", tensor + ", whose state begins anew and would lose what is in flight",
                fmt::format("inline, or {}", by_adamw));
-  if (optimizer.matrix->paged)
+  if (optimizer.matrix->pages_any())
     deck.error("optimizer.refresh.tier", tensor + ", whose state begins anew in memory alone",
-               fmt::format("host, or {}", by_adamw));
+               fmt::format("device, or {}", by_adamw));
   if (options.parallel.tp > 1)
     deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }
@@ -171,36 +171,69 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
   return sum;
 }
 
+namespace {
+
+// Adds what one field of a matrix takes, and what moves: a factor is read and written in every update; a result is
+// read, and written when it is new, and so is its copy, which nobody reads on a device. What a device has used it copies
+// out, new or not; the store on NVMe writes what is new.
+void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes& sum, PagedBytes& matrix) {
+  const std::size_t bytes = bytes_of(field), place = whole_pages(bytes);
+  const double every = static_cast<double>(options.refresh_every);
+  const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
+  if (is_result && !options.own_memory && options.refresh_staleness > 0 && options.pages(snapshot_of(field.name))) {
+    sum.results += bytes;  // the one to come
+    sum.nvme += place;
+    sum.places += place;
+    matrix.refresh += place;
+    sum.nvme_moved += 2 * static_cast<double>(place) / every;
+  }
+  if (!options.pages(field.name)) {
+    sum.beside += bytes;
+    return;
+  }
+  sum.state += bytes;
+  const std::size_t in_use = options.own_memory ? whole_device_pages(bytes) : place;
+  (is_copy ? matrix.refresh : matrix.update) += in_use;
+  sum.places += in_use;
+  const double copy_uses = (options.own_memory ? 1 : 2) / every;
+  const double moved = static_cast<double>(place) * (is_copy ? copy_uses : is_result ? 1 + 1 / every : 2);
+  if (options.own_memory) sum.link_moved += static_cast<double>(bytes) * (is_copy ? copy_uses : 2);
+  if (options.tier_of(field.name) == Tier::host) {
+    sum.host += place;
+    return;
+  }
+  sum.nvme += place;
+  sum.largest = std::max(sum.largest, bytes);
+  sum.nvme_moved += moved;
+}
+
+}  // namespace
+
+void PagedBytes::add(const PagedBytes& other) {
+  state += other.state;
+  beside += other.beside;
+  results += other.results;
+  nvme += other.nvme;
+  host += other.host;
+  places += other.places;
+  nvme_moved += other.nvme_moved;
+  link_moved += other.link_moved;
+  largest = std::max(largest, other.largest);
+  update = std::max(update, other.update);
+  refresh = std::max(refresh, other.refresh);
+}
+
 PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) {
   PagedBytes sum;
-  if (!options.matrix || !options.matrix->paged || !spec.trainable || !is_matrix_optimized(spec, options)) return sum;
-  const bool late = options.matrix->refresh_staleness > 0;
-  const double every = static_cast<double>(options.matrix->refresh_every);
+  if (!options.matrix || !options.matrix->pages_any() || !spec.trainable || !is_matrix_optimized(spec, options))
+    return sum;
   for (const MatrixPart& part : matrix_parts(spec, options)) {
-    std::size_t update = 0, refresh = 0;
+    PagedBytes matrix;
     for (const FieldSize& field :
-         find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols)) {
-      if (field.use == FieldUse::always) continue;
-      const std::size_t bytes = bytes_of(field), pages = whole_pages(bytes);
-      const auto size = static_cast<double>(pages);
-      const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
-      if (is_result && late && options.matrix->pages(snapshot_of(field.name))) {  // the one to come
-        sum.results += bytes;
-        refresh += pages;
-        sum.moved += 2 * size / every;
-      }
-      if (!options.matrix->pages(field.name)) {
-        sum.host += bytes;
-        continue;
-      }
-      sum.state += bytes;
-      (is_copy ? refresh : update) += pages;
-      // A factor is read and written in every update; a result is read, and written when it is new, and so is its copy.
-      sum.moved += is_copy ? 2 * size / every : is_result ? size * (1 + 1 / every) : 2 * size;
-    }
-    sum.store += update + refresh;
-    sum.update = std::max(sum.update, update);
-    sum.refresh = std::max(sum.refresh, refresh);
+         find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols))
+      if (field.use != FieldUse::always) add_paged(*options.matrix, field, sum, matrix);
+    sum.update = std::max(sum.update, matrix.update);
+    sum.refresh = std::max(sum.refresh, matrix.refresh);
   }
   return sum;
 }

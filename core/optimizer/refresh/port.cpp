@@ -144,6 +144,7 @@ void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJo
 template <class Space>
 void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
   OnHost& here = *s.on_host;
+  const Pin pin(lane.pager.get(), job.factor.data());
   const Space& queue = lane.copies->space();
   lane.copies->follow(lane.exec);
   Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(job.factor));

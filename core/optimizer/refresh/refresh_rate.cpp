@@ -18,7 +18,8 @@ constexpr int first_updates = 2, measured_updates = 5;
 MatrixOptions always_due(MatrixOptions options) {
   options.refresh_every = 1;
   options.refresh_staleness = 0;
-  options.paged = false;
+  options.tier = Tier::device;
+  options.field_tiers.clear();
   for (const char* key : {"start_step", "qr_tolerance"})
     if (const auto found = options.numbers.find(key); found != options.numbers.end()) found->second = 0;
   return options;

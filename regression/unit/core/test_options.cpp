@@ -115,7 +115,8 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
 TEST(Options, TiersAreOneWordOrATableByField) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", late = soap + "mode = \"async\"\n";
   const auto matrix = [](const std::string& toml) { return *read(toml).optimizer.matrix; };
-  EXPECT_FALSE(matrix(soap).paged);
+  EXPECT_FALSE(matrix(soap).pages_any());
+  EXPECT_EQ(matrix(soap).tier, Tier::device);
   EXPECT_TRUE(matrix(soap + "tier = \"nvme\"\n").pages("basis_left"));
   const MatrixOptions one = matrix(late + "tier = { basis_left = \"nvme\", snapshot_right = \"nvme\" }\n");
   for (const std::string field :
@@ -125,20 +126,28 @@ TEST(Options, TiersAreOneWordOrATableByField) {
   const MatrixOptions most = matrix(soap + "tier = { default = \"nvme\", factor_right = \"host\" }\n");
   EXPECT_TRUE(most.pages("factor_left"));
   EXPECT_FALSE(most.pages("factor_right"));
-  EXPECT_FALSE(matrix(soap + "tier = { default = \"host\" }\n").paged);
+  EXPECT_FALSE(matrix(soap + "tier = { default = \"host\" }\n").pages_any());
+  MatrixOptions on_device = matrix(soap + "tier = { default = \"device\", factor_left = \"host\" }\n");
+  EXPECT_FALSE(on_device.pages_any()) << "a host has no other memory";
+  on_device.own_memory = true;
+  for (const std::string field : {"factor_left", "factor_right", "basis_left", "basis_right"})
+    EXPECT_EQ(on_device.pages(field), field == "factor_left") << field;
   expect_error(soap + "tier = { basis_lef = \"nvme\" }\n", "did you mean optimizer.refresh.tier.basis_left?");
   expect_error(soap + "tier = { snapshot_left = \"nvme\" }\n", "optimizer.refresh.tier.snapshot_left");  // inline
-  expect_error(soap + "tier = { basis_left = \"disk\" }\n", "allowed \"host\", \"nvme\"");
+  expect_error(soap + "tier = { basis_left = \"disk\" }\n", "allowed \"device\", \"host\", \"nvme\"");
   expect_error(soap + "tier = \"disk\"\n", "optimizer.refresh.tier");
   Deck deck, again;
   deck.add_text(model + late + "tier = { default = \"nvme\", factor_right = \"host\" }\n", "a.toml", "/folder");
   Options::read(deck);
   deck.finish();
   again.add_text(deck.dump(), "b.toml", "/folder");
-  EXPECT_EQ(Options::read(again).optimizer.matrix->in_memory, std::vector<std::string>{"factor_right"});
+  const MatrixOptions read_again = *Options::read(again).optimizer.matrix;
+  for (const auto& [field, tier] : read_again.field_tiers)
+    EXPECT_EQ(tier, field == "factor_right" ? Tier::host : Tier::nvme) << field;
+  EXPECT_EQ(read_again.field_tiers.size(), 6u);
   again.finish();
   again.add_override("optimizer.refresh.tier=host");
-  EXPECT_FALSE(Options::read(again).optimizer.matrix->paged);
+  EXPECT_FALSE(Options::read(again).optimizer.matrix->pages_any());
   EXPECT_TRUE(forbidden_changes(deck, again).empty());
 }
 

@@ -1,0 +1,155 @@
+#include "core/layout/device_store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace sestina {
+
+DeviceStore::DeviceStore(std::shared_ptr<DeviceBlocks> device, std::shared_ptr<BlockStore> below,
+                         const Setting& setting)
+    : device_(std::move(device)), below_(std::move(below)), setting_(setting) {}
+
+std::size_t DeviceStore::add(const std::string& name, std::size_t bytes) {
+  Block block{.bytes = bytes, .in_host = setting_.in_host(name)};
+  if (block.in_host) {
+    in_host_ += bytes;
+  } else {
+    SESTINA_REQUIRE(below_ != nullptr, "{}: there is no store below host memory", name);
+    block.below = below_->add(name, bytes);
+    largest_ = std::max(largest_, bytes);
+  }
+  blocks_.push_back(std::move(block));
+  return blocks_.size() - 1;
+}
+
+void DeviceStore::open() {
+  const std::size_t all = in_host_ + buffers * largest_;
+  if (setting_.host_bytes != 0 && setting_.host_bytes < all)
+    fail(ExitCode::bad_deck,
+         "optimizer.refresh.host_bytes: {} bytes are too few: {} of preconditioners of the device lie in host memory, "
+         "and {} are buffers on the way to the disk; at least {}, or 0",
+         setting_.host_bytes, in_host_, all - in_host_, all);
+  for (Block& block : blocks_)
+    if (block.in_host) block.home = device_->pinned(block.bytes);
+  if (largest_ > 0)
+    for (std::size_t i = 0; i < buffers; ++i) buffers_.push_back(device_->pinned(largest_));
+  together_.reserve(slots_.size());
+  if (below_) below_->open();
+}
+
+// The device copies while the store below moves what has come out. An error of the device leaves no slot behind.
+void DeviceStore::serve(Queue& queue) try {
+  constexpr std::chrono::microseconds pause{50};
+  while (true) {
+    bool moved = false;
+    while (take_next(queue)) moved = true;
+    moved = take_ended(queue) || moved;
+    moved = move_below(queue) || moved;
+    if (moved) continue;
+    if (rests()) return;
+    std::this_thread::sleep_for(pause);
+  }
+} catch (...) {
+  for (Slot& slot : slots_) slot = {};
+  throw;
+}
+
+bool DeviceStore::rests() const {
+  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.phase == Slot::Phase::free; });
+}
+
+// Where there are buffers, as many at a time as those. The last free slot is for a read, which somebody waits for.
+bool DeviceStore::take_next(Queue& queue) {
+  const auto is_free = [](const Slot& slot) { return slot.phase == Slot::Phase::free; };
+  const auto end = buffers_.empty() ? slots_.end() : slots_.begin() + static_cast<std::ptrdiff_t>(buffers_.size());
+  const auto slot = std::find_if(slots_.begin(), end, is_free);
+  if (slot == end) return false;
+  Transfer* next = queue.next(false);
+  if (next == nullptr && std::count_if(slots_.begin(), end, is_free) > 1) next = queue.next(true);
+  if (next == nullptr) return false;
+  next->error.clear();
+  start(*slot, *next);
+  return true;
+}
+
+void DeviceStore::start(Slot& slot, Transfer& transfer) {
+  slot.transfer = &transfer;
+  const Block& moved = block(slot);
+  slot.host = moved.in_host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
+  if (transfer.writes) {
+    device_->start_out(number(slot), transfer.memory, slot.host, moved.bytes);
+    slot.phase = Slot::Phase::leaving;
+  } else if (moved.in_host) {
+    device_->start_in(number(slot), slot.host, transfer.memory, moved.bytes);
+    slot.phase = Slot::Phase::coming;
+  } else {
+    slot.phase = Slot::Phase::below;
+  }
+}
+
+bool DeviceStore::take_ended(Queue& queue) {
+  bool any = false;
+  for (Slot& slot : slots_) {
+    const bool copies = slot.phase == Slot::Phase::leaving || slot.phase == Slot::Phase::coming;
+    if (!copies || !device_->is_done(number(slot))) continue;
+    any = true;
+    const Block& moved = block(slot);
+    if (slot.phase == Slot::Phase::leaving && !moved.in_host) {
+      slot.phase = Slot::Phase::below;
+      continue;
+    }
+    if (moved.in_host) (slot.transfer->writes ? traffic_.bytes_written : traffic_.bytes_read) += moved.bytes;
+    finish(queue, slot);
+  }
+  return any;
+}
+
+bool DeviceStore::move_below(Queue& queue) {
+  together_.clear();
+  for (const Slot& slot : slots_)
+    if (slot.phase == Slot::Phase::below)
+      together_.push_back({.block = block(slot).below, .memory = slot.host, .writes = slot.transfer->writes});
+  if (together_.empty()) return false;
+  below_->run(together_);
+  auto done = together_.begin();
+  for (Slot& slot : slots_) {
+    if (slot.phase != Slot::Phase::below) continue;
+    slot.transfer->error = done->error;
+    slot.transfer->code = done->code;
+    ++done;
+    if (slot.transfer->writes || !slot.transfer->ok()) {
+      finish(queue, slot);
+    } else {
+      device_->start_in(number(slot), slot.host, slot.transfer->memory, block(slot).bytes);
+      slot.phase = Slot::Phase::coming;
+    }
+  }
+  return true;
+}
+
+void DeviceStore::finish(Queue& queue, Slot& slot) {
+  Transfer& transfer = *std::exchange(slot, {}).transfer;
+  queue.ended(transfer);
+}
+
+BlockStore::Traffic DeviceStore::traffic() const {
+  Traffic sum = below_ ? below_->traffic() : Traffic{};
+  sum.bytes_read += traffic_.bytes_read;
+  sum.bytes_written += traffic_.bytes_written;
+  return sum;
+}
+
+std::string DeviceStore::describe() const {
+  constexpr double mib = 1.0 / (1 << 20);
+  std::string text;
+  if (in_host_ > 0)
+    text = fmt::format("pinned host memory: {:.1f} MiB", static_cast<double>(in_host_) * mib);
+  if (below_ && largest_ > 0) text += (text.empty() ? "" : "; ") + below_->describe();
+  return text;
+}
+
+void DeviceStore::warn(const std::string& message) const { setting_.warn(message); }
+
+}  // namespace sestina

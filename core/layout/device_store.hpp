@@ -1,0 +1,70 @@
+// Where blocks of a device lie between their uses: in pinned host memory, or in a store below it, a file, through a few
+// pinned buffers. Copies of the device go on beside each other, in both directions, and beside its work. No Kokkos.
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/layout/block_memory.hpp"
+#include "core/layout/block_store.hpp"
+
+namespace sestina {
+
+class DeviceStore final : public BlockStore {
+ public:
+  struct Setting {
+    std::function<bool(std::string_view name)> in_host;  // which blocks lie in host memory, by name
+    std::size_t host_bytes = 0;                          // at most; 0: any
+    std::function<void(const std::string& message)> warn;
+  };
+  // below: null where all blocks lie in host memory.
+  DeviceStore(std::shared_ptr<DeviceBlocks>, std::shared_ptr<BlockStore> below, const Setting&);
+
+  std::size_t add(const std::string& name, std::size_t bytes) override;
+  // Error(bad_deck) for more than host_bytes.
+  void open() override;
+  void serve(Queue&) override;
+  Traffic traffic() const override;
+  std::string describe() const override;
+  void warn(const std::string& message) const override;
+
+  // Buffers between the device and the store below.
+  static constexpr std::size_t buffers = 4;
+
+ private:
+  struct Block {
+    std::size_t bytes = 0;
+    std::size_t below = 0;                    // number in the store below; of others:
+    std::shared_ptr<std::byte> home = {};     // host memory
+    bool in_host = false;
+  };
+  // A block on its way.
+  struct Slot {
+    enum class Phase : std::uint8_t { free, leaving, below, coming } phase = Phase::free;  // coming to the device
+    Transfer* transfer = nullptr;
+    std::byte* host = nullptr;  // its home, or a buffer
+  };
+
+  bool take_next(Queue&);  // another transfer; false: there is none, or no slot
+  void start(Slot&, Transfer&);
+  bool take_ended(Queue&);  // copies; false: none has
+  bool move_below(Queue&);  // all that wait for the store below; false: none does
+  void finish(Queue&, Slot&);
+  Block& block(const Slot& slot) { return blocks_[slot.transfer->block]; }
+  int number(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
+  bool rests() const;
+
+  std::shared_ptr<DeviceBlocks> device_;
+  std::shared_ptr<BlockStore> below_;
+  Setting setting_;
+  std::vector<Block> blocks_;
+  std::vector<std::shared_ptr<std::byte>> buffers_;  // of the first slots
+  std::array<Slot, DeviceBlocks::most_copies> slots_;
+  std::vector<Transfer> together_;  // for the store below, in the order of the slots
+  std::size_t in_host_ = 0, largest_ = 0;
+  Traffic traffic_;  // of host memory
+};
+
+}  // namespace sestina
