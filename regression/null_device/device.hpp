@@ -18,12 +18,15 @@ namespace null_device {
 struct Count {
   unsigned long long calls = 0, bytes = 0;
 };
+struct Stream;
+// Of each stream, how many of its kernels something comes after.
+using Order = std::map<const Stream*, std::size_t>;
 struct Allocation {
   std::size_t bytes = 0;
   cudaMemoryType type = cudaMemoryTypeDevice;
   std::string label;
+  Order kernels = {};  // of mapped memory: launched before it was
 };
-struct Stream;
 // A copy to or from pinned host memory that the host has not waited for, or a wait for another stream.
 struct Pending {
   char* host = nullptr;
@@ -33,8 +36,6 @@ struct Pending {
   Stream* other = nullptr;
   std::size_t other_end = 0;
 };
-// Of each stream, how many of its kernels something comes after.
-using Order = std::map<const Stream*, std::size_t>;
 struct Stream {
   std::deque<Pending> queue;
   std::size_t done = 0;  // entries that have left the queue
@@ -111,7 +112,12 @@ void drain_all();
 void join(Order& order, const Order& other);                // comes after the other as well
 Order order_of(const Stream& stream);                       // of what is queued there now
 void require_order(cudaStream_t stream, const char* call);  // a message comes after all kernels of other streams
+// A copy from memory that is mapped for a while comes after an event, in other streams, since it was mapped: kernels
+// that were launched since may be at work on other memory.
+void require_order_since(const Order& then, cudaStream_t stream, const char* call);
 void waited(const char* call);
+
+void add_leaks_of_mapped_memory();  // mapped_memory.cpp
 
 // report.cpp
 void start();  // when the device is first asked for, so that the program's own handlers come before

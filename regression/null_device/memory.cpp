@@ -125,6 +125,13 @@ void require_order(cudaStream_t stream, const char* call) {
       return problem(std::string(call) + " is not behind the kernels of another stream");
 }
 
+void require_order_since(const Order& then, cudaStream_t stream, const char* call) {
+  Order order = order_of(stream_of(stream));
+  join(order, dev().waited);
+  for (const auto& [other, kernels] : then)
+    if (order[other] < kernels) return problem(std::string(call) + " is not behind what used memory that is mapped");
+}
+
 cudaError_t release(void* at, const char* call) {
   Lock lock(dev().mutex);
   if (!at) return cudaSuccess;
@@ -218,7 +225,11 @@ cudaError_t copy(void* to, std::size_t to_stride, const void* from, std::size_t 
   if (!async) drain_all();
   const bool out = async && rows == 1 && a == "device" && b == "pinned",
              in = async && rows == 1 && a == "pinned" && b == "device";
-  if (out) require_order(stream, call);
+  const Allocation* const mapped = find(from).second;
+  if (out && mapped && mapped->label == "mapped")
+    require_order_since(mapped->kernels, stream, call);
+  else if (out)
+    require_order(stream, call);
   if (out || in) {
     Pending entry{out ? target : source, out, std::vector<char>(source, source + bytes), label};
     if (in) std::memcpy(target, source, bytes);

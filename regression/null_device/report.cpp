@@ -54,6 +54,7 @@ void report() {
       ++c.calls;
       c.bytes += a.bytes;
     }
+  add_leaks_of_mapped_memory();
   std::fprintf(out, "# kind\tname\tcalls\tbytes\n");
   for (const auto& [kind, names] : dev().counts) {
     Count sum;

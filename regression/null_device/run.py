@@ -28,6 +28,7 @@ GROUPS = {
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
     "workers": ["tiny_soap_async"],
+    "tiers": ["tiny_soap_tiers"],
     "forms": ["tiny_poet_x", "tiny_lora"],
     "pipelines": ["tiny_pipeline"],
 }
@@ -36,6 +37,9 @@ OPTIONS = {  # beside the modes, once each
     "tiny_shampoo": [["optimizer.packed=true"], ["optimizer.root=eigh"], ["optimizer.root=newton"]],
     "tiny_soap_async": [["optimizer.refresh.visibility=eager"], ["optimizer.kind=shampoo"], ["optimizer.kind=galore"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.staleness=1"]],
+    "tiny_soap_tiers": [["optimizer.refresh.tier=host"], ["optimizer.refresh.tier=nvme", "optimizer.refresh.visibility=eager"],
+                        ["optimizer.kind=shampoo", "optimizer.refresh.tier=host"], ["optimizer.kind=galore", "optimizer.refresh.tier=nvme"],
+                        ["optimizer.kind=kl-soap", "optimizer.refresh.tier=host", "optimizer.refresh.device_bytes=100000000"]],
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
     "tiny_basis_rotation": [["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
@@ -112,7 +116,7 @@ def ranks(device, n):
 
 def resume(device):
     run = device.work / "resumed"
-    for deck in ("tiny_llama", "tiny_soap", "tiny_soap_async"):
+    for deck in ("tiny_llama", "tiny_soap", "tiny_soap_async", "tiny_soap_tiers"):
         device.train(deck, "run.steps=4", run=run / deck)
         device.train(deck, "run.steps=8", "-r", "auto", run=run / deck)
 

@@ -1,4 +1,5 @@
 // A program that makes one mistake with the device, by its argument; without one it makes none.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -26,6 +27,38 @@ void send(float* values, float* host, std::size_t n, bool in_order, bool copy_in
   cudaStreamDestroy(stream);
 }
 
+// Memory behind reserved addresses, copied out behind what used it, and given back.
+void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
+  constexpr std::size_t bytes = std::size_t{2} << 20;
+  CUdeviceptr at = 0;
+  CUmemGenericAllocationHandle page = 0;
+  const CUmemAllocationProp property = {};
+  const CUmemAccessDesc access = {};
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  const auto launch = [] {
+    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  };
+  launch();
+  cuMemAddressReserve(&at, bytes, bytes, 0, 0);
+  cuMemCreate(&page, bytes, &property, 0);
+  if (mistake != "unmapped") cuMemMap(at, bytes, 0, page, 0);
+  if (mistake != "unmapped") cuMemSetAccess(at, bytes, &access, 1);
+  launch();
+  cudaEventRecord(event, nullptr);
+  launch();  // of no concern to this memory
+  if (mistake != "unused") cudaStreamWaitEvent(stream, event, 0);
+  cudaMemcpyAsync(host, reinterpret_cast<const void*>(at), n * sizeof(float), cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+  if (mistake != "unmapped" && mistake != "behind") cuMemUnmap(at, bytes);
+  cuMemAddressFree(at, bytes);
+  if (mistake != "kept") cuMemRelease(page);
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -39,6 +72,7 @@ int main(int count, char** arguments) {
   if (mistake == "changed") host[0] = 5;
   cudaStreamSynchronize(nullptr);
   send(device, host, n, mistake != "unordered", mistake != "early");
+  map_and_copy(host, n, mistake);
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);
   if (mistake != "leaked") cudaFree(device);

@@ -5,7 +5,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
 mkdir -p "$out"
 g++ -std=c++20 -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} "$here/mistakes.cpp" -o "$out/mistakes" \
-  -L"$cuda/lib64" -L"$cuda/lib" -lcudart -lnccl
+  -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lnccl -lcuda
 "$here/../build.sh" "$out/device" "$out/mistakes"
 
 # expect MISTAKE PATTERN: what the report has to say.
@@ -23,6 +23,10 @@ expect overrun 'problem.cudaMemcpyAsync: 4004 bytes'
 expect unordered 'problem.ncclSend is not behind the kernels'
 expect early 'problem.cudaMemcpyAsync is not behind the kernels'
 expect leaked 'leak.device'
+expect unmapped 'problem.cudaMemcpyAsync: .* device memory that is not allocated'
+expect unused 'problem.cudaMemcpyAsync is not behind what used memory'
+expect behind 'problem.cuMemAddressFree of addresses with memory'
+expect kept 'leak.device: memory to be mapped'
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
 exit $failed
