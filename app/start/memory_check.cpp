@@ -48,7 +48,7 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
          gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
          gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges),
          own_memory ? "; on the host" : "",
-         memory.host_tier > 0 ? fmt::format(" host tier {:.2f},", gb(memory.host_tier)) : "", gb(memory.workers),
+         memory.host_tier > 0 ? fmt::format(", preconditioners {:.2f}", gb(memory.host_tier)) : "", gb(memory.workers),
          gb(memory.checkpoint));
   };
   if (own_memory) require(device, size.total());

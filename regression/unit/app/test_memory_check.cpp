@@ -48,5 +48,13 @@ TEST(MemoryCheck, WorkersOfADeviceTakeHostMemory) {
   EXPECT_NE(said.find("refresh workers 2.00, checkpoint copy 1.00"), std::string::npos) << said;
 }
 
+TEST(MemoryCheck, TiersOfADeviceTakeHostMemory) {
+  RankMemory memory = gigabytes(1, 1000000000);
+  memory.host_tier = 2000000000;
+  EXPECT_EQ(refusal(memory, 3000000000, 4000000000), "");
+  const std::string said = refusal(memory, 2999999999, 4000000000);
+  EXPECT_NE(said.find("on the host, preconditioners 2.00"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace sestina
