@@ -98,9 +98,13 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
   runtime_.together([this] { open_tier_of(executor_, tier_, options_); });  // a disk may be full
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
-    executor_.stage(i).optimizer().dump_failures(
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
+    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
+    optimizer.dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
+    trace_.add_workers(rank_ages_.empty() ? -1 : executor_.stage_number(i), optimizer.workers(),
+                       options_.optimizer.refresh_workers());
+  }
   runtime_.together([this] {  // files are read: one rank may fail
     if (!setup_.checkpoint.empty())
       load();

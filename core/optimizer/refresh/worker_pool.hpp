@@ -2,6 +2,7 @@
 // a given time. Knows nothing of matrices. No Kokkos.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -49,6 +50,12 @@ class WorkerPool {
     // Called ahead of each task, by its worker: tests delay, throw and hang here.
     std::function<void(const WorkerTask&)> before_task = {};
   };
+  // A task in the hands of a worker, for a trace.
+  struct Span {
+    const char* name = nullptr;  // that of the task, as long as it lives and keeps it
+    int worker = 0;
+    std::chrono::steady_clock::time_point begin, end;
+  };
   // most: tasks that are in the pool at one time. Error(bad_deck) for cores that there are not.
   WorkerPool(const Setting&, std::size_t most);
   // Drops what waits, lets what runs end, though not for longer than the timeout.
@@ -60,6 +67,12 @@ class WorkerPool {
   void submit(const std::shared_ptr<WorkerTask>&);
   // Returns when it is done. Error(unavailable) with its name when the timeout is over or no worker is left.
   void wait(const WorkerTask&);
+
+  // From here on tasks that end are noted; before, that costs nothing.
+  void record();
+  // Those that ended since the last call, each worker's in their order; good until the next call, which is to come as
+  // often as every task is submitted twice: what there is no room for is left out. Allocates nothing.
+  const std::vector<Span>& take_spans();
 
  private:
   void stop();
