@@ -27,6 +27,22 @@ RunTrace::RunTrace(const Options& options, const std::string& run_dir, Communica
         static_cast<std::size_t>(std::min(std::min(updates_, most_events) * events_of_update, most_events)));
 }
 
+void RunTrace::add_workers(int stage, WorkerPool* pool, int workers) {
+  if (!trace_ || pool == nullptr) return;
+  const std::string of_stage = stage < 0 ? "" : fmt::format(" of stage {}", stage);
+  for (int i = 0; i < workers; ++i) {
+    const int row = trace_->add_row(fmt::format("refresh worker {}{}", i, of_stage));
+    if (i == 0) workers_.push_back({pool, row});
+  }
+  pool->record();
+}
+
+void RunTrace::take_jobs() {
+  for (const Workers& workers : workers_)
+    for (const WorkerPool::Span& job : workers.pool->take_spans())
+      trace_->add(workers.first_row + job.worker, job.name, job.begin, job.end);
+}
+
 void RunTrace::before_step() {
   if (!trace_) return;
   if (steps_ == warm_up) {
@@ -39,6 +55,7 @@ void RunTrace::before_step() {
 
 void RunTrace::finish() try {
   if (!trace_ || !trace_->recording()) return;
+  take_jobs();
   trace_->stop();
   write_trace(path_, *trace_, world_, label_);
   spdlog::info("traced {} steps in {}", std::min(updates_, steps_ - warm_up), path_);

@@ -96,10 +96,16 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
-  runtime_.together([&] { tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank()); });  // disks are full
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
-    executor_.stage(i).optimizer().dump_failures(
+  runtime_.together([&] {  // a disk may be full
+    tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank());
+  });
+  for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
+    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
+    optimizer.dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
+    trace_.add_workers(rank_ages_.empty() ? -1 : executor_.stage_number(i), optimizer.workers(),
+                       options_.optimizer.refresh_workers());
+  }
   runtime_.together([this] {  // files are read: one rank may fail
     if (!setup_.checkpoint.empty())
       load();

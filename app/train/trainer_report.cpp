@@ -43,6 +43,7 @@ void Trainer<Exec, T>::rank_step(double* numbers) {
     trace_ages(trace_.get(), stage, mine);
   }
   if (rank_ages_.empty()) trace_ages(trace_.get(), -1, ages);
+  trace_.take_jobs();
   const auto seconds = executor_.take_seconds();
   clock_.move(Phase::optimizer, Phase::refresh, refreshes.waits);
   clock_.move_waits(seconds.gather, seconds.reduce, seconds.homes, seconds.update);

@@ -135,6 +135,7 @@ class LanedSet : public MatrixSet<Exec> {
     }
     return all;
   }
+  WorkerPool* workers() override { return workers_ ? &workers_->pool() : nullptr; }
   std::int64_t refresh_failures() const override {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
                            [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });

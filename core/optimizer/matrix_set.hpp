@@ -49,6 +49,7 @@ class MatrixSet {
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
   // Since the last call: waits and copies of the lane that spent most on each, workers of all.
   virtual RefreshSeconds take_refresh_seconds() = 0;
+  virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes
   virtual std::int64_t refresh_failures() const = 0;
   // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there
   // are; inline: since the start of the process.

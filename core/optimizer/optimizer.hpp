@@ -34,6 +34,7 @@ class Optimizer {
   std::vector<StateField> state() const;
 
   RefreshSeconds take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{}; }
+  WorkerPool* workers() { return matrices_ ? matrices_->workers() : nullptr; }  // null: no asynchronous refreshes
   RefreshAges refresh_ages() const { return matrices_ ? matrices_->ages() : RefreshAges{}; }
   std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
   std::size_t state_bytes() const;

@@ -1,9 +1,16 @@
 #include "parallel/comm/trace.hpp"
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
 namespace sestina {
+namespace {
+
+std::int64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
 
 Trace::Trace(std::size_t capacity) { events_.reserve(capacity); }
 
@@ -12,10 +19,7 @@ int Trace::add_row(std::string name) {
   return static_cast<int>(rows_.size()) - 1;
 }
 
-std::int64_t Trace::now() const {
-  using std::chrono::nanoseconds;
-  return std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() - origin_;
-}
+std::int64_t Trace::now() const { return nanoseconds_of(std::chrono::steady_clock::now()) - origin_; }
 
 void Trace::start() {
   first_ += static_cast<Handle>(events_.size());
@@ -60,6 +64,16 @@ void Trace::count(const char* name, std::int64_t number, double value) {
   Event& event = events_[static_cast<std::size_t>(handle - first_)];
   event.end = event.begin;
   event.value = value;
+}
+
+void Trace::add(int row, const char* name, std::chrono::steady_clock::time_point begin,
+                std::chrono::steady_clock::time_point end) {
+  if (!recording_ || nanoseconds_of(end) < origin_) return;
+  const Handle handle = this->begin(row, name);
+  if (handle < 0) return;
+  Event& event = events_[static_cast<std::size_t>(handle - first_)];
+  event.begin = std::max<std::int64_t>(0, nanoseconds_of(begin) - origin_);
+  event.end = nanoseconds_of(end) - origin_;
 }
 
 }  // namespace sestina

@@ -3,6 +3,7 @@
 // nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are those of the
 // calls that queue it. No Kokkos.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@ class Trace {
   using Handle = std::int64_t;  // of a span; below 0: none
   enum class Kind : std::uint8_t { work, wait, exchange, count };
   struct Event {
-    const char* name = nullptr;        // static
+    const char* name = nullptr;        // not copied: static, but for add()
     std::int64_t number = -1;          // of the block, bucket or group; -1: none
     std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
     int row = 0;
@@ -34,6 +35,9 @@ class Trace {
   void end(Handle);
   void end_as(Handle, const char* name);                            // where the name is known last
   void count(const char* name, std::int64_t number, double value);  // from now on
+  // What another thread did, and when: as far as it lies behind the start. name: lives until the trace was written.
+  void add(int row, const char* name, std::chrono::steady_clock::time_point begin,
+           std::chrono::steady_clock::time_point end);
 
   const std::vector<Event>& events() const { return events_; }
   const std::vector<std::string>& rows() const { return rows_; }

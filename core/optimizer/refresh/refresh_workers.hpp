@@ -77,6 +77,7 @@ class RefreshWorkers {
 
   void submit(const std::shared_ptr<RefreshTask>&);
   void wait(const RefreshTask& task) { pool_.wait(task); }
+  WorkerPool& pool() { return pool_; }
 
  private:
   std::shared_ptr<WorkerLanes> lanes_;

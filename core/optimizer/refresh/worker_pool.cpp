@@ -16,12 +16,15 @@
 namespace sestina {
 
 using Task = std::shared_ptr<WorkerTask>;
+using Clock = std::chrono::steady_clock;
 
 struct WorkerPool::Shared {
   Setting setting;
   std::mutex mutex;
   std::condition_variable for_workers, for_waiters;
   std::vector<Task> queue;  // a heap: the next one in front
+  std::vector<Span> spans, taken;
+  std::atomic<bool> recording = false;
   std::uint64_t submitted = 0;
   int alive = 0, busy = 0;
   bool stopping = false;
@@ -44,8 +47,9 @@ struct WorkerPool::Shared {
     return task;
   }
 
-  void finish(WorkerTask& task, std::exception_ptr error) {
+  void finish(WorkerTask& task, std::exception_ptr error, const Span& span = {}) {
     const std::lock_guard lock(mutex);
+    if (span.name != nullptr && spans.size() < spans.capacity()) spans.push_back(span);
     task.error_ = std::move(error);
     --busy;
     task.state_.store(WorkerTask::State::done, std::memory_order_release);
@@ -75,6 +79,8 @@ struct WorkerPool::Shared {
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + setting.priority);
     while ((presence.task = next())) {
       std::exception_ptr error;
+      Span span;
+      if (recording) span = {presence.task->name.c_str(), static_cast<int>(worker), Clock::now(), {}};
       try {
         if (setting.before_task) setting.before_task(*presence.task);
         presence.task->run(worker);
@@ -84,7 +90,8 @@ struct WorkerPool::Shared {
         error = std::current_exception();
       }
       const Task task = std::exchange(presence.task, nullptr);
-      finish(*task, std::move(error));
+      if (span.name != nullptr) span.end = Clock::now();
+      finish(*task, std::move(error), span);
     }
   }
 };
@@ -162,6 +169,20 @@ void WorkerPool::wait(const WorkerTask& task) {
   shared_->setting.timeout = 0;  // nobody waits for that worker again
   fail(ExitCode::unavailable, "waited {:g} s for the refresh of {} (run.abort_timeout): its worker is late or hangs",
        seconds, task.name);
+}
+
+void WorkerPool::record() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->spans.reserve(2 * shared_->queue.capacity());
+  shared_->taken.reserve(shared_->spans.capacity());
+  shared_->recording = true;
+}
+
+const std::vector<WorkerPool::Span>& WorkerPool::take_spans() {
+  const std::lock_guard lock(shared_->mutex);
+  std::swap(shared_->spans, shared_->taken);
+  shared_->spans.clear();
+  return shared_->taken;
 }
 
 }  // namespace sestina

@@ -1,7 +1,13 @@
 // A few threads beside those that compute: they run tasks by deadline, and whoever needs a result waits for it at most
-// a given time. Knows nothing of matrices. No Kokkos.
+// a given time. Knows nothing of matrices.
+//
+// A worker takes one task at a time, also where many are of one shape: on one core a batch saves what lies around a
+// refresh, half a microsecond of it, which is 1 to 3 % of one with sides of 32 or 64 and nothing to be seen of larger
+// ones; only sides of 8 would gain a tenth (regression/bench/bench_refresh_batches.cpp,
+// regression/reports/async_refreshes.md). No Kokkos.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -49,6 +55,12 @@ class WorkerPool {
     // Called ahead of each task, by its worker: tests delay, throw and hang here.
     std::function<void(const WorkerTask&)> before_task = {};
   };
+  // A task in the hands of a worker, for a trace.
+  struct Span {
+    const char* name = nullptr;  // that of the task, as long as it lives and keeps it
+    int worker = 0;
+    std::chrono::steady_clock::time_point begin, end;
+  };
   // most: tasks that are in the pool at one time. Error(bad_deck) for cores that there are not.
   WorkerPool(const Setting&, std::size_t most);
   // Drops what waits, lets what runs end, though not for longer than the timeout.
@@ -60,6 +72,12 @@ class WorkerPool {
   void submit(const std::shared_ptr<WorkerTask>&);
   // Returns when it is done. Error(unavailable) with its name when the timeout is over or no worker is left.
   void wait(const WorkerTask&);
+
+  // From here on tasks that end are noted; before, that costs nothing.
+  void record();
+  // Those that ended since the last call, each worker's in their order; good until the next call, which is to come as
+  // often as every task is submitted twice: what there is no room for is left out. Allocates nothing.
+  const std::vector<Span>& take_spans();
 
  private:
   void stop();

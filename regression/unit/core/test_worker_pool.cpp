@@ -81,6 +81,46 @@ TEST(WorkerPool, RunsByDeadlineAndThenTheLargestFirst) {
   EXPECT_EQ(order, "abcde");
 }
 
+TEST(WorkerPool, TellsWhatEachWorkerHadAndWhen) {
+  constexpr std::size_t most = 6;
+  WorkerPool pool({.workers = 2}, most);
+  std::vector<TaskPtr> tasks;
+  for (std::size_t i = 0; i < most; ++i)
+    tasks.push_back(std::make_shared<Task>("side " + std::to_string(i), [] { std::this_thread::sleep_for(200us); }));
+  const auto run_all = [&] {
+    for (const TaskPtr& task : tasks) pool.submit(task);
+    for (const TaskPtr& task : tasks) {
+      pool.wait(*task);
+      task->collect();
+    }
+  };
+  run_all();
+  EXPECT_TRUE(pool.take_spans().empty());  // nobody asked for them
+  pool.record();
+  for (int round = 0; round < 2; ++round) {
+    const auto before = std::chrono::steady_clock::now();
+    run_all();
+    const auto after = std::chrono::steady_clock::now();
+    const std::vector<WorkerPool::Span>& spans = pool.take_spans();
+    std::map<std::string, int> seen;
+    std::map<int, std::chrono::steady_clock::time_point> free;
+    for (const WorkerPool::Span& span : spans) {
+      ++seen[span.name];
+      EXPECT_TRUE(span.worker == 0 || span.worker == 1);
+      EXPECT_GE(span.end - span.begin, 200us);
+      EXPECT_GE(span.begin, std::max(before, free[span.worker]));  // one after another
+      EXPECT_LE(span.end, after);
+      free[span.worker] = span.end;
+    }
+    EXPECT_EQ(seen.size(), most);
+    EXPECT_EQ(spans.size(), most);
+  }
+  EXPECT_TRUE(pool.take_spans().empty());
+  for (int round = 0; round < 5; ++round) run_all();  // nobody looks
+  EXPECT_GE(pool.take_spans().size(), 2 * most);
+  EXPECT_LE(pool.take_spans().capacity(), 2 * most);
+}
+
 TEST(WorkerPool, WorkersSeeNoSignals) {
   sigset_t mask;
   sigemptyset(&mask);

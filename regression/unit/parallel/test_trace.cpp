@@ -1,7 +1,9 @@
-// Traces: spans in order, a full memory, recordings one after another.
+// Traces: spans in order, a full memory, recordings one after another, what other threads did.
 #include "parallel/comm/trace.hpp"
 
 #include <gtest/gtest.h>
+
+#include <thread>
 
 namespace sestina {
 namespace {
@@ -64,6 +66,38 @@ TEST(Trace, CountsKeepTheirValues) {
   EXPECT_EQ(event.value, 2.5);
   EXPECT_EQ(event.number, 1);
   EXPECT_EQ(event.begin, event.end);
+}
+
+TEST(Trace, TakesWhatOtherThreadsDidAsFarAsItRecordedThen) {
+  using namespace std::chrono_literals;
+  using Clock = std::chrono::steady_clock;
+  Trace trace(4);
+  const int row = trace.add_row("refresh worker 0");
+  const auto early = Clock::now();
+  trace.add(row, "not recording", early, early);
+  std::this_thread::sleep_for(2ms);
+  trace.start();
+  trace.add(row, "over before", early, early + 1ms);
+  const Trace::Handle around = trace.begin(Trace::work_row, "around");
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(2ms);
+  const auto end = Clock::now();
+  trace.add(row, "begun before", early, begin);
+  trace.add(row, "inside", begin, end);
+  trace.end(around);
+  ASSERT_EQ(trace.events().size(), 3u);
+  const Trace::Event &outer = trace.events()[0], &first = trace.events()[1], &second = trace.events()[2];
+  EXPECT_STREQ(first.name, "begun before");
+  EXPECT_EQ(first.begin, 0);
+  EXPECT_STREQ(second.name, "inside");
+  EXPECT_EQ(second.row, row);
+  EXPECT_EQ(second.begin, first.end);
+  EXPECT_EQ(second.end - second.begin, std::chrono::nanoseconds(end - begin).count());
+  EXPECT_LE(outer.begin, second.begin);  // the same clock
+  EXPECT_GE(outer.end, second.end);
+  while (trace.events().size() < trace.events().capacity()) trace.add(row, "more", begin, end);
+  trace.add(row, "too much", begin, end);
+  EXPECT_EQ(trace.dropped(), 1);
 }
 
 TEST(Trace, WithoutOneNothingHappens) {

@@ -1,11 +1,12 @@
 // Asynchronous refreshes inside a real training run, for every optimizer that has them: a step allocates nothing; with
 // fixed visibility the bits depend on no number of workers or threads, and a run that is interrupted while jobs are in
-// flight ends with the same bits; metrics tell the ages.
+// flight ends with the same bits; metrics and trace tell the ages and what workers do.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "regression/unit/step/optimizer_run.hpp"
@@ -29,6 +30,12 @@ class AsyncTraining : public OptimizerRun {};
 
 TEST_P(AsyncTraining, AllocatesNothing) {
   expect_no_allocation<float>(setup(40, "allocation", "fp32", keys(2)), 14, 8);
+}
+
+TEST_P(AsyncTraining, AllocatesNothingWhileWorkersAreTraced) {
+  TrainSetup run = setup(40, "traced_allocation", "fp32", keys(2));
+  run.options.metrics.trace = 30;
+  expect_no_allocation<float>(run, 14, 8);
 }
 
 TEST_P(AsyncTraining, FixedBitsDependOnNoNumberOfWorkersOrThreads) {
@@ -123,6 +130,67 @@ TEST_P(AsyncTraining, TheTraceTellsTheAges) {
   EXPECT_EQ(last_of(counters.at("preconditioner age, oldest"), 4), oldest);
   EXPECT_EQ(last_of(counters.at("preconditioner age, mean"), 4), mean);
   EXPECT_GT(*std::max_element(mean.begin(), mean.end()), 0);
+}
+
+struct Job {
+  std::string name;
+  double begin, end;  // microseconds
+};
+
+// Rows of workers in trace.json, by name; of other rows those of computation alone.
+std::map<std::string, std::vector<Job>> rows_of(const std::string& run_dir) {
+  std::map<std::string, std::vector<Job>> rows;
+  std::map<int, std::string> names;
+  std::ifstream file(run_dir + "/trace.json");
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  for (const nlohmann::json& event : trace.at("traceEvents")) {  // names come first
+    if (event.at("name") == "thread_name") {
+      const std::string name = event.at("args").at("name");
+      names[event.at("tid")] = name;
+      rows[name];
+    } else if (event.at("ph") == "X") {
+      const double begin = event.at("ts"), took = event.at("dur");
+      rows.at(names.at(event.at("tid"))).push_back({event.at("name"), begin, begin + took});
+    }
+  }
+  return rows;
+}
+
+// every = 4, S = 2: what is sent in updates 4 and 8, or 5 and 9, is taken two updates later, all of it in the recording
+// of updates 3 to 11. The first results of some kinds, of update 4, are inline.
+TEST_P(AsyncTraining, TheTraceHasARowForEachWorker) {
+  TrainSetup run = setup(13, "workers_traced", "fp32", keys(2));
+  run.options.metrics.trace = 9;
+  train(run, Host());
+  const auto rows = rows_of(run.run_dir);
+  ASSERT_EQ(rows.size(), 3u);
+  const double last = rows.at("computation").back().end;
+  double spans = 0;
+  std::map<std::string, int> jobs;
+  for (const char* row : {"refresh worker 0", "refresh worker 1"}) {
+    double free = 0;
+    for (const Job& job : rows.at(row)) {
+      ++jobs[job.name];
+      EXPECT_TRUE(job.name.starts_with("/optimizer/model.layers.")) << job.name;
+      EXPECT_GE(job.begin, free - 1e-3) << row;  // rounded to what a double has of microseconds
+      EXPECT_GE(job.end, job.begin);
+      EXPECT_LE(job.begin, last);
+      spans += job.end - job.begin;
+      free = job.end;
+    }
+  }
+  EXPECT_GE(jobs.size(), 14u);  // one side or two of each matrix
+  for (const auto& [name, count] : jobs) EXPECT_EQ(count, jobs.begin()->second) << name;
+  EXPECT_TRUE(jobs.begin()->second == 1 || jobs.begin()->second == 2);
+  const std::vector<double> workers = read_history(run.run_dir).more.at("refresh_worker_s");
+  const double taken = std::accumulate(workers.begin() + 2, workers.begin() + 11, 0.0);
+  EXPECT_GT(taken, 0);
+  EXPECT_GE(spans, 1e6 * taken);
+
+  run = setup(6, "inline_traced", "fp32", "[optimizer.refresh]\nevery = 4\n");
+  run.options.metrics.trace = 3;
+  train(run, Host());
+  EXPECT_EQ(rows_of(run.run_dir).size(), 1u);
 }
 
 std::string automatic(int workers) {
@@ -225,6 +293,13 @@ TEST_P(AsyncTraining, AgesOfStagesStandBesideThoseOfAll) {
     const RunHistory history = read_history(run.run_dir);
     const auto counters = counters_of(run.run_dir);
     ASSERT_EQ(history.train.size(), 10u);
+    const auto rows = rows_of(run.run_dir);
+    for (const char* layer : {"0", "1"}) {
+      const std::vector<Job>& jobs = rows.at(std::string("refresh worker 0 of stage ") + layer);
+      EXPECT_GE(jobs.size(), 7u) << schedule;
+      for (const Job& job : jobs)
+        EXPECT_TRUE(job.name.starts_with(std::string("/optimizer/model.layers.") + layer)) << job.name;
+    }
     for (const char* stage : {"0", "1"}) {
       const auto& most = history.more.at(std::string("preconditioner_age_max_stage_") + stage);
       const auto& mean = history.more.at(std::string("preconditioner_age_mean_stage_") + stage);
