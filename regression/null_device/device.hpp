@@ -112,8 +112,8 @@ void drain_all();
 void join(Order& order, const Order& other);                // comes after the other as well
 Order order_of(const Stream& stream);                       // of what is queued there now
 void require_order(cudaStream_t stream, const char* call);  // a message comes after all kernels of other streams
-// A copy from memory that is mapped for a while comes after an event, in other streams, since it was mapped: kernels
-// that were launched since may be at work on other memory.
+// A copy from memory that is mapped for a while comes after an event of a stream with kernels, since it was mapped:
+// kernels that were launched since, or in other streams, may be at work on other memory.
 void require_order_since(const Order& then, cudaStream_t stream, const char* call);
 void waited(const char* call);
 

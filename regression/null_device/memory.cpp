@@ -128,8 +128,12 @@ void require_order(cudaStream_t stream, const char* call) {
 void require_order_since(const Order& then, cudaStream_t stream, const char* call) {
   Order order = order_of(stream_of(stream));
   join(order, dev().waited);
-  for (const auto& [other, kernels] : then)
-    if (order[other] < kernels) return problem(std::string(call) + " is not behind what used memory that is mapped");
+  bool any = false;
+  for (const auto& [other, kernels] : then) {
+    any = any || kernels > 0;
+    if (kernels > 0 && order[other] >= kernels) return;
+  }
+  if (any) problem(std::string(call) + " is not behind what used memory that is mapped");
 }
 
 cudaError_t release(void* at, const char* call) {
