@@ -246,7 +246,8 @@ void Trainer<Exec, T>::before_update() {
 
 template <class Exec, class T>
 std::size_t Trainer<Exec, T>::note_count() const {
-  return static_cast<std::size_t>(RunMessages::votes + RunMessages::numbers(options_.parallel.pp));
+  const int coherence = coherence_numbers_.empty() ? 0 : RunMessages::coherence;
+  return static_cast<std::size_t>(RunMessages::votes + coherence + RunMessages::numbers(options_.parallel.pp));
 }
 
 template <class Exec, class T>
@@ -254,7 +255,9 @@ void Trainer<Exec, T>::note(double* numbers) {
   double votes[RunMessages::votes];
   poll_stop(votes);
   std::copy_n(votes, RunMessages::votes, numbers);
-  rank_step(numbers + RunMessages::votes);
+  numbers += RunMessages::votes;
+  rank_step(numbers);
+  if (!coherence_numbers_.empty()) note_coherence(numbers + RunMessages::numbers(options_.parallel.pp));
 }
 
 // All ranks learn of an asynchronous step at the same later one, and decide alike.
@@ -267,6 +270,8 @@ void Trainer<Exec, T>::settled(std::int64_t update, const StepSums& sums, const 
     take_rank_step(rank, of_rank + RunMessages::votes);
   }
   count_votes(votes);
+  if (!coherence_numbers_.empty())
+    take_coherence(notes + RunMessages::votes + RunMessages::numbers(options_.parallel.pp), stride);
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", update));
   loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   finite(update, loss_, sums.norm);

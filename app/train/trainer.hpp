@@ -86,7 +86,10 @@ class Trainer final : StepDriver {
   void rank_step(double* numbers);  // this rank's, of the step that ends now
   double step_joules();
   void take_rank_step(std::size_t rank, const double* numbers);
-  void gather_coherence();                      // of all ranks, where replicas drift
+  // Where replicas drift: this rank's numbers since the last call, those of all ranks, and both in one.
+  void note_coherence(double* numbers);
+  void take_coherence(const double* numbers, std::size_t stride);
+  void gather_coherence();
   void report(std::int64_t step, double norm);  // of what all ranks sent
   bool asynchronous() const { return options_.parallel.is_async(); }
   void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
@@ -114,7 +117,7 @@ class Trainer final : StepDriver {
   std::vector<RankStep> rank_steps_;
   std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
   std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
-  std::vector<double> coherence_numbers_;          // bytes and drift by rank; empty: replicas do not drift
+  std::vector<double> coherence_numbers_;          // RunMessages::coherence by rank; empty: replicas do not drift
   std::optional<ReplicaNumbers> replicas_;         // of the last update
   RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept
   PhaseClock clock_;

@@ -18,6 +18,8 @@ nlohmann::json json_of(const PipelineState& pipeline) {
   nlohmann::json all{{"ahead", pipeline.ahead},    {"layers", pipeline.layers},         {"micros", pipeline.micros},
                      {"stash", pipeline.stash},    {"correction", pipeline.correction}, {"origin", pipeline.origin},
                      {"started", pipeline.started}};
+  if (pipeline.replicas > 0) all["replicas"] = pipeline.replicas;
+  if (pipeline.shards > 0) all["shards"] = pipeline.shards;
   for (const double norm : pipeline.norms)  // JSON has no word for what is not finite
     all["norms"].push_back(std::isfinite(norm) ? nlohmann::json(norm) : nlohmann::json());
   return all;
@@ -33,6 +35,8 @@ PipelineState state_from(const nlohmann::json& stored, const PipelineState& like
   state.correction = stored.value("correction", "none");
   state.origin = stored.at("origin");
   state.started = stored.at("started");
+  state.replicas = stored.value("replicas", 0);
+  state.shards = stored.value("shards", 0);
   for (const nlohmann::json& norm : stored.value("norms", nlohmann::json::array()))
     state.norms.push_back(norm.is_null() ? std::numeric_limits<double>::quiet_NaN() : norm.get<double>());
   return state;

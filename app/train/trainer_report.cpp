@@ -80,16 +80,29 @@ void Trainer<Exec, T>::take_rank_step(std::size_t rank, const double* numbers) {
 
 // What an evaluation or a save synchronised counts to the update behind it.
 template <class Exec, class T>
-void Trainer<Exec, T>::gather_coherence() {
-  if (coherence_numbers_.empty()) return;
+void Trainer<Exec, T>::note_coherence(double* numbers) {
   const CoherenceCount count = executor_.take_coherence();
   const double mine[RunMessages::coherence] = {static_cast<double>(count.bytes.sent), count.drift};
-  runtime_.world().all_gather(mine, sizeof mine, coherence_numbers_.data());
+  std::copy_n(mine, RunMessages::coherence, numbers);
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::take_coherence(const double* numbers, std::size_t stride) {
   replicas_.emplace();
-  for (std::size_t i = 0; i < coherence_numbers_.size(); i += RunMessages::coherence) {
-    replicas_->bytes += static_cast<std::uint64_t>(coherence_numbers_[i]);
-    replicas_->drift = std::max(replicas_->drift, coherence_numbers_[i + 1]);
+  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
+    const double* const of_rank = numbers + rank * stride;
+    replicas_->bytes += static_cast<std::uint64_t>(of_rank[0]);
+    replicas_->drift = std::max(replicas_->drift, of_rank[1]);
   }
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::gather_coherence() {
+  if (coherence_numbers_.empty()) return;
+  double mine[RunMessages::coherence];
+  note_coherence(mine);
+  runtime_.world().all_gather(mine, sizeof mine, coherence_numbers_.data());
+  take_coherence(coherence_numbers_.data(), RunMessages::coherence);
 }
 
 template <class Exec, class T>

@@ -193,8 +193,20 @@ void require_pipeline(Deck& deck, const Options& options) {
     deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
 }
 
-// Replicas whose refreshes are seen when they are ready drift apart, and are made alike now and then. Shards that
-// follow from a home's copy, and weights that an asynchronous pipeline keeps, would have to be as well.
+// With tp_update = "blockwise" each rank updates what it holds of a matrix. What several tensor-parallel ranks hold,
+// key and value heads where there are fewer of them or parts of other forms of weights, each of these updates.
+bool shares_shards(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.tp == 1 || parallel.tp_update != ParallelOptions::TpUpdate::blockwise) return false;
+  const auto adds_matrices = [&](const OptimizerGroup& group) { return group.kind == options.optimizer.kind; };
+  const std::vector<OptimizerGroup>& groups = options.optimizer.group;
+  return options.model.num_key_value_heads % parallel.tp != 0 || options.model.linear.form != "dense" ||
+         std::any_of(groups.begin(), groups.end(), adds_matrices);
+}
+
+// Replicas whose refreshes are seen when they are ready drift apart, and are made alike now and then
+// (parallel/plan/coherence.hpp). Those of shards that several ranks of a group hold would have to be as well; and where
+// weights that an asynchronous pipeline keeps are cut too, ranks with the same shard have others.
 void require_coherence(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
@@ -202,11 +214,12 @@ void require_coherence(Deck& deck, const Options& options) {
     deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
                fmt::format("fixed beside {}", what));
   };
-  if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated)
-    refuse_beside("parallel.tp_update = \"duplicated\"");
-  if (parallel.dp == 1 || parallel.partition != ParallelOptions::Partition::replicated) return;
-  if (parallel.tp > 1) refuse_beside("parallel.partition = \"replicated\" with parallel.tp > 1");
-  if (parallel.is_async()) refuse_beside("parallel.partition = \"replicated\" with parallel.schedule = \"async-1f1b\"");
+  if (shares_shards(options))
+    refuse_beside(
+        "parallel.tp_update = \"blockwise\" where several ranks hold the same shard (fewer key and value heads than "
+        "parallel.tp, other forms of weights, matrices of a group)");
+  if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated && parallel.is_async())
+    refuse_beside("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
 // Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.

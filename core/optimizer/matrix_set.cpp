@@ -197,7 +197,11 @@ class LanedSet : public MatrixSet<Exec> {
     const RefreshPort<Space>& port = *optimizers_[i]->port();
     return {optimizers_[i]->state().counter("updates"), port.sent(), port.newness()};
   }
-  void open_replica(std::size_t i) override { optimizers_[i]->port()->release(lanes_[lane_number(i)]); }
+  void open_replica(std::size_t i) override {
+    Lane<Space>& lane = lanes_[lane_number(i)];
+    book_refreshes(lane, std::numeric_limits<std::int64_t>::max());  // those that a device still has in its queue
+    optimizers_[i]->port()->release(lane);
+  }
   void close_replica(std::size_t i) override {
     const OwnedMatrix<Space>& matrix = matrices_[i];
     if (matrix.weight.size() == 0) return;

@@ -5,7 +5,10 @@
 #include "core/optimizer/kinds/routing.hpp"
 #include "core/optimizer/kinds/sides.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
+#include "parallel/plan/shard_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {
@@ -23,6 +26,63 @@ BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int
         static_cast<std::int64_t>(bytes_of(field));
   return bytes;
 }
+
+// The blocks of a plan, their bytes, and shards that homes send behind them.
+class CoherenceTally {
+ public:
+  CoherenceTally(const PlanInput& input, CoherencePlan& plan)
+      : input_(input), plan_(plan), levels_(replica_levels(input.parallel)), known_([this](const TensorSpec& spec) {
+          const MatrixPart part = matrix_parts(spec, input_.optimizer).front();
+          const BlockBytes bytes = block_bytes(*input_.optimizer.matrix, part.rows, part.cols);
+          return bytes.averaged > 0 ? synchronisation_bytes(bytes.averaged, bytes.copied, levels_) : CoherenceBytes{};
+        }) {}
+
+  void add_stage(const StagePlan& stage) {
+    for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
+      const TensorSpec& whole = stage.specs[at(spec)];
+      if (!stage.is_matrix(spec)) continue;
+      // Heads by themselves are whole on their ranks: all ranks together have each once.
+      if (is_homed(stage, spec, input_.parallel) || matrix_parts(whole, input_.optimizer).size() > 1) {
+        add(whole);
+        continue;
+      }
+      for (int tp_rank = 0; tp_rank < input_.parallel.tp; ++tp_rank)
+        add(local_shape(whole, input_.model, input_.parallel.tp, tp_rank));
+    }
+    for (int dp_rank = 0; dp_rank < input_.parallel.dp; ++dp_rank)
+      for (const std::vector<int>& group : homed_groups(stage, input_.parallel, dp_rank)) add_shards(stage, group);
+  }
+
+ private:
+  void add(const TensorSpec& spec) {
+    const CoherenceBytes bytes = known_.of(spec);
+    if (bytes.sent == 0) return;
+    for (std::size_t part = 0; part < matrix_parts(spec, input_.optimizer).size(); ++part) {
+      ++plan_.blocks;
+      plan_.synchronisation.add(bytes);
+    }
+  }
+  // The matrices of a micro-group travel together, whichever of them were made alike.
+  void add_shards(const StagePlan& stage, const std::vector<int>& group) {
+    const auto has_block = [&](int spec) { return known_.of(stage.specs[at(spec)]).sent > 0; };
+    if (std::none_of(group.begin(), group.end(), has_block)) return;
+    const NodeLevels levels = shard_levels(input_.parallel);
+    const std::int64_t width = input_.train.precision == TrainOptions::Precision::bf16 ? 2 : f32_bytes;
+    for (const int spec : group)
+      for (int rank = 0; rank < input_.parallel.tp; ++rank) {
+        if (is_home(stage, spec, rank)) continue;
+        const std::int64_t bytes =
+            local_shape(stage.specs[at(spec)], input_.model, input_.parallel.tp, rank).elements() * width;
+        const bool far = levels.node(rank) != levels.node(stage.home[at(spec)]);
+        plan_.synchronisation.add({bytes, far ? bytes : 0});
+      }
+  }
+
+  const PlanInput& input_;
+  CoherencePlan& plan_;
+  NodeLevels levels_;
+  ByShape<CoherenceBytes> known_;
+};
 
 // When jobs are sent for a matrix by itself, as refresh_due() says: where floor(t count / window) goes up.
 struct Sends {
@@ -63,9 +123,32 @@ double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
 
 }  // namespace
 
+bool replicated_over_dp(const ParallelOptions& parallel) {
+  return parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated;
+}
+
+bool replicated_over_tp(const ParallelOptions& parallel) {
+  return parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated;
+}
+
 bool replicas_drift(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
-  return parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated && optimizer.matrix &&
+  return (replicated_over_dp(parallel) || replicated_over_tp(parallel)) && optimizer.matrix &&
          optimizer.matrix->refresh_eager && optimizer.matrix->refresh_staleness > 0;
+}
+
+NodeLevels replica_levels(const ParallelOptions& parallel) {
+  if (!replicated_over_tp(parallel)) return planned_levels(parallel);
+  const int ranks = parallel.tp * (replicated_over_dp(parallel) ? parallel.dp : 1);
+  return even_nodes(ranks, parallel.node_size > 0 ? parallel.node_size : ranks);
+}
+
+int replica_rank(const ParallelOptions& parallel, int dp_rank, int tp_rank) {
+  if (!replicated_over_tp(parallel)) return dp_rank;
+  return tp_rank + (replicated_over_dp(parallel) ? dp_rank * parallel.tp : 0);
+}
+
+NodeLevels shard_levels(const ParallelOptions& parallel) {
+  return even_nodes(parallel.tp, parallel.node_size > 0 ? parallel.node_size : parallel.tp);
 }
 
 bool is_averaged(DType dtype, bool of_basis) { return dtype == DType::f32 && !of_basis; }
@@ -98,23 +181,10 @@ std::size_t coherence_staging_elements(const NodeLevels& levels, int rank) {
 CoherencePlan plan_coherence(const PlanInput& input, const std::vector<StagePlan>& stages) {
   CoherencePlan plan;
   if (!replicas_drift(input.parallel, input.optimizer)) return plan;
-  const NodeLevels levels = planned_levels(input.parallel);
-  ByShape<CoherenceBytes> known([&](const TensorSpec& spec) {
-    const MatrixPart part = matrix_parts(spec, input.optimizer).front();
-    const BlockBytes bytes = block_bytes(*input.optimizer.matrix, part.rows, part.cols);
-    return bytes.averaged > 0 ? synchronisation_bytes(bytes.averaged, bytes.copied, levels) : CoherenceBytes{};
-  });
+  CoherenceTally tally(input, plan);
   for (const StagePlan& stage : stages) {
     plan.synchronisations = std::max(plan.synchronisations, per_update(input.optimizer, stage));
-    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
-      if (stage.owner[i] != every_rank) continue;
-      const CoherenceBytes bytes = known.of(stage.specs[i]);
-      if (bytes.sent == 0) continue;
-      for (std::size_t part = 0; part < matrix_parts(stage.specs[i], input.optimizer).size(); ++part) {
-        ++plan.blocks;
-        plan.synchronisation.add(bytes);
-      }
-    }
+    tally.add_stage(stage);
   }
   return plan;
 }

@@ -3,6 +3,11 @@
 // them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
 // makes one block alike on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
 // What is decided here follows from counters that are equal on all ranks, never from what is ready on one. No Kokkos.
+//
+// Under tensor parallelism replicas of a whole matrix lie on the homes of the data-parallel ranks, which have the same
+// number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") likewise; and where
+// every rank updates the whole matrix (tp_update = "duplicated") on all ranks of the stage, or, where one data-parallel
+// rank owns it, on its tensor-parallel group. Shards of what a home has made alike go to its group again.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,6 +20,15 @@ namespace sestina {
 // Owners alone update their matrices, and with fixed visibility all ranks see results at the same update: these need
 // no synchronisation.
 bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
+
+// The ranks with replicas of the same matrix: whether those of all data-parallel ranks of the stage, and whether those
+// of a tensor-parallel group, which is all or one of them; as nodes; and the place of a rank among them.
+bool replicated_over_dp(const ParallelOptions&);
+bool replicated_over_tp(const ParallelOptions&);
+NodeLevels replica_levels(const ParallelOptions&);
+int replica_rank(const ParallelOptions&, int dp_rank, int tp_rank);
+// Of a tensor-parallel group, which begins a node where it spans several.
+NodeLevels shard_levels(const ParallelOptions&);
 
 // Numbers are averaged over the replicas, weighted alike; bases, what lies in them, codes and counters come from the
 // replica with the newest results.
@@ -69,10 +83,10 @@ CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied,
 inline constexpr std::size_t coherence_piece = std::size_t{1} << 16;
 std::size_t coherence_staging_elements(const NodeLevels&, int rank);
 
-// Of a run, by data-parallel groups of its stages.
+// Of a run, by groups of ranks with the same matrices.
 struct CoherencePlan {
   std::int64_t blocks = 0;         // of one group each
-  CoherenceBytes synchronisation;  // of all blocks, once
+  CoherenceBytes synchronisation;  // of all blocks, once, and of the shards that follow from them
   double synchronisations = 0;     // of a block in one update, in the long run, without those that saves force
   double bytes_per_update() const { return synchronisations * static_cast<double>(synchronisation.sent); }
 };

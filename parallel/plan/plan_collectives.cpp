@@ -6,6 +6,7 @@
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/optimizer/kinds/muon_rule.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
@@ -102,8 +103,9 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
-    const std::int64_t numbers =
-        StepNumbers{parallel.pp}.count() + RunMessages::votes + RunMessages::numbers(parallel.pp);
+    const std::int64_t numbers = StepNumbers{parallel.pp}.count() + RunMessages::votes +
+                                 RunMessages::numbers(parallel.pp) +
+                                 (replicas_drift(parallel, input.optimizer) ? RunMessages::coherence : 0);
     tally.add("all_gather", "all", "numbers of a step", 1, numbers * f64 * parallel.ranks());
     return;
   }
@@ -145,6 +147,12 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
   }
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
   tally.add("all_to_all", "tp", "updates", groups, update_bytes);
+  if (replicas_drift(input.parallel, input.optimizer)) {  // which groups have matrices that were made alike
+    std::int64_t most = 0;
+    for (int rank = 0; rank < input.parallel.dp; ++rank)
+      most = std::max(most, static_cast<std::int64_t>(homed_groups(stage, input.parallel, rank).size()));
+    tally.add("all_reduce", "tp", "matrices made alike", most > 0 ? 1 : 0, most * 8);
+  }
   if (input.parallel.tp_update != TpUpdate::duplicated && input.parallel.tp_update != TpUpdate::distributed) return;
   std::vector<std::int64_t> count(static_cast<std::size_t>(input.parallel.dp), 0), bytes = count;
   for (std::size_t i = 0; i < stage.specs.size(); ++i)

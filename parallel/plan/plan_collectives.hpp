@@ -14,7 +14,7 @@ inline constexpr std::int64_t f32_bytes = 4;  // of an element: gradients, maste
 // those of each stage too) and the energy of its node.
 struct RunMessages {
   static constexpr int polls = 2, votes = 3, times = 14;  // fp64 numbers in each of the last two
-  static constexpr int coherence = 2;  // where replicas drift: bytes sent, drift; in an all_gather of its own
+  static constexpr int coherence = 2;  // where replicas drift: bytes sent, drift; synchronous: in a gather of its own
   static constexpr int ages = 3;       // of a stage
   static constexpr int numbers(int stages) { return times + (stages > 1 ? stages * ages : 0); }  // of a rank's step
 };

@@ -258,8 +258,11 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
   memory.size.exchanges = received_bytes(shard.buckets.buckets, s.levels, dp_rank) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
-  if (replicas_drift(o.parallel, o.optimizer))
-    memory.size.exchanges += coherence_staging_elements(planned_levels(o.parallel), dp_rank) * sizeof(float);
+  if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
+    const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
+    (s.on_device() ? memory.workers : memory.size.exchanges) +=
+        coherence_staging_elements(replica_levels(o.parallel), replica) * sizeof(float);
+  }
   if (dp_rank > 0) return memory;
   for (const TensorSpec& spec : shard.local)
     if (!spec.trainable) memory.checkpoint += bytes_apart(spec, s.width.compute, s.width.accumulate);

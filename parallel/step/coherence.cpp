@@ -12,10 +12,6 @@ namespace {
 
 constexpr const char* wait_name = "coherence of replicas";
 
-NodeLevels levels_of(const Communicator& group) {
-  return group.levels() != nullptr ? *group.levels() : even_nodes(group.size(), group.size());
-}
-
 constexpr std::size_t piece_bytes = coherence_piece * sizeof(float);
 
 double square(double x) { return x * x; }
@@ -41,6 +37,26 @@ void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std
   }
 }
 
+// Between a field, behind what a device still has to do for it, and host memory.
+template <class Exec>
+void fetch(const Exec& exec, const StateField& field, const std::byte* from, std::byte* to, std::size_t n) {
+  if (!field.on_device) {
+    std::memcpy(to, from, n);
+    return;
+  }
+  Kokkos::deep_copy(exec, Vector<std::byte, Host>(to, n), Vector<const std::byte, Exec>(from, n));
+  exec.fence("coherence");
+}
+template <class Exec>
+void put(const Exec& exec, const StateField& field, const std::byte* from, std::byte* to, std::size_t n) {
+  if (!field.on_device) {
+    std::memcpy(to, from, n);
+    return;
+  }
+  Kokkos::deep_copy(exec, Vector<std::byte, Exec>(to, n), Vector<const std::byte, Host>(from, n));
+  exec.fence("coherence");  // the piece is written again
+}
+
 // Matrices that are refreshed asynchronously.
 template <class Exec>
 std::size_t count_replicas(MatrixSet<Exec>& matrices) {
@@ -58,22 +74,17 @@ void CoherenceCount::add(const CoherenceCount& other) {
 }
 
 template <class Exec>
-Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, MatrixSet<Exec>& matrices, std::int64_t staleness,
-                           std::int64_t budget)
+Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLevels& levels, MatrixSet<Exec>& matrices,
+                           std::int64_t staleness, std::int64_t budget, std::function<void()> settle)
     : exec_(exec),
       group_(group),
       matrices_(matrices),
-      levels_(levels_of(group)),
+      levels_(levels),
       registry_(count_replicas(matrices), staleness, budget),
+      settle_(std::move(settle)),
       received_("sestina::received", coherence_staging_elements(levels_, group.rank())),
       result_(received_.data() + received_.size() - 2 * coherence_piece),
-      own_(result_ + coherence_piece) {
-  if (!is_host<Exec>)
-    fail(ExitCode::bad_deck,
-         "optimizer.refresh.visibility: \"eager\" beside parallel.partition = \"replicated\" needs run.space = "
-         "\"host\" in "
-         "this version");
-}
+      own_(result_ + coherence_piece) {}
 
 // Fields as they lie once all of them have their place, which a tier gives them later.
 template <class Exec>
@@ -86,6 +97,7 @@ void Coherence<Exec>::find_blocks() {
     if (!block.averaged.empty()) blocks_.push_back(std::move(block));
   }
   due_.reserve(blocks_.size());
+  alike_.reserve(blocks_.size());
   owners_.reserve(blocks_.size());
   newness_.resize(blocks_.size() * static_cast<std::size_t>(group_.size() + 1));
 }
@@ -98,18 +110,18 @@ void Coherence<Exec>::start() {
 }
 
 template <class Exec>
-void Coherence<Exec>::after_update() {
+const typename Coherence<Exec>::Matrices& Coherence<Exec>::after_update() {
   find_blocks();
   due_.clear();
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const RefreshClock clock = matrices_.refresh_clock(blocks_[i].matrix);
     if (registry_.due(i, clock.updates, clock.sent)) due_.push_back(i);
   }
-  synchronise(due_);
+  return make_alike(due_);
 }
 
 template <class Exec>
-void Coherence<Exec>::synchronise() {
+const typename Coherence<Exec>::Matrices& Coherence<Exec>::synchronise() {
   find_blocks();
   due_.clear();
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -120,24 +132,28 @@ void Coherence<Exec>::synchronise() {
     else
       registry_.equal(i, clock.updates);
   }
-  synchronise(due_);
+  return make_alike(due_);
 }
 
 template <class Exec>
-void Coherence<Exec>::synchronise(const std::vector<std::size_t>& blocks) {
-  if (blocks.empty()) return;
+const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_alike(const std::vector<std::size_t>& blocks) {
+  alike_.clear();
+  if (blocks.empty()) return alike_;
+  if (settle_) settle_();
   exec_.fence("coherence");
+  for (const std::size_t block : blocks) matrices_.open_replica(blocks_[block].matrix);  // counters are final now
   find_newest(blocks);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Block& block = blocks_[blocks[i]];
-    matrices_.open_replica(block.matrix);
     average(block);
     copy(block, owners_[i]);
     matrices_.close_replica(block.matrix);
     registry_.synchronised(blocks[i], matrices_.refresh_clock(block.matrix).updates);
     ++count_.blocks;
+    alike_.push_back(block.matrix);
   }
   exec_.fence("coherence");
+  return alike_;
 }
 
 // The rank with the newest replica of each block.
@@ -161,21 +177,23 @@ template <class Exec>
 void Coherence<Exec>::average(const Block& block) {
   double moved = 0, size = 0;  // squares of what weights moved by, and of what they became
   const std::size_t all = total_bytes(block.averaged);
+  const auto note = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      moved += square(static_cast<double>(own_[i]) - static_cast<double>(result_[i]));
+      size += square(static_cast<double>(result_[i]));
+    }
+  };
   for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
     const std::size_t bytes = std::min(piece_bytes, all - begin);
-    for_each_part(block.averaged, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
-      std::memcpy(reinterpret_cast<std::byte*>(own_) + at, data, n);
-    });
+    for_each_part(block.averaged, begin, bytes,
+                  [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
+                    fetch(exec_, field, data, reinterpret_cast<std::byte*>(own_) + at, n);
+                  });
     mean_of_all(bytes / sizeof(float));
     for_each_part(block.averaged, begin, bytes,
                   [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
-                    if (&field == &block.averaged.back()) {
-                      for (std::size_t i = at / sizeof(float); i < (at + n) / sizeof(float); ++i) {
-                        moved += square(static_cast<double>(own_[i]) - static_cast<double>(result_[i]));
-                        size += square(static_cast<double>(result_[i]));
-                      }
-                    }
-                    std::memcpy(data, reinterpret_cast<const std::byte*>(result_) + at, n);
+                    if (&field == &block.averaged.back()) note(at / sizeof(float), (at + n) / sizeof(float));
+                    put(exec_, field, reinterpret_cast<const std::byte*>(result_) + at, data, n);
                   });
   }
   if (moved > 0) count_.drift = std::max(count_.drift, std::sqrt(moved / size));
@@ -185,18 +203,20 @@ template <class Exec>
 void Coherence<Exec>::copy(const Block& block, int owner) {
   const bool owns = group_.rank() == owner;
   const std::size_t all = total_bytes(block.copied);
+  auto* const piece = reinterpret_cast<std::byte*>(own_);
   for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
     const std::size_t bytes = std::min(piece_bytes, all - begin);
-    auto* const piece = reinterpret_cast<std::byte*>(own_);
     if (owns)
-      for_each_part(block.copied, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
-        std::memcpy(piece + at, data, n);
-      });
+      for_each_part(block.copied, begin, bytes,
+                    [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
+                      fetch(exec_, field, data, piece + at, n);
+                    });
     pass_on(owner, bytes);
     if (!owns)
-      for_each_part(block.copied, begin, bytes, [&](const StateField&, std::byte* data, std::size_t at, std::size_t n) {
-        std::memcpy(data, piece + at, n);
-      });
+      for_each_part(block.copied, begin, bytes,
+                    [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
+                      put(exec_, field, piece + at, data, n);
+                    });
   }
 }
 

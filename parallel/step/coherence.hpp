@@ -1,12 +1,15 @@
 // The replicas of the matrices of one stage made alike again (parallel/plan/coherence.hpp says when). Means are formed
 // inside each node first, then over the nodes' leaders, weighted by the size of the nodes, and come back the same way;
 // bases come from the newest replica, the lowest rank of equals. One rank adds up, in the order of the ranks, and the
-// result is copied: all ranks have the same bits.
+// result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of host memory, in
+// which it travels too.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/optimizer/matrix_set.hpp"
+#include "kernels/blas/host_values.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/node_levels.hpp"
 #include "parallel/plan/coherence.hpp"
@@ -24,12 +27,17 @@ struct CoherenceCount {
 template <class Exec>
 class Coherence {
  public:
-  // group: data-parallel. Both must outlive it.
-  Coherence(const Exec&, Communicator& group, MatrixSet<Exec>&, std::int64_t staleness, std::int64_t budget);
+  using Matrices = std::vector<std::size_t>;
 
-  void start();         // the state is what a checkpoint, or nothing, brought: alike on all ranks
-  void after_update();  // of all matrices: those that are due
-  void synchronise();   // all that may differ; between updates
+  // group: the ranks with replicas of the same matrices, on these nodes. Both must outlive it. settle: what the space
+  // waits for that other ranks have to do, ahead of a wait for the space.
+  Coherence(const Exec&, Communicator& group, const NodeLevels&, MatrixSet<Exec>&, std::int64_t staleness,
+            std::int64_t budget, std::function<void()> settle = {});
+
+  void start();  // the state is what a checkpoint, or nothing, brought: alike on all ranks
+  // Which matrices of the set were made alike, the same on all ranks of the group:
+  const Matrices& after_update();  // of all matrices: those that are due
+  const Matrices& synchronise();   // all that may differ; between updates
   const CoherenceRegistry& registry() const { return registry_; }
   CoherenceCount take_count();
 
@@ -39,7 +47,7 @@ class Coherence {
     std::vector<StateField> averaged = {}, copied = {};  // weights come last of those that are averaged
   };
   void find_blocks();
-  void synchronise(const std::vector<std::size_t>& blocks);
+  const Matrices& make_alike(const std::vector<std::size_t>& blocks);
   void find_newest(const std::vector<std::size_t>& blocks);
   void average(const Block&);
   void copy(const Block&, int owner);
@@ -56,11 +64,13 @@ class Coherence {
   NodeLevels levels_;
   std::vector<Block> blocks_;
   CoherenceRegistry registry_;
+  std::function<void()> settle_;
   std::vector<std::size_t> due_;
-  std::vector<int> owners_;                           // of those
-  std::vector<std::int64_t> newness_;                 // of the blocks of a synchronisation, by rank and block
-  Kokkos::View<float*, Kokkos::HostSpace> received_;  // from others, and the next two behind
-  float *result_, *own_;                              // pieces
+  Matrices alike_;                                 // of those
+  std::vector<int> owners_;                        // of those
+  std::vector<std::int64_t> newness_;              // of the blocks of a synchronisation, by rank and block
+  Kokkos::View<float*, HostSide<Exec>> received_;  // from others, and the next two behind
+  float *result_, *own_;                           // pieces
   CoherenceCount count_;
 };
 

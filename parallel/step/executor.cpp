@@ -35,6 +35,8 @@ PipelineState Executor<Exec, T>::pipeline_state() const {
   state.correction = name(parallel.correction.kind);
   state.origin = origin_;
   state.started = started_;
+  if (replicas_drift(parallel, plan_.input.optimizer)) state.replicas = parallel.dp;
+  if (parallel.stash != ParallelOptions::Stash::on && parallel.tp > 1) state.shards = parallel.tp;
   if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
     for (std::int64_t i = std::max(norms_from_, settled_ - lag()); i < settled_; ++i)
       state.norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);

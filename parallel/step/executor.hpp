@@ -39,10 +39,12 @@ struct PipelineState {
   std::string stash, correction;
   std::int64_t origin = 0;                     // updates at which its delays began
   bool started = false;                        // something is in flight
+  int replicas = 0;                            // data-parallel ranks with older weights of their own, 0: none has
+  int shards = 0;                              // tensor-parallel ranks with activations of their own, 0: none has
   std::vector<double> norms;                   // of the last minibatches, where they clip later ones
   bool fits(const PipelineState& now) const {  // what is in flight can go on there
     return ahead == now.ahead && layers == now.layers && micros == now.micros && stash == now.stash &&
-           correction == now.correction;
+           correction == now.correction && replicas == now.replicas && shards == now.shards;
   }
 };
 

@@ -32,6 +32,7 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
     group.specs = std::move(specs);
     groups_.push_back(std::move(group));
   }
+  named_.resize(groups_.size());
   if (groups_.empty()) return;
   home_matrices(stage, input, dp_rank);
   const MatrixIndex index = matrix_index(tensor_specs(input.model), input.optimizer);
@@ -48,7 +49,7 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
           input.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
     }
     group.end_item = items_.size();
-    make_exchanges(group, stage, input.model, arena);
+    make_exchanges(group, stage, input, arena);
   }
 }
 
@@ -93,9 +94,11 @@ void MatrixHomes<Exec, T>::place(Group& group, Slot& slot) {
 
 // One message from every holder of shards to every home, and one back; matrices in the order of the group.
 template <class Exec, class T>
-void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const ModelConfig& model,
+void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const PlanInput& input,
                                           const Arena<Exec, T>& arena) {
   const int tp = group_.size(), me = group_.rank();
+  const ModelConfig& model = input.model;
+  const NodeLevels levels = shard_levels(input.parallel);
   std::vector<Message> gradients_out, gradients_in, weights_out, weights_in;
   for (int peer = 0; peer < tp; ++peer) {
     Message to_home{peer, {}}, from_holder{peer, {}}, to_holder{peer, {}}, from_home{peer, {}};
@@ -118,6 +121,8 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
       if (!everywhere) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, others, sizeof(T)));
       if (everywhere && peer == me) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, own, sizeof(T)));
     }
+    const auto sent = static_cast<std::int64_t>(peer == me ? 0 : to_holder.bytes());
+    group.shards.add({sent, levels.node(peer) == levels.node(me) ? 0 : sent});
     gradients_out.push_back(std::move(to_home));
     gradients_in.push_back(std::move(from_holder));
     weights_out.push_back(std::move(to_holder));
@@ -179,17 +184,38 @@ void MatrixHomes<Exec, T>::wait(Exchange& exchange) {
 
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::publish() {
-  for (Group& group : groups_) {
-    if constexpr (!shared)
-      for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
-        const Homed& matrix = homed_[h];
-        convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
-                                Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
-      }
-    start_after(exec_, group_, "homes");
-    group.weights->start();
-    group.weights->finish_in(queue_of(exec_));
+  for (Group& group : groups_) publish(group);
+}
+
+template <class Exec, class T>
+void MatrixHomes<Exec, T>::publish(Group& group) {
+  if constexpr (!shared)
+    for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
+      const Homed& matrix = homed_[h];
+      convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
+                              Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
+    }
+  start_after(exec_, group_, "homes");
+  group.weights->start();
+  group.weights->finish_in(queue_of(exec_));
+}
+
+// A home knows of its own matrices alone, whose counters may differ from those of others: all ranks ask.
+template <class Exec, class T>
+CoherenceBytes MatrixHomes<Exec, T>::publish(const std::vector<std::size_t>& matrices, std::size_t first) {
+  CoherenceBytes sent;
+  if (groups_.empty()) return sent;
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    named_[g] = std::any_of(matrices.begin(), matrices.end(), [&group = groups_[g], first](std::size_t matrix) {
+      return first + group.first_item <= matrix && matrix < first + group.end_item;
+    });
+  group_.all_reduce(named_.data(), named_.size(), Reduction::max);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (named_[g] == 0) continue;
+    publish(groups_[g]);
+    sent.add(groups_[g].shards);
   }
+  return sent;
 }
 
 #define SESTINA_MATRIX_HOSTS(Exec, T) template class MatrixHomes<Exec, T>;

@@ -12,6 +12,7 @@
 #include "core/stage.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/trace.hpp"
+#include "parallel/plan/coherence.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -34,6 +35,9 @@ class MatrixHomes {
               Trace* trace = nullptr);
   // Master weights were written: sends their shards to all ranks.
   void publish();
+  // Likewise of groups alone in which a home names a matrix; first: the number of that of the first item. Returns what
+  // this rank sent.
+  CoherenceBytes publish(const std::vector<std::size_t>& matrices, std::size_t first);
 
   double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // for exchanges in update
   std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
@@ -51,6 +55,7 @@ class MatrixHomes {
     std::size_t first_homed = 0, end_homed = 0;  // in homed_
     std::size_t first_item = 0, end_item = 0;    // in items_
     std::unique_ptr<Exchange> gradients, weights;
+    CoherenceBytes shards;  // that this rank sends to others as a home
   };
   // Gradients and weights of two groups that follow one another are in memory at a time.
   struct Slot {
@@ -62,13 +67,15 @@ class MatrixHomes {
   void home_matrices(const StagePlan&, const PlanInput&, int dp_rank);
   void place(Group&, Slot&);
   void wait(Exchange&);
-  void make_exchanges(Group&, const StagePlan&, const ModelConfig&, const Arena<Exec, T>&);
+  void make_exchanges(Group&, const StagePlan&, const PlanInput&, const Arena<Exec, T>&);
+  void publish(Group&);
 
   Exec exec_;
   Communicator& group_;
   std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
+  std::vector<double> named_;  // by group: 1 where a home has a matrix to publish
   Slot slots_[group_places];
   double wait_seconds_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/seconds_spent.hpp"
+#include "parallel/comm/node_groups.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -38,6 +39,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
       gather_(exec, *groups.grid.dp_group, plan, buckets_, stage.arena()),
+      drifts_(replicas_drift(input.parallel, input.optimizer)),
       watch_(exec) {
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
@@ -46,9 +48,25 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       *groups.tensor, stage.norm().nonfinite());
-  if (MatrixSet<Exec>* matrices = stage.optimizer().matrices(); matrices && replicas_drift(input.parallel, optimizer))
-    coherence_ = std::make_unique<Coherence<Exec>>(
-        exec, *groups.grid.dp_group, *matrices, optimizer.matrix->refresh_staleness, optimizer.refresh.coherence_every);
+  if (drifts_) start_coherence(input);
+}
+
+// Pieces travel in host memory: no group needs to know of devices.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::start_coherence(const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
+  if (replicated_over_tp(parallel)) {
+    const int color = replicated_over_dp(parallel) ? 0 : groups_.grid.dp_rank;
+    owned_ = groups_.grid.dp > 1 && !replicated_over_dp(parallel);
+    replica_group_ = with_node_groups(groups_.all->split(color, groups_.all->rank()), parallel.node_size);
+  }
+  MatrixSet<Exec>* const matrices = stage_.optimizer().matrices();
+  if (matrices == nullptr) return;
+  Communicator& group = replica_group_ ? *replica_group_ : *groups_.grid.dp_group;
+  const NodeLevels levels = group.levels() != nullptr ? *group.levels() : replica_levels(parallel);
+  coherence_ =
+      std::make_unique<Coherence<Exec>>(exec_, group, levels, *matrices, input.optimizer.matrix->refresh_staleness,
+                                        input.optimizer.refresh.coherence_every, [this] { settle(); });
 }
 
 template <class Exec, class T>
@@ -106,20 +124,38 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   run_update(t, factor, gradient_scale);
   watch_.stop();
   if (is_host<Exec>) exec_.fence("update");
-  if (coherence_) {
-    const TraceSpan span(trace_, "coherence");
-    coherence_->after_update();
-  }
+  make_alike(Replicas::due);
   const double called = seconds_since(begin);
   if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
 }
 
 template <class Exec, class T>
 void StageExchanges<Exec, T>::synchronise() {
-  if (!coherence_) return;
-  const TraceSpan span(trace_, "coherence");
+  if (!drifts_) return;
   finish_gather();
-  coherence_->synchronise();
+  make_alike(Replicas::all);
+  if (!owned_) return;
+  gather_.start();
+  finish_gather();
+}
+
+// Homes of different matrices are on different ranks: those that have none take part in what follows all the same.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::make_alike(Replicas which) {
+  if (!drifts_) return;
+  const TraceSpan span(trace_, "coherence");
+  const std::vector<std::size_t> none;
+  const std::vector<std::size_t>& matrices = coherence_ == nullptr    ? none
+                                             : which == Replicas::due ? coherence_->after_update()
+                                                                      : coherence_->synchronise();
+  published_.add(homes_.publish(matrices, stage_.optimizer().matrix_count() - homes_.items().size()));
+}
+
+template <class Exec, class T>
+CoherenceCount StageExchanges<Exec, T>::take_coherence() {
+  CoherenceCount count = coherence_ ? coherence_->take_count() : CoherenceCount{};
+  count.bytes.add(std::exchange(published_, {}));
+  return count;
 }
 
 // Ahead of a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.

@@ -51,10 +51,12 @@ class StageExchanges {
     settle();
   }
 
-  // Between updates: replicas that drift are alike on all ranks (coherence.hpp).
+  // Between updates: replicas that drift are alike on all ranks (coherence.hpp). Where a data-parallel rank owns them,
+  // the others get their weights from it once more, as behind every update.
   void synchronise();
-  CoherenceCount take_coherence() { return coherence_ ? coherence_->take_count() : CoherenceCount{}; }
-  const Coherence<Exec>* coherence() const { return coherence_.get(); }  // null: no replicas drift
+  bool drifts() const { return drifts_; }
+  CoherenceCount take_coherence();
+  const Coherence<Exec>* coherence() const { return coherence_.get(); }  // null: no replicas drift, or none are here
 
   // Since the last call: what forward passes waited for weights, backward passes spent on sums of gradients, and
   // updates on matrices that travel.
@@ -81,6 +83,9 @@ class StageExchanges {
   void sum_over_shards();
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
+  void start_coherence(const PlanInput&);
+  enum class Replicas { due, all };
+  void make_alike(Replicas);
 
   Exec exec_;
   StageGroups<Exec>& groups_;
@@ -91,7 +96,11 @@ class StageExchanges {
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
+  bool drifts_;                                  // on some rank of the stage, alike on all of them
+  bool owned_ = false;                           // by one data-parallel rank, whose tensor-parallel group has replicas
+  std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group
   std::unique_ptr<Coherence<Exec>> coherence_;
+  CoherenceBytes published_;  // shards that followed
   std::vector<double> sums_, shard_squares_;
   double reduce_seconds_ = 0, update_seconds_ = 0;
   Stopwatch<Exec> watch_;      // of the last update, on the device

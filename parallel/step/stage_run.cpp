@@ -275,16 +275,18 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
   const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
+  const bool apart = exchanges_ && exchanges_->drifts(), saved = apart || grid.dp_rank == 0;
+  const std::string path = apart ? fmt::format("/run/pipeline/replica_{}", grid.dp_rank) : "/run/pipeline";
   for (std::int64_t version = oldest; version <= newest; ++version)
-    for (StateField& field :
-         versions_.fields(version, fmt::format("/run/pipeline/version_{}", updates_ - version), grid.dp_rank == 0))
+    for (StateField& field : versions_.fields(version, fmt::format("{}/version_{}", path, updates_ - version), saved))
       all.push_back(std::move(field));
-  for (StateField& field : correction_.fields("/run/pipeline", grid.dp_rank == 0)) all.push_back(std::move(field));
+  for (StateField& field : correction_.fields(path, saved)) all.push_back(std::move(field));
   if (place_.stash == ParallelOptions::Stash::on || !in_flight) return all;
   const std::int64_t first = updates_ * place_.micros;
+  const std::string shard = grid.tp > 1 ? fmt::format("/shard_{}", grid.tp_rank) : "";  // of rows, or heads
   const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {
     StateField field;
-    field.path = fmt::format("/run/pipeline/{}/micro_{}", what, micro - first);
+    field.path = fmt::format("/run/pipeline/{}/micro_{}{}", what, micro - first, shard);
     field.dtype = dtype;
     field.shape = {grid.dp, static_cast<std::int64_t>(n)};
     field.row_begin = grid.dp_rank;

@@ -66,7 +66,9 @@ class StageRun {
   void drop_in_flight();
   // What passes to come will read of the past, between updates: older weights, and without a stash, where passes are in
   // flight, the activations that went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those
-  // too that another rank saves.
+  // too that another rank saves. Older weights of replicas that drifted are those of each data-parallel rank: its
+  // backward passes to come belong to forward passes under them. A synchronisation is of the newest weights, which no
+  // pass has read yet.
   std::vector<StateField> in_flight_fields(const ProcessGrid&, bool in_flight, bool reading) const;
   // Of the update whose first micro-batch is `first`: forwards of micro-batches begin to end - 1, a backward of each.
   void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end);

@@ -112,6 +112,9 @@ def ranks(device, n):
             for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
                 whole = ["optimizer.qk_clip=0"] if deck == "tiny_muon" else []  # QK-clip is for one tensor-parallel rank
                 device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", *whole, *layout, ranks=n, devices=devices)
+        # Replicas that drift, in memory of their devices: made alike behind refreshes and ahead of the save.
+        for layout in [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.tp_update=duplicated"]]:
+            device.train("tiny_replicas", "run.steps=12", "optimizer.refresh.every=4", "parallel.node_size=0", *layout, ranks=n, devices=devices, fill=63)
 
 
 def resume(device):

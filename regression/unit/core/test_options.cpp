@@ -180,29 +180,40 @@ std::string complaint(Deck& deck) {
   return "";
 }
 
-// Replicas of data-parallel ranks may differ for a while (parallel/plan/coherence.hpp), those from which shards follow
-// not.
+// Replicas may differ for a while (parallel/plan/coherence.hpp); copies of a shard on several ranks of a group may not.
 TEST(Options, RanksThatUpdateTheSameMatrixSeeResultsAtTheSameUpdateOrAreMadeAlike) {
-  const auto error = [](const std::string& visibility, const std::string& parallel) -> std::string {
+  const auto error = [](const std::string& visibility, const std::string& parallel, int heads = 8) -> std::string {
     Deck deck;
     deck.add_text(model + "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nvisibility = \"" +
                       visibility + "\"\n[parallel]\n" + parallel,
                   "a.toml", "/folder");
+    deck.add_override(fmt::format("model.num_key_value_heads={}", heads));
     Options options = Options::read(deck);
     require_trainable(deck, options);
     return complaint(deck);
   };
-  const std::string replicated = "dp = 2\npartition = \"replicated\"\n";
-  for (const std::string& layout : {replicated + "tp = 2\n", std::string("tp = 2\ntp_update = \"duplicated\"\n"),
-                                    replicated + "pp = 2\nschedule = \"async-1f1b\"\n"}) {
-    EXPECT_NE(error("eager", layout).find("optimizer.refresh.visibility: ranks that update the same"),
+  const std::string replicated = "dp = 2\npartition = \"replicated\"\n", duplicated = "tp_update = \"duplicated\"\n",
+                    blockwise = "tp_update = \"blockwise\"\n", late = "pp = 2\nschedule = \"async-1f1b\"\n",
+                    group = "[[optimizer.group]]\nmatch = \"*\"\nkind = ";
+  const auto refused = [&](const std::string& layout, int heads = 8) {
+    EXPECT_NE(error("eager", layout, heads).find("optimizer.refresh.visibility: ranks that update the same"),
               std::string::npos)
         << layout;
-    EXPECT_EQ(error("fixed", layout), "") << layout;
-  }
+    EXPECT_EQ(error("fixed", layout, heads), "") << layout;
+  };
+  refused("tp = 2\n" + blockwise, 1);
+  refused(replicated + "tp = 2\n" + blockwise, 1);
+  refused("tp = 2\n" + blockwise + group + "\"soap\"\n");
+  refused("tp = 2\n" + duplicated + late);
+  refused(replicated + "tp = 2\n" + duplicated + late);
   for (const std::string& layout :
-       {std::string("dp = 2\n"), std::string("tp = 2\n"), replicated, replicated + "pp = 2\nschedule = \"gpipe\"\n"})
+       {std::string("dp = 2\n"), std::string("tp = 2\n"), replicated, replicated + "pp = 2\nschedule = \"gpipe\"\n",
+        replicated + late, replicated + "tp = 2\n", replicated + "tp = 2\n" + late,
+        replicated + "tp = 2\n" + duplicated, "tp = 2\n" + duplicated, "dp = 2\ntp = 2\n" + duplicated,
+        "tp = 2\n" + blockwise, replicated + "tp = 2\n" + blockwise, replicated + "tp = 2\n" + blockwise + late,
+        "tp = 2\n" + blockwise + group + "\"adamw\"\n"})
     EXPECT_EQ(error("eager", layout), "") << layout;
+  EXPECT_EQ(error("eager", replicated + "tp = 2\n", 1), "");  // one home for all who hold a shard
 }
 
 // A budget of drift is for results that are seen when they are ready; where every matrix has one owner it says nothing.

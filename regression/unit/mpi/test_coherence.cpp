@@ -13,7 +13,7 @@
 #include "parallel/comm/node_groups.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/coherence.hpp"
-#include "regression/unit/mpi/training_rig.hpp"
+#include "regression/unit/mpi/coherence_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -40,6 +40,38 @@ class SentBytes final : public ForwardingCommunicator {
   std::int64_t& bytes_;
 };
 
+// The same matrices, said to lie on a device: they are copied to pieces of host memory and back as such.
+class AsOnDevice final : public MatrixSet<Host> {
+ public:
+  explicit AsOnDevice(std::unique_ptr<MatrixSet<Host>> set) : set_(std::move(set)) {}
+  std::vector<StateField> replica(std::size_t i) override {
+    std::vector<StateField> fields = set_->replica(i);
+    for (StateField& field : fields) field.on_device = field.dtype != DType::i64;  // counters are the host's
+    return fields;
+  }
+  void step(std::int64_t t, double factor, double scale, std::size_t begin, std::size_t end) override {
+    set_->step(t, factor, scale, begin, end);
+  }
+  void withhold(std::int64_t t) override { set_->withhold(t); }
+  std::size_t size() const override { return set_->size(); }
+  std::vector<StateField> state() override { return set_->state(); }
+  RefreshSeconds take_refresh_seconds() override { return set_->take_refresh_seconds(); }
+  std::int64_t refresh_failures() const override { return set_->refresh_failures(); }
+  RefreshAges ages() const override { return set_->ages(); }
+  int lanes() const override { return set_->lanes(); }
+  void dump_failures(const RefreshDump& dump) override { set_->dump_failures(dump); }
+  void set_refresh_periods(const std::vector<std::int64_t>& periods) override { set_->set_refresh_periods(periods); }
+  void page_to(const std::shared_ptr<Pager>& pager) override { set_->page_to(pager); }
+  RefreshClock refresh_clock(std::size_t i) override { return set_->refresh_clock(i); }
+  void open_replica(std::size_t i) override { set_->open_replica(i); }
+  void close_replica(std::size_t i) override { set_->close_replica(i); }
+  void time_products(bool on) override { set_->time_products(on); }
+  ProductCount take_products() override { return set_->take_products(); }
+
+ private:
+  std::unique_ptr<MatrixSet<Host>> set_;
+};
+
 // The workers of a rank wait here until they are let go.
 struct Gate {
   std::mutex mutex;
@@ -58,7 +90,7 @@ struct Gate {
 
 // Two matrices that every rank holds, with the same gradients on all of them.
 struct Replicas {
-  Replicas(const std::string& kind, int node_size, std::int64_t budget) {
+  Replicas(const std::string& kind, int node_size, std::int64_t budget, bool on_device = false) {
     MatrixSetSetting setting;
     setting.options = default_options(*find_matrix_kind(kind));
     setting.options.refresh_every = period;
@@ -79,8 +111,10 @@ struct Replicas {
       items.push_back({matrix, {1e-2, 0}, static_cast<std::int64_t>(i)});
     }
     set = make_matrix_set<Host>(Host(), items, setting);
+    if (on_device) set = std::make_unique<AsOnDevice>(std::move(set));
     group = std::make_unique<SentBytes>(with_node_groups(world().split(0, world().rank()), node_size), bytes);
-    coherence = std::make_unique<Coherence<Host>>(Host(), *group, *set, staleness, budget);
+    coherence = std::make_unique<Coherence<Host>>(Host(), *group, even_nodes(world().size(), node_size), *set,
+                                                  staleness, budget);
   }
 
   void update(std::int64_t t) {
@@ -125,22 +159,6 @@ struct Replicas {
   std::unique_ptr<Coherence<Host>> coherence;
 };
 
-// The same bytes of every rank, by rank.
-std::vector<std::vector<std::byte>> of_all_ranks(const std::vector<std::byte>& mine) {
-  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(world().size()));
-  world().all_gather(mine.data(), mine.size(), all.data());
-  std::vector<std::vector<std::byte>> ranks;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(world().size()); ++rank)
-    ranks.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(rank * mine.size()),
-                       all.begin() + static_cast<std::ptrdiff_t>((rank + 1) * mine.size()));
-  return ranks;
-}
-
-bool alike(const std::vector<std::byte>& mine) {
-  const auto ranks = of_all_ranks(mine);
-  return std::all_of(ranks.begin(), ranks.end(), [&](const auto& other) { return other == ranks[0]; });
-}
-
 float value(const std::vector<std::byte>& bytes, std::size_t i) {
   float x = 0;
   std::memcpy(&x, bytes.data() + i * sizeof x, sizeof x);
@@ -161,42 +179,40 @@ void expect_weighted_mean(const std::vector<std::byte>& after, const std::vector
   }
 }
 
-double summed(double mine) {
-  world().all_reduce(&mine, 1, Reduction::sum);
-  return mine;
-}
-
 // Ranks: Coherence 2 3 4
+
+void expect_the_same_bits(const std::string& kind, int fast, bool on_device) {
+  Replicas run(kind, 2, 0, on_device);
+  run.run_apart(fast);
+  const auto before = run.fields();
+  std::size_t apart = 0;
+  std::map<std::string, std::vector<std::vector<std::byte>>> ranks;
+  for (const auto& [path, bytes] : before) {
+    ranks[path] = of_all_ranks(bytes);
+    apart += alike(bytes) ? 0 : 1;
+  }
+  EXPECT_GT(apart, 0u) << kind;
+  EXPECT_FALSE(alike(before.at("/optimizer/w0/computed_from"))) << kind;
+  run.coherence->synchronise();
+  for (const auto& [path, bytes] : run.fields()) {
+    EXPECT_TRUE(alike(bytes)) << kind << ' ' << path;
+    if (run.averaged[path])
+      expect_weighted_mean(bytes, ranks.at(path), kind + ' ' + path);
+    else
+      EXPECT_EQ(bytes, ranks.at(path)[static_cast<std::size_t>(fast)]) << kind << ' ' << path;
+  }
+  EXPECT_EQ(run.coherence->registry().version(0), 1);
+  EXPECT_EQ(run.coherence->registry().last(0), run.set->refresh_clock(0).updates);
+  for (std::int64_t t = run.sent_at + staleness; t <= run.sent_at + 3 * period; ++t) run.update(t);  // and it goes on
+}
 
 // Three and four ranks lie on nodes of two: three are a node of two and one of one.
 TEST(Coherence, ReplicasThatDriftedAreTheSameBitsBehindASynchronisation) {
   for (const std::string& kind : asynchronous_kinds())
-    for (const int fast : {0, world().size() - 1}) {
-      Replicas run(kind, 2, 0);
-      run.run_apart(fast);
-      const auto before = run.fields();
-      std::size_t apart = 0;
-      std::map<std::string, std::vector<std::vector<std::byte>>> ranks;
-      for (const auto& [path, bytes] : before) {
-        ranks[path] = of_all_ranks(bytes);
-        apart += alike(bytes) ? 0 : 1;
-      }
-      EXPECT_GT(apart, 0u) << kind;
-      EXPECT_FALSE(alike(before.at("/optimizer/w0/computed_from"))) << kind;
-      run.coherence->synchronise();
-      for (const auto& [path, bytes] : run.fields()) {
-        EXPECT_TRUE(alike(bytes)) << kind << ' ' << path;
-        if (run.averaged[path])
-          expect_weighted_mean(bytes, ranks.at(path), kind + ' ' + path);
-        else
-          EXPECT_EQ(bytes, ranks.at(path)[static_cast<std::size_t>(fast)]) << kind << ' ' << path;
-      }
-      EXPECT_EQ(run.coherence->registry().version(0), 1);
-      EXPECT_EQ(run.coherence->registry().last(0), run.set->refresh_clock(0).updates);
-      for (std::int64_t t = run.sent_at + staleness; t <= run.sent_at + 3 * period; ++t)
-        run.update(t);  // and it goes on
-    }
+    for (const int fast : {0, world().size() - 1}) expect_the_same_bits(kind, fast, false);
 }
+
+TEST(Coherence, FieldsOfADeviceAreCopiedByPieces) { expect_the_same_bits("soap", world().size() - 1, true); }
 
 // What lies in a basis follows it; roots and factors are means.
 TEST(Coherence, FieldsThatLieInABasisAreNotAveraged) {
@@ -257,25 +273,6 @@ TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
     }
     least = all;
   }
-}
-
-TrainingCase drifting(const std::string& kind, std::int64_t budget) {
-  TrainingCase run = training_case(kind);
-  Options& o = run.options;
-  o.parallel.dp = world().size();
-  o.parallel.node_size = 2;
-  o.parallel.bucket_elements = 20000;
-  o.parallel.partition = ParallelOptions::Partition::replicated;
-  o.optimizer.refresh.asynchronous = true;
-  o.optimizer.refresh.coherence_every = budget;
-  o.optimizer.matrix->refresh_staleness = 2;
-  o.optimizer.matrix->refresh_eager = true;
-  return run;
-}
-
-std::vector<std::byte> bytes_of(const std::vector<float>& x) {
-  const auto* data = reinterpret_cast<const std::byte*>(x.data());
-  return {data, data + x.size() * sizeof(float)};
 }
 
 // A training run: the bytes that ranks sent are those of the plan, as often as blocks were synchronised; in the end

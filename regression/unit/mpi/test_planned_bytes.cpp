@@ -205,6 +205,20 @@ TEST(PlannedBytes, OfNodeGroups) {
   }
 }
 
+TEST(PlannedBytes, OfReplicasThatDrift) {
+  Largest largest;
+  for (const auto tp_update : {ParallelOptions::TpUpdate::home, ParallelOptions::TpUpdate::duplicated}) {
+    TrainingCase run = grid_case("soap", world().size() == 4 ? 2 : 1);
+    run.options.parallel.node_size = 2;
+    run.options.parallel.tp_update = tp_update;
+    run.options.parallel.partition = ParallelOptions::Partition::replicated;
+    run.options.optimizer.refresh.asynchronous = true;
+    run.options.optimizer.matrix->refresh_staleness = 2;
+    run.options.optimizer.matrix->refresh_eager = true;
+    largest.add(compare(run, fmt::format("replicas, tp_update {}", static_cast<int>(tp_update))));
+  }
+}
+
 TEST(PlannedBytes, OfCorrectionsAndTies) {
   Largest largest;
   using Correction = ParallelOptions::DelayCorrection;

@@ -81,6 +81,54 @@ TEST(CoherencePlan, CountsTheStateOfEveryMatrix) {
   EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
 }
 
+// The same under tensor parallelism, where tp = 2 halves rows of q, k, v, gate and up, and columns of o and down.
+// Homes: whole matrices among the homes of the data-parallel ranks, and half of each matrix from each home to the other
+// rank, on each of them. Blockwise: halves. Duplicated: whole matrices among all ranks, or those of the owner's group.
+TEST(CoherencePlan, CountsReplicasUnderTensorParallelism) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  const auto soap = [](std::int64_t m, std::int64_t n, const NodeLevels& levels) {
+    const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
+    return synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters, levels);
+  };
+  struct Expected {
+    TpUpdate tp_update;
+    bool replicated;
+    int node_size;
+    NodeLevels levels;
+  };
+  for (const Expected& expected :
+       {Expected{TpUpdate::home, true, 4, even_nodes(4, 2)}, Expected{TpUpdate::home, true, 1, even_nodes(4, 1)},
+        Expected{TpUpdate::blockwise, true, 4, even_nodes(4, 2)},
+        Expected{TpUpdate::duplicated, true, 4, even_nodes(8, 4)},
+        Expected{TpUpdate::duplicated, false, 4, even_nodes(2, 2)},
+        Expected{TpUpdate::duplicated, false, 1, even_nodes(2, 1)}}) {
+    PlanInput input = replicated(0);
+    input.parallel.tp = 2;
+    input.parallel.node_size = expected.node_size;
+    input.parallel.tp_update = expected.tp_update;
+    if (!expected.replicated) input.parallel.partition = ParallelOptions::Partition::optimal;
+    const CoherencePlan plan = make_plan(input).coherence;
+    const bool halves = expected.tp_update == TpUpdate::blockwise;
+    CoherenceBytes all;
+    const auto add = [&](std::int64_t m, std::int64_t n, bool rows) {
+      if (!halves) all.add(soap(m, n, expected.levels));
+      for (int rank = 0; halves && rank < 2; ++rank)
+        all.add(rows ? soap(m / 2, n, expected.levels) : soap(m, n / 2, expected.levels));
+      const std::int64_t shards = 4 * 4 * m * n / 2;  // four data-parallel ranks, four bytes
+      if (expected.tp_update == TpUpdate::home) all.add({shards, expected.node_size == 1 ? shards : 0});
+    };
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int i = 0; i < 3; ++i) add(48, 48, true);  // q, k, v
+      add(48, 48, false);                             // o
+      for (int i = 0; i < 2; ++i) add(80, 48, true);  // gate, up
+      add(48, 80, false);                             // down
+    }
+    EXPECT_EQ(plan.blocks, halves ? 28 : 14);
+    EXPECT_EQ(plan.synchronisation.sent, all.sent);
+    EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
+  }
+}
+
 TEST(CoherencePlan, SendsLessWithALargerBudgetAndNothingWhereReplicasDoNotDrift) {
   // Jobs at 10, 20, ... are seen by all at 15, 25, ...: budgets below the period are one; 20 updates behind 15 lies in
   // the window of the job of 30, so 36 is the first.
