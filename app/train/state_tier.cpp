@@ -31,9 +31,8 @@ std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const Refre
   if (!device)
     fail(ExitCode::unavailable, "optimizer.refresh.tier: this device keeps preconditioners in its own memory alone");
   const DeviceStore::Setting setting{
-      .in_host = [matrix](std::string_view name) {
-        return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host;
-      },
+      .in_host =
+          [matrix](std::string_view name) { return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host; },
       .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
       .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
   auto store = std::make_shared<DeviceStore>(device, std::move(file), setting);

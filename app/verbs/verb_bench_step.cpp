@@ -154,8 +154,7 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   const Options& options = run.options;
   Executor<Exec, T> executor(exec, run.plan, runtime.world());
   executor.initialise(options.run.seed);
-  runtime.phase("opening the store of preconditioners",
-                [&] { open_tier_of(executor, options, ".", runtime.rank()); });
+  runtime.phase("opening the store of preconditioners", [&] { open_tier_of(executor, options, ".", runtime.rank()); });
   executor.weights_changed();
   std::unique_ptr<BenchDriver> driver;
   runtime.phase("opening the data", [&] {

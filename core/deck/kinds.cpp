@@ -41,7 +41,8 @@ Tier MatrixOptions::tier_of(std::string_view field) const {
 // A table names all fields that there are.
 bool MatrixOptions::pages_any() const {
   if (field_tiers.empty()) return leaves(tier);
-  return std::any_of(field_tiers.begin(), field_tiers.end(), [this](const auto& field) { return leaves(field.second); });
+  return std::any_of(field_tiers.begin(), field_tiers.end(),
+                     [this](const auto& field) { return leaves(field.second); });
 }
 
 std::string snapshot_of(std::string_view result) {

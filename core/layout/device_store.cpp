@@ -144,8 +144,7 @@ BlockStore::Traffic DeviceStore::traffic() const {
 std::string DeviceStore::describe() const {
   constexpr double mib = 1.0 / (1 << 20);
   std::string text;
-  if (in_host_ > 0)
-    text = fmt::format("pinned host memory: {:.1f} MiB", static_cast<double>(in_host_) * mib);
+  if (in_host_ > 0) text = fmt::format("pinned host memory: {:.1f} MiB", static_cast<double>(in_host_) * mib);
   if (below_ && largest_ > 0) text += (text.empty() ? "" : "; ") + below_->describe();
   return text;
 }

@@ -36,8 +36,8 @@ class DeviceStore final : public BlockStore {
  private:
   struct Block {
     std::size_t bytes = 0;
-    std::size_t below = 0;                    // number in the store below; of others:
-    std::shared_ptr<std::byte> home = {};     // host memory
+    std::size_t below = 0;                 // number in the store below; of others:
+    std::shared_ptr<std::byte> home = {};  // host memory
     bool in_host = false;
   };
   // A block on its way.

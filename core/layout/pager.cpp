@@ -166,7 +166,8 @@ void Pager::want(const void* memory) {
   Block* const block = find(memory);
   if (block == nullptr) return;
   const std::lock_guard lock(mutex_);
-  if (block->was_used && block->tier.state() == BlockState::on_nvme && in_memory_ + whole(block->bytes) <= limit_) ask(*block);
+  if (block->was_used && block->tier.state() == BlockState::on_nvme && in_memory_ + whole(block->bytes) <= limit_)
+    ask(*block);
 }
 
 void Pager::want_in_turn(const void* memory) {

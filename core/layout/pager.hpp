@@ -1,8 +1,8 @@
 // Blocks of state that lie in a store between their uses. Their addresses stay: what comes and goes is the memory
-// behind them (block_memory.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that nobody
-// has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of its own
-// moves blocks, so that those that are wanted ahead of their use arrive while others compute. On a device a pin is for
-// as long as work that uses the block is being queued, not until it is done. No Kokkos.
+// behind them (block_memory.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that
+// nobody has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of
+// its own moves blocks, so that those that are wanted ahead of their use arrive while others compute. On a device a pin
+// is for as long as work that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <condition_variable>
 #include <memory>
@@ -21,8 +21,8 @@ namespace sestina {
 class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Queue {
  public:
   struct Setting {
-    std::size_t most = 0;  // bytes of blocks in memory at a time; 0: as few as work takes
-    double timeout = 60;   // seconds that one transfer may take
+    std::size_t most = 0;                              // bytes of blocks in memory at a time; 0: as few as work takes
+    double timeout = 60;                               // seconds that one transfer may take
     const char* key = "optimizer.refresh.host_bytes";  // that `most` comes from
   };
   Pager(std::shared_ptr<BlockStore>, const Setting&, std::shared_ptr<BlockMemory> = host_block_memory());

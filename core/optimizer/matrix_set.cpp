@@ -170,8 +170,8 @@ class LanedSet : public MatrixSet<Exec> {
       update = std::max(update, in_update);
       job = std::max(job, in_refresh);
     }
-    const PagedAtWork work = is_host<Space> ? paged_at_work(update, job, lanes(), worker_count_)
-                                            : paged_on_device(update, job);
+    const PagedAtWork work =
+        is_host<Space> ? paged_at_work(update, job, lanes(), worker_count_) : paged_on_device(update, job);
     pager->need(work.updates, work.jobs);
     pager->attach();
     for (Lane<Space>& lane : lanes_) lane.pager = pager;

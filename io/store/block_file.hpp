@@ -14,11 +14,11 @@ namespace sestina {
 class BlockFile final : public BlockStore {
  public:
   struct Setting {
-    std::string path;      // of the file; its folder is made
-    int queue_depth = 32;  // chunks under way at a time
+    std::string path;        // of the file; its folder is made
+    int queue_depth = 32;    // chunks under way at a time
     std::uint64_t most = 0;  // bytes of the file; 0: any
-    bool direct = true;    // past the page cache, where the file system can
-    bool ring = true;      // io_uring, where the system has it
+    bool direct = true;      // past the page cache, where the file system can
+    bool ring = true;        // io_uring, where the system has it
     // Tests change what the engine gives.
     std::function<std::unique_ptr<ChunkEngine>(std::unique_ptr<ChunkEngine>)> wrap = {};
   };
@@ -30,7 +30,8 @@ class BlockFile final : public BlockStore {
   BlockFile& operator=(const BlockFile&) = delete;
 
   std::size_t add(const std::string& name, std::size_t bytes) override;
-  // Error(bad_deck): it takes more than `most`. Error(cannot_create): the folder or file cannot be made, another run has it, or the disk has no room for it all.
+  // Error(bad_deck): it takes more than `most`. Error(cannot_create): the folder or file cannot be made, another run
+  // has it, or the disk has no room for it all.
   void open() override;
   void serve(Queue&) override;
   Traffic traffic() const override { return traffic_; }

@@ -162,9 +162,9 @@ MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
 
 // What lanes and workers take, or what the deck allows.
 std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer, bool on_device) {
-  const PagedAtWork work =
-      on_device ? paged_on_device(largest.update, largest.refresh)
-                : paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
+  const PagedAtWork work = on_device
+                               ? paged_on_device(largest.update, largest.refresh)
+                               : paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
   const RefreshOptions& refresh = optimizer.refresh;
   return std::max(work.updates + work.jobs,
                   static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
@@ -180,8 +180,7 @@ void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory&
   memory.link_moved += paged.link_moved;
   memory.beside_tiers += paged.beside;
   memory.size.optimizer -= paged.state + paged.results;
-  memory.size.optimizer +=
-      std::min(paged.places, paged_in_memory(paged, lanes, optimizer, s.on_device()));
+  memory.size.optimizer += std::min(paged.places, paged_in_memory(paged, lanes, optimizer, s.on_device()));
   const std::size_t buffers = (on_nvme ? store_buffer_bytes(optimizer.refresh.queue_depth) : 0) +
                               (through_host ? DeviceStore::buffers * paged.largest : 0);
   memory.host_tier += paged.host;

@@ -46,7 +46,8 @@ void note_stretch(std::size_t offset) {
     first = before;
   }
   std::size_t end = first->first;
-  for (auto next = first; next != mapped.end() && next->first == end && (next == first || !reserved.contains(end)); ++next) {
+  for (auto next = first; next != mapped.end() && next->first == end && (next == first || !reserved.contains(end));
+       ++next) {
     dev().memory.erase(dev().base + next->first);
     end += next->second.bytes;
   }
@@ -161,7 +162,9 @@ CUresult cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
 }
 
 CUresult cuGetErrorString(CUresult error, const char** text) {
-  *text = error == CUDA_SUCCESS ? "no error" : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "error (null device)";
+  *text = error == CUDA_SUCCESS               ? "no error"
+          : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+                                              : "error (null device)";
   return CUDA_SUCCESS;
 }
 

@@ -48,7 +48,8 @@ float* MatrixState<Space>::add_pages(const std::string& name, FieldUse use, std:
 template <class Space>
 float* MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return nullptr;
-  if (is_host<Space> && find(like, DType::f32).use != FieldUse::always) return add_pages(name, FieldUse::refresh, elements);
+  if (is_host<Space> && find(like, DType::f32).use != FieldUse::always)
+    return add_pages(name, FieldUse::refresh, elements);
   rooms_.emplace_back(name, elements);
   return rooms_.back().data();
 }

@@ -174,8 +174,8 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
 namespace {
 
 // Adds what one field of a matrix takes, and what moves: a factor is read and written in every update; a result is
-// read, and written when it is new, and so is its copy, which nobody reads on a device. What a device has used it copies
-// out, new or not; the store on NVMe writes what is new.
+// read, and written when it is new, and so is its copy, which nobody reads on a device. What a device has used it
+// copies out, new or not; the store on NVMe writes what is new.
 void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes& sum, PagedBytes& matrix) {
   const std::size_t bytes = bytes_of(field), place = whole_pages(bytes);
   const double every = static_cast<double>(options.refresh_every);
@@ -229,8 +229,7 @@ PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) 
     return sum;
   for (const MatrixPart& part : matrix_parts(spec, options)) {
     PagedBytes matrix;
-    for (const FieldSize& field :
-         find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols))
+    for (const FieldSize& field : find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols))
       if (field.use != FieldUse::always) add_paged(*options.matrix, field, sum, matrix);
     sum.update = std::max(sum.update, matrix.update);
     sum.refresh = std::max(sum.refresh, matrix.refresh);

@@ -66,12 +66,12 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const Optimize
 // What optimizer.refresh.tier makes of one tensor's preconditioners, in bytes; nothing where they stay in the memory of
 // the space that computes. Beside a device results under way lie in host memory, whatever the tier.
 struct PagedBytes {
-  std::size_t state = 0;                // of the state above, not in memory all the time
-  std::size_t beside = 0;               // of those that stay in memory although others do not
-  std::size_t results = 0;              // under way, in the store
-  std::size_t nvme = 0, host = 0;       // places in the store: on NVMe, with those of results under way; beside a device
-  std::size_t largest = 0;              // of those on NVMe
-  std::size_t places = 0;               // memory that all in the store would take where it is used
+  std::size_t state = 0;           // of the state above, not in memory all the time
+  std::size_t beside = 0;          // of those that stay in memory although others do not
+  std::size_t results = 0;         // under way, in the store
+  std::size_t nvme = 0, host = 0;  // places in the store: on NVMe, with those of results under way; beside a device
+  std::size_t largest = 0;         // of those on NVMe
+  std::size_t places = 0;          // memory that all in the store would take where it is used
   std::size_t update = 0, refresh = 0;  // of one of its matrices, while it is updated, and by its refreshes besides
   // To and from the store in an update, refreshes spread over their period: of NVMe; between device and host.
   double nvme_moved = 0, link_moved = 0;

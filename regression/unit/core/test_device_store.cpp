@@ -85,9 +85,8 @@ TEST(DeviceStore, RandomUsesAgainstAModel) {
     if (draw() % 7 == 0) {  // overwritten, whatever it held
       std::byte* const at = rig.blocks[i].get();
       const Pin pin(rig.pager.get(), at, Pager::Need::room);
-      rig.device->compute.add([at, value = rig.values[i] = static_cast<unsigned char>(draw())] {
-        std::memset(at, value, block_bytes);
-      });
+      rig.device->compute.add(
+          [at, value = rig.values[i] = static_cast<unsigned char>(draw())] { std::memset(at, value, block_bytes); });
     } else {
       rig.update(i);
     }

@@ -243,8 +243,8 @@ TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
   }
 }
 
-// Beside a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host "host"
-// changes nothing.
+// Beside a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host
+// "host" changes nothing.
 TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   constexpr int on_device = 0, one_thread = 1;
   Options options = plan_options(small_model(), "soap", 1);
