@@ -90,10 +90,10 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       rank_steps_(static_cast<std::size_t>(runtime.size())),
       rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
       stage_ages_(rank_ages_.size()),
+      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
                              ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
                              : 0),
-      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
   executor_.initialise(options_.run.seed);
   runtime_.together([&] {  // a disk may be full

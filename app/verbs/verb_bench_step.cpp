@@ -52,7 +52,7 @@ struct StepBench {
     double seconds = 0, tflops = 0, peak_tflops = 0;
   } products;  // of the rank that multiplies longest
   double memory_gbs = 0, memory_bytes = 0;
-  RefreshPeriods periods;  // where optimizer.refresh.every = "auto"
+  RefreshPeriods periods = {};  // where optimizer.refresh.every = "auto"
 };
 
 // Feeds the executor, and times what it does.

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # The threads beside those that compute, under ThreadSanitizer: refresh workers, the pager of preconditioners, the store on
-# disk. They know no Kokkos, so that a few files of the tree and their unit tests make a program of their own (a whole build
+# disk and that of a device. They know no Kokkos, so that a few files of the tree and their unit tests make a program of their own (a whole build
 # under this sanitizer would report OpenMP's own barriers). By hand: threads.sh FOLDER [REPEATS]; ends with 66 on a report.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 repeats=${2:-1}
 flags=(-std=c++20 -O1 -g -fsanitize=thread -DFMT_SHARED -I "$tree")
-sources=(regression/unit/core/test_worker_pool.cpp regression/unit/core/test_pager.cpp regression/unit/io/test_block_file.cpp
+sources=(regression/unit/core/test_worker_pool.cpp regression/unit/core/test_pager.cpp regression/unit/core/test_device_store.cpp
+         regression/unit/io/test_block_file.cpp
          regression/unit/io/test_copy_file.cpp
-         core/optimizer/refresh/worker_pool.cpp core/layout/pager.cpp core/layout/block_tier.cpp
+         core/optimizer/refresh/worker_pool.cpp core/layout/pager.cpp core/layout/block_tier.cpp core/layout/block_memory.cpp core/layout/device_store.cpp
          io/store/block_file.cpp io/store/block_run.cpp io/store/chunk_file.cpp io/store/chunk_pool.cpp io/store/chunk_progress.cpp
          io/store/chunk_ring_uring.cpp io/store/copy_file.cpp io/store/digest.cpp
          io/store/input_file.cpp io/store/retry.cpp)
