@@ -56,6 +56,7 @@ class AsOnDevice final : public MatrixSet<Host> {
   std::size_t size() const override { return set_->size(); }
   std::vector<StateField> state() override { return set_->state(); }
   RefreshSeconds take_refresh_seconds() override { return set_->take_refresh_seconds(); }
+  WorkerPool* workers() override { return nullptr; }
   std::int64_t refresh_failures() const override { return set_->refresh_failures(); }
   RefreshAges ages() const override { return set_->ages(); }
   int lanes() const override { return set_->lanes(); }
