@@ -34,4 +34,14 @@ inline void expect_error(const std::string& toml, const std::string& part) {
   EXPECT_NE(error.find(part), std::string::npos) << toml << "\n\"" << part << "\" is not in:\n" << error;
 }
 
+// What is wrong with a deck that has been read; "" where nothing is.
+inline std::string complaint(Deck& deck) {
+  try {
+    deck.finish();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace sestina

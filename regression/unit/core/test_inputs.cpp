@@ -55,7 +55,9 @@ std::set<std::string> keys_of(Deck& deck) {
   Options::read(deck);
   deck.finish();
   std::set<std::string> keys;
-  for (const auto& key : deck.resolved_keys()) keys.insert(without_index(key));
+  constexpr std::string_view tier = "optimizer.refresh.tier";  // a table by field is one key
+  for (const auto& key : deck.resolved_keys())
+    keys.insert(key.starts_with(tier) ? std::string(tier) : without_index(key));
   return keys;
 }
 
