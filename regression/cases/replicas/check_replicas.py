@@ -22,8 +22,13 @@ def run(name, *more):
     return [line for line in lines if line["kind"] == "train"]
 
 
-plan = json.loads(subprocess.run([sestina, "plan", "-i", deck, "--json", "parallel.dp=4", *SHORT], check=True,
-                                 capture_output=True, text=True).stdout)["coherence"]
+def planned(*layout):
+    """Bytes of one synchronisation of all matrices."""
+    done = subprocess.run([sestina, "plan", "-i", deck, "--json", *SHORT, *layout], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["coherence"]
+
+
+plan = planned("parallel.dp=4")
 every, rare = run("budget_0"), run("budget_20", "optimizer.refresh.coherence_every=20")
 for lines in (every, rare):
     for line in lines:
@@ -41,6 +46,16 @@ total = [sum(line["coherence_bytes"] for line in lines) for lines in (every, rar
 if not total[1] < total[0]:
     sys.exit(f"bytes with budgets 0 and 20: {total}")
 print("a budget sends less")
+LAYOUTS = {"homes": ["parallel.dp=2", "parallel.tp=2"],
+           "duplicated": ["parallel.dp=2", "parallel.tp=2", "parallel.tp_update=duplicated", "parallel.partition=optimal"],
+           "asynchronous": ["parallel.dp=2", "parallel.pp=2", "parallel.schedule=async-1f1b", "train.micro_batch=2",
+                            "model.num_hidden_layers=2"]}
+for name, layout in LAYOUTS.items():
+    of_one, lines = planned(*layout)["bytes"], run(name, *layout)
+    sent = [line["coherence_bytes"] for line in lines]
+    if not any(sent) or any(one % of_one for one in sent):
+        sys.exit(f"{name}: {sent} bytes, planned {of_one}")
+print("so are those of homes, duplicated updates and asynchronous stages")
 plain = pathlib.Path(work) / "fixed.toml"
 plain.write_text("".join(line for line in pathlib.Path(deck).read_text().splitlines(True)
                          if not line.startswith("coherence_every")))
