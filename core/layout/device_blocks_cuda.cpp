@@ -1,5 +1,4 @@
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
@@ -8,14 +7,10 @@
 #include <vector>
 
 #include "core/layout/block_memory.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/cuda_queue.hpp"
 
 namespace sestina {
 namespace {
-
-void check_runtime(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) fail(ExitCode::unavailable, "CUDA: {}: {}", what, cudaGetErrorString(error));
-}
 
 void check_driver(CUresult error, const char* what) {
   if (error == CUDA_SUCCESS) return;
@@ -25,25 +20,6 @@ void check_driver(CUresult error, const char* what) {
 }
 
 CUdeviceptr address_of(const std::byte* at) { return reinterpret_cast<CUdeviceptr>(at); }
-
-struct BlockStream {
-  BlockStream() { check_runtime(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"); }
-  ~BlockStream() {
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-  }
-  BlockStream(const BlockStream&) = delete;
-  BlockStream& operator=(const BlockStream&) = delete;
-  cudaStream_t stream = nullptr;
-};
-
-struct UseEvent {
-  UseEvent() { check_runtime(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"); }
-  ~UseEvent() { cudaEventDestroy(event); }
-  UseEvent(const UseEvent&) = delete;
-  UseEvent& operator=(const UseEvent&) = delete;
-  cudaEvent_t event = nullptr;
-};
 
 // Pieces of memory of one size, by virtual memory management of the driver. What no block has is kept for the next one.
 class DevicePages {
@@ -111,8 +87,7 @@ class CudaBlocks final : public DeviceBlocks {
   explicit CudaBlocks(int device) : device_(device), pages_(device) {}
   ~CudaBlocks() override {
     select();
-    out_.reset();
-    in_.reset();
+    for (const CudaStream* copies : {&in_, &out_}) cudaStreamSynchronize(*copies);
     pages_.unmap_all();
   }
 
@@ -126,58 +101,52 @@ class CudaBlocks final : public DeviceBlocks {
     select();
     pages_.map(block, bytes);
     if (!zero) return;
-    check_runtime(cudaMemsetAsync(block, 0, bytes, in_->stream), "zeros for preconditioners");
-    check_runtime(cudaStreamSynchronize(in_->stream), "zeros for preconditioners");
+    check_cuda(cudaMemsetAsync(block, 0, bytes, in_), "zeros for preconditioners");
+    in_.wait();
   }
   void go(std::byte* block, std::size_t bytes) override {
     select();
     pages_.unmap(block, bytes);
   }
   void used(const std::byte* block) override {
-    std::vector<std::unique_ptr<UseEvent>>& events = uses_.at(block);
-    while (events.size() < queues_.size()) events.push_back(std::make_unique<UseEvent>());  // the first time
-    for (std::size_t i = 0; i < events.size(); ++i)
-      check_runtime(cudaEventRecord(events[i]->event, queues_[i]), "recording an event");
+    std::vector<std::unique_ptr<CudaEvent>>& events = uses_.at(block);
+    while (events.size() < queues_.size()) events.push_back(std::make_unique<CudaEvent>());  // the first time
+    for (std::size_t i = 0; i < events.size(); ++i) events[i]->record(queues_[i]);
   }
   std::shared_ptr<std::byte> pinned(std::size_t bytes) override {
     select();
     void* memory = nullptr;
-    check_runtime(cudaMallocHost(&memory, bytes), "pinned host memory for preconditioners");
+    check_cuda(cudaMallocHost(&memory, bytes), "pinned host memory for preconditioners");
     auto* const first = static_cast<std::byte*>(memory);
     std::fill_n(first, bytes, std::byte{0});
     return {first, [](std::byte* at) { cudaFreeHost(at); }};
   }
   void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) override {
     select();
-    for (const auto& use : uses_.at(block))
-      check_runtime(cudaStreamWaitEvent(out_->stream, use->event, 0), "waiting for an event");
-    start(copy, host, block, bytes, cudaMemcpyDeviceToHost, out_->stream);
+    for (const auto& use : uses_.at(block)) use->hold(out_);
+    start(copy, host, block, bytes, cudaMemcpyDeviceToHost, out_);
   }
   void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) override {
     select();
-    start(copy, block, host, bytes, cudaMemcpyHostToDevice, in_->stream);
+    start(copy, block, host, bytes, cudaMemcpyHostToDevice, in_);
   }
-  bool is_done(int copy) override {
-    const cudaError_t state = cudaEventQuery(ends_[static_cast<std::size_t>(copy)].event);
-    if (state != cudaErrorNotReady) check_runtime(state, "copies of preconditioners");
-    return state == cudaSuccess;
-  }
+  bool is_done(int copy) override { return ends_[static_cast<std::size_t>(copy)].done("copies of preconditioners"); }
 
  private:
   // The thread that moves blocks is another one than that which computes.
-  void select() const { check_runtime(cudaSetDevice(device_), "choosing the device"); }
+  void select() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
   void start(int copy, std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind,
              cudaStream_t stream) {
-    check_runtime(cudaMemcpyAsync(to, from, bytes, kind, stream), "copying preconditioners");
-    check_runtime(cudaEventRecord(ends_[static_cast<std::size_t>(copy)].event, stream), "recording an event");
+    check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "copying preconditioners");
+    ends_[static_cast<std::size_t>(copy)].record(stream);
   }
 
   int device_;
   DevicePages pages_;
-  std::unique_ptr<BlockStream> in_ = std::make_unique<BlockStream>(), out_ = std::make_unique<BlockStream>();
-  std::array<UseEvent, most_copies> ends_;
+  CudaStream in_, out_;
+  std::array<CudaEvent, most_copies> ends_;
   std::vector<cudaStream_t> queues_;
-  std::map<const std::byte*, std::vector<std::unique_ptr<UseEvent>>> uses_;  // by block, of each queue
+  std::map<const std::byte*, std::vector<std::unique_ptr<CudaEvent>>> uses_;  // by block, of each queue
 };
 
 }  // namespace
@@ -185,14 +154,14 @@ class CudaBlocks final : public DeviceBlocks {
 std::shared_ptr<std::byte> device_addresses(std::size_t bytes) {
   const std::size_t whole = whole_device_pages(std::max<std::size_t>(bytes, 1));
   CUdeviceptr at = 0;
-  check_runtime(cudaFree(nullptr), "starting the device");  // the driver needs a context
+  check_cuda(cudaFree(nullptr), "starting the device");  // the driver needs a context
   check_driver(cuMemAddressReserve(&at, whole, device_page, 0, 0), "addresses for preconditioners");
   return {reinterpret_cast<std::byte*>(at), [whole](std::byte* first) { cuMemAddressFree(address_of(first), whole); }};
 }
 
 std::shared_ptr<DeviceBlocks> make_device_blocks() {
   int device = 0;
-  check_runtime(cudaGetDevice(&device), "asking for the device");
+  check_cuda(cudaGetDevice(&device), "asking for the device");
   return std::make_shared<CudaBlocks>(device);
 }
 

@@ -17,10 +17,6 @@ void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t fr
 
 }  // namespace
 
-void check_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) fail(ExitCode::unavailable, "CUDA: {}: {}", what, cudaGetErrorString(error));
-}
-
 void Staging::reserve(std::size_t bytes) {
   if (bytes <= bytes_) return;
   release();
