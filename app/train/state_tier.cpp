@@ -11,12 +11,6 @@
 namespace sestina {
 namespace {
 
-bool keeps(const MatrixOptions& matrix, Tier tier) {
-  if (matrix.field_tiers.empty()) return matrix.tier == tier;
-  return std::any_of(matrix.field_tiers.begin(), matrix.field_tiers.end(),
-                     [tier](const auto& field) { return field.second == tier; });
-}
-
 std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::string& run_dir, int rank) {
   const std::string folder = refresh.path.empty() ? run_dir + "/store" : refresh.path;
   return std::make_shared<BlockFile>(BlockFile::Setting{.path = fmt::format("{}/rank_{:05}.blocks", folder, rank),
@@ -28,8 +22,6 @@ std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::
 std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const RefreshOptions& refresh,
                                         std::shared_ptr<BlockStore> file) {
   std::shared_ptr<DeviceBlocks> device = make_device_blocks();
-  if (!device)
-    fail(ExitCode::unavailable, "optimizer.refresh.tier: this device keeps preconditioners in its own memory alone");
   const DeviceStore::Setting setting{
       .in_host =
           [matrix](std::string_view name) { return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host; },
@@ -51,7 +43,7 @@ std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_
   matrix.own_memory = on_device;
   if (!matrix.pages_any()) return nullptr;
   const RefreshOptions& refresh = options.optimizer.refresh;
-  std::shared_ptr<BlockStore> file = keeps(matrix, Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
+  std::shared_ptr<BlockStore> file = matrix.has_tier(Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
   if (on_device) return make_device_tier(matrix, refresh, std::move(file));
   return std::make_shared<Pager>(std::move(file), Pager::Setting{.most = static_cast<std::size_t>(refresh.host_bytes),
                                                                  .timeout = refresh.timeout});

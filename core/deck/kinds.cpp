@@ -39,10 +39,10 @@ Tier MatrixOptions::tier_of(std::string_view field) const {
 }
 
 // A table names all fields that there are.
-bool MatrixOptions::pages_any() const {
-  if (field_tiers.empty()) return leaves(tier);
+bool MatrixOptions::has_tier(Tier asked) const {
+  if (field_tiers.empty()) return tier == asked;
   return std::any_of(field_tiers.begin(), field_tiers.end(),
-                     [this](const auto& field) { return leaves(field.second); });
+                     [asked](const auto& field) { return field.second == asked; });
 }
 
 std::string snapshot_of(std::string_view result) {

@@ -52,7 +52,8 @@ struct MatrixOptions {
   bool own_memory = false;  // the space that computes has memory of its own, from which "host" is another tier
   Tier tier_of(std::string_view field) const;
   bool pages(std::string_view field) const { return leaves(tier_of(field)); }  // it lies elsewhere between its uses
-  bool pages_any() const;
+  bool has_tier(Tier) const;                                                   // of some field
+  bool pages_any() const { return has_tier(Tier::nvme) || (own_memory && has_tier(Tier::host)); }
   bool leaves(Tier x) const { return x == Tier::nvme || (own_memory && x == Tier::host); }
 
   double number(std::string_view key) const;

@@ -47,7 +47,7 @@ class DeviceBlocks : public BlockMemory {
   virtual void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) = 0;
   virtual bool is_done(int copy) = 0;
 };
-// Of the device that this thread computes on; null where there is none.
+// Of the device that this thread computes on. Error(unavailable) where it maps none.
 std::shared_ptr<DeviceBlocks> make_device_blocks();
 
 }  // namespace sestina

@@ -2,11 +2,15 @@
 #include "kernels/base/error.hpp"
 
 namespace sestina {
+namespace {
 
-std::shared_ptr<std::byte> device_addresses(std::size_t) {
+[[noreturn]] void refuse_tiers() {
   fail(ExitCode::unavailable, "optimizer.refresh.tier: this device keeps preconditioners in its own memory alone");
 }
 
-std::shared_ptr<DeviceBlocks> make_device_blocks() { return nullptr; }
+}  // namespace
+
+std::shared_ptr<std::byte> device_addresses(std::size_t) { refuse_tiers(); }
+std::shared_ptr<DeviceBlocks> make_device_blocks() { refuse_tiers(); }
 
 }  // namespace sestina
