@@ -9,6 +9,12 @@
 
 namespace sestina {
 
+inline ModelConfig small_model() {
+  ModelConfig model = preset("llama-8m");
+  model.num_hidden_layers = 3;
+  return model;
+}
+
 inline Options plan_options(const ModelConfig& model, const std::string& kind, int dp, int tp = 1) {
   Options options;
   options.model = model;

@@ -1,0 +1,91 @@
+// What a rank that computes on a device keeps there, in host memory and on NVMe.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/layout/device_store.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "plan_rig.hpp"
+
+namespace sestina {
+namespace {
+
+// Beside a device, workers read copies of snapshots and bases in host memory, and their results lie there.
+TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
+  constexpr int on_device = 0, one_thread = 1;
+  for (const char* kind : {"soap", "shampoo", "galore"}) {
+    Options options = plan_options(small_model(), kind, 1);
+    const RankMemory inlined = rank_memory(make_plan(options), on_device)[0];
+    EXPECT_EQ(inlined.workers, 0u) << kind;
+    options.optimizer.refresh.workers = 1;
+    options.optimizer.matrix->refresh_staleness = 3;
+    const Plan plan = make_plan(options);
+    const RankMemory host = rank_memory(plan, one_thread)[0], device = rank_memory(plan, on_device)[0];
+    std::size_t results = 0, copies = 0, snapshots = 0;
+    for (const TensorSpec& spec : plan.stages[0].specs) {
+      if (spec.is_vector() || !plan.stages[0].is_matrix(static_cast<int>(&spec - plan.stages[0].specs.data())))
+        continue;
+      const RefreshNeeds needs = refresh_needs(*options.optimizer.matrix, static_cast<std::size_t>(spec.rows),
+                                               static_cast<std::size_t>(spec.cols));
+      results += needs.results + needs.orders;
+      copies += needs.copies;
+      for (const FieldSize& field : find_matrix_kind(kind)->state(*options.optimizer.matrix, spec.rows, spec.cols))
+        if (field.name.find("snapshot") != std::string::npos) snapshots += bytes_of(field);
+    }
+    EXPECT_EQ(host.workers, 0u) << kind;
+    EXPECT_GE(device.workers, results + copies) << kind;  // and scratch of the largest job
+    EXPECT_EQ(host.size.optimizer - device.size.optimizer, results) << kind;
+    EXPECT_GE(copies, snapshots) << kind;
+    EXPECT_LE(copies, 2 * snapshots) << kind;
+    EXPECT_EQ(device.on_host(), device.checkpoint + device.workers) << kind;
+  }
+}
+
+// Beside a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host
+// "host" changes nothing.
+TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
+  constexpr int on_device = 0, one_thread = 1;
+  Options options = plan_options(small_model(), "soap", 1);
+  options.optimizer.matrix->refresh_every = 10;
+  const RankMemory plain = rank_memory(make_plan(options), on_device)[0];
+  std::size_t squares = 0, places = 0, largest = 0, matrices = 0;
+  const Plan plan = make_plan(options);
+  for (const TensorSpec& spec : plan.stages[0].specs) {
+    if (!plan.stages[0].is_matrix(static_cast<int>(&spec - plan.stages[0].specs.data()))) continue;
+    ++matrices;
+    std::size_t update = 0;
+    for (const FieldSize& field : find_matrix_kind("soap")->state(*options.optimizer.matrix, spec.rows, spec.cols))
+      if (field.use != FieldUse::always) {
+        squares += bytes_of(field);
+        places += whole_pages(bytes_of(field));
+        update += whole_device_pages(bytes_of(field));
+      }
+    largest = std::max(largest, update);
+  }
+  ASSERT_GT(matrices, 3u);
+
+  options.optimizer.matrix->tier = Tier::host;
+  const RankMemory host = rank_memory(make_plan(options), on_device)[0];
+  EXPECT_EQ(host.host_tier, places);
+  EXPECT_EQ(host.nvme, 0u);
+  EXPECT_EQ(host.link_moved, 2.0 * static_cast<double>(squares)) << "all comes and goes in every update";
+  EXPECT_EQ(host.size.optimizer, plain.size.optimizer - squares + 3 * largest) << "one in use, one coming, one going";
+  EXPECT_EQ(host.on_host(), host.checkpoint + host.host_tier);
+  EXPECT_EQ(rank_memory(make_plan(options), one_thread)[0].host_tier, 0u);
+
+  options.optimizer.refresh.device_bytes = std::int64_t{1} << 40;
+  const RankMemory roomy = rank_memory(make_plan(options), on_device)[0];
+  EXPECT_GT(roomy.size.optimizer, plain.size.optimizer) << "whole pieces of memory, for good";
+  options.optimizer.refresh.device_bytes = 0;
+
+  options.optimizer.matrix->tier = Tier::nvme;
+  const RankMemory nvme = rank_memory(make_plan(options), on_device)[0];
+  EXPECT_EQ(nvme.nvme, places);
+  EXPECT_EQ(nvme.link_moved, host.link_moved);
+  EXPECT_LT(nvme.nvme_moved, nvme.link_moved + static_cast<double>(places)) << "bases are written when they are new";
+  EXPECT_EQ(nvme.size.optimizer, host.size.optimizer);
+  EXPECT_GT(nvme.host_tier, store_buffer_bytes(options.optimizer.refresh.queue_depth)) << "buffers on the way";
+}
+
+}  // namespace
+}  // namespace sestina
