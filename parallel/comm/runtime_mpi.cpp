@@ -1,6 +1,7 @@
 // Ranks over MPI. Only non-blocking calls of the library are used, and every wait polls them: so a wait can end with a
 // message when another rank is lost, and a rank that waits gives its core to those that work.
 #include <mpi.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -360,6 +361,7 @@ std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& 
   int provided = 0;
   // Only the main thread calls MPI; others run beside it.
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
+  prctl(PR_SET_TIMERSLACK, 1);  // pauses between polls end on time, not 50 us later
   roll_call().start();
   wait_limit().overdue = [] { roll_call().answer(); };
   return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
