@@ -193,11 +193,11 @@ void copy_to_host(const Exec& exec, const StateField& field, void* host) {
   const std::size_t n = field.bytes();
   if (!field.on_device) {
     exec.fence("copy_to_host");
-    const Pin pin(field.pager, field.data);
+    const Pin pin(field.pager, field.data, Pager::Need::reading);
     std::memcpy(host, field.data, n);
     return;
   }
-  const Pin pin(field.pager, field.data);
+  const Pin pin(field.pager, field.data, Pager::Need::reading);
   const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
   Kokkos::deep_copy(exec, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
   exec.fence();

@@ -82,9 +82,11 @@ KindKey word_key(std::string name, std::vector<std::string> choices);
 
 // When an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
-  always,   // at hand as long as there is memory
-  update,   // a factor: needed while its matrix is updated
-  result,   // likewise a basis, root or projector: what a refresh gives anew
+  always,  // at hand as long as there is memory
+  update,  // a factor: needed while its matrix is updated
+  // Likewise a basis, root or projector: what a refresh gives anew. Updates only read it: who writes it pins it for
+  // that (core/layout/pager.hpp), else what he wrote may be lost.
+  result,
   refresh,  // needed by refreshes alone
 };
 

@@ -32,6 +32,7 @@ class BlockStore {
     bool writes = false;
     std::string error = {};  // "" = done; it names the block
     ExitCode code = ExitCode::done;
+    bool same = false;  // of a write: the place has these bytes already, and only its end is told
     bool ok() const { return error.empty(); }
   };
   // Where transfers come from, and who hears that one has ended, in any order, well or not. A transfer belongs to the

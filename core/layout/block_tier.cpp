@@ -18,6 +18,8 @@ struct Transition {
 constexpr std::array transitions = {
     Transition{clean, BlockEvent::use, computing},     Transition{ready, BlockEvent::use, computing},
     Transition{dirty, BlockEvent::use, computing},     Transition{computing, BlockEvent::use, computing},
+    Transition{clean, BlockEvent::look, computing},    Transition{ready, BlockEvent::look, computing},
+    Transition{dirty, BlockEvent::look, computing},    Transition{computing, BlockEvent::look, computing},
     Transition{clean, BlockEvent::claim, computing},   Transition{ready, BlockEvent::claim, computing},
     Transition{dirty, BlockEvent::claim, computing},   Transition{on_nvme, BlockEvent::claim, computing},
     Transition{computing, BlockEvent::release, ready},  // the last one
@@ -41,8 +43,8 @@ std::string_view name(BlockState state) {
 }
 
 std::string_view name(BlockEvent event) {
-  static constexpr std::string_view names[] = {"use",     "claim", "release", "evict", "write",
-                                               "written", "read",  "arrived", "failed"};
+  static constexpr std::string_view names[] = {"use",   "look",    "claim", "release", "evict",
+                                               "write", "written", "read",  "arrived", "failed"};
   return names[static_cast<int>(event)];
 }
 
@@ -51,7 +53,9 @@ bool BlockTier::allows(BlockEvent event) const { return after(state_, event).has
 void BlockTier::apply(BlockEvent event) {
   const std::optional<BlockState> to = after(state_, event);
   SESTINA_REQUIRE(to.has_value(), "a block that is {} cannot take {}", name(state_), name(event));
-  if (event == BlockEvent::use || event == BlockEvent::claim) ++users_;
+  if (event == BlockEvent::use || event == BlockEvent::look || event == BlockEvent::claim) ++users_;
+  if (event == BlockEvent::use || event == BlockEvent::claim) changed_ = true;
+  if (event == BlockEvent::written || event == BlockEvent::arrived) changed_ = false;
   if (event == BlockEvent::release && --users_ > 0) return;
   state_ = *to;
 }

@@ -22,6 +22,7 @@ enum class BlockState : std::uint8_t {
 };
 enum class BlockEvent : std::uint8_t {
   use,      // somebody begins to read and write it; several may at a time
+  look,     // the same, by one who leaves it as it is
   claim,    // the same, by one who needs nothing of what it held
   release,  // one of them has ended
   evict,    // it is to leave memory
@@ -40,12 +41,14 @@ class BlockTier {
   BlockState state() const { return state_; }
   int users() const { return users_; }
   bool in_memory() const { return state_ != BlockState::on_nvme; }
+  bool changed() const { return changed_; }  // since it was read or written; false: the tier below has the same
   bool allows(BlockEvent) const;
   void apply(BlockEvent);
 
  private:
   BlockState state_ = BlockState::ready;
   int users_ = 0;
+  bool changed_ = false;
 };
 
 }  // namespace sestina

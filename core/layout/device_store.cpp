@@ -78,8 +78,8 @@ void DeviceStore::start(Slot& slot, Transfer& transfer) {
   slot.transfer = &transfer;
   const Block& moved = block(slot);
   slot.host = moved.in_host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
-  if (transfer.writes) {
-    device_->start_out(number(slot), transfer.memory, slot.host, moved.bytes);
+  if (transfer.writes) {  // where nothing changed, still behind all work that uses the block
+    device_->start_out(number(slot), transfer.memory, slot.host, transfer.same ? 0 : moved.bytes);
     slot.phase = Slot::Phase::leaving;
   } else if (moved.in_host) {
     device_->start_in(number(slot), slot.host, transfer.memory, moved.bytes);
@@ -96,11 +96,14 @@ bool DeviceStore::take_ended(Queue& queue) {
     if (!copies || !device_->is_done(number(slot))) continue;
     any = true;
     const Block& moved = block(slot);
-    if (slot.phase == Slot::Phase::leaving && !moved.in_host) {
+    if (slot.transfer->same) {
+      traffic_.bytes_same += moved.bytes;
+    } else if (slot.phase == Slot::Phase::leaving && !moved.in_host) {
       slot.phase = Slot::Phase::below;
       continue;
+    } else if (moved.in_host) {
+      (slot.transfer->writes ? traffic_.bytes_written : traffic_.bytes_read) += moved.bytes;
     }
-    if (moved.in_host) (slot.transfer->writes ? traffic_.bytes_written : traffic_.bytes_read) += moved.bytes;
     finish(queue, slot);
   }
   return any;
@@ -138,6 +141,7 @@ BlockStore::Traffic DeviceStore::traffic() const {
   Traffic sum = below_ ? below_->traffic() : Traffic{};
   sum.bytes_read += traffic_.bytes_read;
   sum.bytes_written += traffic_.bytes_written;
+  sum.bytes_same += traffic_.bytes_same;
   return sum;
 }
 

@@ -136,9 +136,10 @@ void Pager::pin(const void* memory, Need need) {
       came(whole(block.bytes));
       return block.tier.apply(claim);
     }
-    if (block.tier.allows(use)) {
+    const BlockEvent begin = need == Need::reading ? look : use;
+    if (block.tier.allows(begin)) {
       back(block);
-      return block.tier.apply(use);
+      return block.tier.apply(begin);
     }
     if (!missed) ++counts_.misses;
     missed = true;
@@ -244,6 +245,7 @@ Pager::Block* Pager::take(bool writes) {
     block.transfer.block = i;
     block.transfer.memory = block.memory;
     block.transfer.writes = writes;
+    block.transfer.same = writes && !block.tier.changed();
     block.transfer.error.clear();
     return &block;
   }

@@ -46,7 +46,11 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   bool detach();
 
   // Any address of a block. Others are left alone: they are always there.
-  enum class Need { contents, room };  // room: all of it will be written
+  enum class Need {
+    contents,  // it is read and written
+    reading,   // it is read, and written by nobody who has not pinned it for that
+    room,      // all of it will be written
+  };
   void pin(const void* memory, Need);
   void unpin(const void* memory);
   void want(const void* memory);  // it will be pinned soon: read if there is room

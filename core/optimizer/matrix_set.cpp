@@ -164,7 +164,8 @@ class LanedSet : public MatrixSet<Exec> {
       for (const auto& block : state.paged()) {
         pager->add(block.name, block.memory.get(), block.bytes);
         const bool always = block.use != FieldUse::refresh;
-        if (always) paged_[i].push_back(block.memory.get());
+        const bool is_result = block.use == FieldUse::result;
+        if (always) paged_[i].push_back({block.memory.get(), is_result ? Pager::Need::reading : Pager::Need::contents});
         (always ? in_update : in_refresh) += pager->whole(block.bytes);
       }
       update = std::max(update, in_update);
@@ -264,14 +265,18 @@ class LanedSet : public MatrixSet<Exec> {
     if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
   }
 
+  struct Paged {
+    const void* memory = nullptr;
+    Pager::Need need = Pager::Need::contents;  // of an update
+  };
   // The preconditioners of one matrix, while it is updated.
   class InUse {
    public:
-    InUse(Pager* pager, const std::vector<const void*>& blocks) : pager_(pager), blocks_(blocks) {
+    InUse(Pager* pager, const std::vector<Paged>& blocks) : pager_(pager), blocks_(blocks) {
       if (pager_ == nullptr) return;
-      for (const void* block : blocks_) pager_->want(block);  // side by side
+      for (const Paged& block : blocks_) pager_->want(block.memory);  // side by side
       try {
-        for (; pinned_ < blocks_.size(); ++pinned_) pager_->pin(blocks_[pinned_], Pager::Need::contents);
+        for (; pinned_ < blocks_.size(); ++pinned_) pager_->pin(blocks_[pinned_].memory, blocks_[pinned_].need);
       } catch (...) {
         unpin();
         throw;
@@ -280,17 +285,17 @@ class LanedSet : public MatrixSet<Exec> {
     ~InUse() {
       unpin();
       if (pager_ == nullptr) return;
-      for (const void* block : blocks_) pager_->want_in_turn(block);  // in the next update, behind all others
+      for (const Paged& block : blocks_) pager_->want_in_turn(block.memory);  // in the next update, behind all others
     }
     InUse(const InUse&) = delete;
     InUse& operator=(const InUse&) = delete;
 
    private:
     void unpin() {
-      while (pinned_ > 0) pager_->unpin(blocks_[--pinned_]);
+      while (pinned_ > 0) pager_->unpin(blocks_[--pinned_].memory);
     }
     Pager* pager_;
-    const std::vector<const void*>& blocks_;
+    const std::vector<Paged>& blocks_;
     std::size_t pinned_ = 0;
   };
 
@@ -317,7 +322,7 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<std::size_t> skew_block_;
   std::vector<std::int64_t> reset_every_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
-  std::vector<std::vector<const void*>> paged_;  // blocks that an update of each needs
+  std::vector<std::vector<Paged>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each lane

@@ -82,7 +82,9 @@ bool BlockFile::Run::advance(Queue& queue, bool writes) {
     std::size_t& current = current_[writes];
     if (current != none) {
       const Moving& moving = moving_[current];
-      if (moving.transfer->ok() && moving.prepared < file_.blocks_[moving.transfer->block].digests.size()) return true;
+      if (moving.transfer->ok() && !moving.transfer->same &&
+          moving.prepared < file_.blocks_[moving.transfer->block].digests.size())
+        return true;
       if (moving.left == 0) over_.push_back(current);
       current = none;
       if (!over_.empty()) return false;  // there may be no room for another one
@@ -181,7 +183,11 @@ void BlockFile::Run::release(std::size_t at) {
 
 void BlockFile::Run::finish(Queue& queue, std::size_t number) {
   Transfer& transfer = *std::exchange(moving_[number].transfer, nullptr);
-  if (transfer.writes && transfer.ok()) ++file_.blocks_[transfer.block].version;
+  Block& block = file_.blocks_[transfer.block];
+  if (transfer.same)
+    file_.traffic_.bytes_same += block.bytes;
+  else if (transfer.writes && transfer.ok())
+    ++block.version;
   if (!file_.direct_) file_.forget(transfer);
   queue.ended(transfer);
 }

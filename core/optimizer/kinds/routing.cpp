@@ -174,8 +174,7 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
 namespace {
 
 // Adds what one field of a matrix takes, and what moves: a factor is read and written in every update; a result is
-// read, and written when it is new, and so is its copy, which nobody reads on a device. What a device has used it
-// copies out, new or not; the store on NVMe writes what is new.
+// read, and written when it is new, and so is its copy, which nobody reads on a device.
 void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes& sum, PagedBytes& matrix) {
   const std::size_t bytes = bytes_of(field), place = whole_pages(bytes);
   const double every = static_cast<double>(options.refresh_every);
@@ -196,15 +195,15 @@ void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes&
   (is_copy ? matrix.refresh : matrix.update) += in_use;
   sum.places += in_use;
   const double copy_uses = (options.own_memory ? 1 : 2) / every;
-  const double moved = static_cast<double>(place) * (is_copy ? copy_uses : is_result ? 1 + 1 / every : 2);
-  if (options.own_memory) sum.link_moved += static_cast<double>(bytes) * (is_copy ? copy_uses : 2);
+  const double uses = is_copy ? copy_uses : is_result ? 1 + 1 / every : 2;
+  if (options.own_memory) sum.link_moved += static_cast<double>(bytes) * uses;
   if (options.tier_of(field.name) == Tier::host) {
     sum.host += place;
     return;
   }
   sum.nvme += place;
   sum.largest = std::max(sum.largest, bytes);
-  sum.nvme_moved += moved;
+  sum.nvme_moved += static_cast<double>(place) * uses;
 }
 
 }  // namespace

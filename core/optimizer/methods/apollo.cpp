@@ -89,6 +89,7 @@ class Apollo : public MatrixOptimizer<Space> {
 
   // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
   void draw(Lane<Space>& lane, Matrix<float, Space> projector) {
+    const Pin pin(lane.pager.get(), projector.data());
     const std::size_t size = projector.size();
     const auto rank = static_cast<double>(projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / rule_.refresh_every);

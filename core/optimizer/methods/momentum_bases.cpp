@@ -66,6 +66,7 @@ struct PublishedSide {
     job.factor = factor;
     job.basis = basis;
     const bool good = refresh<Space>(lane, job, *side.failures) == Refreshed::done;
+    const Pin pin(lane.pager.get(), side.basis.data());
     if (good)
       copy_matrix<Space>(lane.exec, false, basis, side.basis);
     else

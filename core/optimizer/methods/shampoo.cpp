@@ -180,7 +180,10 @@ class Shampoo final : public MatrixOptimizer<Space> {
   void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
     const std::int64_t t = ++state_.counter("updates");
     if (t == 1)
-      for (const ShampooSide<Space>& s : sides_) set_identity(lane.exec, s.root);  // until the first refresh
+      for (const ShampooSide<Space>& s : sides_) {
+        const Pin pin(lane.pager.get(), s.root.data(), Pager::Need::room);
+        set_identity(lane.exec, s.root);  // until the first refresh
+      }
     const auto frame = lane.workspace.frame();
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks

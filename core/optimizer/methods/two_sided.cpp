@@ -70,6 +70,7 @@ void TwoSided<Space>::accumulate(Lane<Space>& lane, double keep, double add,
 template <class Space>
 bool TwoSided<Space>::first_bases(Lane<Space>& lane, std::int64_t t, Matrix<const float, Space> gradient) {
   if (!rotates()) return true;
+  const Pin left_pin(lane.pager.get(), left.basis.data()), right_pin(lane.pager.get(), right.basis.data());
   if (!cold_bases<Space>(lane, gradient, left.basis, right.basis)) return false;
   port_.renew(t);
   return true;

@@ -8,6 +8,16 @@
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
+namespace {
+
+// What a job gives, while it is written: updates pin it for reading alone.
+struct Written {
+  template <class Space>
+  Written(Pager* pager, const RefreshJob<Space>& job) : basis(pager, job.basis.data()), root(pager, job.root.data()) {}
+  Pin basis, root;
+};
+
+}  // namespace
 
 template <class Space>
 RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& options,
@@ -102,6 +112,7 @@ template <class Space>
 Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   const SideCounts counts = sides_[side].counts();
   Refreshed result = Refreshed::done;
+  const Written written(lane.pager.get(), job);
   if (!queue_refresh(lane, job, counts)) {
     result = compute_refresh(lane, job);
     judge_refresh(lane, job, result, counts.failures);
@@ -144,7 +155,7 @@ void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJo
 template <class Space>
 void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
   OnHost& here = *s.on_host;
-  const Pin pin(lane.pager.get(), job.factor.data());
+  const Pin pin(lane.pager.get(), job.factor.data(), Pager::Need::reading);
   const Space& queue = lane.copies->space();
   lane.copies->follow(lane.exec);
   Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(job.factor));
@@ -163,7 +174,7 @@ Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::i
   job.factor = s.snapshot;
   const Refreshed result = take(lane, s, job);
   *s.dispatched = 0;
-  const Pin looked_at(result == Refreshed::kept ? lane.pager.get() : nullptr, s.snapshot.data());
+  const Pin looked_at(result == Refreshed::kept ? lane.pager.get() : nullptr, s.snapshot.data(), Pager::Need::reading);
   judge_refresh(lane, job, result, s.side.failures);
   if (result == Refreshed::done) s.counts().book(from);
   return result;
@@ -179,7 +190,8 @@ void RefreshPort<Space>::wait(Lane<Space>& lane, SideState& s) {
 template <class Space>
 Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
   if (lane.workers == nullptr) {
-    const Pin pin(lane.pager.get(), s.snapshot.data());
+    const Pin pin(lane.pager.get(), s.snapshot.data(), Pager::Need::reading);
+    const Written written(lane.pager.get(), job);
     return compute_refresh(lane, job);
   }
   {
@@ -194,7 +206,9 @@ Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const Refres
 template <class Space>
 void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
   const SecondsSpent spent(lane.refreshes.copies);
-  const Pin basis(lane.pager.get(), from.new_basis.data()), root(lane.pager.get(), from.root.data());
+  const Pin basis(lane.pager.get(), from.new_basis.data(), Pager::Need::reading),
+      root(lane.pager.get(), from.root.data(), Pager::Need::reading);
+  const Written written(lane.pager.get(), to);
   if constexpr (is_host<Space>) {
     const auto copy = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
       if (y.size() > 0) convert<Space, float, float>(lane.exec, flat<const float, Space>(x), flat<float, Space>(y));

@@ -39,7 +39,8 @@ void RefreshTask::run(std::size_t worker) {
   constexpr std::chrono::microseconds pause{20};
   while (is_here_ && !is_here_()) std::this_thread::sleep_for(pause);
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
-  const Pin factor(pager_.get(), job_.factor.data()), old(pager_.get(), job_.basis.data()),
+  const Pin factor(pager_.get(), job_.factor.data(), Pager::Need::reading),
+      old(pager_.get(), job_.basis.data(), Pager::Need::reading),
       basis(pager_.get(), job_.new_basis.data(), Pager::Need::room),
       root(pager_.get(), job_.root.data(), Pager::Need::room);
   outcome_ = compute_refresh((*lanes_)[worker], job_);

@@ -39,10 +39,17 @@ class MemoryStore final : public BlockStore {
       return;
     }
     std::vector<std::byte>& place = kept[t.block];
-    if (t.writes)
+    if (t.same) {
+      moved.bytes_same += place.size();
+      if (std::memcmp(place.data(), t.memory, place.size()) != 0) ++lost;
+      return;
+    }
+    if (t.writes) {
       std::memcpy(place.data(), t.memory, place.size());
-    else
+      written.insert(names[t.block]);
+    } else {
       std::memcpy(t.memory, place.data(), place.size());
+    }
     (t.writes ? moved.bytes_written : moved.bytes_read) += place.size();
   }
   Traffic traffic() const override { return moved; }
@@ -54,6 +61,8 @@ class MemoryStore final : public BlockStore {
   std::function<void()> before;
   std::function<bool(const Transfer&)> fails;
   Traffic moved;
+  int lost = 0;                   // blocks said to be the same, and were not
+  std::set<std::string> written;  // names of blocks
   bool opened = false;
   mutable std::vector<std::string> warnings;
 };

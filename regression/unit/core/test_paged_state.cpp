@@ -25,7 +25,10 @@ const std::vector<Kind> kinds = {{"soap"},
                                  {"galore"},
                                  {"shampoo", {}, {{"root", "eigh"}}},
                                  {"apollo"},
-                                 {"basis-rotation", {}, {{"momentum_basis", "rotated"}}}};
+                                 {"basis-rotation", {}, {{"momentum_basis", "rotated"}}},
+                                 {"basis-rotation", {}, {{"source", "1st"}}},
+                                 {"basis-rotation", {}, {{"source", "1st"}, {"dialect", "release"}}},
+                                 {"shampoo", {}, {{"root", "newton"}}}};
 
 using Names = std::vector<std::string>;
 
@@ -120,6 +123,8 @@ TEST(PagedState, EveryKindHasTheSameBits) {
         }
         EXPECT_TRUE(plain.state() == paged.state()) << kind.name << ", S " << staleness;
         EXPECT_GT(paged.store->moved.bytes_read, 0u) << kind.name;
+        paged.pager->settle();
+        EXPECT_EQ(paged.store->lost, 0) << kind.name << ", S " << staleness << ": written by one who pinned it to read";
       }
     }
 }
@@ -184,6 +189,28 @@ TEST(PagedState, ThePlanKnowsItsBytes) {
       }
       EXPECT_EQ(planned, Paged(kind, staleness, true).pager->bytes()) << kind.name << ", S " << staleness;
     }
+}
+
+// Updates read bases, roots and projectors: those are written back when they are new, and only then.
+TEST(PagedState, WhatAnUpdateOnlyReadsIsNotWritten) {
+  for (const Kind& kind : kinds) {
+    Paged run(kind, 0, true);
+    for (std::int64_t t = 1; t <= 9; ++t) {  // refreshes: 1, 5, 9 or 4, 8
+      run.step(t);
+      run.pager->settle();
+    }
+    run.store->written.clear();
+    run.store->moved = {};
+    run.step(10);
+    run.pager->settle();
+    const auto is_result = [](const std::string& name) {
+      const std::string_view field = field_of_block(std::string_view(name).substr(name.rfind('/') + 1));
+      return field.starts_with("basis") || field.starts_with("inverse_root") || field.starts_with("projector");
+    };
+    for (const std::string& name : run.store->written) EXPECT_FALSE(is_result(name)) << kind.name << ": " << name;
+    const bool any = std::any_of(run.store->names.begin(), run.store->names.end(), is_result);
+    EXPECT_EQ(run.store->moved.bytes_same > 0, any) << kind.name;
+  }
 }
 
 TEST(PagedState, OnlyWhatIsInUseIsInMemory) {

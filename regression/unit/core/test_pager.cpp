@@ -20,12 +20,13 @@ using namespace std::chrono_literals;
 TEST(BlockTier, AllowsTheseTransitionsAndNoOthers) {
   // State, event, state; written down apart from the table in the program.
   const std::map<std::pair<std::string, std::string>, std::string> model = {
-      {{"clean", "use"}, "computing"},     {{"clean", "claim"}, "computing"},   {{"clean", "evict"}, "dirty"},
-      {{"computing", "use"}, "computing"}, {{"computing", "release"}, "ready"}, {{"ready", "use"}, "computing"},
-      {{"ready", "claim"}, "computing"},   {{"ready", "evict"}, "dirty"},       {{"dirty", "use"}, "computing"},
-      {{"dirty", "claim"}, "computing"},   {{"dirty", "write"}, "writing"},     {{"writing", "written"}, "on_nvme"},
-      {{"writing", "failed"}, "ready"},    {{"on_nvme", "claim"}, "computing"}, {{"on_nvme", "read"}, "reading"},
-      {{"reading", "arrived"}, "clean"},   {{"reading", "failed"}, "on_nvme"}};
+      {{"clean", "look"}, "computing"},     {{"ready", "look"}, "computing"},    {{"dirty", "look"}, "computing"},
+      {{"computing", "look"}, "computing"}, {{"clean", "use"}, "computing"},     {{"clean", "claim"}, "computing"},
+      {{"clean", "evict"}, "dirty"},        {{"computing", "use"}, "computing"}, {{"computing", "release"}, "ready"},
+      {{"ready", "use"}, "computing"},      {{"ready", "claim"}, "computing"},   {{"ready", "evict"}, "dirty"},
+      {{"dirty", "use"}, "computing"},      {{"dirty", "claim"}, "computing"},   {{"dirty", "write"}, "writing"},
+      {{"writing", "written"}, "on_nvme"},  {{"writing", "failed"}, "ready"},    {{"on_nvme", "claim"}, "computing"},
+      {{"on_nvme", "read"}, "reading"},     {{"reading", "arrived"}, "clean"},   {{"reading", "failed"}, "on_nvme"}};
   // A way to each state.
   using enum BlockEvent;
   const std::map<std::string, std::vector<BlockEvent>> ways = {{"ready", {}},
@@ -36,7 +37,7 @@ TEST(BlockTier, AllowsTheseTransitionsAndNoOthers) {
                                                                {"reading", {evict, write, written, read}},
                                                                {"clean", {evict, write, written, read, arrived}}};
   for (const auto& [from, way] : ways)
-    for (const BlockEvent event : {use, claim, release, evict, write, written, read, arrived, failed}) {
+    for (const BlockEvent event : {use, look, claim, release, evict, write, written, read, arrived, failed}) {
       BlockTier tier;
       for (const BlockEvent step : way) tier.apply(step);
       ASSERT_EQ(name(tier.state()), from);
@@ -63,6 +64,21 @@ TEST(BlockTier, IsInUseUntilTheLastHasEnded) {
   EXPECT_EQ(tier.state(), BlockState::ready);
 }
 
+TEST(BlockTier, HasChangedSinceSomebodyWroteIt) {
+  using enum BlockEvent;
+  BlockTier tier;
+  const auto after = [&tier](std::initializer_list<BlockEvent> events) {
+    for (const BlockEvent event : events) tier.apply(event);
+    return tier.changed();
+  };
+  EXPECT_FALSE(after({look, release}));
+  EXPECT_TRUE(after({look, use, release, release}));  // one who writes beside one who reads
+  EXPECT_TRUE(after({look, release, evict, look, release, evict, write, failed}));
+  EXPECT_FALSE(after({evict, write, written}));
+  EXPECT_FALSE(after({read, arrived, look, release, evict, write, written}));
+  EXPECT_TRUE(after({claim, release}));
+}
+
 struct Rig {
   Rig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
       : bytes(bytes), pager(std::make_shared<Pager>(store, setting)) {
@@ -81,7 +97,7 @@ struct Rig {
   }
   // All of its bytes, or 256.
   unsigned value(std::size_t block) {
-    const Pin pin(pager.get(), blocks[block].get());
+    const Pin pin(pager.get(), blocks[block].get(), Pager::Need::reading);
     const std::byte first = blocks[block].get()[0];
     for (std::size_t i = 0; i < bytes; ++i)
       if (blocks[block].get()[i] != first) return 256;
@@ -353,13 +369,17 @@ TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
       const std::lock_guard lock(model[i].mutex);
       const bool blind = draw() % 5 == 0;
       try {
-        const Pin pin(rig.pager.get(), rig.blocks[i].get(), blind ? Pager::Need::room : Pager::Need::contents);
+        const bool reads = !blind && draw() % 3 == 0;
+        const Pin pin(rig.pager.get(), rig.blocks[i].get(),
+                      blind   ? Pager::Need::room
+                      : reads ? Pager::Need::reading
+                              : Pager::Need::contents);
         const std::byte* b = rig.blocks[i].get();
         if (!blind)
           for (const std::size_t at : {std::size_t{0}, std::size_t{4096}, bytes - 1})
             ASSERT_EQ(static_cast<unsigned>(b[at]), model[i].value) << "block " << i << " at " << at;
         if (draw() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 100));
-        if (!blind && draw() % 3 == 0) continue;  // only read
+        if (reads) continue;
         std::memset(rig.blocks[i].get(), static_cast<int>(value), bytes);
         model[i].value = value;
       } catch (const Error& error) {
@@ -380,6 +400,8 @@ TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
   EXPECT_GT(failures, 20);
   EXPECT_GT(retried, 5u);
   EXPECT_FALSE(rig.pager->counts().abandoned);
+  EXPECT_GT(rig.store->moved.bytes_same, jobs / 20 * bytes);
+  EXPECT_EQ(rig.store->lost, 0);
   for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(rig.value(i), model[i].value) << i;
 }
 

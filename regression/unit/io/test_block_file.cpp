@@ -99,6 +99,25 @@ TEST(BlockFile, PlacesAreAlignedAndWhatIsUnchangedIsNotWritten) {
   EXPECT_EQ(rig.file.version(6), 2u);
 }
 
+TEST(BlockFile, WhatIsKnownToBeTheSameIsNotLookedAt) {
+  const test::TemporaryFolder folder;
+  Rig rig({.path = folder / "blocks"});
+  rig.expect_round_trip();
+  const BlockStore::Traffic before = rig.file.traffic();
+  std::vector<Transfer> transfers(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    transfers[i].block = 5 + i;
+    transfers[i].memory = nullptr;  // whoever read from it would end the test
+    transfers[i].writes = transfers[i].same = true;
+  }
+  rig.file.run(transfers);
+  for (const Transfer& transfer : transfers) EXPECT_TRUE(transfer.ok()) << transfer.error;
+  EXPECT_EQ(rig.file.traffic().bytes_written, before.bytes_written);
+  EXPECT_EQ(rig.file.traffic().bytes_same, before.bytes_same + sizes[5] + sizes[6]);
+  EXPECT_EQ(rig.file.version(5), 1u);
+  rig.expect_round_trip();
+}
+
 // One that is to be read comes while others are written: it does not wait for them.
 TEST(BlockFile, ReadsOvertakeWrites) {
   const test::TemporaryFolder folder;

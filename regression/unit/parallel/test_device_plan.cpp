@@ -49,6 +49,7 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   options.optimizer.matrix->refresh_every = 10;
   const RankMemory plain = rank_memory(make_plan(options), on_device)[0];
   std::size_t squares = 0, places = 0, largest = 0, matrices = 0;
+  double moved = 0;
   const Plan plan = make_plan(options);
   for (const TensorSpec& spec : plan.stages[0].specs) {
     if (!plan.stages[0].is_matrix(static_cast<int>(&spec - plan.stages[0].specs.data()))) continue;
@@ -57,6 +58,7 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
     for (const FieldSize& field : find_matrix_kind("soap")->state(*options.optimizer.matrix, spec.rows, spec.cols))
       if (field.use != FieldUse::always) {
         squares += bytes_of(field);
+        moved += static_cast<double>(bytes_of(field)) * (field.use == FieldUse::result ? 1.1 : 2);
         places += whole_pages(bytes_of(field));
         update += whole_device_pages(bytes_of(field));
       }
@@ -68,7 +70,7 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   const RankMemory host = rank_memory(make_plan(options), on_device)[0];
   EXPECT_EQ(host.host_tier, places);
   EXPECT_EQ(host.nvme, 0u);
-  EXPECT_EQ(host.link_moved, 2.0 * static_cast<double>(squares)) << "all comes and goes in every update";
+  EXPECT_NEAR(host.link_moved, moved, 1e-9 * moved) << "factors come and go, bases go when they are new";
   EXPECT_EQ(host.size.optimizer, plain.size.optimizer - squares + 3 * largest) << "one in use, one coming, one going";
   EXPECT_EQ(host.on_host(), host.checkpoint + host.host_tier);
   EXPECT_EQ(rank_memory(make_plan(options), one_thread)[0].host_tier, 0u);
@@ -82,7 +84,7 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   const RankMemory nvme = rank_memory(make_plan(options), on_device)[0];
   EXPECT_EQ(nvme.nvme, places);
   EXPECT_EQ(nvme.link_moved, host.link_moved);
-  EXPECT_LT(nvme.nvme_moved, nvme.link_moved + static_cast<double>(places)) << "bases are written when they are new";
+  EXPECT_GT(nvme.nvme_moved, 0.99 * nvme.link_moved) << "the same, in whole pages";
   EXPECT_EQ(nvme.size.optimizer, host.size.optimizer);
   EXPECT_GT(nvme.host_tier, store_buffer_bytes(options.optimizer.refresh.queue_depth)) << "buffers on the way";
 }
