@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include "kernels/base/error.hpp"
 
@@ -15,15 +17,69 @@ namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Pages that nobody has written are zeros, and take no memory.
+// Pages that nobody has written are zeros, and take no memory. Those of a small block that has gone are moved to the
+// next one of its size: given back to the system, they would come again one by one, each as zeros first, which takes
+// longer than reading them. Large blocks have large pages.
 class HostPages final : public BlockMemory {
  public:
   std::size_t whole(std::size_t bytes) const override { return whole_pages(bytes); }
+  void keep(std::size_t most) override { most_ = most; }
   void add(const std::byte*) override {}
-  void come(std::byte*, std::size_t, bool) override {}
-  void go(std::byte* block, std::size_t bytes) override { ::madvise(block, whole_pages(bytes), MADV_DONTNEED); }
+  void come(std::byte* block, std::size_t bytes, bool zero) override {
+    const std::lock_guard lock(mutex_);
+    const std::size_t size = whole_pages(bytes);
+    in_use_ += size;
+    if (!zero && take_own(block, size)) return;
+    if (!zero && take_other(block, size)) return;
+    trim();
+  }
+  void go(std::byte* block, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    const std::size_t size = whole_pages(bytes);
+    in_use_ -= size;
+    kept_.push_back({block, size});
+    kept_bytes_ += size;
+    if (size >= huge_page) drop(kept_.size() - 1);
+    trim();
+  }
   void used(const std::byte*) override {}
   void watch(void*) override {}
+
+ private:
+  struct Pages {
+    std::byte* block = nullptr;  // that has gone
+    std::size_t size = 0;
+  };
+  bool take_own(const std::byte* block, std::size_t size) {
+    const auto own = std::find_if(kept_.begin(), kept_.end(), [block](const Pages& p) { return p.block == block; });
+    if (own == kept_.end()) return false;
+    kept_.erase(own);
+    kept_bytes_ -= size;
+    return true;
+  }
+  // False: there are none, or this system does not move pages.
+  bool take_other(std::byte* block, std::size_t size) {
+    const auto other = std::find_if(kept_.begin(), kept_.end(), [size](const Pages& p) { return p.size == size; });
+    if (other == kept_.end()) return false;
+    constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    const bool moved = ::mremap(other->block, size, size, flags, block) == block;
+    if (!moved) return false;
+    kept_.erase(other);
+    kept_bytes_ -= size;
+    return true;
+  }
+  void drop(std::size_t i) {
+    ::madvise(kept_[i].block, kept_[i].size, MADV_DONTNEED);
+    kept_bytes_ -= kept_[i].size;
+    kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void trim() {
+    while (!kept_.empty() && in_use_ + kept_bytes_ > most_) drop(0);
+  }
+
+  std::mutex mutex_;  // users and the thread that moves blocks
+  std::vector<Pages> kept_;
+  std::size_t most_ = 0, in_use_ = 0, kept_bytes_ = 0;
 };
 
 }  // namespace

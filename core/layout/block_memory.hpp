@@ -24,7 +24,10 @@ class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
   virtual std::size_t whole(std::size_t bytes) const = 0;  // bytes of memory that a block of so many takes
-  virtual void add(const std::byte* block) = 0;            // before the first use of any
+  // What is in use at a time, in bytes. Memory of blocks that have gone may be kept for others, as much as all takes
+  // no more than that.
+  virtual void keep(std::size_t most) = 0;
+  virtual void add(const std::byte* block) = 0;  // before the first use of any
   // Puts memory behind a block that has none; zero: it is set to zeros, else it holds anything. Error(unavailable) when
   // there is no more.
   virtual void come(std::byte* block, std::size_t bytes, bool zero) = 0;

@@ -92,6 +92,7 @@ class CudaBlocks final : public DeviceBlocks {
   }
 
   std::size_t whole(std::size_t bytes) const override { return whole_device_pages(bytes); }
+  void keep(std::size_t) override {}  // pieces are kept, as many as there have been
   void add(const std::byte* block) override { uses_.try_emplace(block); }
   void watch(void* queue) override {
     if (queue == nullptr || std::find(queues_.begin(), queues_.end(), queue) != queues_.end()) return;

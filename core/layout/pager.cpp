@@ -69,6 +69,7 @@ void Pager::open() {
   line_.reserve(blocks_.size());
   for (Block& block : blocks_)
     for (const BlockEvent gone : {evict, write, written}) block.tier.apply(gone);  // nobody has written it yet
+  memory_->keep(limit_);
   started_ = true;
   mover_ = quiet_thread([self = shared_from_this()] { self->move_blocks(); });
 }

@@ -79,6 +79,7 @@ class ToyDevice final : public DeviceBlocks {
 
   std::size_t whole(std::size_t bytes) const override { return whole_device_pages(bytes); }
   void add(const std::byte* block) override { uses[block] = 0; }
+  void keep(std::size_t) override {}
   void watch(void* queue) override { watched = queue; }
   void come(std::byte* block, std::size_t bytes, bool zero) override {
     const std::lock_guard lock(mutex);

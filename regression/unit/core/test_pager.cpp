@@ -1,4 +1,4 @@
-// Blocks between host memory and a store below it: the states and what they allow, pages that really go, budgets, disks
+// Blocks between host memory and a store below it: pages that really go or move on, budgets, disks
 // that fail, hang and lie, and ten thousand jobs against a model.
 #include "core/layout/pager.hpp"
 
@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <random>
 
 #include "regression/unit/core/paging_rig.hpp"
@@ -16,68 +15,6 @@ namespace sestina::reference {
 namespace {
 
 using namespace std::chrono_literals;
-
-TEST(BlockTier, AllowsTheseTransitionsAndNoOthers) {
-  // State, event, state; written down apart from the table in the program.
-  const std::map<std::pair<std::string, std::string>, std::string> model = {
-      {{"clean", "look"}, "computing"},     {{"ready", "look"}, "computing"},    {{"dirty", "look"}, "computing"},
-      {{"computing", "look"}, "computing"}, {{"clean", "use"}, "computing"},     {{"clean", "claim"}, "computing"},
-      {{"clean", "evict"}, "dirty"},        {{"computing", "use"}, "computing"}, {{"computing", "release"}, "ready"},
-      {{"ready", "use"}, "computing"},      {{"ready", "claim"}, "computing"},   {{"ready", "evict"}, "dirty"},
-      {{"dirty", "use"}, "computing"},      {{"dirty", "claim"}, "computing"},   {{"dirty", "write"}, "writing"},
-      {{"writing", "written"}, "on_nvme"},  {{"writing", "failed"}, "ready"},    {{"on_nvme", "claim"}, "computing"},
-      {{"on_nvme", "read"}, "reading"},     {{"reading", "arrived"}, "clean"},   {{"reading", "failed"}, "on_nvme"}};
-  // A way to each state.
-  using enum BlockEvent;
-  const std::map<std::string, std::vector<BlockEvent>> ways = {{"ready", {}},
-                                                               {"computing", {use}},
-                                                               {"dirty", {evict}},
-                                                               {"writing", {evict, write}},
-                                                               {"on_nvme", {evict, write, written}},
-                                                               {"reading", {evict, write, written, read}},
-                                                               {"clean", {evict, write, written, read, arrived}}};
-  for (const auto& [from, way] : ways)
-    for (const BlockEvent event : {use, look, claim, release, evict, write, written, read, arrived, failed}) {
-      BlockTier tier;
-      for (const BlockEvent step : way) tier.apply(step);
-      ASSERT_EQ(name(tier.state()), from);
-      const auto found = model.find({from, std::string(name(event))});
-      EXPECT_EQ(tier.allows(event), found != model.end()) << from << " " << name(event);
-      if (found != model.end()) {
-        tier.apply(event);
-        EXPECT_EQ(name(tier.state()), found->second) << from << " " << name(event);
-      } else {
-        EXPECT_THROW(tier.apply(event), Error) << from << " " << name(event);
-        EXPECT_EQ(name(tier.state()), from) << "a refused event changes nothing";
-      }
-    }
-}
-
-TEST(BlockTier, IsInUseUntilTheLastHasEnded) {
-  BlockTier tier;
-  tier.apply(BlockEvent::use);
-  tier.apply(BlockEvent::use);
-  tier.apply(BlockEvent::release);
-  EXPECT_EQ(tier.state(), BlockState::computing);
-  EXPECT_EQ(tier.users(), 1);
-  tier.apply(BlockEvent::release);
-  EXPECT_EQ(tier.state(), BlockState::ready);
-}
-
-TEST(BlockTier, HasChangedSinceSomebodyWroteIt) {
-  using enum BlockEvent;
-  BlockTier tier;
-  const auto after = [&tier](std::initializer_list<BlockEvent> events) {
-    for (const BlockEvent event : events) tier.apply(event);
-    return tier.changed();
-  };
-  EXPECT_FALSE(after({look, release}));
-  EXPECT_TRUE(after({look, use, release, release}));  // one who writes beside one who reads
-  EXPECT_TRUE(after({look, release, evict, look, release, evict, write, failed}));
-  EXPECT_FALSE(after({evict, write, written}));
-  EXPECT_FALSE(after({read, arrived, look, release, evict, write, written}));
-  EXPECT_TRUE(after({claim, release}));
-}
 
 struct Rig {
   Rig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
@@ -136,6 +73,18 @@ bool asks_for_huge_pages(const void* memory) {
   return false;
 }
 
+// Pages of blocks that have memory; sizes repeat.
+template <std::size_t N>
+std::size_t resident_pages(const std::vector<std::shared_ptr<std::byte>>& blocks, const std::size_t (&sizes)[N]) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    std::vector<unsigned char> pages(whole_pages(sizes[i % N]) / whole_pages(1));
+    EXPECT_EQ(::mincore(blocks[i].get(), sizes[i % N], pages.data()), 0);
+    for (const unsigned char page : pages) count += page & 1;
+  }
+  return count;
+}
+
 // Large blocks in large pages, by which a transfer has fewer pieces; what has no room for one is left alone, so that
 // nothing beside a block comes into memory with it.
 TEST(Pager, LargeBlocksLieInHugePagesOfTheirOwn) {
@@ -150,8 +99,10 @@ TEST(Pager, LargeBlocksLieInHugePagesOfTheirOwn) {
   std::memset(block.get(), 1, bytes);  // all of it is there
 }
 
+constexpr std::size_t large = std::size_t{2} << 20;  // blocks whose pages go when they go
+
 TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
-  constexpr std::size_t bytes = std::size_t{1} << 20;
+  constexpr std::size_t bytes = large;
   Rig rig(8, bytes);
   rig.pager->open();
   for (unsigned i = 0; i < 8; ++i) rig.fill(i, i + 1);
@@ -167,6 +118,41 @@ TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
   for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(rig.value(i), i + 1);
   const int elsewhere = 0;
   const Pin nothing(rig.pager.get(), &elsewhere);  // no block: always there
+}
+
+// Those of small blocks are moved to the next one, as many as all have at a time. Sizes do not mix.
+TEST(Pager, PagesOfSmallBlocksMoveOn) {
+  constexpr std::size_t page = 4096, count = 9, most = 32 * page;
+  const std::size_t sizes[] = {10 * page, 5 * page - 100, 3 * page};
+  auto store = std::make_shared<MemoryStore>();
+  auto pager = std::make_shared<Pager>(store, Pager::Setting{});
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  for (std::size_t i = 0; i < count; ++i) {
+    blocks.push_back(page_memory(sizes[i % 3]));
+    pager->add("block " + std::to_string(i), blocks.back().get(), sizes[i % 3]);
+  }
+  pager->need(most, 0);
+  pager->attach();
+  pager->open();
+  const auto pages_of = [&](std::size_t i) { return whole_pages(sizes[i % 3]) / page; };
+  std::vector<int> left(count, -1);
+  std::size_t moved = 0;
+  for (int use = 0; use < 60; ++use) {
+    const std::size_t i = static_cast<std::size_t>(use * 5 + use / 9) % count;
+    pager->settle();
+    const std::size_t before = resident_pages(blocks, sizes);
+    {
+      const Pin pin(pager.get(), blocks[i].get());
+      for (std::size_t at : {std::size_t{0}, sizes[i % 3] - 1})
+        EXPECT_EQ(static_cast<int>(blocks[i].get()[at]), left[i] < 0 ? 0 : left[i]) << "use " << use;
+      std::memset(blocks[i].get(), left[i] = use, sizes[i % 3]);
+    }
+    const std::size_t after = resident_pages(blocks, sizes);
+    EXPECT_LE(after, most / page);
+    moved += use > 20 && before >= pages_of(i) && after == before ? 1 : 0;
+  }
+  EXPECT_GT(moved, 10u) << "a block came, and no more memory is in use";
+  pager->detach();
 }
 
 // Zeros, of which the store knows nothing until somebody has used them.
@@ -199,7 +185,7 @@ TEST(Pager, WhatIsWantedAheadIsThereInTime) {
 }
 
 TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
-  constexpr std::size_t count = 6, bytes = 4096 * 4;
+  constexpr std::size_t count = 6, bytes = large;
   Rig rig(count, bytes, {}, 3 * bytes);
   rig.pager->need(0, bytes);  // of jobs: nothing is read ahead into it
   rig.pager->open();
@@ -229,14 +215,14 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
 }
 
 TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
-  constexpr std::size_t bytes = 4096 * 4;
+  constexpr std::size_t bytes = large;
   Rig small(6, bytes, {.most = bytes}, 3 * bytes);
   try {
     small.pager->open();
     ADD_FAILURE() << "nothing was refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_deck);
-    for (const char* word : {"host_bytes", "16384", "49152"})
+    for (const std::string& word : {std::string("host_bytes"), std::to_string(bytes), std::to_string(3 * bytes)})
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
   EXPECT_FALSE(small.store->opened);
