@@ -84,8 +84,8 @@ KindKey word_key(std::string name, std::vector<std::string> choices);
 enum class FieldUse : std::uint8_t {
   always,  // at hand as long as there is memory
   update,  // a factor: needed while its matrix is updated
-  // Likewise a basis, root or projector: what a refresh gives anew. Updates only read it: who writes it pins it for
-  // that (core/layout/pager.hpp), else what he wrote may be lost.
+  // Likewise a basis, root or projector: what a refresh gives anew. Updates only read it: whoever writes it pins it
+  // for that (core/layout/pager.hpp), else the write may be lost.
   result,
   refresh,  // needed by refreshes alone
 };

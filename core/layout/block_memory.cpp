@@ -24,7 +24,7 @@ class HostPages final : public BlockMemory {
  public:
   std::size_t whole(std::size_t bytes) const override { return whole_pages(bytes); }
   void keep(std::size_t most) override { most_ = most; }
-  void add(const std::byte*) override {}
+  void add(const std::byte*) override { kept_.reserve(++blocks_); }
   void come(std::byte* block, std::size_t bytes, bool zero) override {
     const std::lock_guard lock(mutex_);
     const std::size_t size = whole_pages(bytes);
@@ -79,6 +79,7 @@ class HostPages final : public BlockMemory {
 
   std::mutex mutex_;  // users and the thread that moves blocks
   std::vector<Pages> kept_;
+  std::size_t blocks_ = 0;
   std::size_t most_ = 0, in_use_ = 0, kept_bytes_ = 0;
 };
 

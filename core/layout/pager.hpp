@@ -48,7 +48,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   // Any address of a block. Others are left alone: they are always there.
   enum class Need {
     contents,  // it is read and written
-    reading,   // it is read, and written by nobody who has not pinned it for that
+    reading,   // it is only read; whoever writes it meanwhile pins it for that
     room,      // all of it will be written
   };
   void pin(const void* memory, Need);
