@@ -29,17 +29,15 @@ class HostPages final : public BlockMemory {
     const std::lock_guard lock(mutex_);
     const std::size_t size = whole_pages(bytes);
     in_use_ += size;
-    if (!zero && take_own(block, size)) return;
-    if (!zero && take_other(block, size)) return;
-    trim();
+    if (zero || !take(block, size)) trim();
   }
   void go(std::byte* block, std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     const std::size_t size = whole_pages(bytes);
     in_use_ -= size;
+    if (size >= huge_page) return give_back({block, size});
     kept_.push_back({block, size});
     kept_bytes_ += size;
-    if (size >= huge_page) drop(kept_.size() - 1);
     trim();
   }
   void used(const std::byte*) override {}
@@ -50,31 +48,25 @@ class HostPages final : public BlockMemory {
     std::byte* block = nullptr;  // that has gone
     std::size_t size = 0;
   };
-  bool take_own(const std::byte* block, std::size_t size) {
-    const auto own = std::find_if(kept_.begin(), kept_.end(), [block](const Pages& p) { return p.block == block; });
-    if (own == kept_.end()) return false;
-    kept_.erase(own);
+  // Its own, which are still there, or those of another one. False: there are none, or this system does not move pages.
+  bool take(std::byte* block, std::size_t size) {
+    auto from = std::find_if(kept_.begin(), kept_.end(), [block](const Pages& p) { return p.block == block; });
+    if (from == kept_.end()) {
+      from = std::find_if(kept_.begin(), kept_.end(), [size](const Pages& p) { return p.size == size; });
+      constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+      if (from == kept_.end() || ::mremap(from->block, size, size, flags, block) != block) return false;
+    }
+    kept_.erase(from);
     kept_bytes_ -= size;
     return true;
   }
-  // False: there are none, or this system does not move pages.
-  bool take_other(std::byte* block, std::size_t size) {
-    const auto other = std::find_if(kept_.begin(), kept_.end(), [size](const Pages& p) { return p.size == size; });
-    if (other == kept_.end()) return false;
-    constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
-    const bool moved = ::mremap(other->block, size, size, flags, block) == block;
-    if (!moved) return false;
-    kept_.erase(other);
-    kept_bytes_ -= size;
-    return true;
-  }
-  void drop(std::size_t i) {
-    ::madvise(kept_[i].block, kept_[i].size, MADV_DONTNEED);
-    kept_bytes_ -= kept_[i].size;
-    kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
-  }
+  static void give_back(const Pages& pages) { ::madvise(pages.block, pages.size, MADV_DONTNEED); }
   void trim() {
-    while (!kept_.empty() && in_use_ + kept_bytes_ > most_) drop(0);
+    while (!kept_.empty() && in_use_ + kept_bytes_ > most_) {
+      give_back(kept_.front());
+      kept_bytes_ -= kept_.front().size;
+      kept_.erase(kept_.begin());
+    }
   }
 
   std::mutex mutex_;  // users and the thread that moves blocks

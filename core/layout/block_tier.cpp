@@ -53,8 +53,9 @@ bool BlockTier::allows(BlockEvent event) const { return after(state_, event).has
 void BlockTier::apply(BlockEvent event) {
   const std::optional<BlockState> to = after(state_, event);
   SESTINA_REQUIRE(to.has_value(), "a block that is {} cannot take {}", name(state_), name(event));
-  if (event == BlockEvent::use || event == BlockEvent::look || event == BlockEvent::claim) ++users_;
-  if (event == BlockEvent::use || event == BlockEvent::claim) changed_ = true;
+  const bool writes = event == BlockEvent::use || event == BlockEvent::claim;
+  if (writes || event == BlockEvent::look) ++users_;
+  if (writes) changed_ = true;
   if (event == BlockEvent::written || event == BlockEvent::arrived) changed_ = false;
   if (event == BlockEvent::release && --users_ > 0) return;
   state_ = *to;

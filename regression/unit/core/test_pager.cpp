@@ -3,13 +3,13 @@
 #include "core/layout/pager.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <filesystem>
 #include <fstream>
 #include <random>
 
 #include "regression/unit/core/paging_rig.hpp"
+#include "regression/unit/resident_pages.hpp"
 
 namespace sestina::reference {
 namespace {
@@ -46,13 +46,7 @@ struct Rig {
     pager->settle();
   }
   // Pages of a block that have memory.
-  std::size_t resident(std::size_t block) const {
-    std::vector<unsigned char> pages(whole_pages(bytes) / whole_pages(1));
-    EXPECT_EQ(::mincore(blocks[block].get(), bytes, pages.data()), 0);
-    std::size_t count = 0;
-    for (const unsigned char page : pages) count += page & 1;
-    return count;
-  }
+  std::size_t resident(std::size_t block) const { return test::resident_pages(blocks[block].get(), bytes); }
 
   std::size_t bytes;
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
@@ -71,18 +65,6 @@ bool asks_for_huge_pages(const void* memory) {
     if (here && line.starts_with("VmFlags:")) return line.find(" hg") != std::string::npos;
   }
   return false;
-}
-
-// Pages of blocks that have memory; sizes repeat.
-template <std::size_t N>
-std::size_t resident_pages(const std::vector<std::shared_ptr<std::byte>>& blocks, const std::size_t (&sizes)[N]) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::vector<unsigned char> pages(whole_pages(sizes[i % N]) / whole_pages(1));
-    EXPECT_EQ(::mincore(blocks[i].get(), sizes[i % N], pages.data()), 0);
-    for (const unsigned char page : pages) count += page & 1;
-  }
-  return count;
 }
 
 // Large blocks in large pages, by which a transfer has fewer pieces; what has no room for one is left alone, so that
@@ -135,19 +117,24 @@ TEST(Pager, PagesOfSmallBlocksMoveOn) {
   pager->attach();
   pager->open();
   const auto pages_of = [&](std::size_t i) { return whole_pages(sizes[i % 3]) / page; };
+  const auto resident = [&] {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += test::resident_pages(blocks[i].get(), sizes[i % 3]);
+    return sum;
+  };
   std::vector<int> left(count, -1);
   std::size_t moved = 0;
   for (int use = 0; use < 60; ++use) {
     const std::size_t i = static_cast<std::size_t>(use * 5 + use / 9) % count;
     pager->settle();
-    const std::size_t before = resident_pages(blocks, sizes);
+    const std::size_t before = resident();
     {
       const Pin pin(pager.get(), blocks[i].get());
       for (std::size_t at : {std::size_t{0}, sizes[i % 3] - 1})
         EXPECT_EQ(static_cast<int>(blocks[i].get()[at]), left[i] < 0 ? 0 : left[i]) << "use " << use;
       std::memset(blocks[i].get(), left[i] = use, sizes[i % 3]);
     }
-    const std::size_t after = resident_pages(blocks, sizes);
+    const std::size_t after = resident();
     EXPECT_LE(after, most / page);
     moved += use > 20 && before >= pages_of(i) && after == before ? 1 : 0;
   }

@@ -16,6 +16,7 @@
 #include "kernels/base/quiet_threads.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "regression/unit/io/test_store.hpp"
+#include "regression/unit/resident_pages.hpp"
 
 namespace sestina {
 namespace {
@@ -180,12 +181,9 @@ TEST_F(CopyFile, PageCacheWhereDirectTransfersAreRefusedOnlyLater) {
 std::size_t resident_pages(const std::string& path, std::size_t size) {
   const int file = ::open(path.c_str(), O_RDONLY);
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-  std::vector<unsigned char> pages((size + 4095) / 4096);
-  ::mincore(memory, size, pages.data());
+  const std::size_t count = test::resident_pages(memory, size);
   ::munmap(memory, size);
   ::close(file);
-  std::size_t count = 0;
-  for (const unsigned char page : pages) count += page & 1u;
   return count;
 }
 

@@ -85,6 +85,7 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   EXPECT_EQ(nvme.nvme, places);
   EXPECT_EQ(nvme.link_moved, host.link_moved);
   EXPECT_GT(nvme.nvme_moved, 0.99 * nvme.link_moved) << "the same, in whole pages";
+  EXPECT_LT(nvme.nvme_moved, nvme.link_moved + static_cast<double>(places)) << "bases are written when they are new";
   EXPECT_EQ(nvme.size.optimizer, host.size.optimizer);
   EXPECT_GT(nvme.host_tier, store_buffer_bytes(options.optimizer.refresh.queue_depth)) << "buffers on the way";
 }
