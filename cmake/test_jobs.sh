@@ -6,6 +6,7 @@ failures=() unsteady=()  # names of tests
 test_jobs() {
   trap summary EXIT
   host_tests
+  avx2_tests
   sanitizer_tests
   cuda_tests
   say "done"
@@ -23,6 +24,7 @@ summary() {
 
 host_tests() {
   prepare host
+  other_onednn
   say "building Sestina and its tests"
   compile ci "$build" all || { build_failed "$build"; return 0; }
   say "host tests"
@@ -31,6 +33,45 @@ host_tests() {
   run_ctest "$build" --label-exclude slurm --repeat until-pass:2
   say "batch scripts on a Slurm of the tests' own, alone on the machine"
   run_ctest "$build" --label-regex slurm --parallel 1 --repeat until-pass:2
+}
+
+# Adds to `options` a oneDNN of the other interface than Debian's (2.6), for the tests of products: 3.2 comes as Python
+# packages for GNU OpenMP. Where it cannot be had these tests are skipped.
+other_onednn() {
+  local version=2023.2.0 folder="$build/deps/onednn-3.2" wheel
+  [ "$(uname -m)" = x86_64 ] || return 0
+  if [ ! -f "$folder/.complete" ]; then
+    say "fetching oneDNN 3.2 for the tests of products"
+    rm -rf "$folder"
+    mkdir -p "$folder/wheels"
+    if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder/wheels" \
+      onednn-cpu-gomp==$version onednn-devel-cpu-gomp==$version; then
+      say "it cannot be had: skipped"
+      skipped=$((skipped + 1))
+      return 0
+    fi
+    for wheel in "$folder"/wheels/*.whl; do
+      python3 -m zipfile -e "$wheel" "$folder/unpacked"
+    done
+    cp -r "$folder"/unpacked/*.data/data/* "$folder"
+    rm -rf "$folder/wheels" "$folder/unpacked"
+    touch "$folder/.complete"
+  fi
+  options+=("-DSESTINA_OTHER_ONEDNN=$folder")
+}
+
+# What older processors compute, on whatever machine this is: libraries and our own products go no further than AVX2.
+avx2_tests() {
+  if [ "$(uname -m)" != x86_64 ]; then
+    say "levels of processors are those of x86-64: skipped"
+    skipped=$((skipped + 1))
+    return 0
+  fi
+  say "kernels, core and three cases as on a processor with AVX2"
+  export ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell
+  run_ctest "$build" --label-regex '^(kernels|core)$'
+  run_ctest "$build" --tests-regex '^case\.(llama-bf16|few-bits|bench)$'
+  unset ONEDNN_MAX_CPU_ISA OPENBLAS_CORETYPE
 }
 
 # The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of

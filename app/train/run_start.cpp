@@ -51,8 +51,7 @@ std::vector<std::string> start_lines(const Options& options, const RunStart& sta
   std::vector<std::string> lines = {
       fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
       fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),
-                  options.model.num_hidden_layers, parameter_count(options.model),
-                  options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32"),
+                  options.model.num_hidden_layers, parameter_count(options.model), start.precision),
       fmt::format("optimizer  {}, peak lr {}, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,
                   options.optimizer.lr, options.train.global_batch, options.data.sequence_length,
                   options.train.micro_batch),

@@ -18,6 +18,7 @@ struct RunStart {
   std::string command_line, device;  // device: of the first rank
   int threads = 1;                   // of each rank
   std::string data;                  // SampleSet::description(): a line for each source
+  std::string precision = "fp32";    // of products; of bf16 on a host with the way (bf16_way.hpp)
 };
 // Collective over the ranks.
 RunLine run_line(const RunStart&, Runtime&);

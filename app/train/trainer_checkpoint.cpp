@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "app/start/instruction_set.hpp"
 #include "app/train/restore.hpp"
 #include "app/train/trainer.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
 namespace {

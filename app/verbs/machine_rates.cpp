@@ -64,8 +64,8 @@ template <class Exec>
 MachineRates measure_rates(const Exec& exec, Runtime& runtime, const MachinePeak& mine,
                            TrainOptions::Precision precision, const std::string& file) {
   const bool several = runtime.size() > 1;
-  double rates[] = {precision == TrainOptions::Precision::bf16 ? mine.gemm_bf16_tflops : mine.gemm_fp32_tflops,
-                    mine.memory_gbs, write_gbs(runtime, file), 0};
+  double rates[] = {mine.gemm_tflops(precision == TrainOptions::Precision::bf16), mine.memory_gbs,
+                    write_gbs(runtime, file), 0};
   if (several) rates[3] = exchange_gbs(exec, runtime.world());
   runtime.world().all_reduce(rates, std::size(rates), Reduction::min);
   return {rates[0], rates[1], rates[2], several ? std::optional(rates[3]) : std::nullopt};

@@ -206,8 +206,7 @@ int run_bench_kernels(const BenchArguments& arguments) {
         }
         return KernelBench<Exec, typename decltype(tag)::type>(exec, options, arguments).run();
       });
-  const double tflops =
-      options.train.precision == TrainOptions::Precision::bf16 ? peak.gemm_bf16_tflops : peak.gemm_fp32_tflops;
+  const double tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);
   nlohmann::ordered_json json{{"gemm_peak_tflops", tflops},
                               {"memory_bandwidth_gbs", peak.memory_gbs},
                               {"kernels", nlohmann::ordered_json::array()}};

@@ -141,18 +141,13 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
   const double tflops = bench.products_s > 0 ? bench.products_flops / bench.products_s * 1e-12 : 0;
   const bool newton_schulz = options.optimizer.matrix && options.optimizer.matrix->words.contains("ns_set");
   if (arguments.json) {
-    nlohmann::ordered_json json{{"kind", options.optimizer.kind},
-                                {"precision", bf16_run ? "bf16" : "fp32"},
-                                {"parameters", parameters},
-                                {"tensors", specs.size()},
-                                {"optimizer_s", bench.update_s},
-                                {"refresh_s", bench.refresh_s},
-                                {"state_bytes", bench.state_bytes},
-                                {"lanes", bench.lanes},
-                                {"matmul_s", bench.products_s},
-                                {"matmul_tflops", tflops},
-                                {"gemm_bf16_tflops", peak.gemm_bf16_tflops},
-                                {"gemm_fp32_tflops", peak.gemm_fp32_tflops}};
+    nlohmann::ordered_json json{{"kind", options.optimizer.kind},   {"precision", bf16_run ? "bf16" : "fp32"},
+                                {"parameters", parameters},         {"tensors", specs.size()},
+                                {"optimizer_s", bench.update_s},    {"refresh_s", bench.refresh_s},
+                                {"state_bytes", bench.state_bytes}, {"lanes", bench.lanes},
+                                {"matmul_s", bench.products_s},     {"matmul_tflops", tflops},
+                                {"gemm_bf16_tflops", nullptr},      {"gemm_fp32_tflops", peak.gemm_fp32_tflops}};
+    if (peak.gemm_bf16_tflops) json["gemm_bf16_tflops"] = *peak.gemm_bf16_tflops;
     if (newton_schulz) json["newton_schulz_tflops"] = bench.products_flops / bench.update_s * 1e-12;
     fmt::print("{}\n", json.dump());
     return 0;
@@ -161,8 +156,9 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
              bf16_run ? "bf16" : "fp32", bench.lanes);
   fmt::print("update             {:9.1f} ms\n", bench.update_s * 1e3);
   fmt::print("of it, refreshes   {:9.1f} ms\n", bench.refresh_s * 1e3);
-  fmt::print("matrix products    {:9.1f} ms   {:.3f} TFLOP/s; measured peak {:.3f} bf16, {:.3f} fp32\n",
-             bench.products_s * 1e3, tflops, peak.gemm_bf16_tflops, peak.gemm_fp32_tflops);
+  fmt::print("matrix products    {:9.1f} ms   {:.3f} TFLOP/s; measured peak {}{:.3f} fp32\n", bench.products_s * 1e3,
+             tflops, peak.gemm_bf16_tflops ? fmt::format("{:.3f} bf16, ", *peak.gemm_bf16_tflops) : "",
+             peak.gemm_fp32_tflops);
   fmt::print("state              {:9.1f} MB   {:.2f} bytes for each parameter\n",
              static_cast<double>(bench.state_bytes) * 1e-6,
              static_cast<double>(bench.state_bytes) / static_cast<double>(parameters));

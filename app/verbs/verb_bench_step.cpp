@@ -257,8 +257,7 @@ int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
     // Ahead of the bounds, whose vectors are larger than a small model.
     result.memory_bytes = static_cast<double>(peak_memory_bytes());
     const MachinePeak peak = measure_machine_peak<Exec>(exec);
-    const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
-    result.products.peak_tflops = bf16_run ? peak.gemm_bf16_tflops : peak.gemm_fp32_tflops;
+    result.products.peak_tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);
     result.memory_gbs = peak.memory_gbs;
     if (!arguments.machine.empty())
       write_machine(runtime, arguments.machine,

@@ -11,7 +11,6 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
-#include "app/start/instruction_set.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/train/dense_reader.hpp"
@@ -22,6 +21,7 @@
 #include "io/hf/hf_model.hpp"
 #include "io/store/mapped_file.hpp"
 #include "io/store/output_file.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace fs = std::filesystem;
 

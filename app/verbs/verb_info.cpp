@@ -14,11 +14,12 @@
 #include <sstream>
 
 #include "app/command/verbs.hpp"
-#include "app/start/instruction_set.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "io/store/chunk_engine.hpp"
+#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/instruction_set.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "sestina_version.hpp"
@@ -85,7 +86,11 @@ std::vector<std::string> device_lines() {
 
 Json collect(const InfoArguments& arguments) {
   Json info = {{"version", version}, {"commit", git_hash}, {"build_type", build_type}, {"compiler", compiler}};
-  info["cpu"] = {{"model", cpu_model()}, {"instruction_set", instruction_set()}, {"cores", available_cores()}};
+  info["cpu"] = {{"model", cpu_model()},
+                 {"instruction_set", instruction_set()},
+                 {"bf16", to_text(bf16_way())},
+                 {"bf16_products", has_bf16_products(bf16_way())},
+                 {"cores", available_cores()}};
   info["memory_available_bytes"] = available_memory_bytes();
   constexpr bool has_device = !std::is_same_v<Host, Device>;
   try {

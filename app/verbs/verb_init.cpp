@@ -6,14 +6,15 @@
 #include <filesystem>
 
 #include "app/command/verbs.hpp"
-#include "app/start/instruction_set.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/store/output_file.hpp"
+#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/instruction_set.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_memory.hpp"
 
@@ -78,11 +79,7 @@ int sequence_for(const InitArguments& arguments, const DataLines& data, int leng
   return length;
 }
 
-bool multiplies_bf16() {
-  if (!is_host<Device>) return true;
-  const std::string set = instruction_set();
-  return set.find("bf16") != set.npos || set.find("amx") != set.npos;
-}
+bool multiplies_bf16() { return !is_host<Device> || has_bf16_products(bf16_way()); }
 
 std::string model_deck(const InitArguments& arguments, const std::string& precision, int micro_batch) {
   return fmt::format("[model]\npreset = \"{}\"\n[train]\nglobal_batch = {}\nmicro_batch = {}\nprecision = \"{}\"\n",
@@ -160,7 +157,8 @@ eval_every = 100
       arguments.preset, static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
       sequence_for(arguments, data, options.data.sequence_length), data.format, toml_string(data.path), global_batch,
       micro, precision,
-      precision == "bf16" ? "products in bf16, weights kept in fp32" : "this processor has no bf16 products");
+      precision == "bf16" ? "products in bf16, weights kept in fp32"
+                          : "faster here: this processor has no bf16 products");
   OutputFile file(path.string());
   file.write(text);
   file.commit();

@@ -31,6 +31,7 @@
 #include "core/layout/tensor_sums.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
+#include "kernels/blas/bf16_way.hpp"
 
 namespace fs = std::filesystem;
 
@@ -77,6 +78,13 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
   spdlog::set_default_logger(logger);
 }
 
+// How products are computed, for the start line.
+template <class Exec>
+std::string precision_line(TrainOptions::Precision precision) {
+  if (precision != TrainOptions::Precision::bf16) return "fp32";
+  return is_host<Exec> ? std::string(to_text(bf16_way())) : "bf16";
+}
+
 // Everything behind the settled setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
@@ -94,8 +102,13 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    const RunStart facts{setup.start_step, setup.deck,           command_line,
-                         exec.name(),      Host().concurrency(), training->description()};
+    const RunStart facts{setup.start_step,
+                         setup.deck,
+                         command_line,
+                         exec.name(),
+                         Host().concurrency(),
+                         training->description(),
+                         precision_line<Exec>(options.train.precision)};
     const RunLine line = run_line(facts, runtime);
     for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
       spdlog::info("{}", text);  // other ranks log warnings alone

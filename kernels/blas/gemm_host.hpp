@@ -44,4 +44,7 @@ class Library {
   std::unique_ptr<State> state_;
 };
 
+// The widest instruction set that the library uses on this processor, as instruction_set.hpp names it.
+const char* library_instruction_set();
+
 }  // namespace sestina::host

@@ -1,29 +1,43 @@
-// Host products through oneDNN: float and bf16 (the instruction set is oneDNN's choice at run time); double through
-// CBLAS. A primitive, its memory objects and its arguments are made once per shape; executing through the C interface
-// with a ready array of arguments allocates nothing here.
+// Host products through oneDNN, 2.6 or 3: float, and bf16 where the processor multiplies it (the instruction set is
+// oneDNN's choice at run time; elsewhere bf16 is widened); double through CBLAS. A primitive, its memory objects and
+// its arguments are made once per shape; executing through the C interface with a ready array of arguments allocates
+// nothing here.
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <string_view>
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/thread_count.hpp"
+#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/gemm_blas.hpp"
-#include "kernels/blas/gemm_host.hpp"
+#include "kernels/blas/widened_product.hpp"
 
-namespace sestina::host {
+namespace sestina {
+namespace host {
 namespace {
 
 using dnnl::memory;
 
 void check(dnnl_status_t status, const char* what, const Product& p) {
-  if (status == dnnl_unimplemented && p.types != GemmTypes::f32)
-    fail(ExitCode::unavailable,
-         "bf16 products need a processor with AVX-512 (oneDNN has none for this one): use train.precision = \"fp32\"");
   SESTINA_REQUIRE(status == dnnl_success, "oneDNN: {} of a product m={} n={} k={} ended with status {}", what, p.m, p.n,
                   p.k, static_cast<int>(status));
+}
+
+// Whether oneDNN uses at least that set here. Each set's value has the bits of those that it includes.
+bool uses(dnnl::cpu_isa set) {
+  const auto bits = static_cast<unsigned>(set);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+VectorLevel vector_level() {
+  return uses(dnnl::cpu_isa::avx512_core) ? VectorLevel::avx512
+         : uses(dnnl::cpu_isa::avx2)      ? VectorLevel::avx2
+                                          : VectorLevel::any;
 }
 
 memory::desc describe(memory::data_type type, Op op, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
@@ -44,7 +58,7 @@ struct Prepared {
 // loses as much. AMX tiles multiply bf16 faster than the packed GEMM feeds them.
 bool prefers_packed(const Product& p) {
   constexpr std::int64_t large = 512;
-  const bool tiles = p.types != GemmTypes::f32 && dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  const bool tiles = p.types != GemmTypes::f32 && uses(dnnl::cpu_isa::avx512_core_amx);
   return p.n >= large && p.k >= large && !tiles;
 }
 
@@ -66,28 +80,47 @@ std::int64_t panel_cols(const Product& p) {
   return std::min(p.n, std::max(fitting / step, std::int64_t{1}) * step);
 }
 
+// What differs between the interfaces of oneDNN 2 and 3: a descriptor before the primitive's, and how a product is
+// scaled by a number that is known when it runs.
+#if DNNL_VERSION_MAJOR >= 3
+constexpr int scale_argument = DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC;
+void scale_at_run_time(dnnl::primitive_attr& attributes) { attributes.set_scales_mask(DNNL_ARG_SRC, 0); }
+dnnl::matmul::primitive_desc describe_matmul(const memory::desc& a, const memory::desc& b, const memory::desc& c,
+                                             const dnnl::primitive_attr& attributes, const dnnl::engine& engine) {
+  return {engine, a, b, c, attributes};
+}
+#else
+constexpr int scale_argument = DNNL_ARG_ATTR_OUTPUT_SCALES;
+void scale_at_run_time(dnnl::primitive_attr& attributes) { attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL}); }
+dnnl::matmul::primitive_desc describe_matmul(const memory::desc& a, const memory::desc& b, const memory::desc& c,
+                                             const dnnl::primitive_attr& attributes, const dnnl::engine& engine) {
+  return {dnnl::matmul::desc(a, b, c), attributes, engine};
+}
+#endif
+
 dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& engine) {
   using type = memory::data_type;
   const type in = p.types == GemmTypes::f32 ? type::f32 : type::bf16;
   const type out = p.types == GemmTypes::bf16 ? type::bf16 : type::f32;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (p.scaled) attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  if (p.scaled) scale_at_run_time(attributes);
   if (p.beta != 0) {
     dnnl::post_ops sum;
     sum.append_sum(static_cast<float>(p.beta));
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul::desc product(describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),
-                                   describe(out, Op::none, p.m, p.n, p.ldc));
-  dnnl::matmul::primitive_desc desc(product, attributes, engine);
-  if (prefers_packed(p)) choose_packed(desc, {product, attributes, engine});
+  const auto first = [&] {
+    return describe_matmul(describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),
+                           describe(out, Op::none, p.m, p.n, p.ldc), attributes, engine);
+  };
+  dnnl::matmul::primitive_desc desc = first();
+  if (prefers_packed(p)) choose_packed(desc, first());
   return desc;
 }
 
-}  // namespace
-
-struct Library::State {
+// Products of oneDNN, each prepared when its shape is first seen.
+struct Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   float alpha = 1;
@@ -119,7 +152,7 @@ struct Library::State {
                         {DNNL_ARG_WEIGHTS, made->b.get()},
                         {DNNL_ARG_DST, made->c.get()},
                         {DNNL_ARG_SCRATCHPAD, made->scratch.get()},
-                        {DNNL_ARG_ATTR_OUTPUT_SCALES, made->scale.get()}}};
+                        {scale_argument, made->scale.get()}}};
     scratchpad.resize(std::max(scratchpad.size(), desc.scratchpad_desc().get_size()));
     return made;
   }
@@ -150,6 +183,47 @@ struct Library::State {
   }
 };
 
+// The shortest of several runs, in seconds; the first one prepares.
+template <class Run>
+double shortest(Run&& run) {
+  using clock = std::chrono::steady_clock;
+  double best = 1e30;
+  for (int i = 0; i < 6; ++i) {
+    const auto start = clock::now();
+    run();
+    if (i > 0) best = std::min(best, std::chrono::duration<double>(clock::now() - start).count());
+  }
+  return best;
+}
+
+// Of a processor without bf16 instructions: what oneDNN makes of them, where it does at all, has to be faster by a
+// quarter, so that it is never noise that decides about the bits of a run.
+Bf16Way faster_way() {
+  constexpr std::int64_t n = 256;
+  const Product product{GemmTypes::bf16, Op::none, Op::transpose, 0, false, n, n, n, n, n, n};
+  Primitives primitives;
+  try {
+    make_matmul(product, primitives.engine);
+  } catch (const dnnl::error&) {
+    return Bf16Way::widened;
+  }
+  const std::vector<std::uint16_t> a(n * n, 0x3f80), b(n * n, 0x3f80);  // ones
+  std::vector<std::uint16_t> c(n * n);
+  const Operands operands{1, a.data(), b.data(), c.data()};
+  WidenedProducts widened(vector_level());
+  const ThreadCount one(1);
+  const double emulated = shortest([&] { primitives.run(product, operands); }),
+               wide = shortest([&] { widened.run(product, operands); });
+  return 1.25 * emulated < wide ? Bf16Way::emulated : Bf16Way::widened;
+}
+
+}  // namespace
+
+struct Library::State {
+  Primitives primitives;
+  WidenedProducts widened{vector_level()};
+};
+
 Library::Library() : state_(std::make_unique<State>()) {}
 Library::~Library() = default;
 Library::Library(Library&&) noexcept = default;
@@ -157,9 +231,28 @@ Library::Library(Library&&) noexcept = default;
 void Library::run(const Product& p, const Operands& x) {
   if (p.types == GemmTypes::f64) {
     blas_gemm(p, x.alpha, static_cast<const double*>(x.a), static_cast<const double*>(x.b), static_cast<double*>(x.c));
+  } else if (p.types != GemmTypes::f32 && bf16_way() == Bf16Way::widened) {
+    state_->widened.run(p, x);
   } else {
-    state_->run(p, x);
+    state_->primitives.run(p, x);
   }
 }
 
-}  // namespace sestina::host
+const char* library_instruction_set() {
+  if (uses(dnnl::cpu_isa::avx512_core_amx)) return "amx-bf16";
+  if (uses(dnnl::cpu_isa::avx512_core_bf16)) return "avx512bf16";
+  if (uses(dnnl::cpu_isa::avx512_core)) return "avx512f";
+  if (uses(dnnl::cpu_isa::avx2)) return "avx2";
+  return uses(dnnl::cpu_isa::sse41) ? "x86-64" : "other";
+}
+
+}  // namespace host
+
+Bf16Way bf16_way() {
+  static const Bf16Way way = host::uses(dnnl::cpu_isa::avx512_core_amx)    ? Bf16Way::tiles
+                             : host::uses(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Way::dot_products
+                                                                           : host::faster_way();
+  return way;
+}
+
+}  // namespace sestina

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/gemm.hpp"
 
 namespace sestina {
@@ -73,7 +74,11 @@ double triad_gbs(const Exec& exec) {
 
 template <class Exec>
 MachinePeak measure_machine_peak(const Exec& exec) {
-  return {gemm_tflops<bf16>(exec), gemm_tflops<float>(exec), triad_gbs(exec)};
+  MachinePeak peak;
+  if (!is_host<Exec> || has_bf16_products(bf16_way())) peak.gemm_bf16_tflops = gemm_tflops<bf16>(exec);
+  peak.gemm_fp32_tflops = gemm_tflops<float>(exec);
+  peak.memory_gbs = triad_gbs(exec);
+  return peak;
 }
 
 #define SESTINA_MACHINE_PEAK(Exec) template MachinePeak measure_machine_peak<Exec>(const Exec&);

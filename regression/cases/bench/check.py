@@ -65,6 +65,16 @@ for row in disk["depths"]:
 assert not os.path.exists("bench.blocks") and not os.path.exists("bench.bare")
 
 info = call("info", "--json")
+# A processor without products in bf16 has no peak of them, and computes such a deck all the same.
+has_bf16 = info["cpu"]["bf16_products"]
+assert info["cpu"]["bf16"] in ("bf16 by AMX tiles", "bf16 by AVX-512 dot products") if has_bf16 else info["cpu"]["bf16"] in info["cpu"]["instruction_set"], info["cpu"]
+assert (optimizer["gemm_bf16_tflops"] is not None) == has_bf16 and optimizer["gemm_fp32_tflops"] > 0, optimizer
+narrow = call("bench", "step", *bench, "--steps", "3", "--warmup", "1", "train.precision=bf16")
+positive(narrow, "step_s", "matmul_peak_tflops")
+assert narrow["precision"] == "bf16"
+bound = call("bench", "kernels", *bench, "--steps", "2", "train.precision=bf16")["gemm_peak_tflops"]
+if not has_bf16:  # bounded by fp32, which was measured before; on a shared machine both vary
+    assert 0.3 < bound / kernels["gemm_peak_tflops"] < 3, (bound, kernels["gemm_peak_tflops"])
 assert info["cpu"]["cores"] == len(os.sched_getaffinity(0)), info["cpu"]
 assert info["memory_available_bytes"] > 1 << 26
 assert call("info", "--json")["built_with"] == info["built_with"] and "Kokkos" in info["built_with"]

@@ -166,6 +166,8 @@ TEST(FrontDoor, TheStartSaysWhatRunsWhere) {
   EXPECT_EQ(lines[5], "memory     0.00 GB planned, 5.25 GB available");
   EXPECT_EQ(lines[6], "data       text a.txt: 100 tokens");
   EXPECT_EQ(lines[7], "data       text b.txt: 200 tokens");
+  start.precision = "bf16 widened to fp32";
+  EXPECT_TRUE(has(start_lines(options, start, plan_that_fits(options, 0, 2), 0)[1], ", bf16 widened to fp32"));
 
   // AdamW in fp32: weights, gradients, two moments and the checkpoint's copy of weights and moments, 4 bytes each.
   const Options large = read("", {"model.vocab_size=256", "model.hidden_size=1024", "model.num_hidden_layers=20",

@@ -1,0 +1,8 @@
+// Compiled with -mavx2 -mfma, and for that includes nothing whose functions others may share.
+#include "kernels/blas/widened_tile.hpp"
+
+namespace sestina::host {
+
+TileKernel tile_kernel_avx2() { return {8 * 3, multiply_panels<8, 3, 4>}; }
+
+}  // namespace sestina::host

@@ -1,0 +1,8 @@
+// Compiled with -mavx512f, and for that includes nothing whose functions others may share.
+#include "kernels/blas/widened_tile.hpp"
+
+namespace sestina::host {
+
+TileKernel tile_kernel_avx512() { return {16 * 3, multiply_panels<16, 3, 8>}; }
+
+}  // namespace sestina::host
