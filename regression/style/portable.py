@@ -1,0 +1,81 @@
+"""Code for every compiler and processor: nothing that g++ alone knows stands outside the vendor twins, and neither does an
+intrinsic of x86; in CMake's files an option of x86 stands inside an if() that names the processor. Where clang and a cross
+compiler are not installed, this is what notices."""
+import re
+import sys
+
+import tree
+
+TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
+GCC_ONLY = re.compile(
+    r"__builtin_shuffle\b|__BIGGEST_ALIGNMENT__|#\s*pragma\s+GCC\s+(optimize|target|push_options|pop_options|ivdep|unroll)\b"
+    r"|__attribute__\s*\(\(.*\b(optimize|noipa|no_reorder|noclone)\b|gnu::(__)?(optimize|noipa|no_reorder|noclone)\b"
+    r"|\b__builtin_(apply|apply_args|call_with_static_chain|goacc_\w+|has_attribute|extend_pointer)\b")
+X86_CODE = re.compile(
+    r"#\s*include\s*<(\w*mmintrin|x86\w*intrin|ia32intrin|cpuid|immintrin)\.h>|\b_mm\d*_\w+\(|\b__m(64|128|256|512)[dih]?\b"
+    r"|__builtin_ia32_|__builtin_cpu_(supports|is|init)\b|target\(\"(avx|sse|fma|arch=)")
+X86_OPTION = re.compile(r"-m(avx|sse|ssse|fma|f16c|bmi|amx|prefer-vector-width|tune=|arch=x86|arch=[a-z]+(lake|well|bridge)|arch=zn)")
+X86_IF = re.compile(r"CMAKE_(SYSTEM|HOST_SYSTEM)_PROCESSOR.*x86_64")
+COMMAND = re.compile(r"^\s*(if|elseif|else|endif)\s*\((.*)")
+
+
+def code_problems(name, content):
+    """Comments are left out; they may say why."""
+    if TWIN.search(name):
+        return
+    for number, line in enumerate(content.splitlines(), 1):
+        code = line.split("//")[0]
+        for pattern, what in ((GCC_ONLY, "g++ alone knows"), (X86_CODE, "x86 alone has")):
+            found = pattern.search(code)
+            if found:
+                yield f"{name}:{number}: {what} {found.group()}: it belongs in a twin"
+
+
+def cmake_problems(name, content):
+    guarded = []  # for each open if(): does the branch that we are in name x86?
+    for number, line in enumerate(content.splitlines(), 1):
+        code = line.split("#")[0]
+        command = COMMAND.match(code)
+        if command:
+            if command[1] != "if":
+                guarded.pop()
+            if command[1] != "endif":
+                guarded.append(bool(X86_IF.search(command[2])) and "NOT CMAKE_" not in command[2])
+        found = X86_OPTION.search(code)
+        if found and not any(guarded):
+            yield f"{name}:{number}: {found.group()} is an option of x86: ask for CMAKE_SYSTEM_PROCESSOR first"
+
+
+def cmake_files():
+    yield tree.ROOT / "CMakeLists.txt"
+    for folder in (*tree.ROOMS, "cmake", "regression"):
+        for path in sorted((tree.ROOT / folder).rglob("*")):
+            if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
+                yield path
+
+
+def rules_find():
+    """The rules on lines that they must find and on lines that they must not."""
+    bad = ["rows[i] = __builtin_shuffle(a, b, low);", "#pragma GCC optimize(\"O3\")", "[[gnu::optimize(\"O3\")]] void f();",
+           "#include <immintrin.h>", "__m256 v = _mm256_add_ps(a, b);", "if (__builtin_cpu_supports(\"avx2\")) return;",
+           "inline constexpr int bytes = __BIGGEST_ALIGNMENT__;"]
+    good = ["v = __builtin_shufflevector(a, b, 0, 2);", "[[gnu::noinline]] void f();", "#pragma omp simd", "int x;  // as _mm_add_ps("]
+    option = "target_compile_options(x PRIVATE -mprefer-vector-width=512)"
+    guard = 'if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")'
+    cmake_bad = [option, f"{guard}\nelse()\n{option}\nendif()", f"{guard}\nendif()\n{option}"]
+    cmake_good = [f"{guard}\n{option}\nendif()", f"{guard}\nif(A)\n{option}\nendif()\nendif()", "add_compile_options(-march=${SESTINA_MARCH})"]
+    return (all(any(code_problems("a.cpp", line)) for line in bad) and not any(any(code_problems("a.cpp", line)) for line in good)
+            and not any(any(code_problems("a_host.cpp", line)) for line in bad)
+            and all(any(cmake_problems("a", text)) for text in cmake_bad) and not any(any(cmake_problems("a", text)) for text in cmake_good))
+
+
+if not rules_find():
+    sys.exit("the rules of this script do not find what they are for")
+problems, checked = [], 0
+for path in tree.sources():
+    problems += code_problems(str(path), tree.text(path))
+    checked += 1
+for path in cmake_files():
+    problems += cmake_problems(str(path.relative_to(tree.ROOT)), tree.text(path))
+    checked += 1
+tree.finish(problems, checked)
