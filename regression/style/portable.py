@@ -14,7 +14,7 @@ GCC_ONLY = re.compile(
 X86_CODE = re.compile(
     r"#\s*include\s*<(\w*mmintrin|x86\w*intrin|ia32intrin|cpuid|immintrin)\.h>|\b_mm\d*_\w+\(|\b__m(64|128|256|512)[dih]?\b"
     r"|__builtin_ia32_|__builtin_cpu_(supports|is|init)\b|target\(\"(avx|sse|fma|arch=)")
-X86_OPTION = re.compile(r"-m(avx|sse|ssse|fma|f16c|bmi|amx|prefer-vector-width|tune=|arch=x86|arch=[a-z]+(lake|well|bridge)|arch=zn)")
+X86_OPTION = re.compile(r"-m(avx|s?sse|fma|f16c|bmi|amx|prefer-vector-width|tune=|arch=(x86|zn|[a-z]+(lake|well|bridge)))")
 X86_CONDITION = re.compile(r"^\s*#\s*(if|ifdef|elif)\b.*\b(__x86_64__|__SSE\w*__|__AVX\w*__)")
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 X86_IF = re.compile(r"CMAKE_(SYSTEM|HOST_SYSTEM)_PROCESSOR.*x86_64")
@@ -63,20 +63,25 @@ def cmake_files():
                 yield path
 
 
+def found_in(rule, name, texts):
+    return [any(rule(name, text)) for text in texts]
+
+
 def rules_find():
-    """The rules on lines that they must find and on lines that they must not."""
-    bad = ["rows[i] = __builtin_shuffle(a, b, low);", "#pragma GCC optimize(\"O3\")", "[[gnu::optimize(\"O3\")]] void f();",
-           "#include <immintrin.h>", "__m256 v = _mm256_add_ps(a, b);", "if (__builtin_cpu_supports(\"avx2\")) return;",
-           "inline constexpr int bytes = __BIGGEST_ALIGNMENT__;", "#if defined(__x86_64__)\n#else\n#include <immintrin.h>\n#endif"]
-    good = ["v = __builtin_shufflevector(a, b, 0, 2);", "[[gnu::noinline]] void f();", "#pragma omp simd", "int x;  // as _mm_add_ps(",
-            "#if defined(__x86_64__)\nif (__builtin_cpu_supports(\"fma\")) return;\n#endif"]
+    """The rules on texts that they must find and on texts that they must not."""
+    bad = ["rows[i] = __builtin_shuffle(a, b, low);", '#pragma GCC optimize("O3")', '[[gnu::optimize("O3")]] void f();',
+           "#include <immintrin.h>", "__m256 v = _mm256_add_ps(a, b);", 'if (__builtin_cpu_supports("avx2")) return;',
+           "int bytes = __BIGGEST_ALIGNMENT__;", "#if defined(__x86_64__)\n#else\n#include <immintrin.h>\n#endif"]
+    good = ["v = __builtin_shufflevector(a, b, 0, 2);", "[[gnu::noinline]] void f();", "#pragma omp simd",
+            "int x;  // as _mm_add_ps(", '#if defined(__x86_64__)\nif (__builtin_cpu_supports("fma")) return;\n#endif']
     option = "target_compile_options(x PRIVATE -mprefer-vector-width=512)"
     guard = 'if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")'
-    cmake_bad = [option, f"{guard}\nelse()\n{option}\nendif()", f"{guard}\nendif()\n{option}"]
-    cmake_good = [f"{guard}\n{option}\nendif()", f"{guard}\nif(A)\n{option}\nendif()\nendif()", "add_compile_options(-march=${SESTINA_MARCH})"]
-    return (all(any(code_problems("a.cpp", line)) for line in bad) and not any(any(code_problems("a.cpp", line)) for line in good)
-            and not any(any(code_problems("a_host.cpp", line)) for line in bad)
-            and all(any(cmake_problems("a", text)) for text in cmake_bad) and not any(any(cmake_problems("a", text)) for text in cmake_good))
+    bad_cmake = [option, f"{guard}\nelse()\n{option}\nendif()", f"{guard}\nendif()\n{option}"]
+    good_cmake = [f"{guard}\n{option}\nendif()", f"{guard}\nif(A)\n{option}\nendif()\nendif()",
+                  "add_compile_options(-march=${SESTINA_MARCH})"]
+    return (all(found_in(code_problems, "a.cpp", bad)) and not any(found_in(code_problems, "a_host.cpp", bad))
+            and not any(found_in(code_problems, "a.cpp", good)) and all(found_in(cmake_problems, "a", bad_cmake))
+            and not any(found_in(cmake_problems, "a", good_cmake)))
 
 
 if not rules_find():
