@@ -7,6 +7,7 @@ test_jobs() {
   trap summary EXIT
   host_tests
   avx2_tests
+  clang_tests
   sanitizer_tests
   cuda_tests
   say "done"
@@ -72,6 +73,22 @@ avx2_tests() {
   run_ctest "$build" --label-regex '^(kernels|core)$'
   run_ctest "$build" --tests-regex '^case\.(llama-bf16|few-bits|bench)$'
   unset ONEDNN_MAX_CPU_ISA OPENBLAS_CORETYPE
+}
+
+# Everything but the tests compiled by clang, in which a warning is an error, and the unit tests of kernels, whose vectors and
+# sums are where compilers differ.
+clang_tests() {
+  if ! echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - 2>/dev/null; then
+    say "no clang++ with OpenMP (libomp-dev): its build is skipped"
+    skipped=$((skipped + 1))
+    return 0
+  fi
+  prepare host
+  say "building Sestina with clang"
+  compile clang "$build/clang" programs unit_kernels || { build_failed "$build/clang"; return 0; }
+  passed=$((passed + 1))
+  say "tests of kernels, compiled by clang"
+  run_ctest "$build/clang" --label-regex '^kernels$'
 }
 
 # The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of

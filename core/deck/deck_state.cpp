@@ -55,7 +55,7 @@ void Deck::State::merge(DeckLayer&& layer) {
   }
   for (auto& [name, place] : layer.tables) {
     const bool is_array = std::any_of(layer.arrays.begin(), layer.arrays.end(),
-                                      [&name](const auto& array) { return array.first == name; });
+                                      [&name = name](const auto& array) { return array.first == name; });
     if (!is_array) arrays.erase(name);
     tables[name] = place;
   }

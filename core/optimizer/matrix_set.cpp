@@ -69,8 +69,8 @@ class LanedSet : public MatrixSet<Exec> {
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < items.size(); ++i)
         if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, workspace_bytes(i));
-      lanes_.push_back({spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes),
-                        setting.refresh, 0, 0});
+      lanes_.push_back(
+          {spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes), setting.refresh});
       lanes_.back().nonfinite = setting.nonfinite;
       if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], needs_of(items, setting, lane).jobs};
     }

@@ -118,7 +118,8 @@ std::vector<FactRow> run_facts(const std::vector<ReportRun>& runs) {
   for (std::size_t r = 0; r < runs.size(); ++r) {
     for (const auto& [key, value] : runs[r].history.start) {
       if (key == "ranks") continue;
-      auto row = std::find_if(rows.begin(), rows.end(), [&](const FactRow& known) { return known.name == words(key); });
+      auto row = std::find_if(rows.begin(), rows.end(),
+                              [&key = key](const FactRow& known) { return known.name == words(key); });
       if (row == rows.end()) row = rows.insert(rows.end(), {words(key), std::vector<std::string>(runs.size())});
       row->values[r] = key == "started" ? plain_time(value) : value;
     }
@@ -137,7 +138,8 @@ std::vector<FactRow> deck_differences(const std::vector<ReportRun>& runs) {
     if (!deck.empty()) with_deck.push_back(r);
     for (const auto& [key, value] : deck) {
       if (key == "run.name" || key == "run.dir") continue;
-      auto row = std::find_if(rows.begin(), rows.end(), [&](const FactRow& known) { return known.name == key; });
+      auto row =
+          std::find_if(rows.begin(), rows.end(), [&key = key](const FactRow& known) { return known.name == key; });
       if (row == rows.end()) row = rows.insert(rows.end(), {key, std::vector<std::string>(runs.size())});
       row->values[r] = value;
     }

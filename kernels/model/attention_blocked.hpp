@@ -36,20 +36,27 @@ void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int w
   std::fill(to + n * width, to + rows * width, A(0));
 }
 
+// The even blocks of width `step` of two rows, in turn, and the odd ones. A compiler makes one shuffle of such a list;
+// of the builtins for shuffles none is known to g++, clang and nvcc alike.
+template <int step, class V, int... lane>
+V even_blocks(V a, V b, std::integer_sequence<int, lane...>) {
+  return V{((lane & step) == 0 ? a[lane] : b[lane & ~step])...};
+}
+template <int step, class V, int... lane>
+V odd_blocks(V a, V b, std::integer_sequence<int, lane...>) {
+  return V{((lane & step) == 0 ? a[lane | step] : b[lane])...};
+}
+
 // Exchanges the off-diagonal blocks of width `step` between pairs of rows, then those of half that width (Eklundh
 // 1972).
 template <int step, class A>
 void exchange(typename VectorOf<A>::type* rows) {
-  typename ShuffleOf<A>::type low, high;
-  for (int l = 0; l < lanes<A>; ++l) {
-    low[l] = (l & step) == 0 ? l : lanes<A> + l - step;
-    high[l] = (l & step) == 0 ? l + step : lanes<A> + l;
-  }
+  constexpr std::make_integer_sequence<int, lanes<A>> all{};
   for (int i = 0; i < lanes<A>; ++i) {
     if ((i & step) != 0) continue;
     const auto a = rows[i], b = rows[i + step];
-    rows[i] = __builtin_shuffle(a, b, low);
-    rows[i + step] = __builtin_shuffle(a, b, high);
+    rows[i] = even_blocks<step>(a, b, all);
+    rows[i + step] = odd_blocks<step>(a, b, all);
   }
   if constexpr (step > 1) exchange<step / 2, A>(rows);
 }

@@ -2,24 +2,16 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <type_traits>
+
+#include "kernels/model/vector_bytes.hpp"
 
 namespace sestina::attention_blocked {
 
-// The widest vector of the target; g++ gives its width as the largest useful alignment.
-inline constexpr int vector_bytes = __BIGGEST_ALIGNMENT__;
 template <class A>
 inline constexpr int lanes = vector_bytes / static_cast<int>(sizeof(A));
 template <class A>
 struct VectorOf {
   typedef A type __attribute__((vector_size(vector_bytes)));
-};
-// Integers that name the lanes of two such vectors in __builtin_shuffle.
-template <class A>
-struct ShuffleOf {
-  using Index = std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;
-  typedef Index type __attribute__((vector_size(vector_bytes)));
 };
 // Rows of a tile: 2 vectors in each row, and room left for the operands in 32 (AVX-512) or 16 (AVX2) registers.
 inline constexpr int tile_rows = vector_bytes == 32 ? 4 : 8;

@@ -102,7 +102,7 @@ void GradientReduce<Exec>::route_between(Bucket& bucket, const std::vector<std::
 
 template <class Exec>
 void GradientReduce<Exec>::start(std::size_t number) {
-  using State = Bucket::State;
+  using State = typename Bucket::State;
   if (number >= bucket_places && buckets_[number - bucket_places].state != State::idle &&
       buckets_[number - bucket_places].state != State::summed) {
     add_up(buckets_[number - bucket_places]);

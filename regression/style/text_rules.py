@@ -8,7 +8,8 @@ import tree
 MARK = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\b")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
-MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp"}  # where types depend on the backend of this build
+MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp",  # where types depend on the backend of this build
+           "kernels/model/vector_bytes.hpp"}  # where they depend on the processor
 
 KINDS = {name.replace("_", "-") for name in re.findall(r"K\((\w+)\) *\\?$", tree.text("core/deck/kinds.hpp"), re.MULTILINE)}
 KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')

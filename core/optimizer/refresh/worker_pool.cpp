@@ -73,7 +73,7 @@ struct WorkerPool::Shared {
   };
 
   // The system ends a thread by an exception without an object, to which the sanitizer allows no reference.
-  [[gnu::no_sanitize("undefined")]] void work(std::size_t worker) {
+  __attribute__((no_sanitize("undefined"))) void work(std::size_t worker) {
     Presence presence{*this};
     if (setting.priority != 0)  // of this thread alone, on Linux
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + setting.priority);
