@@ -94,8 +94,8 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    const RunStart facts{setup.start_step, setup.deck,           command_line,
-                         exec.name(),      Host().concurrency(), training->description()};
+    const RunStart facts{setup.start_step, setup.deck,         command_line,
+                         exec.name(),      threads_of(Host()), training->description()};
     const RunLine line = run_line(facts, runtime);
     for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
       spdlog::info("{}", text);  // other ranks log warnings alone

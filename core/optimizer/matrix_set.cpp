@@ -344,7 +344,7 @@ std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::ve
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));
-    const int threads = exec.concurrency();
+    const int threads = threads_of(exec);
     const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
     if (lanes > 1 || threads == 1)
       return std::make_unique<LanedSet<Exec, Serial>>(lane_spaces(Serial{}, lanes), balance(cost, lanes), items,

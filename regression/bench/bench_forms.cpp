@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
               {0, 1024, 1024, 128}, {0, 1024, 1024, 256}, {0, 2048, 2048, 256},
               {0, 2560, 2560, 256}, {0, 2560, 2560, 512}, {0, 7168, 2560, 256}};
   std::printf("%zu rows, %s, %d threads: ms (over dense)\n\n", rows, bf16 ? "bf16" : "fp32",
-              Kokkos::DefaultHostExecutionSpace().concurrency());
+              threads_of(Kokkos::DefaultHostExecutionSpace()));
   std::printf("| out x in, block | dense | fast | mem | xq | naive |\n|---|---|---|---|---|---|\n");
   for (sestina::Shape s : shapes) {
     s.rows = rows;
