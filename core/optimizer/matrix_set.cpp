@@ -24,11 +24,9 @@ namespace {
 // The same matrix for a lane of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
-  return {x.name,
-          {x.gradient.data(), x.rows(), x.cols()},
-          {x.master.data(), x.rows(), x.cols()},
-          {x.weight.data(), x.weight.extent(0), x.weight.extent(1)},
-          x.coded};
+  return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
+          Matrix<float, Space>(x.master.data(), x.rows(), x.cols()),
+          Matrix<bf16, Space>(x.weight.data(), x.weight.extent(0), x.weight.extent(1)), x.coded};
 }
 
 template <class Space>
