@@ -82,7 +82,7 @@ void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& p
   Context<Host> context{exec, model_part(model_, 1, 0), 1, 1, gemm, workspace, alone, {}, {}};
   linear_form<Host, T>(model_.linear)
       .effective(context, weight,
-                 Matrix<T, Host>(out, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols)));
+                 Matrix<Acc<T>, Host>(out, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols)));
   exec.fence("dense");
 }
 
