@@ -122,10 +122,10 @@ installed_kokkos() {
   cat >"$probe/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.25)
 project(probe LANGUAGES CXX)
-find_package(Kokkos REQUIRED)
+find_package(Kokkos 4.7 REQUIRED)
 list(FIND Kokkos_DEVICES "${DEVICE}" has)
 list(FIND Kokkos_DEVICES CUDA cuda)
-if(Kokkos_VERSION VERSION_LESS 4.7 OR has EQUAL -1 OR (DEVICE STREQUAL OPENMP AND NOT cuda EQUAL -1))
+if(has EQUAL -1 OR (DEVICE STREQUAL OPENMP AND NOT cuda EQUAL -1))
   message(FATAL_ERROR "not this one")
 endif()
 END

@@ -3,11 +3,8 @@
 sestina_find(OpenMP COMPONENTS CXX)
 sestina_find(Threads)
 sestina_find(ZLIB)
-# Kokkos' own version file refuses 5 to whoever asks for 4.7.
-sestina_find(Kokkos)
-if(Kokkos_VERSION VERSION_LESS 4.7)
-  message(FATAL_ERROR "Kokkos ${Kokkos_VERSION} (${Kokkos_DIR}) is too old: 4.7 or newer is needed")
-endif()
+# Its version file takes any newer one: 5.0, 5.1, ... too. An older one that is found first is passed over.
+sestina_find(Kokkos 4.7)
 # A device that is not CUDA's computes its products through Kokkos Kernels.
 if(Kokkos_ENABLE_HIP OR Kokkos_ENABLE_SYCL)
   set(SESTINA_PORTABLE_DEVICE ON)

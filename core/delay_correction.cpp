@@ -10,17 +10,17 @@ namespace {
 // Tensor i as it is computed with: as a matrix, or as a vector.
 template <class Exec, class T>
 Vector<const T, Exec> newest_matrix(const Arena<Exec, T>& arena, std::size_t i) {
-  return {arena.matrix(i), static_cast<std::size_t>(arena.specs()[i].elements())};
+  return Vector<const T, Exec>(arena.matrix(i), static_cast<std::size_t>(arena.specs()[i].elements()));
 }
 template <class Exec, class T>
 Vector<const Acc<T>, Exec> newest_vector(const Arena<Exec, T>& arena, std::size_t i) {
-  return {arena.vector(i), static_cast<std::size_t>(arena.specs()[i].elements())};
+  return Vector<const Acc<T>, Exec>(arena.vector(i), static_cast<std::size_t>(arena.specs()[i].elements()));
 }
 
 // Rows of a tensor whose complete gradient this rank has.
 template <class View>
 View owned_part(const View& all, const TensorHolding& tensor) {
-  return {all.data() + static_cast<std::size_t>(tensor.owned_begin * tensor.local.cols), tensor.owned_elements()};
+  return View(all.data() + static_cast<std::size_t>(tensor.owned_begin * tensor.local.cols), tensor.owned_elements());
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ template <class Exec, class T>
 void DelayCorrection<Exec, T>::begin(const Exec& exec, std::int64_t version) {
   if (predicts()) versions_.keep(exec, version);
   if (!estimates()) return;
-  set_zero<Exec, Acc<T>>(exec, {velocity_.data(), velocity_.size()});
+  set_zero<Exec, Acc<T>>(exec, Vector<Acc<T>, Exec>(velocity_.data(), velocity_.size()));
   look_back_all(exec);
 }
 

@@ -47,7 +47,8 @@ class DelayCorrection {
  private:
   void look_back_all(const Exec&);
   Vector<Acc<T>, Exec> velocity(std::size_t tensor) const {
-    return {velocity_.data() + velocity_at_[tensor], static_cast<std::size_t>(arena_.specs()[tensor].elements())};
+    return Vector<Acc<T>, Exec>(velocity_.data() + velocity_at_[tensor],
+                                static_cast<std::size_t>(arena_.specs()[tensor].elements()));
   }
 
   ParallelOptions::Correction set_;

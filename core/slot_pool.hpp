@@ -52,7 +52,7 @@ class TokenSlot {
  private:
   // By its place: an element of device memory is not the host's to name.
   Vector<const std::int32_t, Exec> row(std::size_t i) const {
-    return {rows_.data() + i * rows_.extent(1), rows_.extent(1)};
+    return Vector<const std::int32_t, Exec>(rows_.data() + i * rows_.extent(1), rows_.extent(1));
   }
   template <class Space>
   using Rows = Kokkos::View<std::int32_t**, Kokkos::LayoutRight, Space>;  // inputs, targets, first keys; (3, N)

@@ -51,9 +51,10 @@ void WeightVersions<Exec, T>::keep(const Exec& exec, std::int64_t version) {
     };
     for (; end < specs.size() && adjoins(end); ++end) n += static_cast<std::size_t>(specs[end].elements());
     if (specs[i].is_vector())
-      convert<Exec, Acc<T>, Acc<T>>(exec, {arena_.vector(i), n}, {vector(version, i), n});
+      convert<Exec, Acc<T>, Acc<T>>(exec, Vector<const Acc<T>, Exec>(arena_.vector(i), n),
+                                    Vector<Acc<T>, Exec>(vector(version, i), n));
     else
-      convert<Exec, T, T>(exec, {arena_.matrix(i), n}, {matrix(version, i), n});
+      convert<Exec, T, T>(exec, Vector<const T, Exec>(arena_.matrix(i), n), Vector<T, Exec>(matrix(version, i), n));
     i = end;
   }
 }

@@ -81,7 +81,8 @@ void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& p
   GroupOps<Host> alone;
   Context<Host> context{exec, model_part(model_, 1, 0), 1, 1, gemm, workspace, alone, {}, {}};
   linear_form<Host, T>(model_.linear)
-      .effective(context, weight, {out, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols)});
+      .effective(context, weight,
+                 Matrix<Acc<T>, Host>(out, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols)));
   exec.fence("dense");
 }
 

@@ -69,7 +69,7 @@ class KernelBench {
   }
   template <class S>
   Matrix<S, Exec> matrix(const Buffer<S>& b, std::size_t cols) const {
-    return {b.data(), b.size() / cols, cols};
+    return Matrix<S, Exec>(b.data(), b.size() / cols, cols);
   }
 
   template <class Function>
@@ -170,11 +170,10 @@ class KernelBench {
     time(name, 0, static_cast<double>(n) * (others + wide), [&] { adamw<Exec, T>(exec_, step, g, w, m, v, rounded); });
     const auto codes = buffer<std::uint8_t>(2 * n);
     const auto scales = buffer<float>(2 * rows);
-    const CodedMoments<Exec> moments{block,
-                                     {codes.data(), rows, block},
-                                     {codes.data() + n, rows, block},
-                                     {scales.data(), rows, 1},
-                                     {scales.data() + rows, rows, 1}};
+    const CodedMoments<Exec> moments{block, Matrix<std::uint8_t, Exec>(codes.data(), rows, block),
+                                     Matrix<std::uint8_t, Exec>(codes.data() + n, rows, block),
+                                     Matrix<float, Exec>(scales.data(), rows, 1),
+                                     Matrix<float, Exec>(scales.data() + rows, rows, 1)};
     time(name + ", moments in 8 bits", 0, static_cast<double>(n) * (others + narrow),
          [&] { adamw<Exec, T>(exec_, step, g, w, moments, rounded); });
   }

@@ -96,7 +96,7 @@ Json collect(const InfoArguments& arguments) {
   try {
     const KokkosSession kokkos(0, arguments.kokkos);
     info["spaces"] = {{"host", Host::name()}, {"device", Device::name()}};
-    info["threads"] = Host().concurrency();
+    info["threads"] = threads_of(Host());
     info["devices"] = has_device ? Json(device_lines()) : Json::array();
   } catch (const Error& error) {
     info["spaces"] = {{"host", Host::name()}, {"device", Device::name()}};

@@ -106,7 +106,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
                          setup.deck,
                          command_line,
                          exec.name(),
-                         Host().concurrency(),
+                         threads_of(Host()),
                          training->description(),
                          precision_line<Exec>(options.train.precision)};
     const RunLine line = run_line(facts, runtime);

@@ -50,7 +50,7 @@ class AccumulationTree {
 
  private:
   Vector<A, Exec> at(int level, std::size_t begin, std::size_t end) const {
-    return {levels_.data() + static_cast<std::size_t>(level) * levels_.extent(1) + begin, end - begin};
+    return Vector<A, Exec>(levels_.data() + static_cast<std::size_t>(level) * levels_.extent(1) + begin, end - begin);
   }
 
   int micros_;

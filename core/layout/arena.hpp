@@ -43,14 +43,14 @@ class Arena {
   // Flat views of what is owned of tensor i, (owned elements); compute is empty where the master weight is computed
   // with.
   Vector<A, Exec> master(std::size_t i) const {
-    return {value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i))};
+    return Vector<A, Exec>(value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i)));
   }
   Vector<A, Exec> owned_gradient(std::size_t i) const {
-    return {gradient(i).data() + begin(i), at(i).owned_elements()};
+    return Vector<A, Exec>(gradient(i).data() + begin(i), at(i).owned_elements());
   }
   Vector<T, Exec> owned_compute(std::size_t i) const {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
-    return {compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements()};
+    return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements());
   }
   // Rows that are owned of tensor i; none where it has other ones.
   CodedRows owned_coded(std::size_t i) const {
@@ -64,11 +64,11 @@ class Arena {
   // Of the whole shard, (elements).
   Vector<A, Exec> gradient(std::size_t i) const {
     SESTINA_REQUIRE(gradient_.size() > 0 || layout_.gradient_elements == 0, "an arena without gradients");
-    return {gradient_.data() + at(i).gradient_offset, specs_[i].trainable ? elements(specs_[i]) : 0};
+    return Vector<A, Exec>(gradient_.data() + at(i).gradient_offset, specs_[i].trainable ? elements(specs_[i]) : 0);
   }
   Vector<T, Exec> compute(std::size_t i) const {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
-    return {compute_.data() + matrices_at_.offset[i], elements(specs_[i])};
+    return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i], elements(specs_[i]));
   }
   // Where the model reads matrix i, and vector i.
   T* matrix(std::size_t i) const {
@@ -90,8 +90,8 @@ class Arena {
   }
 
   // Whole buffers, gaps included.
-  Vector<A, Exec> masters() const { return {values_.data(), values_.size()}; }
-  Vector<A, Exec> gradients() const { return {gradient_.data(), gradient_.size()}; }
+  Vector<A, Exec> masters() const { return Vector<A, Exec>(values_.data(), values_.size()); }
+  Vector<A, Exec> gradients() const { return Vector<A, Exec>(gradient_.data(), gradient_.size()); }
 
   // Compute weights from the master weights that are owned here.
   void round_weights(const Exec& exec) const {

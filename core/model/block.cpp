@@ -79,7 +79,8 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
                           const BlockGradients<Exec, T>& kept) {
   const ModelConfig& c = context.config();
   const auto keep = [&](const Matrix<T, Exec>& from, const Matrix<T, Exec>& to) {
-    convert<Exec, T, T>(context.exec, {from.data(), from.size()}, {to.data(), to.size()});
+    convert<Exec, T, T>(context.exec, Vector<const T, Exec>(from.data(), from.size()),
+                        Vector<T, Exec>(to.data(), to.size()));
   };
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> between = take_own_rows<T>(context);  // gradient of x2

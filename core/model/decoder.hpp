@@ -81,10 +81,10 @@ class Decoder {
   Activations<Exec, T> slot_;                               // of one layer, and what lies behind the last
   Table cosine_, sine_;                                     // (width, h/2), empty where positions are learned
   Indices indices_;                                         // (3, rows)
-  typename Indices::HostMirror host_indices_;
+  typename Indices::host_mirror_type host_indices_;
   Kokkos::View<T**, Kokkos::LayoutRight, Memory> logits_;  // (S, V)
   Table wide_;                                             // (S, V)
-  typename Table::HostMirror host_logits_;
+  typename Table::host_mirror_type host_logits_;
   std::vector<std::vector<std::int32_t>> history_;  // tokens of each sequence
 };
 

@@ -72,9 +72,9 @@ void initialise_rounded(const Exec& exec, const Arena<Exec, T>& arena, std::size
   for (std::int64_t begin = 0; begin < tensor.local.rows; begin += step) {
     const std::int64_t end = std::min(begin + step, tensor.local.rows);
     const std::size_t n = static_cast<std::size_t>(end - begin) * cols;
-    initialise_rows<Exec, A>(exec, tensor, begin, end, range, seed, {rows.data(), n});
+    initialise_rows<Exec, A>(exec, tensor, begin, end, range, seed, Vector<A, Exec>(rows.data(), n));
     convert<Exec, A, T>(exec, Vector<const A, Exec>(rows.data(), n),
-                        {arena.matrix(i) + static_cast<std::size_t>(begin) * cols, n});
+                        Vector<T, Exec>(arena.matrix(i) + static_cast<std::size_t>(begin) * cols, n));
   }
   exec.fence("initialise");
 }
@@ -110,7 +110,7 @@ void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig
     const auto n = static_cast<std::size_t>(tensor.local.elements());
     if (arena.shared || tensor.local.is_vector()) {
       initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, range, seed,
-                               {static_cast<A*>(arena.computed_with(i)), n});
+                               Vector<A, Exec>(static_cast<A*>(arena.computed_with(i)), n));
       continue;
     }
     if (arena.master(i).size() < n) initialise_rounded(exec, arena, i, range, seed);

@@ -39,8 +39,8 @@ Matrix<T, Exec> own_columns(const std::vector<FormedWeight>& weights, std::size_
   if (all.size() == 0) return {};
   std::int64_t begin = 0;
   for (std::size_t before = 0; before < i; ++before) begin += width(weights[before]);
-  return {all.data() + all.extent(0) * static_cast<std::size_t>(begin), all.extent(0),
-          static_cast<std::size_t>(width(weights[i]))};
+  return Matrix<T, Exec>(all.data() + all.extent(0) * static_cast<std::size_t>(begin), all.extent(0),
+                         static_cast<std::size_t>(width(weights[i])));
 }
 
 // Columns that the input part of a layer leaves for its weight part; none where it is dense.

@@ -65,10 +65,9 @@ class LoraLinear final : public LinearForm<Exec, T> {
     const LinearOptions& options = c.config().linear;
     const auto out = static_cast<std::size_t>(w.rows), in = static_cast<std::size_t>(w.cols),
                rank = static_cast<std::size_t>(options.rank);
-    return {{static_cast<T*>(w.part[lora_base]), out, in},
-            {static_cast<T*>(w.part[lora_down]), rank, in},
-            {static_cast<T*>(w.part[lora_up]), out, rank},
-            rank,
+    return {Matrix<T, Exec>(static_cast<T*>(w.part[lora_base]), out, in),
+            Matrix<T, Exec>(static_cast<T*>(w.part[lora_down]), rank, in),
+            Matrix<T, Exec>(static_cast<T*>(w.part[lora_up]), out, rank), rank,
             static_cast<A>(options.alpha / static_cast<double>(options.rank))};
   }
 };

@@ -13,7 +13,7 @@ namespace {
 
 template <class Exec, class T>
 Vector<T, Exec> flat(const Matrix<T, Exec>& m) {
-  return {m.data(), m.size()};
+  return Vector<T, Exec>(m.data(), m.size());
 }
 
 // Both ends of a Linear in scratch of the caller's frame; a narrower one is the front of a sheet.
@@ -23,7 +23,9 @@ class Sheets {
   Sheets(Workspace<Exec>& workspace, std::size_t rows, const PoetWeight<Exec, T>& w)
       : workspace_(workspace), rows_(rows), wide_(std::max(w.rows(), w.cols())) {}
   Vector<T, Exec> sheet() { return workspace_.template take<T>(rows_ * wide_); }
-  Matrix<T, Exec> of(const Vector<T, Exec>& sheet, std::size_t width) const { return {sheet.data(), rows_, width}; }
+  Matrix<T, Exec> of(const Vector<T, Exec>& sheet, std::size_t width) const {
+    return Matrix<T, Exec>(sheet.data(), rows_, width);
+  }
 
  private:
   Workspace<Exec>& workspace_;

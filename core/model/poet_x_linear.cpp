@@ -71,7 +71,7 @@ class PoetLinear final : public LinearForm<Exec, T> {
   static ProductSpace<Exec> space(Context<Exec>& c) { return {c.exec, c.gemm, c.workspace}; }
   static PoetSetting setting(const Context<Exec>& c) { return poet_setting(c.config().linear); }
   static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
-    return {static_cast<A*>(w.part[part]), n};
+    return Vector<A, Exec>(static_cast<A*>(w.part[part]), n);
   }
   static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
     const PoetSetting s = setting(c);
@@ -79,15 +79,15 @@ class PoetLinear final : public LinearForm<Exec, T> {
     const auto packed = [&](std::size_t n) { return n * (s.block - 1) / 2; };
     PoetWeight<Exec, T> views;
     if (s.group == 0) {
-      views.base.values = {static_cast<T*>(w.part[poet_base]), out, in};
+      views.base.values = Matrix<T, Exec>(static_cast<T*>(w.part[poet_base]), out, in);
     } else {
       const std::size_t groups = (out * in + s.group - 1) / s.group;
-      views.base.codes = {static_cast<std::uint8_t*>(w.part[poet_base]), out * in};
-      views.base.scales = {static_cast<A*>(w.part[poet_scales]), groups};
-      views.base.zeros = {static_cast<std::uint8_t*>(w.part[poet_zeros]), groups};
+      views.base.codes = Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_base]), out * in);
+      views.base.scales = Vector<A, Exec>(static_cast<A*>(w.part[poet_scales]), groups);
+      views.base.zeros = Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_zeros]), groups);
     }
-    views.perm_in = {static_cast<std::int32_t*>(w.part[poet_perm_in]), in};
-    views.perm_out = {static_cast<std::int32_t*>(w.part[poet_perm_out]), out};
+    views.perm_in = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_in]), in);
+    views.perm_out = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_out]), out);
     views.rotation_in = rotation(w, poet_rotation_in, packed(in));
     views.rotation_out = rotation(w, poet_rotation_out, packed(out));
     return views;

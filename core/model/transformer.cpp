@@ -40,7 +40,7 @@ Transformer<Exec, T>::Transformer(const Exec& exec, const ModelPart& part, Layer
                   sequence, config.max_position_embeddings);
   if (!learned) make_rope_tables(exec);
   int threads = 0;
-  if constexpr (std::is_same_v<Exec, Host>) threads = exec.concurrency();
+  if constexpr (std::is_same_v<Exec, Host>) threads = threads_of(exec);
   workspace_ =
       Workspace<Exec>(sestina::workspace_bytes(part, micro_batch, sequence, {sizeof(T), sizeof(Acc<T>)}, threads));
 }

@@ -31,8 +31,11 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
     const auto m = static_cast<std::size_t>(part.skew ? 1 : part.rows),
                n = static_cast<std::size_t>(part.elements()) / m;
     const auto at = static_cast<std::size_t>((part.row_begin - tensor.row_begin) * tensor.spec.cols);
-    OwnedMatrix<Exec> matrix{part.name, {gradient.data() + at, m, n}, {master.data() + at, m, n}, {}};
-    if (weight.size() > 0) matrix.weight = {weight.data() + at, m, n};
+    OwnedMatrix<Exec> matrix{part.name,
+                             Matrix<const float, Exec>(gradient.data() + at, m, n),
+                             Matrix<float, Exec>(master.data() + at, m, n),
+                             {}};
+    if (weight.size() > 0) matrix.weight = Matrix<bf16, Exec>(weight.data() + at, m, n);
     items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
                      tensor.spec.reset_every});
   }

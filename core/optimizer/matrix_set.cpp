@@ -24,11 +24,9 @@ namespace {
 // The same matrix for a lane of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
-  return {x.name,
-          {x.gradient.data(), x.rows(), x.cols()},
-          {x.master.data(), x.rows(), x.cols()},
-          {x.weight.data(), x.weight.extent(0), x.weight.extent(1)},
-          x.coded};
+  return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
+          Matrix<float, Space>(x.master.data(), x.rows(), x.cols()),
+          Matrix<bf16, Space>(x.weight.data(), x.weight.extent(0), x.weight.extent(1)), x.coded};
 }
 
 template <class Space>
@@ -344,7 +342,7 @@ std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::ve
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));
-    const int threads = exec.concurrency();
+    const int threads = threads_of(exec);
     const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
     if (lanes > 1 || threads == 1)
       return std::make_unique<LanedSet<Exec, Serial>>(lane_spaces(Serial{}, lanes), balance(cost, lanes), items,

@@ -44,9 +44,10 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
     if (!is_matrix_optimized(tensor.spec, options) || tensor.rows() == 0 || tensor.sharded) continue;
     const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
     Matrix<bf16, Exec> weight;
-    if constexpr (std::is_same_v<T, bf16>) weight = {tensor.weight.data(), m, n};
-    add_matrix_items<Exec>(matrix_tensor(tensor, options, index), options, {tensor.gradient.data(), m, n},
-                           {tensor.master.data(), m, n}, weight, items);
+    if constexpr (std::is_same_v<T, bf16>) weight = Matrix<bf16, Exec>(tensor.weight.data(), m, n);
+    add_matrix_items<Exec>(matrix_tensor(tensor, options, index), options,
+                           Matrix<const float, Exec>(tensor.gradient.data(), m, n),
+                           Matrix<float, Exec>(tensor.master.data(), m, n), weight, items);
     if (tensor.coded.rows > 0) items.back().matrix.coded = tensor.coded;  // never in parts
   }
   return items;

@@ -50,15 +50,16 @@ void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor) {
     const auto at = static_cast<std::size_t>(begin * tensor.cols()),
                n = static_cast<std::size_t>((end - begin) * tensor.cols());
     Vector<T, Exec> weight;
-    if (tensor.weight.size() > 0) weight = {tensor.weight.data() + at, n};
-    scaled_.push_back({tensor.spec.layer, group, q ? alpha_ : 1 - alpha_, {tensor.master.data() + at, n}, weight});
+    if (tensor.weight.size() > 0) weight = Vector<T, Exec>(tensor.weight.data() + at, n);
+    scaled_.push_back({tensor.spec.layer, group, q ? alpha_ : 1 - alpha_,
+                       Vector<Acc<T>, Exec>(tensor.master.data() + at, n), weight});
   }
 }
 
 template <class Exec, class T>
 Vector<Acc<T>, Exec> QkClip<Exec, T>::scores(int layer, int first, int count) const {
-  return {scores_.data() + static_cast<std::size_t>(layer) * scores_.extent(1) + first,
-          static_cast<std::size_t>(count)};
+  return Vector<Acc<T>, Exec>(scores_.data() + static_cast<std::size_t>(layer) * scores_.extent(1) + first,
+                              static_cast<std::size_t>(count));
 }
 
 template <class Exec, class T>

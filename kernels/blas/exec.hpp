@@ -20,6 +20,16 @@ using Serial = Kokkos::Serial;                   // one thread: many matrices si
 template <class Exec>
 inline constexpr bool is_host = std::is_same_v<typename Exec::memory_space, Kokkos::HostSpace>;
 
+// Threads of an instance. A Kokkos with the deprecated code of its fourth version has a static concurrency(instance),
+// of which exec.concurrency() asks the default instance, whatever exec is.
+template <class Exec>
+int threads_of(const Exec& exec) {
+  if constexpr (requires { Exec::concurrency(exec); })
+    return Exec::concurrency(exec);
+  else
+    return exec.concurrency();
+}
+
 // Row-major, non-owning views. Rows may be padded: a column range of a wider matrix is a Matrix too (stride(0) >
 // extent(1)).
 template <class T, class Exec>

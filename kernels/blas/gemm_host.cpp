@@ -55,15 +55,6 @@ PieceShares share_pieces(std::int64_t m, std::int64_t width, std::size_t threads
   return shares;
 }
 
-// exec.concurrency() of Kokkos 4 with its deprecated code speaks of the default instance, whatever exec is.
-template <class Exec>
-int threads_of(const Exec& exec) {
-  if constexpr (requires { Exec::concurrency(exec); })
-    return Exec::concurrency(exec);
-  else
-    return exec.concurrency();
-}
-
 template <class TA, class TC>
 constexpr GemmTypes types_of() {
   if constexpr (std::is_same_v<TA, double>) return GemmTypes::f64;

@@ -91,7 +91,7 @@ struct Gemm<Exec>::State {
       exec.fence("gemm");  // what lies there may be in use
       wide[slot] = Wide(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::gemm_wide"), rows * cols);
     }
-    return {wide[slot].data(), rows, cols};
+    return Matrix<float, Exec>(wide[slot].data(), rows, cols);
   }
   Matrix<const float, Exec> widened(int slot, Matrix<const bf16, Exec> x) {
     const Matrix<float, Exec> to = buffer(slot, x.extent(0), x.extent(1));

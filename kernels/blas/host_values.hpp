@@ -23,7 +23,9 @@ class HostValues {
 
   std::size_t size() const { return values_.extent(0); }
   // Where kernels write; zero at first.
-  Vector<double, Exec> at(std::size_t first, std::size_t n = 1) const { return {values_.data() + first, n}; }
+  Vector<double, Exec> at(std::size_t first, std::size_t n = 1) const {
+    return Vector<double, Exec>(values_.data() + first, n);
+  }
   // Waits until all work queued before is done. `name`: of the fence.
   void fetch(const Exec& exec, const char* name) {
     if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, values_);

@@ -37,7 +37,7 @@ std::size_t attention_workspace_bytes(int threads, const AttentionShape&);
 template <class Exec, class T>
 std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& shape) {
   if constexpr (std::is_same_v<Exec, Host>)
-    return attention_workspace_bytes<T>(exec.concurrency(), shape);
+    return attention_workspace_bytes<T>(threads_of(exec), shape);
   else
     return attention_workspace_bytes<T>(0, shape);
 }

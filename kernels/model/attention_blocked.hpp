@@ -357,7 +357,7 @@ struct Backward {
 template <class T, class Pass>
 void run(const char* label, const Host& exec, const Pass& pass, Workspace<Host>& workspace) {
   const AttentionShape& shape = pass.p.shape;
-  const int units = shape.batch * shape.kv_heads, count = workers(exec.concurrency(), shape);
+  const int units = shape.batch * shape.kv_heads, count = workers(threads_of(exec), shape);
   if (units == 0 || shape.sequence == 0) return;
   auto frame = workspace.frame();
   const std::size_t slot = Workspace<Host>::bytes<Acc<T>>(pass.slot()) / sizeof(Acc<T>);

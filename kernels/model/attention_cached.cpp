@@ -117,7 +117,7 @@ std::size_t attention_continued_bytes(const Exec& exec, const AttentionShape& sh
     const attention_blocked::Forward<T> pass{{shape, {}, {}, {}, {}}, {}, {}, {}, 0};
     return W::template bytes<Acc<T>>(static_cast<std::size_t>(rows * shape.heads)) +
            W::template bytes<Acc<T>>(pass.slot()) *
-               static_cast<std::size_t>(attention_blocked::workers(exec.concurrency(), shape));
+               static_cast<std::size_t>(attention_blocked::workers(threads_of(exec), shape));
   } else {
     AttentionShape step = shape;
     step.batch = rows;

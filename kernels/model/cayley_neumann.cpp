@@ -88,11 +88,11 @@ class Blocks {
   std::size_t scratch_rows(const Gemm<Exec>& gemm) const { return std::min(n_ / b_, gemm.lanes()) * b_; }
   template <class E>
   Matrix<E, Serial> of(const Matrix<E, Exec>& x, std::size_t block) const {
-    return {x.data() + block * b_ * b_, b_, b_};
+    return Matrix<E, Serial>(x.data() + block * b_ * b_, b_, b_);
   }
   template <class E>
   Vector<E, Serial> of(const Vector<E, Exec>& theta, std::size_t block) const {
-    return {theta.data() + block * skew_elements(b_), skew_elements(b_)};
+    return Vector<E, Serial>(theta.data() + block * skew_elements(b_), skew_elements(b_));
   }
 
  private:

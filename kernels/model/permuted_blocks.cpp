@@ -14,7 +14,7 @@ template <class Exec, class T>
 Matrix<T, Exec> front(const Vector<T, Exec>& scratch, const Matrix<const T, Exec>& like) {
   SESTINA_REQUIRE(scratch.extent(0) >= like.size(), "scratch of {} for ({}, {})", scratch.extent(0), like.extent(0),
                   like.extent(1));
-  return {scratch.data(), like.extent(0), like.extent(1)};
+  return Matrix<T, Exec>(scratch.data(), like.extent(0), like.extent(1));
 }
 
 // Some of the rows of a matrix.

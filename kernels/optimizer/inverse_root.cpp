@@ -122,7 +122,8 @@ void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<co
   const auto frame = w.tools.workspace.frame();
   const Vector<double, Exec> whole = w.tools.workspace.template take<double>(1);
   const Vector<double, Exec> diagonal = w.tools.workspace.template take<double>(1);
-  sum_of_squares_to<Exec, T>(w.tools.exec, {product.data(), product.size()}, w.tools.workspace, whole);
+  sum_of_squares_to<Exec, T>(w.tools.exec, Vector<const T, Exec>(product.data(), product.size()), w.tools.workspace,
+                             whole);
   sum_of_squares_to<Exec, double>(w.tools.exec, quotients, w.tools.workspace, diagonal);
   const double most = w.rule.tolerance * w.rule.tolerance;
   const Kokkos::RangePolicy<Exec> one(w.tools.exec, 0, 1);

@@ -29,7 +29,7 @@ struct MoveFactors {
 template <class T, class Space>
 Vector<T, Space> flat(Matrix<T, Space> x) {
   SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
-  return {x.data(), x.size()};
+  return Vector<T, Space>(x.data(), x.size());
 }
 
 // direction (n) float or bf16, master (n), weight (n) or empty: the rounded master weight. factor (1), or (0): a number

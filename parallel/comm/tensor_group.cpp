@@ -12,7 +12,7 @@ template <class T>
 Vector<T, Exec> TensorGroup<Exec>::staging(std::size_t n) {
   if (staging_.size() < n * sizeof(T))
     staging_ = decltype(staging_)(Kokkos::view_alloc("sestina::group", Kokkos::WithoutInitializing), n * sizeof(T));
-  return {reinterpret_cast<T*>(staging_.data()), n};
+  return Vector<T, Exec>(reinterpret_cast<T*>(staging_.data()), n);
 }
 
 template <class Exec>

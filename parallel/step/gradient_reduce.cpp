@@ -43,10 +43,10 @@ void GradientReduce<Exec>::add_bucket(const BucketLayout& layout, float* begin, 
     const auto o = static_cast<std::size_t>(owner);
     const auto length = static_cast<std::size_t>(cut[o + 1] - cut[o]);
     const std::size_t others = length * (levels_.mates(group_.rank()).size() - 1);
-    bucket.node_pieces.push_back({{begin + cut[o], length}, {place, others}});
+    bucket.node_pieces.push_back({Vector<float, Exec>(begin + cut[o], length), Vector<float, Exec>(place, others)});
     place += others;
   }
-  bucket.node_sums = {place, bucket.node_pieces[0].own.extent(0) * (levels_.nodes.size() - 1)};
+  bucket.node_sums = Vector<float, Exec>(place, bucket.node_pieces[0].own.extent(0) * (levels_.nodes.size() - 1));
   route_pieces(bucket, cut, begin);
   if (levels_.nodes.size() > 1) route_between(bucket, cut, begin);
   if (layout.cut.empty()) {

@@ -83,11 +83,11 @@ void MatrixHomes<Exec, T>::place(Group& group, Slot& slot) {
   for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
     Homed& matrix = homed_[h];
     const std::size_t m = matrix.master.extent(0), n = matrix.master.extent(1);
-    matrix.gradient = {slot.gradients.data() + begin, m, n};
+    matrix.gradient = Matrix<float, Exec>(slot.gradients.data() + begin, m, n);
     if constexpr (shared)
-      matrix.weight = {matrix.master.data(), m, n};
+      matrix.weight = Matrix<T, Exec>(matrix.master.data(), m, n);
     else
-      matrix.weight = {slot.weights.data() + begin, m, n};
+      matrix.weight = Matrix<T, Exec>(slot.weights.data() + begin, m, n);
     begin += aligned_elements(m * n);
   }
 }
@@ -150,7 +150,7 @@ void MatrixHomes<Exec, T>::initialise(double range, std::uint64_t seed) {
     TensorHolding whole;
     whole.whole = whole.local = matrix.spec;
     initialise_rows<Exec, float>(exec_, whole, 0, matrix.spec.rows, range, seed,
-                                 {matrix.master.data(), matrix.master.size()});
+                                 Vector<float, Exec>(matrix.master.data(), matrix.master.size()));
   }
 }
 

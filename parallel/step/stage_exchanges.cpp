@@ -15,9 +15,9 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
                                                      StageGroups<Exec>& groups) {
   std::vector<PartialGradient<Exec>> partial;
   for (const PartialRun& run : partial_runs(plan, buckets, input))
-    partial.push_back({run.block,
-                       {arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)},
-                       run.same_heads ? groups.replicas.get() : groups.tensor.get()});
+    partial.push_back(
+        {run.block, Vector<float, Exec>(arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)),
+         run.same_heads ? groups.replicas.get() : groups.tensor.get()});
   return partial;
 }
 

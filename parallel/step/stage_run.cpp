@@ -72,7 +72,8 @@ void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& token
 template <class Exec, class T>
 void StageRun<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t minibatch) {
   const Matrix<T, Exec> to = tie_->weights.to_write(minibatch);
-  convert<Exec, T, T>(exec_, {weights.embedding.data(), to.size()}, {to.data(), to.size()});
+  convert<Exec, T, T>(exec_, Vector<const T, Exec>(weights.embedding.data(), to.size()),
+                      Vector<T, Exec>(to.data(), to.size()));
   tie_->weights.send(exec_, minibatch);
 }
 
@@ -119,7 +120,8 @@ void StageRun<Exec, T>::hand_down(std::int64_t micro, const Activations<Exec, T>
   if (receives_head()) tie_->gradients.send(exec_, micro);
   if (!in_) return;
   const Matrix<T, Exec> gradient = in_->gradient_to_write(micro);
-  convert<Exec, T, T>(exec_, {slot.gradient.data(), slot.gradient.size()}, {gradient.data(), gradient.size()});
+  convert<Exec, T, T>(exec_, Vector<const T, Exec>(slot.gradient.data(), slot.gradient.size()),
+                      Vector<T, Exec>(gradient.data(), gradient.size()));
   in_->send_gradient(micro);
 }
 

@@ -127,11 +127,11 @@ class Layer {
   std::size_t packed(std::size_t n) const { return n * (s_.block - 1) / 2; }
   template <class E>
   static Vector<E, Host> flat(const Buffer<E>& b) {
-    return {b.data(), b.size()};
+    return Vector<E, Host>(b.data(), b.size());
   }
   template <class E>
   static Matrix<E, Host> matrix(const Buffer<E>& b, std::size_t cols) {
-    return {b.data(), b.size() / cols, cols};
+    return Matrix<E, Host>(b.data(), b.size() / cols, cols);
   }
   std::size_t workspace_bytes() const {
     const std::size_t wide = std::max(s_.out, s_.in);
@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
               {0, 1024, 1024, 128}, {0, 1024, 1024, 256}, {0, 2048, 2048, 256},
               {0, 2560, 2560, 256}, {0, 2560, 2560, 512}, {0, 7168, 2560, 256}};
   std::printf("%zu rows, %s, %d threads: ms (over dense)\n\n", rows, bf16 ? "bf16" : "fp32",
-              Kokkos::DefaultHostExecutionSpace().concurrency());
+              sestina::threads_of(Kokkos::DefaultHostExecutionSpace()));
   std::printf("| out x in, block | dense | fast | mem | xq | naive |\n|---|---|---|---|---|---|\n");
   for (sestina::Shape s : shapes) {
     s.rows = rows;

@@ -24,8 +24,8 @@ using Space = Serial;
 
 struct Square {
   explicit Square(std::size_t d) : d(d), values(d * d) {}
-  Matrix<float, Space> view() { return {values.data(), d, d}; }
-  Vector<const float, Space> flat() const { return {values.data(), values.size()}; }
+  Matrix<float, Space> view() { return Matrix<float, Space>(values.data(), d, d); }
+  Vector<const float, Space> flat() const { return Vector<const float, Space>(values.data(), values.size()); }
   std::size_t d;
   std::vector<float> values;
 };

@@ -60,7 +60,9 @@ struct Matrices {
       solver.qr<float>(q, q, workspace);
     }
   }
-  Matrix<float, Serial> at(std::vector<float>& x, std::size_t i) { return {x.data() + i * d * d, d, d}; }
+  Matrix<float, Serial> at(std::vector<float>& x, std::size_t i) {
+    return Matrix<float, Serial>(x.data() + i * d * d, d, d);
+  }
 
   std::size_t d, n;
   std::vector<float> factors, bases, products, results;

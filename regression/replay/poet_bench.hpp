@@ -98,19 +98,22 @@ struct Layer {
         perm_in("perm_in", in),
         perm_out("perm_out", out) {
     if (s.group == 0) {
-      base = {"base", out, in};
+      base = decltype(base)("base", out, in);
     } else {
-      codes = {"codes", out * in};
-      zeros = {"zeros", group_count(out * in, s.group)};
-      scales = {"scales", 1, zeros.size()};
+      codes = decltype(codes)("codes", out * in);
+      zeros = decltype(zeros)("zeros", group_count(out * in, s.group));
+      scales = decltype(scales)("scales", 1, zeros.size());
     }
-    weight = {{{base.data(), base.extent(0), base.extent(1)}, codes, zeros, {scales.data(), scales.size()}},
+    weight = {{Matrix<float, Space>(base.data(), base.extent(0), base.extent(1)), codes, zeros,
+               Vector<float, Space>(scales.data(), scales.size())},
               perm_in,
               perm_out,
               flat(rotation_in),
               flat(rotation_out)};
   }
-  static Vector<float, Space> flat(const typename Bench<Space>::Floats& view) { return {view.data(), view.size()}; }
+  static Vector<float, Space> flat(const typename Bench<Space>::Floats& view) {
+    return Vector<float, Space>(view.data(), view.size());
+  }
 };
 
 // Replays a file of kind = "poet-train".

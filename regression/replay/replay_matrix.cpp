@@ -77,10 +77,11 @@ class Run {
     const std::vector<double> gradients = file_.numbers("gradient");
     const double atol = file_.attribute("/", "atol"), rtol = file_.attribute("/", "rtol");
     const UpdateNumbers fixed{1, file_.attribute("hyper", "lr"), file_.attribute("hyper", "weight_decay"), 1};
-    const OwnedMatrix<Space> matrix{"matrix",
-                                    {gradient_.data(), gradient_.extent(0), gradient_.extent(1)},
-                                    {weight_.data(), weight_.extent(0), weight_.extent(1)},
-                                    {}};
+    const OwnedMatrix<Space> matrix{
+        "matrix",
+        Matrix<const float, Space>(gradient_.data(), gradient_.extent(0), gradient_.extent(1)),
+        Matrix<float, Space>(weight_.data(), weight_.extent(0), weight_.extent(1)),
+        {}};
     for (std::int64_t t = 1; t <= shape_[0]; ++t) {
       write(gradients, static_cast<std::size_t>(t - 1) * gradient_.size(), gradient_.data(), gradient_.size());
       give_projector(t);

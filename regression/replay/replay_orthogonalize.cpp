@@ -22,8 +22,8 @@ Outcome replay_orthogonalize(const Space& exec, const Hdf5Reader& file) {
   Kokkos::deep_copy(exec, in, host);
   Gemm<Space> gemm(exec);
   Workspace<Space> workspace(orthogonalize_workspace_bytes<Space>(m, n));
-  orthogonalize<Space>(exec, gemm, workspace, ns, file.text("/", "precision") == "bf16", {in.data(), m, n},
-                       {out.data(), m, n});
+  orthogonalize<Space>(exec, gemm, workspace, ns, file.text("/", "precision") == "bf16",
+                       Matrix<const float, Space>(in.data(), m, n), Matrix<float, Space>(out.data(), m, n));
   Kokkos::deep_copy(exec, host, out);
   exec.fence();
   Outcome outcome;

@@ -16,7 +16,7 @@ Outcome replay_series(const Space& exec, const Hdf5Reader& file) {
   bench.check("G", g);
   cayley_neumann_backward<Space, float>(bench.exec, bench.gemm, bench.workspace, setting.fourth, packed,
                                         Matrix<float, Space>(d_g.data(), n, b), false,
-                                        {d_theta.data(), d_theta.size()});
+                                        Vector<float, Space>(d_theta.data(), d_theta.size()));
   bench.check("d_theta", d_theta);
   return bench.outcome;
 }
@@ -78,10 +78,11 @@ Outcome replay_int8(const Space& exec, const Hdf5Reader& file) {
   const auto group = static_cast<std::size_t>(file.attribute("hyper", "group_size"));
   const typename Bench<Space>::Bytes codes("codes", w.size()), zeros("zeros", group_count(w.size(), group));
   const typename Bench<Space>::Floats scales("scales", 1, zeros.size()), back("back", w.extent(0), w.extent(1));
-  group_quantise<Space, float>(bench.exec, {w.data(), w.size()}, group, file.attribute("hyper", "include_zero") != 0,
-                               codes, {scales.data(), scales.size()}, zeros);
-  group_dequantise<Space, float>(bench.exec, codes, {scales.data(), scales.size()}, zeros, group,
-                                 {back.data(), back.size()});
+  group_quantise<Space, float>(bench.exec, Vector<const float, Space>(w.data(), w.size()), group,
+                               file.attribute("hyper", "include_zero") != 0, codes,
+                               Vector<float, Space>(scales.data(), scales.size()), zeros);
+  group_dequantise<Space, float>(bench.exec, codes, Vector<const float, Space>(scales.data(), scales.size()), zeros,
+                                 group, Vector<float, Space>(back.data(), back.size()));
   bench.check("codes", codes);
   bench.check("scales", scales);
   bench.check("zeros", zeros);

@@ -71,7 +71,7 @@ class Training {
   // body(i) of the elements of several fields alike, in host memory.
   template <class Body>
   void on_host(const Body& body, const std::vector<Floats>& fields) {
-    std::vector<typename Floats::HostMirror> host;
+    std::vector<typename Floats::host_mirror_type> host;
     for (const Floats& field : fields) host.push_back(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), field));
     for (std::size_t i = 0; i < fields.front().size(); ++i) body(host, i);
     for (std::size_t f = 0; f < fields.size(); ++f) Kokkos::deep_copy(fields[f], host[f]);

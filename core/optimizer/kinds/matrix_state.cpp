@@ -83,20 +83,20 @@ template <class Space>
 Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
   const FieldSize& size = find(name, DType::f32);
   const auto field = static_cast<std::size_t>(&size - sizes_.data());
-  return {place(field), static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols)};
+  return Matrix<float, Space>(place(field), static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols));
 }
 
 template <class Space>
 Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
   const Matrix<float, Space> whole = matrix(name);
-  return {whole.data(), whole.size()};
+  return Vector<float, Space>(whole.data(), whole.size());
 }
 
 template <class Space>
 Matrix<std::uint8_t, Space> MatrixState<Space>::codes(std::string_view name) const {
   const FieldSize& size = find(name, DType::u8);
-  return {codes_.data() + offset_[static_cast<std::size_t>(&size - sizes_.data())], static_cast<std::size_t>(size.rows),
-          static_cast<std::size_t>(size.cols)};
+  return Matrix<std::uint8_t, Space>(codes_.data() + offset_[static_cast<std::size_t>(&size - sizes_.data())],
+                                     static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols));
 }
 
 template <class Space>

@@ -49,9 +49,9 @@ void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place
                           (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
                           (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
     if (adjacent && last.as(tensor, rates)) {
-      t.gradient = {t.gradient.data(), m + n};
-      t.master = {t.master.data(), m + n};
-      if (t.weight.size() > 0) t.weight = {t.weight.data(), m + n};
+      t.gradient = Vector<const Acc<T>, Exec>(t.gradient.data(), m + n);
+      t.master = Vector<Acc<T>, Exec>(t.master.data(), m + n);
+      if (t.weight.size() > 0) t.weight = Vector<T, Exec>(t.weight.data(), m + n);
       return;
     }
   }
@@ -65,11 +65,9 @@ CodedMoments<Exec> AdamW<Exec, T>::coded(const OwnedTensor<Exec, T>& tensor, con
              blocks = moment_blocks(cols, block_);
   std::uint8_t* const codes = codes_.data() + place.at;
   float* const scales = scales_.data() + place.scales_at;
-  return {block_,
-          {codes, rows, cols},
-          {codes + rows * cols, rows, cols},
-          {scales, rows, blocks},
-          {scales + rows * blocks, rows, blocks}};
+  return {block_, Matrix<std::uint8_t, Exec>(codes, rows, cols),
+          Matrix<std::uint8_t, Exec>(codes + rows * cols, rows, cols), Matrix<float, Exec>(scales, rows, blocks),
+          Matrix<float, Exec>(scales + rows * blocks, rows, blocks)};
 }
 
 // mu_t = beta1 (1 - 0.96^(t psi) / 2): Dozat 2016.
@@ -121,11 +119,11 @@ template <class Exec, class T>
 void AdamW<Exec, T>::forget(const Exec& exec, const Run& run) {
   if (run.place.coded) {  // whatever the codes
     const CodedMoments<Exec> moments = coded(run.tensor, run.place);
-    return set_zero<Exec, float>(exec, {moments.m_scale.data(), 2 * moments.count()});
+    return set_zero<Exec, float>(exec, Vector<float, Exec>(moments.m_scale.data(), 2 * moments.count()));
   }
   const std::size_t n = run.tensor.gradient.size();
-  set_zero<Exec, Acc<T>>(exec, {momentum_.data() + run.place.at, n});
-  set_zero<Exec, Acc<T>>(exec, {second_moment_.data() + run.place.at, n});
+  set_zero<Exec, Acc<T>>(exec, Vector<Acc<T>, Exec>(momentum_.data() + run.place.at, n));
+  set_zero<Exec, Acc<T>>(exec, Vector<Acc<T>, Exec>(second_moment_.data() + run.place.at, n));
 }
 
 template <class Exec, class T>

@@ -56,7 +56,7 @@ class GaLore : public MatrixOptimizer<Space> {
  private:
   // A row of the projector of the right side, a column of the left one, as (n, 1).
   Matrix<const float, Space> first_vector(const Matrix<float, Space>& projector) const {
-    if (low_.right) return {projector.data(), shape_.cols, 1};
+    if (low_.right) return Matrix<const float, Space>(projector.data(), shape_.cols, 1);
     return Kokkos::subview(projector, Kokkos::ALL, std::pair(std::size_t{0}, std::size_t{1}));
   }
 

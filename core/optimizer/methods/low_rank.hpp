@@ -55,8 +55,8 @@ class Projector {
     scales_ = state.vector("projector_scales");
     const std::size_t n = code_bytes(size(), bits_);
     std::uint8_t* const codes = state.codes("projector_codes").data();
-    codes_ = {codes, n};
-    zeros_ = {codes + n, scales_.extent(0)};
+    codes_ = Vector<std::uint8_t, Space>(codes, n);
+    zeros_ = Vector<std::uint8_t, Space>(codes + n, scales_.extent(0));
   }
   std::size_t size() const { return rows_ * cols_; }
   static std::size_t scratch(const MatrixOptions& options, const LowRank& low, std::size_t rows, std::size_t cols) {

@@ -29,7 +29,7 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
   momentum_ = decltype(momentum_)("sestina::momentum", elements);
   std::size_t begin = 0;
   for (Shard& shard : shards_) {
-    shard.momentum = {momentum_.data() + begin, shard.elements()};
+    shard.momentum = Vector<float, Exec>(momentum_.data() + begin, shard.elements());
     begin += aligned_elements(shard.elements());
   }
   workspace_ = Workspace<Exec>(workspace_bytes());

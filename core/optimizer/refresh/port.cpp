@@ -46,13 +46,13 @@ void RefreshPort<Space>::make_task(MatrixState<Space>& state, SideState& s) {
   s.on_host = std::make_shared<OnHost>();
   OnHost& here = *s.on_host;
   here.state = state.storage();
-  here.order = {"sestina::new_order", room.order};
+  here.order = decltype(here.order)("sestina::new_order", room.order);
   memory.order = here.order.data();
   s.task = std::make_shared<RefreshTask>(room, memory, s.on_host);
   s.task->name = s.side.name;
   if constexpr (is_host<Space>) return;
-  here.factor = {"sestina::snapshot on the host", s.snapshot.size()};
-  here.basis = {"sestina::basis on the host", room.basis};
+  here.factor = decltype(here.factor)("sestina::snapshot on the host", s.snapshot.size());
+  here.basis = decltype(here.basis)("sestina::basis on the host", room.basis);
   here.arrived = {"sestina::snapshot_arrived", 1};
   s.task->set_arrival([&here] { return here.arrived.arrived(0); });
 }

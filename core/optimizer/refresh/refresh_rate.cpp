@@ -42,7 +42,11 @@ double measure_refresh_rate(const MatrixOptions& asked, std::size_t rows, std::s
   std::vector<double> seconds;
   for (int update = 1; update <= first_updates + measured_updates; ++update) {
     for (float& g : gradient) g = value(random);
-    optimizer->step(lane, {.t = update}, {"measured", {gradient.data(), m, n}, {master.data(), m, n}, {}});
+    optimizer->step(lane, {.t = update},
+                    {"measured",
+                     Matrix<const float, Serial>(gradient.data(), m, n),
+                     Matrix<float, Serial>(master.data(), m, n),
+                     {}});
     const double spent = std::exchange(lane.refreshes.waits, 0.0);
     if (update > first_updates) seconds.push_back(spent);
   }

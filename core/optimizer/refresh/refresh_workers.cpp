@@ -27,7 +27,8 @@ RefreshTask::RefreshTask(const Room& room, const Memory& memory, std::shared_ptr
 
 void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
   job_ = job;
-  if (job.basis.extent(0) > 0) job_.new_basis = {memory_.basis, job.basis.extent(0), job.basis.extent(1)};
+  if (job.basis.extent(0) > 0)
+    job_.new_basis = Matrix<float, Serial>(memory_.basis, job.basis.extent(0), job.basis.extent(1));
   SESTINA_REQUIRE(
       job_.new_basis.size() <= room_.basis && job_.order.size() <= room_.order && job_.root.size() <= room_.root,
       "{}: room for {}, {} and {}", job.name, room_.basis, room_.order, room_.root);

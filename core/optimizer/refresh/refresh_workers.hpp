@@ -33,19 +33,20 @@ class RefreshTask final : public WorkerTask {
   template <class Space>
   void prepare(const RefreshJob<Space>& job, const float* factor, float* basis) {
     const auto seen = [](const auto& x, float* at) { return Matrix<float, Serial>(at, x.extent(0), x.extent(1)); };
-    const RefreshJob<Serial> own{.method = job.method,
-                                 .name = job.name,
-                                 .factor = {factor, job.factor.extent(0), job.factor.extent(1)},
-                                 .basis = seen(job.basis, basis),
-                                 .order = {memory_.order, job.order.extent(0)},
-                                 .root = seen(job.root, memory_.root),
-                                 .exponent = job.exponent,
-                                 .scale = job.scale,
-                                 .eps = job.eps,
-                                 .perturb_before = job.perturb_before,
-                                 .tolerance = job.tolerance,
-                                 .max_iterations = job.max_iterations,
-                                 .right = job.right};
+    const RefreshJob<Serial> own{
+        .method = job.method,
+        .name = job.name,
+        .factor = Matrix<const float, Serial>(factor, job.factor.extent(0), job.factor.extent(1)),
+        .basis = seen(job.basis, basis),
+        .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
+        .root = seen(job.root, memory_.root),
+        .exponent = job.exponent,
+        .scale = job.scale,
+        .eps = job.eps,
+        .perturb_before = job.perturb_before,
+        .tolerance = job.tolerance,
+        .max_iterations = job.max_iterations,
+        .right = job.right};
     prepare_own(own);
   }
   void run(std::size_t worker) override;

@@ -65,8 +65,9 @@ struct MatrixRig {
   Array step(const Array& g, double lr = 0.0625, double weight_decay = 0, double gradient_scale = 1) {
     set_values(gradient, g);
     const std::size_t m = master.extent(0), n = master.extent(1);
-    optimizer->step(lane, {++calls, lr, weight_decay, gradient_scale},
-                    {"w", {gradient.data(), m, n}, {master.data(), m, n}, {}});
+    optimizer->step(
+        lane, {++calls, lr, weight_decay, gradient_scale},
+        {"w", Matrix<const float, Serial>(gradient.data(), m, n), Matrix<float, Serial>(master.data(), m, n), {}});
     return values_of(master);
   }
   Array master_values() { return values_of(master); }

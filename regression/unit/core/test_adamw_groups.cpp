@@ -71,7 +71,10 @@ TYPED_TEST(AdamWOf, NeighboursAreUpdatedAsIfAlone) {
   reference::set_values(alone, weights);
   const auto owned = [&](const View& weight, std::size_t t, std::size_t offset) {
     const auto n = static_cast<std::size_t>(specs[t].elements());
-    return OwnedTensor<Space, float>{specs[t], {gradient.data() + offset, n}, {weight.data() + offset, n}, {}};
+    return OwnedTensor<Space, float>{specs[t],
+                                     Vector<const float, Space>(gradient.data() + offset, n),
+                                     Vector<float, Space>(weight.data() + offset, n),
+                                     {}};
   };
   AdamW<Space, float> merged(Space{}, {owned(together, 0, 0), owned(together, 1, 15), owned(together, 2, 25)}, options);
   for (int t = 1; t <= 3; ++t) merged.step(Space{}, t, 0.5, 0.7);
@@ -105,7 +108,10 @@ class Slab {
   Slab(const OptimizerOptions& options, std::int64_t width, std::int64_t row, std::int64_t rows, std::int64_t col,
        std::int64_t cols)
       : width_(width), row_(row), rows_(rows), col_(col), cols_(cols), gradient_("g", size()), weight_("w", size()) {
-    OwnedTensor<Space, float> tensor{matrix("w", 6, width), {gradient_.data(), size()}, {weight_.data(), size()}, {}};
+    OwnedTensor<Space, float> tensor{matrix("w", 6, width),
+                                     Vector<const float, Space>(gradient_.data(), size()),
+                                     Vector<float, Space>(weight_.data(), size()),
+                                     {}};
     tensor.row_begin = row;
     tensor.row_end = row + rows;
     tensor.col_begin = col;

@@ -53,7 +53,8 @@ struct Rig {
     Kokkos::deep_copy(gradient_there, gradient);
     Kokkos::deep_copy(master_there, master);
     optimizer->step(lane, {t, lr, weight_decay, gradient_scale},
-                    {"w", {gradient_there.data(), m, n}, {master_there.data(), m, n}, {rounded_there.data(), m, n}});
+                    {"w", Matrix<const float, Space>(gradient_there.data(), m, n),
+                     Matrix<float, Space>(master_there.data(), m, n), Matrix<bf16, Space>(rounded_there.data(), m, n)});
     lane.exec.fence();
     Kokkos::deep_copy(master, master_there);
     Kokkos::deep_copy(rounded, rounded_there);

@@ -124,7 +124,9 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
   Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true),
                     Workspace<Serial>(scratch_bytes<Serial>(*heads.matrix, 6, 20))};
-  optimizer->step(lane, {1, 0.01, 0, 0.5}, {"w", {gradient.data(), 6, 20}, {alone.data(), 6, 20}, {}});
+  optimizer->step(
+      lane, {1, 0.01, 0, 0.5},
+      {"w", Matrix<const float, Serial>(gradient.data(), 6, 20), Matrix<float, Serial>(alone.data(), 6, 20), {}});
   rig.update(1, 1.0, 0.5);
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;
 }

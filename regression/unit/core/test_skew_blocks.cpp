@@ -47,8 +47,8 @@ class Blocks {
     std::vector<MatrixItem<Host>> items;
     for (std::size_t i = 0; i < count; ++i)
       items.push_back({{"block_" + std::to_string(i),
-                        {gradient_.data() + i * packed_, 1, packed_},
-                        {theta_.data() + i * packed_, 1, packed_},
+                        Matrix<const float, Host>(gradient_.data() + i * packed_, 1, packed_),
+                        Matrix<float, Host>(theta_.data() + i * packed_, 1, packed_),
                         {}},
                        {rate, 0},
                        static_cast<std::int64_t>(i),

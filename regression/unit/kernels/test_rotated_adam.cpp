@@ -31,7 +31,7 @@ TYPED_TEST_SUITE(RotatedAdam, LaneSpaces, SpaceNames);
 template <class Exec>
 struct Flat : Field<float, Exec> {
   using Field<float, Exec>::Field;
-  Vector<float, Exec> all() const { return {this->matrix().data(), this->matrix().size()}; }
+  Vector<float, Exec> all() const { return Vector<float, Exec>(this->matrix().data(), this->matrix().size()); }
 };
 
 Array random_floats(Shape s, unsigned seed) { return rounded<float>(random_array(s.rows, s.cols, seed)); }

@@ -121,8 +121,7 @@ double compare(const TrainingCase& run, const std::string& what) {
   executor.initialise(5);
   Trained result;
   train_steps(executor, run.options, 0, 6, result);
-  const RankMemory planned =
-      rank_memory(executor.plan(), Host().concurrency())[static_cast<std::size_t>(world().rank())];
+  const RankMemory planned = rank_memory(executor.plan(), threads_of(Host()))[static_cast<std::size_t>(world().rank())];
   return worst_kind(by_kind(planned.size), ledger.by_kind(), what);
 }
 

@@ -46,6 +46,21 @@ TEST(AllocationCounter, CountsKokkosAllocations) {
   EXPECT_EQ(counter.kokkos(), 1);
 }
 
+// In every version of Kokkos, with its deprecated code and without; what comes behind it counts.
+TEST(AllocationCounter, LeavesOutHandlesOfPolicies) {
+  const Host exec;
+  std::vector<int> seen(length);
+  int* data = seen.data();
+  AllocationCounter counter;
+  for (int i = 0; i < 3; ++i)
+    Kokkos::parallel_for("handles", Kokkos::RangePolicy<Host>(exec, 0, static_cast<int>(length)),
+                         [=](int at) { data[at] = i; });
+  exec.fence("handles");
+  EXPECT_EQ(counter.heap(), 0) << counter.places();
+  const std::vector<double> after(length);
+  EXPECT_EQ(counter.heap(), 1);
+}
+
 TEST(AllocationCounter, LeavesOutOtherThreads) {
   bool allocated = false, go = false;
   std::thread other([&] {
