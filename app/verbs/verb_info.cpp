@@ -18,10 +18,10 @@
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "io/store/chunk_engine.hpp"
+#include "kernels/base/version.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "sestina_version.hpp"
 
 namespace sestina {
 namespace {
@@ -84,7 +84,10 @@ std::vector<std::string> device_lines() {
 }
 
 Json collect(const InfoArguments& arguments) {
-  Json info = {{"version", version}, {"commit", git_hash}, {"build_type", build_type}, {"compiler", compiler}};
+  Json info = {{"version", version().text},
+               {"commit", version().commit},
+               {"build_type", version().build_type},
+               {"compiler", version().compiler}};
   info["cpu"] = {{"model", cpu_model()}, {"instruction_set", instruction_set()}, {"cores", available_cores()}};
   info["memory_available_bytes"] = available_memory_bytes();
   constexpr bool has_device = !std::is_same_v<Host, Device>;
