@@ -219,6 +219,19 @@ class Citation(unittest.TestCase):
         self.assertLessEqual(set(keys), {"cff-version", "message", "type", "title", "abstract", "authors", "version", "license", "keywords"})
 
 
+class Policies(unittest.TestCase):
+    def test_each_has_a_row(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        rows = re.findall(r"^\| (P\d) [^|]*\| ([^|]*) \| (.*) \|$", text, re.MULTILINE)
+        self.assertEqual([row[0] for row in rows], [f"P{i}" for i in range(1, 10)])
+        for name, holds, means in rows:
+            self.assertIn(holds, ("yes", "partly", "not yet"), name)
+            files = [ROOT / file for file in re.findall(r"`(?:\./)?([\w./-]+\.\w+)`", means)]
+            self.assertTrue(files or holds != "yes" or "tree" in means, f"{name} names no file")
+            for file in files:
+                self.assertTrue(file.exists(), f"{name}: {file}")
+
+
 class Environments(unittest.TestCase):
     def test_ask_for_variants_that_exist(self):
         names = {d.words[0] for d in DIRECTIVES if d.kind == "variant"} | {"cuda"}
