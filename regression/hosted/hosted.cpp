@@ -113,7 +113,8 @@ bool late() {
     return static_cast<long>(MPI_Comm_c2f(part));
   };
   const bool alone = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1";
-  return sum_and_abort({cut, false}, alone ? 1 : 2, alone ? 1 : 2) & holds(!mpi_lives(), "who started MPI ends it");
+  const bool right = sum_and_abort({cut, false}, alone ? 1 : 2, alone ? 1 : 2);
+  return holds(!mpi_lives(), "who started MPI ends it") && right;
 }
 
 }  // namespace
