@@ -114,7 +114,13 @@ bool late() {
   };
   const bool alone = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1";
   const bool right = sum_and_abort({cut, false}, alone ? 1 : 2, alone ? 1 : 2);
-  return holds(!mpi_lives(), "who started MPI ends it") && right;
+  bool refused = false;
+  try {
+    const Runtime again({cut, false}, timeout);
+  } catch (const Error& error) {
+    refused = error.code() == ExitCode::unavailable;
+  }
+  return holds(!mpi_lives(), "who started MPI ends it") & holds(refused, "MPI does not start twice") & right;
 }
 
 }  // namespace
