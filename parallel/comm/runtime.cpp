@@ -63,18 +63,15 @@ Launch find_launch() {
 }
 
 Runtime::Runtime(const RankSource& source, double start_timeout, const std::function<int()>& give_up) {
-  if (ranks::running()) {
-    start_ranks(source, start_timeout, give_up);
-    return;
-  }
-  const Launch launch = find_launch();
-  if (launch.tasks == 1) {
+  const bool hosted = source.communicator && ranks::running();
+  const Launch launch = source.communicator && !hosted ? find_launch() : Launch{};
+  if (!hosted && launch.tasks == 1) {
     world_ = make_lone_communicator();
     return;
   }
-  require_meeting(launch);
+  if (!hosted) require_meeting(launch);
   start_ranks(source, start_timeout, give_up);
-  if (source.every_task) require_every_task(launch);
+  if (!hosted && source.every_task) require_every_task(launch);
 }
 
 void Runtime::start_ranks(const RankSource& source, double start_timeout, const std::function<int()>& give_up) {

@@ -21,6 +21,7 @@ Launch find_launch();
 
 // The communicator on which a run works, given by whoever starts it: app/start/all_ranks.hpp, or the program's own
 // (parallel/comm/ranks_of_mpi.hpp). It must outlive the run, which works on a duplicate of it.
+// Without one: this process by itself.
 struct RankSource {
   std::function<long()> communicator;  // MPI_Comm_c2f of it; asked once MPI has started, and no header needs mpi.h
   bool every_task = true;              // of the launch is in it: otherwise the launcher belongs to another MPI
