@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "app/command/command_line.hpp"
+#include "app/start/all_ranks.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/start/stop.hpp"
 
@@ -23,9 +24,9 @@ int alone(const char* name, Verb verb, const Arguments& arguments) {
 
 int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
 int run(const InitArguments& a) { return alone("init", run_init, a); }
-int run(const TrainArguments& a) { return run_train(a); }
+int run(const TrainArguments& a, const RankSource& ranks) { return run_train(a, ranks); }
 int run(const PlanArguments& a) { return run_plan(a); }
-int run(const EvalArguments& a) { return run_eval(a); }
+int run(const EvalArguments& a, const RankSource& ranks) { return run_eval(a, ranks); }
 int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
 int run(const HessianArguments& a) { return alone("diagnose hessian", run_diagnose_hessian, a); }
 int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
@@ -38,11 +39,20 @@ int run(const CheckpointExportArguments& a) { return alone("checkpoint export", 
 int run(const CheckpointConvertArguments& a) { return alone("checkpoint convert", run_checkpoint_convert, a); }
 int run(const CheckpointImportArguments& a) { return alone("checkpoint import", run_checkpoint_import, a); }
 int run(const ReportArguments& a) { return alone("report", run_report, a); }
-int run(const BenchStepArguments& a) { return run_bench_step(a); }
+int run(const BenchStepArguments& a, const RankSource& ranks) { return run_bench_step(a, ranks); }
 int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
 int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
 int run(const BenchIoArguments& a) { return alone("bench io", run_bench_io, a); }
 int run(const InfoArguments& a) { return run_info(a); }
+
+// Those that several ranks run together are given them.
+template <class Arguments>
+int run_verb(const Arguments& arguments, const RankSource& ranks) {
+  if constexpr (requires { run(arguments, ranks); })
+    return run(arguments, ranks);
+  else
+    return run(arguments);
+}
 
 int report(const char* message, ExitCode code) {
   std::fflush(stdout);
@@ -52,14 +62,16 @@ int report(const char* message, ExitCode code) {
 
 }  // namespace
 
-int sestina::run_program(int argc, char** argv) {
+int sestina::run_program(int argc, char** argv) { return run_program(argc, argv, all_ranks()); }
+
+int sestina::run_program(int argc, char** argv, const RankSource& ranks) {
   try {
     // 0. A run answers signals from its first moment on: to a batch system a stop must not look like a crash.
     if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(argc, argv);
     // 2. The verb: reads its deck, starts Kokkos if it computes, runs.
-    const int code = std::visit([](const auto& arguments) { return run(arguments); }, command);
+    const int code = std::visit([&](const auto& arguments) { return run_verb(arguments, ranks); }, command);
     // 3. The exit code, once all output is out.
     if (std::fflush(stdout) != 0) return report("standard output cannot be written", ExitCode::io_error);
     return code;

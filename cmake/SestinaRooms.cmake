@@ -65,7 +65,7 @@ function(sestina_room room)
   add_library(Sestina::${room} ALIAS sestina_${room})
   set_target_properties(sestina_${room} PROPERTIES EXPORT_NAME ${room} POSITION_INDEPENDENT_CODE ON DEFINE_SYMBOL ""
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  target_include_directories(sestina_${room} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/sestina>)
+  target_include_directories(sestina_${room} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(sestina_${room} PUBLIC ${ARGN})
   target_compile_options(sestina_${room} PRIVATE -Wall -Wextra)
   if(Kokkos_ENABLE_CUDA)

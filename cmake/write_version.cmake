@@ -8,12 +8,13 @@ file(CONFIGURE OUTPUT ${HEADER} CONTENT [[// Made by cmake/write_version.cmake.
 #pragma once
 #include <string_view>
 
-namespace sestina {
+namespace sestina::version_values {
 
-inline constexpr std::string_view version = "@VERSION@";
-inline constexpr std::string_view git_hash = "@hash@";
+inline constexpr int major = @MAJOR@, minor = @MINOR@, patch = @PATCH@;
+inline constexpr std::string_view text = "@VERSION@";
+inline constexpr std::string_view commit = "@hash@";
 inline constexpr std::string_view build_type = "@BUILD_TYPE@";
 inline constexpr std::string_view compiler = "@COMPILER@";
 
-}  // namespace sestina
+}  // namespace sestina::version_values
 ]] @ONLY)

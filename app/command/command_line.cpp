@@ -10,7 +10,7 @@
 #include "core/deck/deck.hpp"
 #include "core/deck/deck_words.hpp"
 #include "core/deck/model_config.hpp"
-#include "sestina_version.hpp"
+#include "kernels/base/version.hpp"
 
 namespace sestina {
 namespace {
@@ -21,7 +21,7 @@ class Parser {
   Parser() : root_("Sestina pretrains transformer language models.", "sestina") {
     root_.require_subcommand(1);
     root_.option_defaults()->always_capture_default();
-    root_.set_version_flag("-V,--version", fmt::format("sestina {} ({})", version, git_hash));
+    root_.set_version_flag("-V,--version", fmt::format("sestina {} ({})", version().text, version().commit));
     add_init();
     add_train();
     add_plan();

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "sestina_version.hpp"
+#include "kernels/base/version.hpp"
 
 namespace sestina {
 namespace {
@@ -189,7 +189,7 @@ std::string bash_completion(const App& root) {
 
 std::string manual_page(const App& root) {
   std::string text = fmt::format(".TH SESTINA 1 \"\" \"sestina {}\" \"User Commands\"\n.SH NAME\nsestina \\- {}\n",
-                                 version, roff("pretrain transformer language models"));
+                                 version().text, roff("pretrain transformer language models"));
   text += ".SH SYNOPSIS\n.B sestina\n.I verb\n[options] [section.key=value ...]\n.SH DESCRIPTION\n" +
           roff(root.get_description()) +
           "\nA run is described by a deck (TOML); keys given as section.key=value override it.\n.SH VERBS\n";

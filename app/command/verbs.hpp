@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "parallel/comm/runtime.hpp"
 
 namespace sestina {
 
@@ -172,10 +173,10 @@ struct InfoArguments {
   std::vector<std::string> kokkos;
 };
 
-int run_train(const TrainArguments&);
+int run_train(const TrainArguments&, const RankSource&);
 int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
-int run_eval(const EvalArguments&);
+int run_eval(const EvalArguments&, const RankSource&);
 int run_generate(const GenerateArguments&);
 int run_diagnose_hessian(const HessianArguments&);
 int run_data_tokenize(const DataTokenizeArguments&);
@@ -188,7 +189,7 @@ int run_checkpoint_export(const CheckpointExportArguments&);
 int run_checkpoint_convert(const CheckpointConvertArguments&);
 int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
-int run_bench_step(const BenchArguments&);
+int run_bench_step(const BenchArguments&, const RankSource&);
 int run_bench_kernels(const BenchArguments&);
 int run_bench_optimizer(const BenchOptimizerArguments&);
 int run_bench_io(const BenchIoArguments&);

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <limits>
 
+#include "kernels/base/exit_handler.hpp"
+
 namespace sestina {
 namespace {
 
@@ -26,7 +28,7 @@ const std::vector<int> stop_signals = {SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};  // 
 void on_stop(int signal) { came[signal] = 1; }
 void on_save(int) { save_signal = 1; }
 void on_interrupt(int signal) {
-  if (interrupts != 0) _exit(static_cast<int>(ExitCode::interrupted));
+  if (interrupts != 0) return leave_process(static_cast<int>(ExitCode::interrupted));
   interrupts = 1;
   came[signal] = 1;
   static constexpr char message[] = "\nsestina: stopping; press Ctrl-C again to exit at once\n";

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "io/tokens/source_digest.hpp"
+#include "kernels/base/version.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "sestina_version.hpp"
 
 namespace sestina {
 namespace {
@@ -95,8 +95,8 @@ void require_agreement(Communicator& world, const std::vector<Statement>& mine, 
 }
 
 std::vector<Statement> program_statements() {
-  return {{"program version", fmt::format("{} ({})", version, git_hash)},
-          {"program build", fmt::format("{}, {}", build_type, compiler)},
+  return {{"program version", fmt::format("{} ({})", version().text, version().commit)},
+          {"program build", fmt::format("{}, {}", version().build_type, version().compiler)},
           {"program device", Device::name()},
           {"program MPI", ranks::library()},
           {"program NCCL", nccl_version()}};

@@ -12,7 +12,7 @@
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/base/host_name.hpp"
-#include "sestina_version.hpp"
+#include "kernels/base/version.hpp"
 
 namespace sestina {
 namespace {
@@ -31,9 +31,9 @@ std::string utc_now() {
 RunLine run_line(const RunStart& start, Runtime& runtime) {
   RunLine line;
   line.step = start.step;
-  line.version = std::string(version);
-  line.commit = std::string(git_hash);
-  line.build = fmt::format("{} {}", build_type, compiler);
+  line.version = std::string(version().text);
+  line.commit = std::string(version().commit);
+  line.build = fmt::format("{} {}", version().build_type, version().compiler);
   line.device = start.device;
   line.command_line = start.command_line;
   line.deck_digest = digest128(start.deck.data(), start.deck.size());
@@ -49,7 +49,7 @@ std::vector<std::string> start_lines(const Options& options, const RunStart& sta
   const ParallelOptions& p = options.parallel;
   const int pipeline_ranks = run.plan.pipe.ranks, ranks = p.dp * p.tp * pipeline_ranks;
   std::vector<std::string> lines = {
-      fmt::format("sestina {} ({}), {} {}", version, git_hash, ranks, ranks == 1 ? "rank" : "ranks"),
+      fmt::format("sestina {} ({}), {} {}", version().text, version().commit, ranks, ranks == 1 ? "rank" : "ranks"),
       fmt::format("model      {}, {} layers, {} parameters, {}", name(options.model.family),
                   options.model.num_hidden_layers, parameter_count(options.model), start.precision),
       fmt::format("optimizer  {}, peak lr {}, batch {} x {} tokens in micro-batches of {}", options.optimizer.kind,

@@ -7,8 +7,8 @@
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/host_name.hpp"
+#include "kernels/base/version.hpp"
 #include "parallel/comm/device_communicator.hpp"
-#include "sestina_version.hpp"
 
 namespace sestina {
 namespace {
@@ -89,8 +89,8 @@ void write_machine(Runtime& runtime, const std::string& file, const MachineRates
     if (!runtime.is_first()) return;
     const bool bf16_run = precision == TrainOptions::Precision::bf16;
     const auto source =
-        fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version, host_name(),
-                    bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads());
+        fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version().text,
+                    host_name(), bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads());
     write_output_file(file, machine_table(rates, source));
   });
 }

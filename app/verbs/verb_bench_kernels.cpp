@@ -198,7 +198,7 @@ int run_bench_kernels(const BenchArguments& arguments) {
         using Exec = std::decay_t<decltype(exec)>;
         peak = measure_machine_peak<Exec>(exec);
         if (!arguments.machine.empty()) {
-          Runtime alone(options.run.start_timeout);
+          Runtime alone({}, options.run.start_timeout);
           write_machine(alone, arguments.machine,
                         measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine),
                         options.train.precision);

@@ -273,8 +273,8 @@ int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
 
 }  // namespace
 
-int run_bench_step(const BenchArguments& arguments) {
-  Runtime runtime(find_start_timeout(arguments.deck));
+int run_bench_step(const BenchArguments& arguments, const RankSource& ranks) {
+  Runtime runtime(ranks, find_start_timeout(arguments.deck));
   return run_on_ranks(runtime, [&] { return bench_on_ranks(arguments, runtime); });
 }
 

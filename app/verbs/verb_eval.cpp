@@ -179,8 +179,8 @@ void settle(Setup& setup) {
 
 }  // namespace
 
-int run_eval(const EvalArguments& arguments) {
-  Runtime runtime(find_start_timeout(arguments.deck));
+int run_eval(const EvalArguments& arguments, const RankSource& ranks) {
+  Runtime runtime(ranks, find_start_timeout(arguments.deck));
   return run_on_ranks(runtime, [&] {
     Setup setup{arguments, runtime, {}};
     settle(setup);

@@ -17,12 +17,12 @@
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "io/store/chunk_engine.hpp"
+#include "kernels/base/version.hpp"
 #include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "sestina_version.hpp"
 
 namespace sestina {
 namespace {
@@ -85,7 +85,10 @@ std::vector<std::string> device_lines() {
 }
 
 Json collect(const InfoArguments& arguments) {
-  Json info = {{"version", version}, {"commit", git_hash}, {"build_type", build_type}, {"compiler", compiler}};
+  Json info = {{"version", version().text},
+               {"commit", version().commit},
+               {"build_type", version().build_type},
+               {"compiler", version().compiler}};
   info["cpu"] = {{"model", cpu_model()},
                  {"instruction_set", instruction_set()},
                  {"bf16", to_text(bf16_way())},

@@ -330,7 +330,7 @@ int print_deck(const TrainArguments& arguments) {
 
 }  // namespace
 
-int run_train(const TrainArguments& arguments) {
+int run_train(const TrainArguments& arguments, const RankSource& ranks) {
   if (arguments.dry_run) {
     release_signals();
     return print_deck(arguments);
@@ -341,7 +341,7 @@ int run_train(const TrainArguments& arguments) {
     const bool saved = !glance_at_checkpoint(arguments).empty();
     return static_cast<int>(saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved);
   };
-  Runtime runtime(find_start_timeout(arguments.deck), stopped_code);
+  Runtime runtime(ranks, find_start_timeout(arguments.deck), stopped_code);
   return run_on_ranks(runtime, [&] {
     try {
       return train_on_ranks(arguments, runtime, stop);

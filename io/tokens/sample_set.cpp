@@ -43,7 +43,7 @@ struct SampleSet::State {
   std::uint64_t seed = 0, windows = 0;
   std::vector<Part> parts;
   std::vector<double> weights{1.0};
-  Blend blend{weights};
+  SourceBlend blend{weights};
 
   bool own_validation() const { return !options.validation.empty(); }
   std::uint64_t sequence() const { return static_cast<std::uint64_t>(options.sequence_length); }
@@ -70,7 +70,7 @@ struct SampleSet::State {
       windows += part.count;
       weights.push_back(split == Split::train ? options.source[s].weight : static_cast<double>(part.count));
     }
-    if (split == Split::train) blend = Blend(weights);
+    if (split == Split::train) blend = SourceBlend(weights);
   }
 
   struct Place {

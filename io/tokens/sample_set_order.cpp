@@ -31,7 +31,7 @@ std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::ui
 
 }  // namespace
 
-Blend::Blend(const std::vector<double>& weights) {
+SourceBlend::SourceBlend(const std::vector<double>& weights) {
   const std::uint64_t period = weights.size() == 1 ? 1 : period_length;
   for (std::size_t s = 0; s < weights.size(); ++s)
     if (!(weights[s] > 0) || !std::isfinite(weights[s]))
@@ -49,12 +49,12 @@ Blend::Blend(const std::vector<double>& weights) {
   for (const auto& [when, source, rank] : order) period_.push_back({source, rank});
 }
 
-Blend::Place Blend::place(std::uint64_t sample) const {
+SourceBlend::Place SourceBlend::place(std::uint64_t sample) const {
   const Slot slot = period_[sample % period_.size()];
   return {slot.source, sample / period_.size() * slots_[slot.source] + slot.rank};
 }
 
-double Blend::share(std::size_t source) const {
+double SourceBlend::share(std::size_t source) const {
   return static_cast<double>(slots_[source]) / static_cast<double>(period_.size());
 }
 

@@ -8,9 +8,10 @@ namespace sestina {
 // Deals samples out to sources by weight: a period of fixed length gives each source a whole number of slots (largest
 // remainders) and spreads them evenly, so that any run of samples is close to the weights and a sample's place among
 // its source's samples needs no counting.
-class Blend {
+class SourceBlend {
  public:
-  explicit Blend(const std::vector<double>& weights);  // Error(bad_deck): not positive, or below 1/55440 of the sum
+  explicit SourceBlend(
+      const std::vector<double>& weights);  // Error(bad_deck): not positive, or below 1/55440 of the sum
   struct Place {
     std::size_t source;
     std::uint64_t ordinal;  // how many earlier samples the source had

@@ -1,5 +1,5 @@
 // How row kernels walk a matrix on either space: a row (or a fixed chunk of rows) belongs to one host thread, which
-// vectorises along it, or to one device team, whose threads share it. Kernels are written once against a Lane.
+// vectorises along it, or to one device team, whose threads share it. Kernels are written once against a RowLane.
 #pragma once
 #include <type_traits>
 
@@ -9,7 +9,8 @@ namespace sestina {
 
 struct HostLane {};
 template <class Exec>
-using Lane = std::conditional_t<std::is_same_v<Exec, Host>, HostLane, typename Kokkos::TeamPolicy<Exec>::member_type>;
+using RowLane =
+    std::conditional_t<std::is_same_v<Exec, Host>, HostLane, typename Kokkos::TeamPolicy<Exec>::member_type>;
 
 // body(j) for j in [0, n), in any order; iterations must not depend on each other.
 template <class Body>
@@ -122,7 +123,7 @@ static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec
   const auto chunks = static_cast<std::int64_t>(partial.extent(0)), d = static_cast<std::int64_t>(partial.extent(1));
   if (chunks == 0) return;
   for_rows(
-      "add_chunks", exec, (d + width - 1) / width, KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t block) {
+      "add_chunks", exec, (d + width - 1) / width, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t block) {
         const std::int64_t begin = block * width;
         const int n = static_cast<int>(d - begin < width ? d - begin : width);
         A* sum = partial.data() + begin;

@@ -32,7 +32,7 @@ void swiglu(const Exec& exec, Matrix<const T, Exec> gate_up, Matrix<T, Exec> y) 
   using A = Acc<T>;
   const int f = static_cast<int>(y.extent(1));
   for_rows(
-      "swiglu", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "swiglu", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *gate = row_of(gate_up, row), *up = gate + f;
         T* out = row_of(y, row);
         each(lane, f, [&](int j) {
@@ -48,7 +48,7 @@ void swiglu_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T,
   using A = Acc<T>;
   const int f = static_cast<int>(y.extent(1));
   for_rows(
-      "swiglu_back", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "swiglu_back", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *gate = row_of(gate_up, row), *up = gate + f, *grad = row_of(dy, row);
         T *dgate = row_of(dgate_up, row), *dup = dgate + f, *out = row_of(y, row);
         each(lane, f, [&](int j) {
@@ -67,7 +67,7 @@ void gelu(const Exec& exec, GeluForm form, Matrix<const T, Exec> x, Matrix<T, Ex
   const int f = static_cast<int>(x.extent(1));
   const bool exact = form == GeluForm::exact;
   for_rows(
-      "gelu", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "gelu", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
         if (exact) {
@@ -85,7 +85,7 @@ void gelu_backward(const Exec& exec, GeluForm form, Matrix<const T, Exec> dy, Ma
   const int f = static_cast<int>(x.extent(1));
   const bool exact = form == GeluForm::exact;
   for_rows(
-      "gelu_back", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "gelu_back", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *in = row_of(x, row), *grad = row_of(dy, row);
         T *out = row_of(y, row), *dout = row_of(dx, row);
         auto store = [&](int j, A value, A d, Gate<A> gate) {
@@ -105,7 +105,7 @@ void add_bias(const Exec& exec, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec>
   using A = Acc<T>;
   const int d = static_cast<int>(y.extent(1));
   for_rows(
-      "add_bias", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "add_bias", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* b = bias.data();
         T* out = row_of(y, row);
         each(lane, d, [&](int j) { out[j] = T(A(out[j]) + b[j]); });
@@ -121,7 +121,7 @@ void bias_backward(const Exec& exec, Matrix<const T, Exec> dy, Vector<Acc<T>, Ex
   auto frame = workspace.frame();
   Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
   for_rows(
-      "bias_back", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+      "bias_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         A* sum = row_of(partial, chunk);
         each(lane, d, [&](int j) { sum[j] = A(0); });
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;

@@ -68,7 +68,7 @@ void store_places(const Exec& exec, Vector<const std::int32_t, Exec> place, Matr
   const int width = static_cast<int>(k.extent(1));
   for_rows(
       "store_places", exec, static_cast<std::int64_t>(k.extent(0)),
-      KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *key = row_of(k, row), *value = row_of(v, row);
         T *to_key = row_of(k_cache, place(row)), *to_value = row_of(v_cache, place(row));
         each(lane, width, [&](int d) {
@@ -90,7 +90,7 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
   const Vector<A, Exec> scratch = workspace.template take<A>(static_cast<std::size_t>(units * room));
   const A scale = static_cast<A>(shape.scale);
   for_rows(
-      "attention_step", exec, units, KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t unit) {
+      "attention_step", exec, units, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t unit) {
         const std::int64_t row = unit / heads, column = unit % heads / group * h;
         const std::int64_t at = place(row), first = at / capacity * capacity;
         const Seen<T> seen{row_of(q, row) + unit % heads * h, row_of(k_cache, first) + column,

@@ -37,7 +37,7 @@ void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> ta
   using A = Acc<T>;
   const int vocabulary = static_cast<int>(logits.extent(1));
   for_rows(
-      "cross_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "cross_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         T* x = row_of(logits, row);
         const int wanted = target(row);
         if (wanted < 0) {
@@ -66,7 +66,7 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
   const auto vocabulary = static_cast<std::int32_t>(table.extent(0));
   const bool adds = position.size() > 0;
   for_rows(
-      "embed", exec, y.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "embed", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const std::int32_t word = token(row) - first;
         T* out = row_of(y, row);
         if (word < 0 || word >= vocabulary) {
@@ -132,7 +132,7 @@ void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token,
   const int d = static_cast<int>(dy.extent(1));
   const auto n = static_cast<std::int64_t>(token.extent(0));
   for_rows(
-      "embed_back", exec, n, KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t first) {
+      "embed_back", exec, n, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t first) {
         const std::int32_t own = token(first);
         if (own < first_token || own >= first_token + vocabulary) return;
         const int earlier =
@@ -164,7 +164,7 @@ void embed_backward(const Exec& exec, Vector<const std::int32_t, Exec> token, Ma
   }
   if (dposition.size() == 0) return;
   for_rows(
-      "position_back", exec, n < sequence ? n : sequence, KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t at) {
+      "position_back", exec, n < sequence ? n : sequence, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t at) {
         A* sum = row_of(dposition, at);
         for (std::int64_t row = at; row < n; row += sequence) {
           const T* part = row_of(dy, row);

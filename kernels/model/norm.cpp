@@ -9,7 +9,7 @@ template <class Exec, class A>
 Matrix<A, Exec> take_zeroed_chunks(const Exec& exec, std::size_t n, std::size_t d, Workspace<Exec>& workspace) {
   Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
   for_rows(
-      "zero_chunks", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+      "zero_chunks", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         A* sums = row_of(partial, chunk);
         each(lane, static_cast<int>(partial.extent(1)), [&](int j) { sums[j] = A(0); });
       });
@@ -27,7 +27,7 @@ void rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<T>, Ex
   const int groups = static_cast<int>(x.extent(1)) / d;
   const A epsilon = static_cast<A>(eps);
   for_rows(
-      "rms_norm", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "rms_norm", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         for (int g = 0; g < groups; ++g) {
           const T* in = row_of(x, row) + g * d;
@@ -48,7 +48,7 @@ void add_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exe
   const int d = static_cast<int>(weight.extent(0));
   const A epsilon = static_cast<A>(eps);
   for_rows(
-      "add_rms_norm", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "add_rms_norm", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         const T *left = row_of(x, row), *right = row_of(branch, row);
         T *total = row_of(sum, row), *out = row_of(y, row);
@@ -75,7 +75,7 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
   auto frame = workspace.frame();
   Matrix<A, Exec> partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
   for_rows(
-      "rms_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+      "rms_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
         A* dw = row_of(partial, chunk);
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
@@ -111,7 +111,7 @@ void add(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exec> branch
   using A = Acc<T>;
   const int d = static_cast<int>(x.extent(1));
   for_rows(
-      "add", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "add", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *left = row_of(x, row), *right = row_of(branch, row);
         T* total = row_of(sum, row);
         each(lane, d, [&](int j) { total[j] = T(A(left[j]) + A(right[j])); });
@@ -128,7 +128,7 @@ void add_layer_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, E
   const bool adds = branch.size() > 0;
   const A epsilon = static_cast<A>(eps);
   for_rows(
-      "add_layer_norm", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "add_layer_norm", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A *w = weight.data(), *b = bias.data();
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
@@ -165,7 +165,7 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   Matrix<A, Exec> dw_partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
   Matrix<A, Exec> db_partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
   for_rows(
-      "layer_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+      "layer_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
         A *dw = row_of(dw_partial, chunk), *db = row_of(db_partial, chunk);
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;

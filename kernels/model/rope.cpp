@@ -13,7 +13,7 @@ void rope(const Exec& exec, Matrix<const float, Exec> cosine, Matrix<const float
   const int heads = static_cast<int>(x.extent(1)) / (2 * half);
   const A sign = static_cast<A>(direction);
   for_rows(
-      "rope", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "rope", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const float *c = row_of(cosine, row % sequence), *s = row_of(sine, row % sequence);
         for (int head = 0; head < heads; ++head) {
           T *low = row_of(x, row) + head * 2 * half, *high = low + half;

@@ -11,7 +11,7 @@ void row_largest(const Exec& exec, Vector<const std::int32_t, Exec> target, Matr
   using A = Acc<T>;
   const int columns = static_cast<int>(logits.extent(1));
   for_rows(
-      "row_largest", exec, logits.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "row_largest", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* x = row_of(logits, row);
         const A found = max_over<A>(lane, target(row) < 0 ? 0 : columns, [&](int j) { return A(x[j]); });
         if (is_first(lane)) largest(row) = found;
@@ -25,7 +25,7 @@ void row_exponentials(const Exec& exec, Vector<const std::int32_t, Exec> target,
   using A = Acc<T>;
   const int columns = static_cast<int>(logits.extent(1));
   for_rows(
-      "row_exps", exec, logits.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "row_exps", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* x = row_of(logits, row);
         const A top = largest(row);
         // 0 * x is added to each term, which -infinity would otherwise leave unseen.
@@ -48,7 +48,7 @@ void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> targ
   using A = Acc<T>;
   const int columns = static_cast<int>(logits.extent(1));
   for_rows(
-      "split_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "split_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         T* x = row_of(logits, row);
         const bool counts = target(row) >= 0;
         if (is_first(lane)) loss(row) = counts ? Kokkos::log(sum(row)) - picked(row) : A(0);

@@ -9,7 +9,7 @@ void row_squares(const Exec& exec, Matrix<const T, Exec> x, Acc<T> share, Vector
   using A = Acc<T>;
   const int d = static_cast<int>(x.extent(1));
   for_rows(
-      "row_squares", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "row_squares", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, row);
         const A sum = sum_over<A>(lane, d, [&](int j) { return A(in[j]) * A(in[j]); });
         if (is_first(lane)) squares(row) = share * sum;
@@ -24,7 +24,7 @@ void split_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<
   const int d = static_cast<int>(weight.extent(0));
   const A epsilon = static_cast<A>(eps), columns = static_cast<A>(width);
   for_rows(
-      "split_norm", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "split_norm", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
@@ -40,7 +40,7 @@ void row_products(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Ex
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   for_rows(
-      "row_products", exec, x.extent(0), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t row) {
+      "row_products", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         const T *in = row_of(x, row), *grad = row_of(dy, row);
         const A sum = sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * w[j] * A(in[j]); });
@@ -61,7 +61,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
   auto frame = workspace.frame();
   Matrix<A, Exec> partial = workspace.template take<A>(static_cast<std::size_t>(row_chunks(n)), weight.extent(0));
   for_rows(
-      "split_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const Lane<Exec>& lane, std::int64_t chunk) {
+      "split_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
         A* dw = row_of(partial, chunk);
         each(lane, d, [&](int j) { dw[j] = A(0); });

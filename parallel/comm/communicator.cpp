@@ -1,6 +1,11 @@
+// What all groups share, and the group of one rank.
 #include "parallel/comm/communicator.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "parallel/comm/copy_blocks.hpp"
 
 namespace sestina {
 
@@ -30,5 +35,65 @@ std::vector<std::string> Communicator::all_gather(const std::string& mine) {
   for (std::size_t i = 0; i < texts.size(); ++i) texts[i] = all.substr(i * longest, lengths[i]);
   return texts;
 }
+
+namespace {
+
+class LoneExchange final : public Exchange {
+ public:
+  LoneExchange(std::vector<Message> sends, std::vector<Message> receives)
+      : sends_(std::move(sends)), receives_(std::move(receives)) {
+    SESTINA_REQUIRE(sends_.size() == receives_.size() && sends_.size() <= 1, "{} messages out, {} in, on one rank",
+                    sends_.size(), receives_.size());
+  }
+  void start() override {
+    if (!sends_.empty()) copy_blocks(sends_[0].blocks, receives_[0].blocks);
+  }
+  bool test() override { return true; }
+  void finish() override {}
+
+ private:
+  std::vector<Message> sends_, receives_;
+};
+
+class LoneGather final : public Exchange {
+ public:
+  LoneGather(const void* mine, std::size_t bytes, void* all) : mine_(mine), bytes_(bytes), all_(all) {}
+  void start() override { std::memcpy(all_, mine_, bytes_); }
+  bool test() override { return true; }
+  void finish() override {}
+
+ private:
+  const void* mine_;
+  std::size_t bytes_;
+  void* all_;
+};
+
+class LoneCommunicator final : public Communicator {
+ public:
+  int size() const override { return 1; }
+  int rank() const override { return 0; }
+  void barrier() override {}
+  void all_reduce(double*, std::size_t, Reduction) override {}
+  void broadcast(void*, std::size_t, int) override {}
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    if (bytes > 0) std::memcpy(all, mine, bytes);
+  }
+  std::unique_ptr<Exchange> make_exchange(const char*, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    return std::make_unique<LoneExchange>(std::move(sends), std::move(receives));
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char*, const void* mine, std::size_t bytes, void* all) override {
+    return std::make_unique<LoneGather>(mine, bytes, all);
+  }
+  void send(int, const void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank cannot send"); }
+  void receive(int, void*, std::size_t) override { SESTINA_REQUIRE(false, "one rank cannot receive"); }
+  void wait(const char*) override {}
+  std::unique_ptr<Communicator> split(int, int) override { return make_lone_communicator(); }
+  std::unique_ptr<Communicator> split_by_node() override { return make_lone_communicator(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
 
 }  // namespace sestina

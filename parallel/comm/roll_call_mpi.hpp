@@ -15,9 +15,11 @@ namespace sestina {
 
 class RollCall {
  public:
-  // Collective over all ranks; once.
-  void start() {
-    MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  // Collective over the ranks of `all`; again after end().
+  void start(MPI_Comm all) {
+    if (!requests_.empty())
+      fail(ExitCode::unavailable, "a rank was lost in this process before: MPI is of no use in it");
+    MPI_Comm_dup(all, &comm_);
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);

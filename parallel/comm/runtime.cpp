@@ -36,6 +36,20 @@ bool has_meeting_point(const Launch& launch) {
   return false;
 }
 
+void require_meeting(const Launch& launch) {
+  if (!ranks::available())
+    fail(
+        ExitCode::unavailable,
+        "started as {} tasks ({} is set), but this program was built without MPI (SESTINA_ENABLE_MPI): start it as one "
+        "task, or each would train the same model",
+        launch.tasks, launch.variable);
+  if (!has_meeting_point(launch))
+    fail(ExitCode::unavailable,
+         "srun started {} tasks, but without PMI, so they cannot connect: start them with srun --mpi=pmix, or with "
+         "mpirun inside the job",
+         launch.tasks);
+}
+
 }  // namespace
 
 Launch find_launch() {
@@ -48,44 +62,43 @@ Launch find_launch() {
   return {};
 }
 
-Runtime::Runtime(double start_timeout, const std::function<int()>& give_up) {
-  const Launch launch = find_launch();
-  if (launch.tasks == 1) {
+Runtime::Runtime(const RankSource& source, double start_timeout, const std::function<int()>& give_up) {
+  const bool hosted = source.communicator && ranks::running();
+  const Launch launch = source.communicator && !hosted ? find_launch() : Launch{};
+  if (!hosted && launch.tasks == 1) {
     world_ = make_lone_communicator();
     return;
   }
-  if (!ranks::available())
-    fail(
-        ExitCode::unavailable,
-        "started as {} tasks ({} is set), but this program was built without MPI (SESTINA_ENABLE_MPI): start it as one "
-        "task, or each would train the same model",
-        launch.tasks, launch.variable);
-  if (!has_meeting_point(launch))
-    fail(ExitCode::unavailable,
-         "srun started {} tasks, but without PMI, so they cannot connect: start them with srun --mpi=pmix, or with "
-         "mpirun inside the job",
-         launch.tasks);
+  if (!hosted) require_meeting(launch);
+  start_ranks(source, start_timeout, give_up);
+  if (!hosted && source.every_task) require_every_task(launch);
+}
+
+void Runtime::start_ranks(const RankSource& source, double start_timeout, const std::function<int()>& give_up) {
   wait_limit() = {start_timeout, patience_of(launched_rank()), "start of MPI"};
-  world_ = ranks::start(start_timeout, give_up);
-  if (world_->size() != launch.tasks) {
-    const int found = world_->size();
-    world_.reset();
-    ranks::stop(end_code_);
-    fail(ExitCode::unavailable,
-         "started as {} tasks ({} is set), but MPI ({}) finds {}: the launcher does not belong to this library; use "
-         "the mpirun of that library, or srun --mpi=pmix",
-         launch.tasks, launch.variable, ranks::library(), found);
-  }
+  world_ = ranks::start(source, start_timeout, give_up);
+  started_ = true;
   wait_limit().later = patience_of(rank());
   const std::unique_ptr<Communicator> node = world_->split_by_node();
   node_ranks_ = node->size();
   node_rank_ = node->rank();
+  if (size() == 1) world_ = make_lone_communicator();
+}
+
+void Runtime::require_every_task(const Launch& launch) {
+  if (size() == launch.tasks) return;
+  const int found = size();
+  world_.reset();
+  ranks::stop(end_code_);
+  fail(ExitCode::unavailable,
+       "started as {} tasks ({} is set), but MPI ({}) finds {}: the launcher does not belong to this library; use "
+       "the mpirun of that library, or srun --mpi=pmix",
+       launch.tasks, launch.variable, ranks::library(), found);
 }
 
 Runtime::~Runtime() {
-  const bool several = world_->size() > 1;
   world_.reset();
-  if (several) ranks::stop(end_code_);
+  if (started_) ranks::stop(end_code_);
 }
 
 void Runtime::set_start_timeout(double seconds) { wait_limit().seconds = seconds; }

@@ -19,13 +19,22 @@ struct Launch {
 };
 Launch find_launch();
 
+// The communicator on which a run works, given by whoever starts it: app/start/all_ranks.hpp, or the program's own
+// (parallel/comm/ranks_of_mpi.hpp). It must outlive the run, which works on a duplicate of it.
+// Without one: this process by itself.
+struct RankSource {
+  std::function<long()> communicator;  // MPI_Comm_c2f of it; asked once MPI has started, and no header needs mpi.h
+  bool every_task = true;              // of the launch is in it: otherwise the launcher belongs to another MPI
+};
+
 class Runtime {
  public:
-  // Starts MPI where a launcher started more than one task. Error(unavailable) when the tasks do not find each other
-  // (another MPI's launcher, or a program without MPI): each would take itself for the whole run. start_timeout:
-  // seconds that any wait for other ranks may take until set_timeout(). While MPI starts nothing can be polled: a
-  // process that waits in it for longer ends there, and soon after give_up() returns an exit code other than 0.
-  explicit Runtime(double start_timeout, const std::function<int()>& give_up = {});
+  // Starts MPI where a launcher started more than one task; an MPI that the program has started itself is used as it
+  // is, and neither started nor ended here. Error(unavailable) when the tasks do not find each other (another MPI's
+  // launcher, or a program without MPI): each would take itself for the whole run. start_timeout: seconds that any wait
+  // for other ranks may take until set_timeout(). While MPI starts nothing can be polled: a process that waits in it
+  // for longer ends there, and soon after give_up() returns an exit code other than 0.
+  Runtime(const RankSource&, double start_timeout, const std::function<int()>& give_up = {});
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -48,11 +57,16 @@ class Runtime {
   // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
   void end(int code);
 
-  // Ends all ranks at once with this code; on one rank returns.
+  // Ends all ranks at once with this code; on one rank, and where a handler is set that returns
+  // (kernels/base/exit_handler.hpp), returns.
   void abort(ExitCode);
 
  private:
+  void start_ranks(const RankSource&, double start_timeout, const std::function<int()>& give_up);
+  void require_every_task(const Launch&);
+
   std::unique_ptr<Communicator> world_;
+  bool started_ = false;  // MPI, by this run or before it
   int node_ranks_ = 1, node_rank_ = 0, end_code_ = static_cast<int>(ExitCode::internal);
 };
 
@@ -61,10 +75,11 @@ namespace ranks {
 bool available();            // this build has MPI
 std::string library();       // "Open MPI v4.1.4", or "none"
 bool reads_device_memory();  // that library takes pointers of CUDA
-// MPI_Init; the group of all ranks. give_up: as Runtime.
-std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& give_up);
-void stop(int code);   // MPI_Finalize; a process that hangs in it ends with this code
-void abort(int code);  // MPI_Abort
+bool running();              // MPI has been started in this process, by whomever, and has not ended
+// MPI_Init, if it is not running; the group of the given communicator. give_up: as Runtime.
+std::unique_ptr<Communicator> start(const RankSource&, double timeout, const std::function<int()>& give_up);
+void stop(int code);   // MPI_Finalize, if start() has begun it; a process that hangs in it ends with this code
+void abort(int code);  // MPI_Abort, or the handler of kernels/base/exit_handler.hpp
 }  // namespace ranks
 
 }  // namespace sestina

@@ -5,21 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
-#include <condition_variable>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
-#include <mutex>
-#include <thread>
 #include <utility>
 
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/exit_handler.hpp"
 #include "parallel/comm/copy_blocks.hpp"
 #include "parallel/comm/poll.hpp"
 #include "parallel/comm/roll_call_mpi.hpp"
 #include "parallel/comm/runtime.hpp"
+#include "parallel/comm/start_guard.hpp"
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
@@ -207,6 +203,7 @@ class MpiAllGather final : public Exchange {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
+// Owns its communicator.
 class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(MPI_Comm comm) : comm_(comm) {
@@ -216,9 +213,7 @@ class MpiCommunicator final : public Communicator {
     started_.reserve(2 * static_cast<std::size_t>(size_));
     peers_.reserve(started_.capacity());
   }
-  ~MpiCommunicator() override {
-    if (comm_ != MPI_COMM_WORLD) MPI_Comm_free(&comm_);
-  }
+  ~MpiCommunicator() override { MPI_Comm_free(&comm_); }
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
@@ -294,43 +289,40 @@ class MpiCommunicator final : public Communicator {
 
 volatile std::sig_atomic_t leave_code = 0;  // of a process that hangs in MPI_Finalize, for its handler
 
-// MPI_Init waits for all ranks without a limit of its own and polls nothing: a thread watches over it.
-class StartGuard {
- public:
-  StartGuard(double timeout, const std::function<int()>& give_up)
-      : thread_(quiet_thread([this, timeout, give_up] { watch(timeout, give_up); })) {}
-  ~StartGuard() {
-    {
-      const std::lock_guard lock(mutex_);
-      started_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-  StartGuard(const StartGuard&) = delete;
-  StartGuard& operator=(const StartGuard&) = delete;
-
- private:
-  void watch(double timeout, const std::function<int()>& give_up) {
-    constexpr std::chrono::milliseconds interval(50);
-    constexpr double patience = 5;  // seconds from a vote to stop: usually the ranks meet meanwhile, and agree on it
-    double waited = 0, since_vote = 0;
-    std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, interval, [this] { return started_; })) {
-      waited += std::chrono::duration<double>(interval).count();
-      const int code = give_up ? give_up() : 0;
-      if (code != 0 && (since_vote += std::chrono::duration<double>(interval).count()) > patience) _exit(code);
-      if (waited < timeout + wait_limit().later) continue;
-      std::fprintf(stderr, "sestina: error: %s\n", lost_text(wait_limit(), "", "the other ranks").c_str());
-      _exit(static_cast<int>(ExitCode::unavailable));
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool started_ = false;
-  std::thread thread_;  // the last member: it uses the others
+// One process starts MPI once at most, and has one run at a time.
+struct Session {
+  MPI_Comm given = MPI_COMM_NULL;  // by whoever started the run
+  bool ours = false;               // MPI was started for it
 };
+Session& session() {
+  static Session only;
+  return only;
+}
+
+// What the host program started, or what is started here; then the communicator that it gives.
+void start_mpi() {
+  int provided = 0, ended = 0;
+  MPI_Finalized(&ended);
+  if (ended != 0) fail(ExitCode::unavailable, "MPI has ended in this process and cannot start again");
+  session().ours = !ranks::running();
+  // Only the main thread calls MPI; others run beside it.
+  if (session().ours)
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
+  else
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  if (provided < MPI_THREAD_FUNNELED && !session().ours)
+    fail(ExitCode::unavailable,
+         "MPI was started for one thread; Sestina has several: start it with MPI_THREAD_FUNNELED");
+}
+
+// Ends all ranks, where the host program has set no handler that does something else.
+void abort_ranks(int code) {
+  // A launcher that is ending already may never answer: this rank then ends by itself.
+  constexpr unsigned seconds = 10;
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(seconds);
+  MPI_Abort(session().given, code);
+}
 
 }  // namespace
 
@@ -356,34 +348,39 @@ bool reads_device_memory() {
 #endif
 }
 
-std::unique_ptr<Communicator> start(double timeout, const std::function<int()>& give_up) {
+bool running() {
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+std::unique_ptr<Communicator> start(const RankSource& source, double timeout, const std::function<int()>& give_up) {
   const StartGuard guard(timeout, give_up);
-  int provided = 0;
-  // Only the main thread calls MPI; others run beside it.
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
+  start_mpi();
+  session().given = MPI_Comm_f2c(static_cast<MPI_Fint>(source.communicator()));
+  if (session().ours) MPI_Comm_set_errhandler(session().given, MPI_ERRORS_RETURN);
   prctl(PR_SET_TIMERSLACK, 1);  // pauses between polls end on time, not 50 us later
-  roll_call().start();
+  roll_call().start(session().given);
   wait_limit().overdue = [] { roll_call().answer(); };
-  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
+  MPI_Comm own;  // messages of ours never meet those of the host program
+  check(MPI_Comm_dup(session().given, &own), "MPI_Comm_dup");
+  return std::make_unique<MpiCommunicator>(own);
 }
 
 void stop(int code) {
+  if (!session().ours) return roll_call().end();
   leave_code = code;
   struct sigaction action = {};
-  action.sa_handler = [](int) { _exit(leave_code); };
+  action.sa_handler = [](int) { leave_process(leave_code); };
   sigaction(SIGALRM, &action, nullptr);
   alarm(static_cast<unsigned>(std::clamp(wait_limit().seconds, 1.0, 1e9)));
   roll_call().end();
   MPI_Finalize();
   alarm(0);
 }
-void abort(int code) {
-  // A launcher that is ending already may never answer: this rank then ends by itself.
-  constexpr unsigned seconds = 10;
-  std::signal(SIGALRM, SIG_DFL);
-  alarm(seconds);
-  MPI_Abort(MPI_COMM_WORLD, code);
-}
+
+void abort(int code) { leave_process(code, abort_ranks); }
 
 }  // namespace ranks
 }  // namespace sestina

@@ -15,9 +15,9 @@ constexpr int most_nodes = 100'000;  // of a search; beyond, its answer is the s
 // Depth first over the classes, largest counts first: the fullest pattern within the capacity that `available` allows.
 class Filler {
  public:
-  Filler(const ItemClasses& items, const Pattern& available, std::int64_t capacity)
+  Filler(const ItemClasses& items, const BinPattern& available, std::int64_t capacity)
       : items_(items), available_(available), capacity_(capacity), now_(items.classes(), 0), best_(now_) {}
-  Pattern fill() {
+  BinPattern fill() {
     // The largest item that is left must go somewhere.
     std::size_t first = 0;
     while (first < available_.size() && available_[first] == 0) ++first;
@@ -42,19 +42,19 @@ class Filler {
   }
 
   const ItemClasses& items_;
-  const Pattern& available_;
+  const BinPattern& available_;
   std::int64_t capacity_, best_load_ = 0;
-  Pattern now_, best_;
+  BinPattern now_, best_;
   int nodes_ = 0;
 };
 
-Pattern difference(const Pattern& a, const Pattern& b) {
-  Pattern out(a);
+BinPattern difference(const BinPattern& a, const BinPattern& b) {
+  BinPattern out(a);
   for (std::size_t j = 0; j < a.size(); ++j) out[j] -= b[j];
   return out;
 }
 
-bool any(const Pattern& p) {
+bool any(const BinPattern& p) {
   return std::any_of(p.begin(), p.end(), [](int n) { return n > 0; });
 }
 
@@ -66,7 +66,7 @@ struct ItemExchange {
 
 // The exchange after which the fuller of the two bins is the least full; among equals the first bin, then the largest
 // items. give = number of classes: none makes the full bin less full.
-ItemExchange best_exchange(const ItemClasses& items, const Pattern& full, std::int64_t load,
+ItemExchange best_exchange(const ItemClasses& items, const BinPattern& full, std::int64_t load,
                            const std::vector<LoadTree>& giving) {
   const std::size_t k = items.classes();
   ItemExchange best{0, k, k, 0, load};
@@ -84,11 +84,11 @@ ItemExchange best_exchange(const ItemClasses& items, const Pattern& full, std::i
 }
 
 // The items that are left into the bins that are left: the fullest bins first, else longest first.
-std::optional<Packing> pack_rest(const ItemClasses& items, Pattern left, int bins, std::int64_t capacity) {
+std::optional<Packing> pack_rest(const ItemClasses& items, BinPattern left, int bins, std::int64_t capacity) {
   const ItemClasses rest{items.size, left};
   Packing packing;
   for (int bin = 0; bin < bins; ++bin) {
-    packing.push_back(any(left) ? Filler(items, left, capacity).fill() : Pattern(left.size(), 0));
+    packing.push_back(any(left) ? Filler(items, left, capacity).fill() : BinPattern(left.size(), 0));
     left = difference(left, packing.back());
   }
   if (!any(left)) return packing;
@@ -100,7 +100,7 @@ std::optional<Packing> pack_rest(const ItemClasses& items, Pattern left, int bin
 
 }  // namespace
 
-std::int64_t ItemClasses::load(const Pattern& pattern) const {
+std::int64_t ItemClasses::load(const BinPattern& pattern) const {
   std::int64_t sum = 0;
   for (std::size_t j = 0; j < classes(); ++j) sum += pattern[j] * size[j];
   return sum;
@@ -108,12 +108,12 @@ std::int64_t ItemClasses::load(const Pattern& pattern) const {
 
 std::int64_t largest_load(const ItemClasses& items, const Packing& packing) {
   std::int64_t largest = 0;
-  for (const Pattern& bin : packing) largest = std::max(largest, items.load(bin));
+  for (const BinPattern& bin : packing) largest = std::max(largest, items.load(bin));
   return largest;
 }
 
 Packing pack_longest_first(const ItemClasses& items, int bins) {
-  Packing packing(static_cast<std::size_t>(bins), Pattern(items.classes(), 0));
+  Packing packing(static_cast<std::size_t>(bins), BinPattern(items.classes(), 0));
   using Slot = std::pair<std::int64_t, std::size_t>;
   std::priority_queue<Slot, std::vector<Slot>, std::greater<>> least;
   for (std::size_t bin = 0; bin < packing.size(); ++bin) least.emplace(0, bin);
@@ -131,7 +131,7 @@ void improve(const ItemClasses& items, Packing& packing) {
   const std::size_t k = items.classes(), bins = packing.size();
   std::vector<std::int64_t> load;
   std::int64_t total = 0;
-  for (const Pattern& bin : packing) {
+  for (const BinPattern& bin : packing) {
     load.push_back(items.load(bin));
     total += load.back();
   }
@@ -168,11 +168,11 @@ std::optional<Packing> round_patterns(const ItemClasses& items, const PatternPro
   constexpr double rounding = 1e-6;
   for (int back = 0; back < levels; ++back) {
     Packing packing;
-    Pattern left = items.count;
+    BinPattern left = items.count;
     for (std::size_t p = 0; p < program.patterns.size(); ++p)
       for (int n = static_cast<int>(program.used[p] + rounding) - back; n > 0; --n) {
-        const Pattern& pattern = program.patterns[p];
-        const Pattern after = difference(left, pattern);
+        const BinPattern& pattern = program.patterns[p];
+        const BinPattern after = difference(left, pattern);
         if (static_cast<int>(packing.size()) == bins ||
             std::any_of(after.begin(), after.end(), [](int count) { return count < 0; }))
           break;

@@ -6,16 +6,16 @@
 
 namespace sestina {
 
-using Pattern = std::vector<int>;  // how many items of each class
+using BinPattern = std::vector<int>;  // how many items of each class
 
 struct ItemClasses {
   std::vector<std::int64_t> size;  // descending, all above zero
-  Pattern count;                   // of all bins together
+  BinPattern count;                // of all bins together
   std::size_t classes() const { return size.size(); }
-  std::int64_t load(const Pattern&) const;
+  std::int64_t load(const BinPattern&) const;
 };
 
-using Packing = std::vector<Pattern>;  // by bin
+using Packing = std::vector<BinPattern>;  // by bin
 std::int64_t largest_load(const ItemClasses&, const Packing&);
 
 Packing pack_longest_first(const ItemClasses&, int bins);
@@ -28,7 +28,7 @@ void improve(const ItemClasses&, Packing&);
 // column generation).
 struct PatternProgram {
   double bound = 0;  // proven: no packing uses fewer bins
-  std::vector<Pattern> patterns;
+  std::vector<BinPattern> patterns;
   std::vector<double> used;  // of each pattern; sums to the optimum, or less than `enough`
 };
 PatternProgram solve_patterns(const ItemClasses&, std::int64_t capacity, double enough);

@@ -19,7 +19,7 @@ class Knapsack {
   Knapsack(const ItemClasses& items, std::int64_t capacity) : items_(items), capacity_(capacity) {}
 
   // Returns the best pattern; `upper` is a proven bound on the value of any.
-  Pattern solve(const Row& price, double& upper) {
+  BinPattern solve(const Row& price, double& upper) {
     order_.clear();
     for (std::size_t j = 0; j < price.size(); ++j)
       if (price[j] > 0) order_.push_back(j);
@@ -71,7 +71,7 @@ class Knapsack {
   std::int64_t capacity_;
   std::vector<std::size_t> order_;
   const Row* price_ = nullptr;
-  Pattern now_, best_;
+  BinPattern now_, best_;
   double best_value_ = 0;
   int nodes_ = 0;
 };
@@ -97,7 +97,7 @@ class Simplex {
   double bins() const { return std::accumulate(used_.begin(), used_.end(), 0.0); }
 
   // False when rounding leaves no pattern to give way.
-  bool enter(const Pattern& pattern) {
+  bool enter(const BinPattern& pattern) {
     Row column(k_, 0);
     for (std::size_t i = 0; i < k_; ++i)
       for (std::size_t j = 0; j < k_; ++j) column[i] += inverse_[i][j] * pattern[j];
@@ -114,12 +114,12 @@ class Simplex {
     basis_[out] = pattern;
     return true;
   }
-  const std::vector<Pattern>& basis() const { return basis_; }
+  const std::vector<BinPattern>& basis() const { return basis_; }
   const Row& used() const { return used_; }
 
  private:
   std::size_t k_;
-  std::vector<Pattern> basis_;
+  std::vector<BinPattern> basis_;
   std::vector<Row> inverse_;
   Row used_;
 };
@@ -135,7 +135,7 @@ PatternProgram solve_patterns(const ItemClasses& items, std::int64_t capacity, d
   for (int columns = 0; columns < most_columns; ++columns) {
     const Row price = simplex.prices();
     double upper = 0, value = 0, demand = 0;
-    const Pattern pattern = knapsack.solve(price, upper);
+    const BinPattern pattern = knapsack.solve(price, upper);
     for (std::size_t j = 0; j < items.classes(); ++j) {
       value += price[j] * pattern[j];
       demand += price[j] * items.count[j];

@@ -5,10 +5,18 @@ BUILD_DIR, CMAKE, PREFIX_PATH (of the build's libraries, with ":") and MPIEXEC c
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+import unittest.mock
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.append(str(ROOT / "regression/spack"))
+import fake_spack  # noqa: E402
 
 BUILD, CMAKE = pathlib.Path(os.environ["BUILD_DIR"]), os.environ["CMAKE"]
 BAD_DECK = 78
@@ -86,11 +94,50 @@ class Installed(unittest.TestCase):
         for path in [copy, *copy.rglob("*")]:
             path.chmod(path.stat().st_mode | 0o200)
 
-    def test_own_optimizer(self):
-        source, build = self.prefix / "share/sestina/examples/own_optimizer", self.folder / "own"
+    def built(self, source, name, *options):
+        """The build folder of a project that uses the installed package."""
         paths = ":".join(filter(None, (str(self.prefix), os.environ.get("PREFIX_PATH"), os.environ.get("CMAKE_PREFIX_PATH"))))
-        self.call(CMAKE, "-G", "Ninja", "-S", source, "-B", build, CMAKE_PREFIX_PATH=paths)
-        self.call(CMAKE, "--build", build)
+        self.call(CMAKE, "-G", "Ninja", "-S", source, "-B", self.folder / name, *options, CMAKE_PREFIX_PATH=paths)
+        self.call(CMAKE, "--build", self.folder / name)
+        return self.folder / name
+
+    def test_stand_alone_tests_of_the_recipe(self):
+        """Those that Spack runs against an installation, and that training which trains nothing is found out."""
+        recipe, _ = fake_spack.read_recipe(ROOT / "app/spack_repo/sestina/packages/sestina/package.py")
+        with unittest.mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"}):
+            for name in ("test_version", "test_plan", "test_train_and_resume"):
+                fake_spack.stand_alone_test(recipe, name, self.prefix, self.folder / name)
+        idle = self.folder / "idle/bin/sestina"
+        idle.parent.mkdir(parents=True)
+        idle.write_text("#!/bin/sh\nmkdir -p run && : >>run/metrics.jsonl\n")
+        idle.chmod(0o755)
+        with self.assertRaises(AssertionError):
+            fake_spack.stand_alone_test(recipe, "test_train_and_resume", self.folder / "idle", self.folder / "idle_stage")
+
+    def test_headers_include_each_other_in_the_package(self):
+        include = self.prefix / "include"
+        headers = sorted(include.rglob("*.hpp"))
+        self.assertGreater(len(headers), 250)
+        for header in headers:
+            for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]*)"', header.read_text(), re.MULTILINE):
+                self.assertTrue(name.startswith("sestina/") and (include / name).is_file(), f"{header}: {name}")
+
+    def test_package(self):
+        """All headers compile together, in both orders (which leans on no other that happens to come first), beside another
+        project's of the same names. Those of twins for other devices need libraries that are not there."""
+        include, texts = self.prefix / "include", self.folder / "headers"
+        other = r"_(cuda|nccl|kokkos)\.hpp$" if os.environ.get("MPIEXEC") else r"_(cuda|nccl|kokkos|mpi)\.hpp$"
+        lines = [f'#include "{path.relative_to(include)}"\n' for path in sorted(include.rglob("*.hpp"))
+                 if not re.search(other, path.name)]
+        texts.mkdir()
+        for name, order in (("forward", lines), ("backward", lines[::-1])):
+            (texts / f"{name}.cpp").write_text("".join(order))
+        build = self.built(HERE / "package", "package", f"-DHEADERS={texts}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O0")
+        self.assertEqual(self.call(build / "version"), self.call(self.prefix / "bin/sestina", "--version"))
+
+    def test_own_optimizer(self):
+        source = self.prefix / "share/sestina/examples/own_optimizer"
+        build = self.built(source, "own")
         program, deck, run = build / "own_optimizer", source / "deck.toml", self.folder / "run"
         self.assertIn("sign-momentum", self.call(self.prefix / "bin/sestina", "train", "-n", "-i", deck, expected=BAD_DECK))
         self.assertIn("beta = 0.95", self.call(program, "train", "-n", "-i", deck))

@@ -1,11 +1,14 @@
 """Just enough of Spack to read a recipe without it: the directives of a class body are kept as they are called, and a
-chosen combination of variants answers conditions such as "+cuda cuda_arch=90". Python 3.11, standard library alone."""
+chosen combination of variants answers conditions such as "+cuda cuda_arch=90"; its stand-alone tests run against any
+prefix. Python 3.11, standard library alone."""
 
 import contextlib
 import dataclasses
 import importlib.util
 import itertools
+import os
 import pathlib
+import subprocess
 import sys
 import types
 
@@ -102,15 +105,52 @@ class FakeBuild:
         return types.SimpleNamespace(kokkos_cxx=f"/prefix/{name}/bin/nvcc_wrapper")
 
 
+class Prefix(str):
+    """prefix.bin.sestina is a path, as Spack has it."""
+
+    def __getattr__(self, name):
+        return Prefix(f"{self}/{name}")
+
+
+def which(path, required=False):
+    """A program that is called with its words, fails as Spack's does and returns its output."""
+    if not os.access(path, os.X_OK):
+        if required:
+            raise FileNotFoundError(path)
+        return None
+
+    def run(*words, output=None):
+        done = subprocess.run([path, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{path} {words}: {done.returncode}\n{done.stdout[-3000:]}")
+        return done.stdout
+    return run
+
+
+@contextlib.contextmanager
+def working_dir(path, create=False):
+    if create:
+        os.makedirs(path, exist_ok=True)
+    with contextlib.chdir(path):
+        yield
+
+
+def stand_alone_test(recipe, name, prefix, stage):
+    """Runs a test_* of the recipe against an installation."""
+    package = recipe()
+    package.prefix, package.test_suite = Prefix(prefix), types.SimpleNamespace(stage=str(stage))
+    getattr(package, name)()
+
+
 def read_recipe(path):
     """(class, its directives)"""
     recorder = Recorder()
     package = types.ModuleType("spack.package")
-    for kind in ("version", "variant", "depends_on", "conflicts", "requires", "license", "generator"):
+    for kind in ("version", "variant", "depends_on", "conflicts", "requires", "license", "generator", "maintainers"):
         setattr(package, kind, recorder.directive(kind))
     package.when = recorder.when
     package.join_path = lambda *parts: "/".join(map(str, parts))
-    package.which = package.working_dir = lambda *words, **options: None
+    package.which, package.working_dir = which, working_dir
     package.__all__ = [name for name in vars(package) if not name.startswith("__")]
     names = {"spack.package": package}
     for system, cls in (("cmake", "CMakePackage"), ("cuda", "CudaPackage")):
@@ -157,3 +197,21 @@ def packages(directives, chosen):
             name, parts = words_of(d.words[0])
             found.setdefault(name, []).extend(parts)
     return found
+
+
+def intervals(parts):
+    """[(lower, upper)] of the version ranges among what is asked of a package; "" where a side is open."""
+    ranges = [part[1:] for part in parts if part[0] == "@"]
+    return [(*one.partition(":")[::2],) if ":" in one else (one, one) for text in ranges for one in text.split(",")]
+
+
+def order(version):
+    """Versions in their order: 4.7.00 before 4.10."""
+    return [int(number) for number in version.split(".")]
+
+
+def admits(interval, version):
+    """As Spack has it: an upper bound of 2 admits every 2.x."""
+    lower, upper = interval
+    above = not lower or order(version) >= order(lower)
+    return above and (not upper or order(version)[:len(order(upper))] <= order(upper))

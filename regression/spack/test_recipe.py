@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 sys.dont_write_bytecode = True
@@ -60,11 +61,20 @@ def environment_words(path):
 class Recipe(unittest.TestCase):
     def test_addresses_and_versions(self):
         self.assertEqual(RECIPE.git, ROOT.as_uri())
-        listed = {d.words[0] for d in DIRECTIVES if d.kind == "version"}
-        # Released versions of the change log, and the branch.
-        released = set(re.findall(r"^## (\d+\.\d+\.\d+)(?! \(unreleased\))", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
-        self.assertEqual(listed, released | {"main"})
+        listed = {d.words[0]: d.options for d in DIRECTIVES if d.kind == "version"}
+        changes = (ROOT / "CHANGELOG.md").read_text()
+        released = set(re.findall(r"^## (\d+\.\d+\.\d+)(?! \(unreleased\))", changes, re.MULTILINE))
         project = re.search(r"project\(Sestina VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+        # Released versions of the change log, the one that comes next, and the branch, which is preferred until then.
+        self.assertEqual(set(listed), released | {project, "main"})
+        self.assertEqual(listed["main"].get("preferred", False), project not in released)
+        for version in set(listed) - {"main"}:
+            self.assertEqual(listed[version]["tag"], f"v{version}")
+        tags = subprocess.run(["git", "-C", ROOT, "tag", "--list", "v*"], capture_output=True, text=True).stdout.split()
+        if tags:  # of a clone that has any
+            self.assertLessEqual({f"v{version}" for version in released}, set(tags))
+        self.assertEqual(RECIPE.homepage, ROOT.as_uri())
+        self.assertEqual([d.words for d in DIRECTIVES if d.kind == "maintainers"], [("sestina-developers",)])
         self.assertEqual(RECIPE.url, f"{ROOT.as_uri()}/sestina-{project}.tar.gz")
 
     def test_options_exist_in_every_combination(self):
@@ -144,6 +154,84 @@ class Dependencies(unittest.TestCase):
             self.assertTrue(re.match(COMPILERS_OWN, library) or any(re.match(p, library) for p in LINKED_AS.values()), library)
 
 
+class Tried(unittest.TestCase):
+    """Ranges against regression/spack/tried_versions.toml."""
+
+    @classmethod
+    def setUpClass(cls):
+        table = tomllib.loads((pathlib.Path(__file__).parent / "tried_versions.toml").read_text())
+        cls.tried, cls.open = {}, {}
+        for row in table["tried"]:
+            assert row["where"]
+            cls.tried.setdefault(row["package"], []).append(row["version"])
+        for row in table["open"]:
+            cls.open.setdefault(row["package"], []).append(row["version"])
+        cls.provided = {row["package"]: row["by"] for row in table["provided"]}
+        cls.asked = {}
+        for d in (d for d in DIRECTIVES if d.kind == "depends_on"):
+            name, parts = fake_spack.words_of(d.words[0])
+            cls.asked.setdefault(name, set()).update(fake_spack.intervals(parts))
+
+    def test_every_dependency_has_a_row(self):
+        self.assertFalse(set(self.tried) & set(self.provided))
+        self.assertEqual(set(self.asked), set(self.tried) | set(self.provided))
+        for package, by in self.provided.items():
+            self.assertEqual(self.asked[package], set(), f"{package} has no versions of its own")
+            self.assertTrue(by)
+
+    def test_ranges_begin_with_tried_versions(self):
+        for package, tried in self.tried.items():
+            self.assertTrue(self.asked[package], f"{package}: any version is admitted")
+            for lower, upper in self.asked[package]:
+                self.assertIn(lower, tried, f"{package}@{lower}:{upper} begins with a version that has no row")
+                self.assertNotIn(lower, self.open.get(package, []))
+
+    def test_no_row_is_refused(self):
+        for package, versions in (self.tried | {name: [*self.tried[name], *more] for name, more in self.open.items()}).items():
+            for version in versions:
+                self.assertTrue(any(fake_spack.admits(each, version) for each in self.asked[package]), f"{package} {version}")
+
+    def test_environments_admit_no_older_kokkos(self):
+        for path in ENVIRONMENTS:
+            found = re.search(r'kokkos:\n      require: "@([\d.]+):', path.read_text())
+            self.assertIn(found[1], self.tried["kokkos"], path)
+
+    def test_ranges_are_read_as_spack_reads_them(self):
+        two = fake_spack.intervals(["@2.6.3:2,3.2:", "cpu_runtime=omp"])
+        self.assertEqual(two, [("2.6.3", "2"), ("3.2", "")])
+        admitted = [v for v in ("2.5.2", "2.6.2", "2.6.3", "2.7.3", "3.0", "3.1", "3.2", "3.10") if any(fake_spack.admits(i, v) for i in two)]
+        self.assertEqual(admitted, ["2.6.3", "2.7.3", "3.2", "3.10"])
+
+
+class Citation(unittest.TestCase):
+    """CITATION.cff, in the part of YAML that it uses: the keys that its format asks for, and what must equal other files."""
+
+    def test_says_what_other_files_say(self):
+        text = (ROOT / "CITATION.cff").read_text()
+        keys = dict(re.findall(r"^([a-z-]+): *(.*)$", text, re.MULTILINE))
+        project = re.search(r"project\(Sestina VERSION ([\d.]+)[^)]*DESCRIPTION \"([^\"]*)", (ROOT / "CMakeLists.txt").read_text())
+        self.assertEqual(keys["cff-version"], "1.2.0")
+        self.assertEqual(keys["version"].strip('"'), project[1])
+        self.assertEqual(keys["license"], re.search(r'license\("(.*?)"\)', (REPO / "sestina/packages/sestina/package.py").read_text())[1])
+        self.assertEqual(keys["type"], "software")
+        self.assertTrue(keys["title"].strip('"').startswith("Sestina") and keys["message"])
+        self.assertRegex(text, r'authors:\n  - name: "The Sestina developers"\n')
+        self.assertLessEqual(set(keys), {"cff-version", "message", "type", "title", "abstract", "authors", "version", "license", "keywords"})
+
+
+class Policies(unittest.TestCase):
+    def test_each_has_a_row(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        rows = re.findall(r"^\| (P\d) [^|]*\| ([^|]*) \| (.*) \|$", text, re.MULTILINE)
+        self.assertEqual([row[0] for row in rows], [f"P{i}" for i in range(1, 10)])
+        for name, holds, means in rows:
+            self.assertIn(holds, ("yes", "partly", "not yet"), name)
+            files = [ROOT / file for file in re.findall(r"`(?:\./)?([\w./-]+\.\w+)`", means)]
+            self.assertTrue(files or holds != "yes" or "tree" in means, f"{name} names no file")
+            for file in files:
+                self.assertTrue(file.exists(), f"{name}: {file}")
+
+
 class Environments(unittest.TestCase):
     def test_ask_for_variants_that_exist(self):
         names = {d.words[0] for d in DIRECTIVES if d.kind == "variant"} | {"cuda"}
@@ -184,13 +272,22 @@ class OtherBuilds(unittest.TestCase):
                       and not any(c.values[name] for name in ("mpi", "onednn", "tests", "tools")))
         given = {k: v for k, v in arguments(chosen).items() if k != "Kokkos_ROOT"}
         has = cache()
-        with tempfile.TemporaryDirectory() as folder:
-            words = [CMAKE, "-G", "Ninja", "-S", ROOT, "-B", folder, "-Wno-dev", f"-DKokkos_DIR={has['Kokkos_DIR']}",
+        # Descriptions for pkg-config as Spack's packages have them: toml++, which CMake installs there, has none.
+        found = subprocess.run(["pkg-config", "--variable", "pc_path", "pkg-config"], capture_output=True, text=True, check=True).stdout.strip()
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as descriptions:
+            for path in (path for place in found.split(":") for path in pathlib.Path(place).glob("*.pc") if path.stem != "tomlplusplus"):
+                link = pathlib.Path(descriptions) / path.name
+                link.is_symlink() or link.symlink_to(path)
+            # As its CMake installs it.
+            toml = pathlib.Path(descriptions) / "tomlplusplusConfig.cmake"
+            toml.write_text("add_library(tomlplusplus::tomlplusplus INTERFACE IMPORTED)\n")
+            words = [CMAKE, "-G", "Ninja", "-S", ROOT, "-B", folder, "-Wno-dev", f"-DKokkos_DIR={has['Kokkos_DIR']}", f"-Dtomlplusplus_DIR={descriptions}",
                      f"-DCMAKE_PREFIX_PATH={has.get('CMAKE_PREFIX_PATH', '')}", *(f"-D{k}={v}" for k, v in given.items())]
-            done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+            done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=os.environ | {"PKG_CONFIG_LIBDIR": descriptions})
             self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-3000:])
             self.assertNotIn("not used by the project", done.stderr)
             rules = (pathlib.Path(folder) / "build.ninja").read_text()
+        self.assertNotIn("libtomlplusplus", rules)
         for room in ("kernels", "core", "parallel", "io", "app"):
             self.assertIn(f"{room}/libsestina_{room}.so", rules)
         for absent in ("libmpi", "libdnnl", "unit_core", "sestina-replay"):

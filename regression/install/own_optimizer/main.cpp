@@ -1,5 +1,5 @@
-#include "app/program.hpp"
-#include "core/optimizer/kinds/register_kind.hpp"
+#include "sestina/app/program.hpp"
+#include "sestina/core/optimizer/kinds/register_kind.hpp"
 #include "sign_momentum.hpp"
 
 int main(int argc, char** argv) {

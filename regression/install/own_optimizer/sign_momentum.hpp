@@ -1,7 +1,7 @@
 // Sign of the momentum: M = beta M + (1 - beta) G, W -= lr (sign(M) + weight_decay W). What a matrix optimizer must
 // have: its description (sign_momentum_kind) and a class with the order of its step, for every space.
 #pragma once
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "sestina/core/optimizer/kinds/matrix_optimizer.hpp"
 
 inline std::vector<sestina::FieldSize> sign_momentum_state(const sestina::MatrixOptions&, std::int64_t rows,
                                                            std::int64_t cols) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/start/stop.hpp"
+#include "kernels/base/exit_handler.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
@@ -172,6 +173,20 @@ TEST_F(StopTest, SecondInterruptLeavesAtOnce) {
         _exit(2);
       },
       testing::ExitedWithCode(130), "press Ctrl-C again to exit at once");
+}
+
+TEST_F(StopTest, SecondInterruptIsLeftToTheHandlerOfAHost) {
+  static volatile std::sig_atomic_t code = 0;
+  set_exit_handler([](int given) { code = given; });
+  {
+    Stop stop(run_, dir_);
+    raise(SIGINT);
+    EXPECT_EQ(code, 0);
+    raise(SIGINT);
+    EXPECT_EQ(code, static_cast<int>(ExitCode::interrupted));
+    EXPECT_EQ(stop.poll(0), Vote::stop);
+  }
+  set_exit_handler(nullptr);
 }
 
 TEST_F(StopTest, SignalsThatCameBeforeCount) {

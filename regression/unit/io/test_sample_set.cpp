@@ -99,9 +99,9 @@ TEST(SampleSet, BlendsByWeightAndKeepsEachSourceWhole) {
   for (const auto& [token, times] : seen_b) EXPECT_EQ(times, 5);
 }
 
-TEST(Blend, NumbersTheSamplesOfEachSource) {
+TEST(SourceBlend, NumbersTheSamplesOfEachSource) {
   const std::vector<double> weights = {0.2, 1.7, 0.01, 12};
-  const Blend blend(weights);
+  const SourceBlend blend(weights);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::uint64_t> next(weights.size());
   for (std::uint64_t sample = 0; sample < 120000; ++sample) {
@@ -113,7 +113,7 @@ TEST(Blend, NumbersTheSamplesOfEachSource) {
     EXPECT_NEAR(static_cast<double>(next[s]), weights[s] / sum * 120000, 4.0);
   EXPECT_EQ(blend.place(std::uint64_t{1} << 50).source, blend.place((std::uint64_t{1} << 50) + 55440).source);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL, 1e-9})
-    expect_error(ExitCode::bad_deck, {"source 2"}, [&] { Blend({1.0, bad}); });
+    expect_error(ExitCode::bad_deck, {"source 2"}, [&] { SourceBlend({1.0, bad}); });
 }
 
 TEST(SampleSet, HoldsOutTheEndForValidation) {

@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <cstdio>
 
+#include "app/start/all_ranks.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {
@@ -39,7 +40,7 @@ extern "C" int dlclose(void*) { return 0; }
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   constexpr double timeout = 60;
-  sestina::Runtime runtime(timeout);
+  sestina::Runtime runtime(sestina::all_ranks(), timeout);
   sestina::test_runtime() = &runtime;
   if (!runtime.is_first()) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();

@@ -47,7 +47,7 @@ TEST(PlanScale, LayersCostTheSameEach) {
 void improve_by_all_pairs(const ItemClasses& items, Packing& packing) {
   const std::size_t k = items.classes(), bins = packing.size();
   std::int64_t total = 0;
-  for (const Pattern& bin : packing) total += items.load(bin);
+  for (const BinPattern& bin : packing) total += items.load(bin);
   for (std::size_t round = 0; round < 4 * bins; ++round) {
     std::size_t from = 0;
     for (std::size_t bin = 1; bin < bins; ++bin)
@@ -86,7 +86,7 @@ TEST(PlanScale, ExchangesAreThoseOfAllPairs) {
     while (sizes.size() < classes) sizes.insert(1 + static_cast<std::int64_t>(random() % 20));
     items.size.assign(sizes.begin(), sizes.end());
     items.count.assign(classes, 0);
-    Packing packing(bins, Pattern(classes, 0));
+    Packing packing(bins, BinPattern(classes, 0));
     for (int item = 0; item < 25; ++item) {
       const std::size_t j = random() % classes;
       ++items.count[j];
@@ -102,8 +102,8 @@ TEST(PlanScale, ExchangesAreThoseOfAllPairs) {
 TEST(PlanScale, RanksCostLittleMoreThanTheSameEach) {
   const auto run = [](std::size_t bins) {
     std::mt19937 random(3);
-    const ItemClasses items{{997, 613, 401, 211, 83}, Pattern(5, static_cast<int>(3 * bins))};
-    Packing packing(bins, Pattern(5, 0));
+    const ItemClasses items{{997, 613, 401, 211, 83}, BinPattern(5, static_cast<int>(3 * bins))};
+    Packing packing(bins, BinPattern(5, 0));
     for (std::size_t j = 0; j < 5; ++j)
       for (std::size_t item = 0; item < 3 * bins; ++item) ++packing[random() % bins][j];
     improve(items, packing);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "app/start/all_ranks.hpp"
 #include "app/train/trainer.hpp"
 #include "core/deck/deck.hpp"
 #include "io/report/history.hpp"
@@ -63,7 +64,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     Stop stop(setup.options.run, setup.run_dir);
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
-    Runtime runtime(60);
+    Runtime runtime(all_ranks(), 60);
     Trainer<Host, float> trainer(exec, setup, runtime, samples, nullptr, stop, metrics);
     EXPECT_EQ(trainer.run(), ExitCode::done);
     const CheckpointReader reader(newest_complete(setup.run_dir, true, [](const std::string&) {}), true);
@@ -94,7 +95,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     Stop stop(run.options.run, run.run_dir);
     Metrics metrics(run.run_dir, false);
     const SampleSet samples(run.options.data, Split::train, 256, 1, nullptr);
-    Runtime runtime(60);
+    Runtime runtime(all_ranks(), 60);
     Trainer<Host, T> trainer(Host{}, run, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < warm; ++i) ASSERT_TRUE(trainer.step());
     AllocationCounter counter;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "app/start/all_ranks.hpp"
 #include "app/train/trainer.hpp"
 #include "core/deck/deck.hpp"
 #include "regression/unit/allocation_counter.hpp"
@@ -67,7 +68,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
     Stop stop(setup.options.run, setup.run_dir);
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
-    Runtime runtime(60);
+    Runtime runtime(all_ranks(), 60);
     Trainer<Host, T> trainer(Host{}, setup, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.step());
     AllocationCounter counter;
