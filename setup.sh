@@ -21,10 +21,12 @@ usage() {
   cat <<'END'
 ./setup.sh run          build, prepare real text, train a small language model on it (minutes), make the report
 ./setup.sh test         build and run the whole test suite; the last line counts passed, failed and skipped tests
+./setup.sh test quick   only whether it works here: the program, some unit tests, a training, a resume, two ranks (minutes)
 ./setup.sh build [cuda] build the programs only, into build/bin (with cuda: into build/cuda/bin)
 
 As root on Debian each installs the packages it needs; otherwise it prints what is missing. An installed Kokkos
-(CMAKE_PREFIX_PATH, Kokkos_ROOT) is used when there is one; else it is built from source into build/deps.
+(CMAKE_PREFIX_PATH, Kokkos_ROOT) is used when there is one; else it is built from source, once for all checkouts of a
+user (~/.cache/sestina), and build/deps leads there.
 
 SESTINA_TEXT=PATH       text file or folder of .txt, .md and .rst files to train on (default: the Linux kernel's documentation)
 SESTINA_CUDA_ARCH=90    compute capability of the CUDA build
@@ -198,8 +200,14 @@ case ${1:-help} in
     first_run
     ;;
   test)
-    install_test_tools test
-    test_jobs
+    case ${2:-all} in
+      all)
+        install_test_tools test
+        test_jobs
+        ;;
+      quick) quick_jobs ;;
+      *) fail 64 "test $2: there is quick, or nothing for the whole suite" ;;
+    esac
     ;;
   build)
     case ${2:-cpu} in

@@ -5,14 +5,26 @@ include(SestinaHostSources)
 # clang warns of each `omp simd` loop that it does not vectorise (maxima, because of NaN). That is about speed alone.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
-# sestina_precompile(target headers...): reads these, and those that nearly every source includes, once instead of every
+# sestina_precompile(target kind headers...): reads these, and those that nearly every source includes, once instead of every
 # time. Not for nvcc, so that a CUDA build notices where a source leans on what it does not include.
 option(SESTINA_PRECOMPILE_HEADERS "Precompile Kokkos' and the standard library's headers (host builds)" ON)
-function(sestina_precompile target)
-  if(SESTINA_PRECOMPILE_HEADERS AND NOT Kokkos_ENABLE_CUDA)
+# Targets of one kind are compiled with the same flags: the first one of them makes the file, the others read it.
+function(sestina_precompile target kind)
+  get_property(first GLOBAL PROPERTY sestina_precompiled_${kind})
+  if(NOT SESTINA_PRECOMPILE_HEADERS OR Kokkos_ENABLE_CUDA)
+    return()
+  elseif(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    set_property(GLOBAL PROPERTY sestina_precompiled_${kind} ${target})
     target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <fmt/format.h> <algorithm> <filesystem> <functional> <map> <memory> <string> <vector> ${ARGN})
   endif()
 endfunction()
+
+# What GCC says of unnamed names in headers is meant for sources, which a source that includes several of them is not.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT Kokkos_ENABLE_CUDA)
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 
 # sestina_never_unity(sources...): where CMAKE_UNITY_BUILD compiles several sources as one, these stay alone. A class whose
 # members lie in several sources is instantiated by each of them, which one compilation may do once only.
@@ -73,7 +85,11 @@ function(sestina_room room)
     target_compile_definitions(sestina_${room} PUBLIC FMT_USE_CONSTEXPR=1)
   endif()
   sestina_host_sources(${sources})
-  sestina_precompile(sestina_${room})
+  if(room STREQUAL kernels)  # has flags of its own
+    sestina_precompile(sestina_kernels kernels)
+  else()
+    sestina_precompile(sestina_${room} rooms)
+  endif()
 
   install(TARGETS sestina_${room} EXPORT SestinaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina FILES_MATCHING PATTERN "*.hpp")

@@ -38,12 +38,27 @@ patch_for_cuda13() {
 
 nvcc_major_is() { "${nvcc:?}" --version | grep -q "release $1\."; }
 
-# build_kokkos host|cuda PREFIX: builds and installs it, unless PREFIX already holds just this.
+# build_kokkos host|cuda LINK: makes LINK lead to a Kokkos that is kept in the user's cache, for all checkouts and runs: one
+# for each kind, source, machine, compiler and way of building it. It is built there unless it is there already.
 build_kokkos() {
-  local kind=$1 prefix=$2 work="$2/src" stamp
-  stamp="$kind $source_sha256 $machine_id $(cat "$root/cmake/kokkos.sh" | sha256sum) ${nvcc:+$("$nvcc" --version | tail -1)}"
-  [ -f "$prefix/.stamp" ] && [ "$(cat "$prefix/.stamp")" = "$stamp" ] && return
-  rm -rf "$prefix"
+  local kind=$1 link=$2 stamp prefix
+  stamp="$source_sha256 $machine_id $(sha256sum <"$root/cmake/kokkos.sh")"
+  [ "$kind" = host ] || stamp+=" $cuda_arch $("$nvcc" --version | tail -1)"
+  prefix="$cache/kokkos-$kind-$(sha256sum <<<"$stamp" | cut -c1-16)"
+  # In a cache that cannot be written, as before there was one.
+  mkdir -p "$prefix" 2>/dev/null || prefix="$link.own"
+  mkdir -p "$prefix" "$(dirname "$link")"
+  (
+    flock 9  # another checkout may be building it
+    [ -f "$prefix/.complete" ] || install_kokkos "$kind" "$prefix"
+  ) 9>"$prefix/.lock" || exit
+  rm -rf "$link"
+  ln -s "$prefix" "$link"
+}
+
+# install_kokkos host|cuda PREFIX
+install_kokkos() {
+  local kind=$1 prefix=$2 work="$2/src"
   kokkos_source "$work"
   local -a common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=20 -DCMAKE_INSTALL_PREFIX="$prefix"
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_PREFIX_PATH=$prefix" -Wno-dev)
@@ -58,7 +73,7 @@ build_kokkos() {
     show_progress "$work/kokkos.log" cmake --build "$work/kokkos" --target install || log_failure "$work/kokkos.log"
   [ "$kind" = cuda ] || build_kokkos_kernels "$work" "${common[@]}"
   rm -rf "$work"
-  echo "$stamp" >"$prefix/.stamp"
+  touch "$prefix/.complete"
 }
 
 # build_kokkos_kernels WORK OPTIONS...: of its headers for dense algebra alone; without kernels compiled in advance that is

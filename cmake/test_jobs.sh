@@ -2,36 +2,67 @@
 # output counts over all of them.
 passed=0 failed=0 skipped=0
 failures=() unsteady=()  # names of tests
+times=()                 # a line for each job
 
+# A job is a function and a line here, with its name and its budget: the minutes that it may take on two cores with AVX2.
 test_jobs() {
   trap summary EXIT
-  host_tests
-  avx2_tests
-  clang_tests
-  sanitizer_tests
-  cuda_tests
+  job "build" 10 build_tests
+  job "host tests" 10 host_tests
+  job "Slurm" 2 slurm_tests
+  job "AVX2" 3 avx2_tests
+  job "clang" 4 clang_tests
+  job "sanitizers" 10 sanitizer_tests
+  job "CUDA" 10 cuda_tests
   say "done"
+}
+
+# Whether the program works here at all: some unit tests of every room but `app`, one training, a resume, two ranks.
+quick_jobs() {
+  trap summary EXIT
+  job "quick build" 6 build_quick_tests
+  job "quick tests" 2 quick_tests
+  say "done; the whole suite: ./setup.sh test"
+}
+
+# job NAME MINUTES FUNCTION: notes how long it took. Over its budget is worth a look, and no failure: machines differ.
+job() {
+  local name=$1 budget=$(($2 * 60)) begin=$SECONDS over=""
+  "$3"
+  ((SECONDS - begin <= budget)) || over="  over its budget"
+  times+=("$(printf '%-12s %5d s of %d%s' "$name" $((SECONDS - begin)) "$budget" "$over")")
 }
 
 summary() {
   local code=$?
   ((code == 0 || failed)) || failed=1
   ((failed == 0)) || code=1
+  ((${#times[@]} == 0)) || printf 'time: %s\n' "${times[@]}"
   ((${#unsteady[@]} == 0)) || printf 'passed at the second try only: %s\n' "${unsteady[@]}"
   ((${#failures[@]} == 0)) || printf 'FAILED: %s\n' "${failures[@]}"
   echo "$passed passed, $failed failed, $skipped skipped"
   exit "$code"
 }
 
-host_tests() {
+built=""  # what could be built of the host's tests: nothing, or all that a job asked for
+
+build_tests() {
   prepare host
   other_onednn
   say "building Sestina and its tests"
-  compile ci "$build" all || { build_failed "$build"; return 0; }
+  if compile ci "$build" all; then built=yes; else build_failed "$build"; fi
+}
+
+host_tests() {
+  [ -n "$built" ] || return 0
   say "host tests"
   # Launchers and daemons of others stand between these tests and the program: a test that fails is tried once more, and
   # named at the end.
   run_ctest "$build" --label-exclude slurm --repeat until-pass:2
+}
+
+slurm_tests() {
+  [ -n "$built" ] || return 0
   say "batch scripts on a Slurm of the tests' own, alone on the machine"
   run_ctest "$build" --label-regex slurm --parallel 1 --repeat until-pass:2
 }
@@ -89,6 +120,19 @@ clang_tests() {
   passed=$((passed + 1))
   say "tests of kernels, compiled by clang"
   run_ctest "$build/clang" --label-regex '^kernels$'
+}
+
+build_quick_tests() {
+  prepare host
+  say "building Sestina and some of its tests"
+  if compile ci "$build" programs unit_kernels unit_parallel unit_step; then built=yes; else build_failed "$build"; fi
+}
+
+quick_tests() {
+  [ -n "$built" ] || return 0
+  say "quick tests"
+  run_ctest "$build" --repeat until-pass:2 \
+    --tests-regex '^(kernels|parallel|step)\.|^style\.|^replay\.golden$|^case\.(llama-adamw|llama-bf16|resume|ranks)$'
 }
 
 # The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of

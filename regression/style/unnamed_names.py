@@ -1,11 +1,12 @@
-"""A name in an unnamed namespace of a source is one name in its room: builds that compile several sources as one
-(CMAKE_UNITY_BUILD: sanitizers, CUDA without a GPU) put any two sources of a room together, and which ones changes with
-every source that is added. Functions may overload: theirs is the name with its parameters."""
+"""A name in an unnamed namespace of a source is one name in its room, and in the tests of its room: builds that compile
+several sources as one (CMAKE_UNITY_BUILD: all presets but cpu-debug and cuda) put any two sources of a target together, and
+which ones changes with every source that is added. Functions may overload: theirs is the name with its parameters."""
 import re
 
 import tree
 
 ROOMS = ["app", "io", "parallel", "core"]  # what these builds compile so (kernels/CMakeLists.txt keeps its own apart)
+TESTS = ["regression/unit/" + name for name in ("app", "core", "io", "mpi", "parallel", "step", "support")]
 NEVER = re.compile(r"sestina_never_unity\(([^)]*)\)")
 TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.cpp$")  # a build has one of them
 TYPE = re.compile(r"^(?:template <.*>\n)?(?:struct|class|enum(?: class)?|union) (\w+)", re.MULTILINE)
@@ -49,7 +50,7 @@ def check(files):
     owners = {}
     for path in files:
         for name in set(names(tree.text(path))):
-            owners.setdefault((path.parts[0], name.split(" = ")[0]), []).append((path, name))
+            owners.setdefault((path.parts[0] if path.parts[0] in ROOMS else path.parent, name.split(" = ")[0]), []).append((path, name))
     for (_, name), places in sorted(owners.items(), key=str):
         paths = [path for path, _ in places]
         same_alias = " = " in places[0][1] and len({text for _, text in places}) == 1
@@ -64,5 +65,5 @@ def found_in(content):
 assert found_in("constexpr std::size_t kA = 1U;\nstruct B {\n  int c;\n};\nusing D = int;\nint f(const int* x, E e = 1) {\n}") == \
     ["B", "D = int", "f(const int*,E)", "kA"], "this script finds its own examples"
 ALONE = set(alone())
-files = [path for path in tree.sources(folders=ROOMS, suffixes={".cpp"}) if str(path) not in ALONE]
+files = [path for path in tree.sources(folders=ROOMS + TESTS, suffixes={".cpp"}) if str(path) not in ALONE]
 tree.finish(list(check(files)), len(files))

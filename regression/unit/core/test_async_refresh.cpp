@@ -12,29 +12,29 @@
 namespace sestina::reference {
 namespace {
 
-struct Kind {
+struct AsyncKind {
   std::string name;
   Settings numbers = {};
   Words words = {};
 };
 // One for each way to read, order and publish.
-const std::vector<Kind> kinds = {{"soap"},
-                                 {"soap", {}, {{"basis_refresh", "eigh"}}},
-                                 {"soap", {}, {{"momentum_basis", "rotated"}}},
-                                 {"soap", {}, {{"factor_update", "before"}, {"first_step", "use"}}},
-                                 {"kl-shampoo"},
-                                 {"kl-soap", {{"sort", 1}}},
-                                 {"basis-rotation"},
-                                 {"basis-rotation", {}, {{"source", "1st"}}},
-                                 {"shampoo"},
-                                 {"shampoo", {{"max_dim", 5}, {"packed", 1}}},
-                                 {"shampoo", {}, {{"root", "eigh"}}},
-                                 {"shampoo", {}, {{"root", "newton"}}},
-                                 {"galore"}};
+const std::vector<AsyncKind> async_kinds = {{"soap"},
+                                            {"soap", {}, {{"basis_refresh", "eigh"}}},
+                                            {"soap", {}, {{"momentum_basis", "rotated"}}},
+                                            {"soap", {}, {{"factor_update", "before"}, {"first_step", "use"}}},
+                                            {"kl-shampoo"},
+                                            {"kl-soap", {{"sort", 1}}},
+                                            {"basis-rotation"},
+                                            {"basis-rotation", {}, {{"source", "1st"}}},
+                                            {"shampoo"},
+                                            {"shampoo", {{"max_dim", 5}, {"packed", 1}}},
+                                            {"shampoo", {}, {{"root", "eigh"}}},
+                                            {"shampoo", {}, {{"root", "newton"}}},
+                                            {"galore"}};
 
 template <class Space>
 struct AsyncRig : MatrixRig<Space> {
-  AsyncRig(const Kind& kind, std::int64_t staleness, bool eager = false, std::int64_t every = 5)
+  AsyncRig(const AsyncKind& kind, std::int64_t staleness, bool eager = false, std::int64_t every = 5)
       : MatrixRig<Space>(kind.name, 12, 8, kind.numbers, kind.words, every, "w", 0, staleness, eager) {}
 
   void start(const WorkerPool::Setting& setting) {
@@ -65,7 +65,7 @@ TYPED_TEST_SUITE(AsyncRefresh, LaneSpaces, SpaceNames);
 
 // Of workers, of delays, of chance.
 TYPED_TEST(AsyncRefresh, FixedResultsHaveTheSameBitsWhateverTheWorkersDo) {
-  for (const Kind& kind : kinds) {
+  for (const AsyncKind& kind : async_kinds) {
     AsyncRig<TypeParam> one(kind, 3), several(kind, 3), at_once(kind, 0);
     one.start({.workers = 1});
     several.start({.workers = 3, .before_task = [](const WorkerTask& task) {
@@ -126,7 +126,7 @@ void hand_over(AsyncRig<Space>& from, AsyncRig<Space>& to) {
 }
 
 TYPED_TEST(AsyncRefresh, AJobInFlightIsStateAndGoesOnInAnotherRun) {
-  for (const Kind& kind : kinds)
+  for (const AsyncKind& kind : async_kinds)
     for (const unsigned cut : {6u, 7u, 8u, 9u}) {  // around a dispatch and its end, whatever the kind counts
       AsyncRig<TypeParam> whole(kind, 3), first(kind, 3), second(kind, 3);
       for (auto* rig : {&whole, &first, &second}) rig->start({.workers = 2});
@@ -200,7 +200,7 @@ TYPED_TEST(EagerRefresh, IsSeenWhenReadyAndWaitedForAfterSUpdates) {
 }
 
 TYPED_TEST(EagerRefresh, NeverExceedsSWithAnyDelays) {
-  for (const Kind& kind : kinds) {
+  for (const AsyncKind& kind : async_kinds) {
     std::mt19937 random(11);
     std::mutex mutex;
     AsyncRig<TypeParam> rig(kind, 3, true);

@@ -12,14 +12,14 @@
 namespace sestina {
 namespace {
 
-struct Kind {
+struct DecoderKind {
   const char* name;
   ModelConfig config;
 };
 
 // All families, with every form of positions and heads that they know; windows of 300 positions, two tiles of products.
-std::vector<Kind> kinds() {
-  std::vector<Kind> all;
+std::vector<DecoderKind> decoder_kinds() {
+  std::vector<DecoderKind> all;
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt}) {
     ModelConfig c = small_model(family);
     c.vocab_size = 61;
@@ -92,13 +92,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 template <class T>
 class DecoderOf : public testing::Test {};
-using ComputeTypes = testing::Types<float, bf16>;
-TYPED_TEST_SUITE(DecoderOf, ComputeTypes);
+using DecoderTypes = testing::Types<float, bf16>;
+TYPED_TEST_SUITE(DecoderOf, DecoderTypes);
 
 // In deterministic mode, for prompts that end within, at and behind a tile, up to the last position.
 TYPED_TEST(DecoderOf, DeterministicDecodingEqualsTheFullWindowToTheBit) {
   if (!is_host<Device>) GTEST_SKIP() << "products on a device are not made of fixed tiles";
-  for (const auto& [kind, config] : kinds()) {
+  for (const auto& [kind, config] : decoder_kinds()) {
     Plain<TypeParam> plain(config, true);
     for (const int prompt : {1, 37, 255, 256, 297}) {
       const int steps = std::min(3, 300 - prompt);
@@ -121,7 +121,7 @@ TYPED_TEST(DecoderOf, DeterministicDecodingEqualsTheFullWindowToTheBit) {
 TYPED_TEST(DecoderOf, FollowsTheFullWindow) {
   const bool single = std::is_same_v<TypeParam, float>;
   const double tolerance = single ? 1e-5 : 3e-2;
-  for (const auto& [kind, config] : kinds()) {
+  for (const auto& [kind, config] : decoder_kinds()) {
     Plain<TypeParam> plain(config, false);
     for (const int prompt : {1, 37, 253}) {
       auto decoder = plain.decoder(1, prompt + 8, false);
@@ -143,7 +143,7 @@ TYPED_TEST(DecoderOf, FollowsTheFullWindow) {
 // Sequences of different lengths side by side, some of which end earlier, give the bits that each gives alone.
 TYPED_TEST(DecoderOf, SequencesDoNotSeeOneAnother) {
   for (const bool deterministic : {false, true})
-    for (const auto& [kind, config] : kinds()) {
+    for (const auto& [kind, config] : decoder_kinds()) {
       Plain<TypeParam> plain(config, deterministic);
       const std::vector<int> prompts = {5, 1, 64, 31, 12, 3, 90};
       const int n = static_cast<int>(prompts.size()), steps = deterministic ? 2 : 6;
@@ -180,7 +180,7 @@ TYPED_TEST(DecoderOf, SequencesDoNotSeeOneAnother) {
 }
 
 TEST(Decoder, ACopyGoesOnLikeTheOriginal) {
-  Plain<float> plain(kinds()[2].config, false);
+  Plain<float> plain(decoder_kinds()[2].config, false);
   auto decoder = plain.decoder(3, 50, false);
   const auto tokens = tokens_of(20, 61, 3);
   decoder.prefill(1, tokens.data(), 20);
@@ -194,7 +194,7 @@ TEST(Decoder, ACopyGoesOnLikeTheOriginal) {
 }
 
 TEST(Decoder, RefusesMoreThanItsCapacity) {
-  Plain<float> plain(kinds()[0].config, false);
+  Plain<float> plain(decoder_kinds()[0].config, false);
   auto decoder = plain.decoder(1, 4, false);
   const auto tokens = tokens_of(5, 61, 3);
   EXPECT_THROW(decoder.prefill(0, tokens.data(), 5), Error);
@@ -208,7 +208,7 @@ TEST(Decoder, RefusesMoreThanItsCapacity) {
 
 // Keys and values of all layers and places, in one allocation.
 TEST(Decoder, CacheHasItsBytes) {
-  ModelConfig c = kinds()[0].config;
+  ModelConfig c = decoder_kinds()[0].config;
   EXPECT_EQ(cache_bytes(c, {3, 50, false}, 2),
             2u * 2 * 3 * 50 * static_cast<std::size_t>(c.num_hidden_layers * c.num_key_value_heads * c.head_dim));
 }

@@ -9,18 +9,18 @@
 namespace sestina {
 namespace {
 
-struct Variant {
+struct FormVariant {
   const char* name;
   ModelConfig config;
 };
 
-Variant variant(const char* name, Family family, auto change) {
+FormVariant variant(const char* name, Family family, auto change) {
   ModelConfig c = small_model(family);
   change(c);
   return {name, c};
 }
 
-std::vector<Variant> variants() {
+std::vector<FormVariant> variants() {
   const auto plain = [](ModelConfig&) {};
   return {variant("llama", Family::llama, plain),
           variant("llama_tied_bias", Family::llama,
@@ -41,7 +41,7 @@ std::vector<Variant> variants() {
           variant("gpt_rotary_tanh", Family::gpt, [](ModelConfig& c) { c.hidden_act = "gelu_new"; })};
 }
 
-class Gradient : public testing::TestWithParam<Variant> {};
+class Gradient : public testing::TestWithParam<FormVariant> {};
 
 // Directional derivative of f by central differences of fourth order. With h = 4e-5 the truncation, h^4 times a fifth
 // derivative of up to 1e10, is 3e-8 at most, the rounding of a loss near 50 about 1e-14 / h = 3e-10.

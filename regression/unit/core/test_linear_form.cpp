@@ -49,7 +49,7 @@ struct FormRig : ModelRig<Host, T> {
 };
 
 template <class F>
-double slope(const F& f, double h) {
+double form_slope(const F& f, double h) {
   return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
 }
 
@@ -70,7 +70,7 @@ void expect_gradients(const ModelConfig& config) {
       analytic += v[j] * gradient[j];
       size += std::abs(v[j] * gradient[j]);
     }
-    const double numeric = slope(
+    const double numeric = form_slope(
         [&](double h) {
           std::vector<double> moved = at;
           for (std::size_t j = 0; j < v.size(); ++j) moved[j] += h * v[j];

@@ -15,13 +15,13 @@ namespace {
 struct Shape {
   std::size_t rows, cols;
 };
-constexpr Shape shapes[] = {{5, 5}, {12, 8}, {8, 12}, {33, 7}, {1, 16}, {16, 1}, {1, 1}};
+constexpr Shape kind_shapes[] = {{5, 5}, {12, 8}, {8, 12}, {33, 7}, {1, 16}, {16, 1}, {1, 1}};
 
 // One matrix and its optimizer. The numbers that tests set and look at lie on the host; a step takes them to the space
 // and back.
 template <class Space>
-struct Rig {
-  Rig(const MatrixKind& kind, Shape shape, const Space& exec = Space())
+struct KindRig {
+  KindRig(const MatrixKind& kind, Shape shape, const Space& exec = Space())
       : options(default_options(kind)),
         optimizer(
             make_matrix_optimizer<Space>(exec, short_period(options), {"/optimizer/w", shape.rows, shape.cols, 0})),
@@ -122,8 +122,8 @@ TYPED_TEST_SUITE(EveryKind, reference::LaneSpaces, reference::SpaceNames);
 
 TYPED_TEST(EveryKind, KeepsTheStateThatItsKindLists) {
   this->each([](const MatrixKind& kind) {
-    for (const Shape shape : shapes) {
-      Rig<TypeParam> rig(kind, shape);
+    for (const Shape shape : kind_shapes) {
+      KindRig<TypeParam> rig(kind, shape);
       const auto planned =
           kind.state(rig.options, static_cast<std::int64_t>(shape.rows), static_cast<std::int64_t>(shape.cols));
       const auto fields = rig.optimizer->state().fields();
@@ -142,8 +142,8 @@ TYPED_TEST(EveryKind, KeepsTheStateThatItsKindLists) {
 
 TYPED_TEST(EveryKind, MovesAllShapesAndStaysFinite) {
   this->each([](const MatrixKind& kind) {
-    for (const Shape shape : shapes) {
-      Rig<TypeParam> rig(kind, shape);
+    for (const Shape shape : kind_shapes) {
+      KindRig<TypeParam> rig(kind, shape);
       const auto before = rig.weights();
       rig.run(1, 8);
       EXPECT_TRUE(all_finite(rig.weights())) << shape.rows << " x " << shape.cols;
@@ -159,7 +159,7 @@ TYPED_TEST(EveryKind, AWeightThatIsNotFiniteRaisesTheFlag) {
   this->each([](const MatrixKind& kind) {
     const auto flag_after = [&](double lr) {
       const Kokkos::View<double*, typename TypeParam::memory_space> flag("flag", 1);
-      Rig<TypeParam> rig(kind, {33, 70});
+      KindRig<TypeParam> rig(kind, {33, 70});
       rig.lane.nonfinite = flag.data();
       for (std::int64_t t = 1; t <= 3; ++t) {
         rig.random_gradient(t);
@@ -175,9 +175,9 @@ TYPED_TEST(EveryKind, AWeightThatIsNotFiniteRaisesTheFlag) {
 TEST(EveryKind, OneThreadAndManyGiveTheSameBits) {
   for (const MatrixKind& kind : matrix_kinds()) {
     SCOPED_TRACE(kind.name);
-    for (const Shape shape : shapes) {
-      Rig<Serial> one(kind, shape);
-      Rig<Host> all(kind, shape);
+    for (const Shape shape : kind_shapes) {
+      KindRig<Serial> one(kind, shape);
+      KindRig<Host> all(kind, shape);
       one.run(1, 8);
       all.run(1, 8);
       expect_same_bits(one.weights(), all.weights());
@@ -188,7 +188,7 @@ TEST(EveryKind, OneThreadAndManyGiveTheSameBits) {
 TYPED_TEST(EveryKind, GoesOnFromItsStateToTheSameBits) {
   this->each([](const MatrixKind& kind) {
     for (const std::int64_t stop : {1, 2, 5}) {
-      Rig<TypeParam> whole(kind, {12, 8}), first(kind, {12, 8}), second(kind, {12, 8});
+      KindRig<TypeParam> whole(kind, {12, 8}), first(kind, {12, 8}), second(kind, {12, 8});
       whole.run(1, 9);
       first.run(1, stop);
       copy_state(*first.optimizer, *second.optimizer);
@@ -201,7 +201,7 @@ TYPED_TEST(EveryKind, GoesOnFromItsStateToTheSameBits) {
 
 TYPED_TEST(EveryKind, SeesTheClippedGradient) {
   this->each([](const MatrixKind& kind) {
-    Rig<TypeParam> scaled(kind, {9, 8}), clipped(kind, {9, 8});
+    KindRig<TypeParam> scaled(kind, {9, 8}), clipped(kind, {9, 8});
     for (std::int64_t t = 1; t <= 7; ++t) {
       scaled.random_gradient(t, 0.25);
       scaled.step(t);
@@ -216,7 +216,7 @@ TYPED_TEST(EveryKind, SeesTheClippedGradient) {
 TYPED_TEST(EveryKind, ZeroGradientOnlyDecays) {
   this->each([](const MatrixKind& kind) {
     for (const Shape shape : {Shape{12, 8}, Shape{1, 16}}) {
-      Rig<TypeParam> rig(kind, shape);
+      KindRig<TypeParam> rig(kind, shape);
       const auto before = rig.weights();
       for (std::int64_t t = 1; t <= 5; ++t) rig.step(t);
       const double most = std::pow(1 - 0.05 * 0.1, 5);  // a first call that only sets up does not decay
@@ -234,7 +234,7 @@ TYPED_TEST(EveryKind, ZeroGradientOnlyDecays) {
 
 TYPED_TEST(EveryKind, SurvivesZeroGradientsInBetweenAndLowRank) {
   this->each([](const MatrixKind& kind) {
-    Rig<TypeParam> rig(kind, {12, 8});
+    KindRig<TypeParam> rig(kind, {12, 8});
     for (std::int64_t t = 1; t <= 12; ++t) {
       rig.random_gradient(t);
       if (t % 4 == 0) Kokkos::deep_copy(rig.gradient, 0.0f);
@@ -249,7 +249,7 @@ TYPED_TEST(EveryKind, SurvivesZeroGradientsInBetweenAndLowRank) {
 
 TYPED_TEST(EveryKind, ZeroLearningRateMovesNothing) {
   this->each([](const MatrixKind& kind) {
-    Rig<TypeParam> rig(kind, {8, 12});
+    KindRig<TypeParam> rig(kind, {8, 12});
     const auto before = rig.weights();
     for (std::int64_t t = 1; t <= 4; ++t) {
       rig.random_gradient(t);
@@ -262,7 +262,7 @@ TYPED_TEST(EveryKind, ZeroLearningRateMovesNothing) {
 // |W - target|^2 / 2: the gradient points away from the target.
 TYPED_TEST(EveryKind, DescendsAQuadratic) {
   this->each([](const MatrixKind& kind) {
-    Rig<TypeParam> rig(kind, {12, 8});
+    KindRig<TypeParam> rig(kind, {12, 8});
     const auto distance = [&] {
       double sum = 0;
       for (std::size_t i = 0; i < rig.master.size(); ++i) sum += std::pow(rig.master.data()[i] - 0.5, 2);

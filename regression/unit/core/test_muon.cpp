@@ -144,8 +144,8 @@ MatrixOptions options_of(const char* kind) { return default_options(*find_matrix
 // Steps of an optimizer on a space, with gradients from the counter-based generator. `gradient` and `weight` are what
 // the host sees of them.
 template <class Space>
-struct Rig {
-  Rig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
+struct MuonRig {
+  MuonRig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", m, n, 0})),
         lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, m, n)), {}, 0, 0},
         m(m),
@@ -188,7 +188,7 @@ struct Rig {
 // a singular value is small); measured errors are 30 times smaller.
 template <class Space>
 void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
-  Rig<Space> rig(options, m, n);
+  MuonRig<Space> rig(options, m, n);
   Reference reference{options, m, n, {rig.weight.begin(), rig.weight.end()}};
   const double tolerance = 300 * double(m + n) * std::numeric_limits<float>::epsilon();
   for (std::int64_t t = 1; t <= 5; ++t) {
@@ -204,8 +204,8 @@ void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
   }
 }
 
-constexpr std::pair<std::size_t, std::size_t> shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
-                                                          {1, 16}, {16, 1}, {70, 40}, {40, 300}};
+constexpr std::pair<std::size_t, std::size_t> muon_shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
+                                                               {1, 16}, {16, 1}, {70, 40}, {40, 300}};
 
 template <class Space>
 class Muon : public testing::Test {};
@@ -221,7 +221,7 @@ TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
       expect_rule<TypeParam>(options, 12, 8);
       expect_rule<TypeParam>(options, 8, 12);
     }
-  for (const auto& [m, n] : shapes) {
+  for (const auto& [m, n] : muon_shapes) {
     MatrixOptions options = options_of("muon");
     options.numbers["nesterov"] = m % 2;
     options.numbers["extra_scale"] = 0.5;
@@ -231,7 +231,7 @@ TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
 
 TYPED_TEST(Muon, NorMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
-    for (const auto& [m, n] : shapes) {
+    for (const auto& [m, n] : muon_shapes) {
       MatrixOptions options = options_of("normuon");
       options.numbers["keep_norm"] = keep_norm;
       expect_rule<TypeParam>(options, m, n);
@@ -242,7 +242,7 @@ TYPED_TEST(Muon, NorMuonFollowsItsRule) {
 
 TYPED_TEST(Muon, AdaMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
-    for (const auto& [m, n] : shapes) {
+    for (const auto& [m, n] : muon_shapes) {
       MatrixOptions options = options_of("adamuon");
       options.numbers["keep_norm"] = keep_norm;
       options.numbers["eps"] = 0.01;  // else the first steps are signs, also of what is only rounding
@@ -253,7 +253,7 @@ TYPED_TEST(Muon, AdaMuonFollowsItsRule) {
 // With keep_norm the movement is as long as that of Muon, whatever the second moment.
 TYPED_TEST(Muon, RelativesKeepTheLengthOfTheStep) {
   const auto length = [](const char* kind) {
-    Rig<TypeParam> rig(options_of(kind), 24, 40);
+    MuonRig<TypeParam> rig(options_of(kind), 24, 40);
     const std::vector<float> before = rig.weight;
     for (std::int64_t t = 1; t <= 3; ++t) {
       rig.weight = before;
@@ -273,7 +273,7 @@ TYPED_TEST(Muon, PrecisionFollowsTheWeights) {
   const auto run = [](const char* precision, bool with_rounded) {
     MatrixOptions options = options_of("muon");
     options.words["ns_precision"] = precision;
-    Rig<TypeParam> rig(options, 12, 8, with_rounded);
+    MuonRig<TypeParam> rig(options, 12, 8, with_rounded);
     for (std::int64_t t = 1; t <= 3; ++t) rig.step(t);
     return rig.weight;
   };

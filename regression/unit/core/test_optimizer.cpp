@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-OptimizerOptions options_of(const std::string& kind) {
+OptimizerOptions set_options_of(const std::string& kind) {
   OptimizerOptions options;
   options.kind = kind;
   options.lr = 0.01;
@@ -29,7 +29,7 @@ std::vector<std::string> field_names(const StageRig<Host, float>& rig, const std
 TEST(Optimizer, TakesTheBytesThatThePlanSays) {
   for (const MatrixKind& kind : matrix_kinds())
     for (const int bits : {32, 8}) {
-      OptimizerOptions options = options_of(kind.name);
+      OptimizerOptions options = set_options_of(kind.name);
       options.state_bits = bits;
       options.state_block = 16;
       options.matrix->state_bits = bits;
@@ -45,7 +45,7 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
 
 // A training step reads its losses with the norm; they are those of the micro-batches one by one.
 TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
-  const OptimizerOptions options = options_of("muon");
+  const OptimizerOptions options = set_options_of("muon");
   PassSetting setting{2, 8, false, true};
   setting.micros = 2;
   StageRig<Host, float> rig(small_model(Family::llama), setting, &options);
@@ -65,7 +65,7 @@ TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
 }
 
 TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
-  OptimizerOptions options = options_of("muon");
+  OptimizerOptions options = set_options_of("muon");
   options.group = {{"*.down_proj.*", {}, {}, "adamw"}, {"lm_head.weight", {}, {}, "muon"}};
   StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
   using Names = std::vector<std::string>;
@@ -79,7 +79,7 @@ TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
 
 // A byte for each moment of a matrix, and four for a block of it; vectors keep their numbers.
 TEST(Optimizer, MomentsInEightBitsAreThoseOfMatricesUnderAdamW) {
-  OptimizerOptions options = options_of("muon"), full = options;
+  OptimizerOptions options = set_options_of("muon"), full = options;
   options.state_bits = 8;
   options.state_block = 16;
   StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
@@ -102,7 +102,7 @@ TEST(Optimizer, MomentsInEightBitsAreThoseOfMatricesUnderAdamW) {
 
 // One head of q is orthogonalised as if it were a matrix on its own.
 TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
-  OptimizerOptions whole = options_of("muon"), heads = whole;
+  OptimizerOptions whole = set_options_of("muon"), heads = whole;
   heads.per_head = true;
   StageRig<Host, float> rig(small_model(Family::llama), {2, 8, false, true}, &heads);
   EXPECT_EQ(field_names(rig, "model.layers.0.self_attn.q_proj.weight/head_03"), std::vector<std::string>{"momentum"});

@@ -10,29 +10,29 @@
 namespace sestina::reference {
 namespace {
 
-struct Kind {
+struct PagedKind {
   std::string name;
   std::vector<std::pair<std::string, double>> numbers = {};
   std::vector<std::pair<std::string, std::string>> words = {};
 };
-const std::vector<Kind> kinds = {{"soap"},
-                                 {"shampoo"},
-                                 {"shampoo", {{"max_dim", 20}, {"packed", 1}}},
-                                 {"kl-shampoo"},
-                                 {"kl-soap"},
-                                 {"soap", {}, {{"momentum_basis", "rotated"}}},
-                                 {"basis-rotation"},
-                                 {"galore"},
-                                 {"shampoo", {}, {{"root", "eigh"}}},
-                                 {"apollo"},
-                                 {"basis-rotation", {}, {{"momentum_basis", "rotated"}}},
-                                 {"basis-rotation", {}, {{"source", "1st"}}},
-                                 {"basis-rotation", {}, {{"source", "1st"}, {"dialect", "release"}}},
-                                 {"shampoo", {}, {{"root", "newton"}}}};
+const std::vector<PagedKind> paged_kinds = {{"soap"},
+                                            {"shampoo"},
+                                            {"shampoo", {{"max_dim", 20}, {"packed", 1}}},
+                                            {"kl-shampoo"},
+                                            {"kl-soap"},
+                                            {"soap", {}, {{"momentum_basis", "rotated"}}},
+                                            {"basis-rotation"},
+                                            {"galore"},
+                                            {"shampoo", {}, {{"root", "eigh"}}},
+                                            {"apollo"},
+                                            {"basis-rotation", {}, {{"momentum_basis", "rotated"}}},
+                                            {"basis-rotation", {}, {{"source", "1st"}}},
+                                            {"basis-rotation", {}, {{"source", "1st"}, {"dialect", "release"}}},
+                                            {"shampoo", {}, {{"root", "newton"}}}};
 
 using Names = std::vector<std::string>;
 
-MatrixOptions options_of(const Kind& kind, std::int64_t staleness, bool paged, const Names& in_memory = {}) {
+MatrixOptions options_of(const PagedKind& kind, std::int64_t staleness, bool paged, const Names& in_memory = {}) {
   MatrixOptions options = default_options(*find_matrix_kind(kind.name));
   for (const auto& [key, value] : kind.numbers) options.numbers.at(key) = value;
   for (const auto& [key, value] : kind.words) options.words.at(key) = value;
@@ -48,7 +48,7 @@ MatrixOptions options_of(const Kind& kind, std::int64_t staleness, bool paged, c
 // Matrices of two shapes, and gradients that depend on the update alone.
 class Paged {
  public:
-  Paged(const Kind& kind, std::int64_t staleness, bool paged, int lanes = 1, int workers = 1,
+  Paged(const PagedKind& kind, std::int64_t staleness, bool paged, int lanes = 1, int workers = 1,
         const Names& in_memory = {}) {
     std::vector<MatrixItem<Host>> items;
     for (std::size_t i = 0; i < 5; ++i) {
@@ -118,7 +118,7 @@ class Paged {
 };
 
 TEST(PagedState, EveryKindHasTheSameBits) {
-  for (const Kind& kind : kinds)
+  for (const PagedKind& kind : paged_kinds)
     for (const std::int64_t staleness : {0, 3}) {
       if (staleness > 0 && find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
       for (const auto [lanes, workers] : {std::pair(1, 1), std::pair(2, 3)}) {
@@ -139,7 +139,7 @@ TEST(PagedState, EveryKindHasTheSameBits) {
 
 // First bases and roots of a run that begins with a checkpoint: not the first that is written there.
 TEST(PagedState, FirstResultsOfALoadedStateStay) {
-  for (const Kind& kind : kinds) {
+  for (const PagedKind& kind : paged_kinds) {
     Paged plain(kind, 0, false), paged(kind, 0, true);
     paged.load_zeros();
     paged.pager->settle();
@@ -155,7 +155,7 @@ TEST(PagedState, FirstResultsOfALoadedStateStay) {
 
 // Some fields on NVMe, others not: those named are there, the rest is what the plan says, and the bits are the same.
 TEST(PagedState, ATableOfTiersMovesTheFieldsItNames) {
-  for (const Kind& kind : kinds) {
+  for (const PagedKind& kind : paged_kinds) {
     if (find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
     for (const std::string word : {"factor", "basis", "inverse_root", "snapshot", "projector"}) {
       OptimizerOptions options;
@@ -198,7 +198,7 @@ TEST(PagedState, ATableOfTiersMovesTheFieldsItNames) {
 
 // Places in the store, by matrix.
 TEST(PagedState, ThePlanKnowsItsBytes) {
-  for (const Kind& kind : kinds)
+  for (const PagedKind& kind : paged_kinds)
     for (const std::int64_t staleness : {0, 3}) {
       if (staleness > 0 && find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
       OptimizerOptions options;
@@ -217,7 +217,7 @@ TEST(PagedState, ThePlanKnowsItsBytes) {
 
 // Updates read bases, roots and projectors: those are written back when they are new, and only then.
 TEST(PagedState, WhatAnUpdateOnlyReadsIsNotWritten) {
-  for (const Kind& kind : kinds) {
+  for (const PagedKind& kind : paged_kinds) {
     Paged run(kind, 0, true);
     for (std::int64_t t = 1; t <= 9; ++t) {  // refreshes: 1, 5, 9 or 4, 8
       run.step(t);

@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Rig {
-  Rig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
+struct PagerRig {
+  PagerRig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
       : bytes(bytes), pager(std::make_shared<Pager>(store, setting)) {
     for (std::size_t i = 0; i < count; ++i) {
       blocks.push_back(page_memory(bytes));
@@ -26,7 +26,7 @@ struct Rig {
     pager->need(updates == 0 ? 3 * whole_pages(bytes) : updates, 0);
     pager->attach();
   }
-  ~Rig() { pager->detach(); }
+  ~PagerRig() { pager->detach(); }
 
   void fill(std::size_t block, unsigned value) {
     const Pin pin(pager.get(), blocks[block].get());
@@ -85,7 +85,7 @@ constexpr std::size_t large = std::size_t{2} << 20;  // blocks whose pages go wh
 
 TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
   constexpr std::size_t bytes = large;
-  Rig rig(8, bytes);
+  PagerRig rig(8, bytes);
   rig.pager->open();
   for (unsigned i = 0; i < 8; ++i) rig.fill(i, i + 1);
   rig.pager->settle();
@@ -144,7 +144,7 @@ TEST(Pager, PagesOfSmallBlocksMoveOn) {
 
 // Zeros, of which the store knows nothing until somebody has used them.
 TEST(Pager, BlocksBeginAsZerosThatTakeNothing) {
-  Rig rig(4, 100000);
+  PagerRig rig(4, 100000);
   rig.store->fails = [](const BlockStore::Transfer& t) { return !t.writes; };
   rig.pager->open();
   rig.pager->settle();
@@ -157,7 +157,7 @@ TEST(Pager, BlocksBeginAsZerosThatTakeNothing) {
 }
 
 TEST(Pager, WhatIsWantedAheadIsThereInTime) {
-  Rig rig(4, 100000, {.most = 8 << 20});
+  PagerRig rig(4, 100000, {.most = 8 << 20});
   rig.pager->need(0, (8 << 20) - 3 * whole_pages(100000));  // nothing is kept
   rig.pager->open();
   rig.store_all(7);
@@ -173,7 +173,7 @@ TEST(Pager, WhatIsWantedAheadIsThereInTime) {
 
 TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
   constexpr std::size_t count = 6, bytes = large;
-  Rig rig(count, bytes, {}, 3 * bytes);
+  PagerRig rig(count, bytes, {}, 3 * bytes);
   rig.pager->need(0, bytes);  // of jobs: nothing is read ahead into it
   rig.pager->open();
   rig.store_all();
@@ -203,7 +203,7 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
 
 TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
   constexpr std::size_t bytes = large;
-  Rig small(6, bytes, {.most = bytes}, 3 * bytes);
+  PagerRig small(6, bytes, {.most = bytes}, 3 * bytes);
   try {
     small.pager->open();
     ADD_FAILURE() << "nothing was refused";
@@ -213,7 +213,7 @@ TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
   EXPECT_FALSE(small.store->opened);
-  Rig rig(6, bytes, {.most = 5 * bytes}, 3 * bytes);  // two of six stay
+  PagerRig rig(6, bytes, {.most = 5 * bytes}, 3 * bytes);  // two of six stay
   rig.pager->open();
   rig.pager->settle();
   for (int round = 0; round < 3; ++round)
@@ -229,7 +229,7 @@ TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
 }
 
 TEST(Pager, ADiskThatCannotBeWrittenIsLeftForMemory) {
-  Rig rig(4, 50000);
+  PagerRig rig(4, 50000);
   rig.pager->open();
   for (unsigned i = 0; i < 4; ++i) rig.fill(i, 10 + i);
   rig.pager->settle();
@@ -247,7 +247,7 @@ TEST(Pager, ADiskThatCannotBeWrittenIsLeftForMemory) {
 }
 
 TEST(Pager, WhatCannotBeReadBackIsAnErrorThatNamesIt) {
-  Rig rig(3, 50000);
+  PagerRig rig(3, 50000);
   rig.pager->open();
   rig.fill(1, 5);
   rig.pager->settle();
@@ -266,7 +266,7 @@ TEST(Pager, WhatCannotBeReadBackIsAnErrorThatNamesIt) {
 }
 
 TEST(Pager, AStoreThatBreaksLeavesNothingUnderWay) {
-  Rig rig(3, 50000);
+  PagerRig rig(3, 50000);
   rig.pager->open();
   rig.store_all();
   rig.store->before = [] { throw Error(ExitCode::io_error, "the ring is gone"); };
@@ -319,7 +319,7 @@ TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
 // ahead, claim them without what they held; the disk is slow and fails to read now and then.
 TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
   constexpr std::size_t count = 24, bytes = 3 * 4096 + 12, threads = 4, jobs = 10000;
-  Rig rig(count, bytes, {}, 9 * whole_pages(bytes));
+  PagerRig rig(count, bytes, {}, 9 * whole_pages(bytes));
   std::mt19937 disk(5);
   rig.store->before = [&disk] {  // on the pager's thread alone
     if (disk() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(disk() % 300));

@@ -13,8 +13,8 @@ ModelConfig sharp_llama() {
 }
 
 template <class T>
-struct Rig {
-  explicit Rig(double threshold, double lr = 0)
+struct ClipRig {
+  explicit ClipRig(double threshold, double lr = 0)
       : run(sharp_llama(), {2, 8, false, true, false}, options(threshold, lr)) {
     run.stage.initialise(3);
     for (int i = 0; i < 18; ++i) tokens[i] = (7 * i + 3) % 23;
@@ -37,12 +37,12 @@ struct Rig {
 };
 
 TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
-  Rig<float> rig(1e30);
+  ClipRig<float> rig(1e30);
   rig.run.forward_backward(1, 0);
   const double before = rig.largest(0, 0), other = rig.largest(0, 1);
   ASSERT_GT(before, 1);
   const double threshold = 0.6 * std::max(before, other);
-  Rig<float> clipped(threshold);
+  ClipRig<float> clipped(threshold);
   clipped.run.forward_backward(1, 0);
   EXPECT_EQ(clipped.largest(0, 0), before);
   clipped.run.update(1, 1.0, 1.0);  // the rate is 0: only the clip acts
@@ -55,8 +55,8 @@ TEST(QkClip, BringsTheLargestScoreOfAGroupBackToTheThreshold) {
 }
 
 TEST(QkClip, LeavesSmallScoresAlone) {
-  Rig<bf16> rig(1e30), plain(0);
-  for (Rig<bf16>* each : {&rig, &plain}) {
+  ClipRig<bf16> rig(1e30), plain(0);
+  for (ClipRig<bf16>* each : {&rig, &plain}) {
     each->run.forward_backward(1, 0);
     each->run.update(1, 1.0, 1.0);
   }
@@ -67,7 +67,7 @@ TEST(QkClip, LeavesSmallScoresAlone) {
 }
 
 TEST(QkClip, TakesTheLargestOverMicroBatches) {
-  Rig<float> rig(1e30);
+  ClipRig<float> rig(1e30);
   rig.run.forward_backward(1, 0);
   const double first = rig.largest(1, 0);
   for (auto& token : rig.tokens) token = (token + 11) % 23;

@@ -20,8 +20,8 @@ MatrixOptions shampoo_options() {
 }
 
 template <class Space>
-struct Rig {
-  Rig(const MatrixOptions& options, const Array& w)
+struct ShampooRig {
+  ShampooRig(const MatrixOptions& options, const Array& w)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", w.rows, w.cols, 0})),
         lane{
             Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, w.rows, w.cols)), {}, 0,
@@ -74,7 +74,7 @@ TYPED_TEST(ShampooRule, FirstStepWithoutGraftIsThePolarFactor) {
       MatrixOptions options = shampoo_options();
       options.words["root"] = root;
       options.words["graft"] = "none";
-      Rig<TypeParam> rig(options, Array(d, d));
+      ShampooRig<TypeParam> rig(options, Array(d, d));
       rig.step(1, with_singular_values(d, d, values));
       EXPECT_LE(largest_difference(rig.moved(), with_singular_values(d, d, ones)), 50 * double(d) * epsilon<float>)
           << root << " " << d;
@@ -91,7 +91,7 @@ TYPED_TEST(ShampooRule, MergedDimensionsMakeAVector) {
     options.numbers["merge_dims"] = 1;
     options.numbers["eps"] = 1e-6;  // rounding of the singular factor is enlarged by eps^(-1/2)
     const Array g = random_array(3, 4, 1);
-    Rig<TypeParam> rig(options, Array(3, 4));
+    ShampooRig<TypeParam> rig(options, Array(3, 4));
     rig.step(1, g);
     Array want = g;
     for (double& value : want.values) value /= norm(g);
@@ -106,7 +106,7 @@ TYPED_TEST(ShampooRule, GraftGivesTheSizeAndBeforeTheStartTheDirection) {
   options.words["graft"] = "sgd";
   options.numbers["beta1"] = 0;
   options.numbers["start_step"] = 3;
-  Rig<TypeParam> rig(options, Array(6, 5));
+  ShampooRig<TypeParam> rig(options, Array(6, 5));
   Array before = rig.weight.get();
   for (std::int64_t t = 1; t <= 4; ++t) {
     rig.step(t, g, 0.5);
@@ -130,7 +130,7 @@ TYPED_TEST(ShampooRule, AdamGraftBeforeTheStartIsAdam) {
   MatrixOptions options = shampoo_options();
   options.numbers["start_step"] = 100;
   Array w = random_array(n, n, 1), m(n, n), v(n, n);
-  Rig<TypeParam> rig(options, w);
+  ShampooRig<TypeParam> rig(options, w);
   for (std::int64_t t = 1; t <= 5; ++t) {
     const Array g = rounded<float>(random_array(n, n, 10 + unsigned(t)));
     rig.step(t, g, lr, decay);
@@ -149,12 +149,12 @@ TYPED_TEST(ShampooRule, BlocksAreSeparateMatrices) {
   options.refresh_every = 2;
   options.numbers["max_dim"] = 5;
   const Array w = random_array(12, 8, 1);
-  Rig<TypeParam> whole(options, w);
+  ShampooRig<TypeParam> whole(options, w);
   const ShampooLayout layout = shampoo_layout(options, 12, 8);
   ASSERT_EQ(layout.blocks.size(), 6u);
-  std::vector<std::unique_ptr<Rig<TypeParam>>> parts;
+  std::vector<std::unique_ptr<ShampooRig<TypeParam>>> parts;
   for (const ShampooBlock& b : layout.blocks)
-    parts.push_back(std::make_unique<Rig<TypeParam>>(options, block(w, b.row, b.col, b.rows, b.cols)));
+    parts.push_back(std::make_unique<ShampooRig<TypeParam>>(options, block(w, b.row, b.col, b.rows, b.cols)));
   for (std::int64_t t = 1; t <= 7; ++t) {
     const Array g = random_array(12, 8, 5 + unsigned(t));
     whole.step(t, g, 0.1, 0.1);
@@ -175,7 +175,7 @@ TYPED_TEST(ShampooRule, PackedFactorsGiveTheSameBits) {
     options.words["root"] = packed.words["root"] = root;
     packed.numbers["packed"] = 1;
     const Array w = random_array(9, 14, 1);
-    Rig<TypeParam> dense(options, w), small(packed, w);
+    ShampooRig<TypeParam> dense(options, w), small(packed, w);
     for (std::int64_t t = 1; t <= 7; ++t) {
       const Array g = random_array(9, 14, 5 + unsigned(t));
       dense.step(t, g, 0.1);
@@ -197,7 +197,7 @@ TYPED_TEST(ShampooRule, RootsAgree) {
   std::vector<Array> results;
   for (const char* root : {"eigh", "qr", "newton"}) {
     options.words["root"] = root;
-    Rig<TypeParam> rig(options, w);
+    ShampooRig<TypeParam> rig(options, w);
     for (std::int64_t t = 1; t <= 9; ++t) rig.step(t, random_array(10, 7, 5 + unsigned(t)), 0.1);
     results.push_back(rig.weight.get());
     EXPECT_EQ((&rig.optimizer->state().counter("refreshes"))[0], 4);
@@ -222,7 +222,7 @@ TEST(Shampoo, NewtonNeedsAnIntegerRoot) {
 TYPED_TEST(ShampooRule, KeepsItsRootsWhenAFactorIsNotFinite) {
   MatrixOptions options = shampoo_options();
   options.words["graft"] = "none";
-  Rig<TypeParam> rig(options, Array(4, 3));
+  ShampooRig<TypeParam> rig(options, Array(4, 3));
   rig.step(1, random_array(4, 3, 1));
   const auto root = rig.optimizer->state().matrix("inverse_root_left");
   const Array before = values_of(root);

@@ -36,7 +36,7 @@ Array row_of(const std::vector<double>& values) {
   row.values = values;
   return row;
 }
-double norm(const Array& x) { return std::sqrt(inner(x, x)); }
+double length(const Array& x) { return std::sqrt(inner(x, x)); }
 
 // Packed blocks (b, b), and gradients that depend on the update alone. Two lanes: matrices are updated on Serial.
 class Blocks {
@@ -99,11 +99,11 @@ MatrixOptions options_of(const std::string& kind, std::int64_t every = 3) {
   return options;
 }
 
-const std::vector<std::string> kinds = {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"};
+const std::vector<std::string> skew_kinds = {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"};
 
 TEST(SkewBlocks, AreKnownOfTheseKinds) {
   for (const MatrixKind& kind : matrix_kinds()) {
-    const bool listed = std::find(kinds.begin(), kinds.end(), kind.name) != kinds.end();
+    const bool listed = std::find(skew_kinds.begin(), skew_kinds.end(), kind.name) != skew_kinds.end();
     EXPECT_EQ(kind.keeps_skew != nullptr && kind.keeps_skew(default_options(kind)), listed) << kind.name;
   }
   MatrixOptions soap = options_of("soap");
@@ -114,7 +114,7 @@ TEST(SkewBlocks, AreKnownOfTheseKinds) {
 // The same bits as of the matrix by itself, which test_matrix_kinds.cpp and others know: unpacked, updated, packed.
 TEST(SkewBlocks, MoveByTheSkewPartOfTheStepOfTheMatrix) {
   constexpr std::size_t b = 6;
-  for (const std::string& kind : kinds) {
+  for (const std::string& kind : skew_kinds) {
     Blocks blocks(options_of(kind), b);
     MatrixRig<Serial> second(kind, b, b);
     std::vector<double> want = blocks.block(blocks.theta(), 1);
@@ -136,8 +136,9 @@ TEST(SkewBlocks, DirectionsOfMuonAreSkew) {
   for (unsigned t = 1; t <= 4; ++t) {
     rig.set_master(Array(b, b));
     const Array moved = rig.step(unpacked(skew_part(gradient_at(b, b, t)), b), rate);
-    EXPECT_LE(norm(blend(1, moved, 1, transposed(moved))), 1e3 * b * epsilon<float> * norm(moved)) << "update " << t;
-    EXPECT_GT(norm(moved), rate);
+    EXPECT_LE(length(blend(1, moved, 1, transposed(moved))), 1e3 * b * epsilon<float> * length(moved))
+        << "update " << t;
+    EXPECT_GT(length(moved), rate);
   }
 }
 
@@ -153,7 +154,7 @@ TEST(SkewBlocks, OfMuonFollowItsRule) {
     const Array g = unpacked(blocks.block(blocks.gradient(t), 2), b);
     momentum = blend(mu, momentum, 1 - mu, g);
     Array x = blend(mu, momentum, 1 - mu, g);
-    const double size = norm(x);
+    const double size = length(x);
     for (double& value : x.values) value /= size;
     for (const NewtonSchulzStep& s : newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps"))) {
       const Array gram = product(x, transposed(x));
@@ -190,7 +191,7 @@ TEST(SkewBlocks, OfSoapWithOneNumberFollowAdam) {
 // Behind the updates of an interval everything is as in an optimizer that was made there, bit for bit.
 TEST(SkewBlocks, BeginAnewWithAllTheirState) {
   constexpr std::size_t b = 6;
-  for (const std::string& kind : kinds) {
+  for (const std::string& kind : skew_kinds) {
     Blocks run(options_of(kind, 2), b, 5), kept(options_of(kind, 2), b), fresh(options_of(kind, 2), b);
     for (std::int64_t t = 1; t <= 5; ++t) {
       run.step(t);
@@ -210,7 +211,7 @@ TEST(SkewBlocks, BeginAnewWithAllTheirState) {
 }
 
 TEST(SkewBlocks, BeginAnewWhereTheUpdateIsWithheld) {
-  for (const std::string& kind : kinds) {
+  for (const std::string& kind : skew_kinds) {
     Blocks run(options_of(kind), 6, 3), fresh(options_of(kind), 6);
     for (std::int64_t t = 1; t <= 3; ++t) run.step(t);
     EXPECT_FALSE(run.state() == fresh.state());

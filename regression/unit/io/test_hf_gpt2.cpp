@@ -18,14 +18,14 @@ namespace {
 using test::expect_error;
 using test::TemporaryFolder;
 
-ModelConfig gpt2() {
+ModelConfig gpt2_config() {
   return ModelConfig::from_hf_json(
       R"({"model_type":"gpt2","n_embd":12,"n_layer":2,"n_head":2,"n_positions":16,"vocab_size":300,"n_inner":null})",
       "config.json");
 }
 
-struct Weights {
-  explicit Weights(const ModelConfig& config) {
+struct Gpt2Weights {
+  explicit Gpt2Weights(const ModelConfig& config) {
     for (const TensorSpec& spec : tensor_specs(config)) {
       auto& values = data[spec.name];
       for (std::int64_t i = 0; i < spec.elements(); ++i)
@@ -37,7 +37,7 @@ struct Weights {
   std::vector<HfTensor> tensors;
 };
 
-void expect_equal(const std::string& folder, const ModelConfig& config, const Weights& weights) {
+void expect_equal(const std::string& folder, const ModelConfig& config, const Gpt2Weights& weights) {
   const SafeTensors file = open_hf_weights(folder, config);
   for (const TensorSpec& spec : tensor_specs(config)) {
     std::vector<float> got(static_cast<std::size_t>(spec.elements()));
@@ -47,12 +47,12 @@ void expect_equal(const std::string& folder, const ModelConfig& config, const We
 }
 
 TEST(HfGpt2, RoundTripsAsGpt2) {
-  const ModelConfig config = gpt2();
+  const ModelConfig config = gpt2_config();
   EXPECT_EQ(config.intermediate_size, 48);
   EXPECT_EQ(config.hidden_act, "gelu_new");
   EXPECT_TRUE(config.tie_word_embeddings);
   const TemporaryFolder folder;
-  const Weights weights(config);
+  const Gpt2Weights weights(config);
   write_hf_model(folder.path(), config, weights.tensors, false);
   const auto json = nlohmann::json::parse(test::read_bytes(folder / "config.json"));
   EXPECT_EQ(json["architectures"][0], "GPT2LMHeadModel");
@@ -71,9 +71,9 @@ TEST(HfGpt2, RoundTripsAsGpt2) {
 }
 
 TEST(HfGpt2, ReadsTheNamesOfOldFiles) {
-  const ModelConfig config = gpt2();
+  const ModelConfig config = gpt2_config();
   const TemporaryFolder folder, old;
-  const Weights weights(config);
+  const Gpt2Weights weights(config);
   write_hf_model(folder.path(), config, weights.tensors, false);
   const SafeTensors file = SafeTensors::open(folder.path());
   std::vector<SafeTensorSource> sources;
@@ -90,18 +90,18 @@ TEST(HfGpt2, ReadsTheNamesOfOldFiles) {
 }
 
 TEST(HfGpt2, SaysWhatIsNoGpt2) {
-  ModelConfig config = gpt2();
+  ModelConfig config = gpt2_config();
   EXPECT_EQ(gpt2_difference(config), "");
   config.position = ModelConfig::Position::rope;
   EXPECT_NE(gpt2_difference(config).find("rope"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(config.to_hf_json())["model_type"], "sestina_gpt");
-  config = gpt2();
+  config = gpt2_config();
   config.num_key_value_heads = 1;
   EXPECT_NE(gpt2_difference(config).find("key/value"), std::string::npos);
 }
 
 TEST(HfGpt2, ExportsNameBeginAndEndOfAText) {
-  const ModelConfig config = gpt2();
+  const ModelConfig config = gpt2_config();
   const TemporaryFolder folder;
   TokenizerTraining training;
   training.vocab_size = 300;
@@ -110,7 +110,7 @@ TEST(HfGpt2, ExportsNameBeginAndEndOfAText) {
       train_tokenizer({test::read_bytes(std::string(SESTINA_SOURCE_DIR) + "/regression/data/orchard.txt")}, training));
   const auto end = Tokenizer::load(folder / "own.json").end_of_document();
   ASSERT_GE(end, 0);
-  const Weights weights(config);
+  const Gpt2Weights weights(config);
   write_hf_model(folder.path(), config, weights.tensors, false, folder / "own.json");
   const auto read = [&](const char* name) { return nlohmann::json::parse(test::read_bytes(folder / name)); };
   EXPECT_EQ(read("config.json")["eos_token_id"], end);

@@ -19,7 +19,7 @@ namespace sestina {
 namespace {
 
 constexpr std::int64_t period = 6, staleness = 3;
-constexpr std::size_t rows = 12, cols = 8, matrix_count = 2;
+constexpr std::size_t rows = 12, cols = 8, coherent_matrices = 2;
 
 // Bytes that this rank hands to the library below: messages, and its part of a gather to each of the others.
 class SentBytes final : public ForwardingCommunicator {
@@ -103,7 +103,7 @@ struct Replicas {
     setting.workers.before_task = [this](const WorkerTask&) { gate.pass(); };
     options = setting.options;
     std::vector<MatrixItem<Host>> items;
-    for (std::size_t i = 0; i < matrix_count; ++i) {
+    for (std::size_t i = 0; i < coherent_matrices; ++i) {
       gradients.emplace_back("gradient", rows, cols);
       masters.emplace_back("master", rows, cols);
       for (std::size_t k = 0; k < rows * cols; ++k)
@@ -119,16 +119,16 @@ struct Replicas {
   }
 
   void update(std::int64_t t) {
-    for (std::size_t i = 0; i < matrix_count; ++i)
+    for (std::size_t i = 0; i < coherent_matrices; ++i)
       for (std::size_t k = 0; k < rows * cols; ++k)
         gradients[i].data()[k] =
             static_cast<float>(std::sin(0.37 * static_cast<double>((k + 1) * (i + 2)) + 1.3 * static_cast<double>(t)));
-    set->step(t, 1, 1, 0, matrix_count);
+    set->step(t, 1, 1, 0, coherent_matrices);
   }
   // All fields of all replicas of this rank, by path.
   std::map<std::string, std::vector<std::byte>> fields() {
     std::map<std::string, std::vector<std::byte>> all;
-    for (std::size_t i = 0; i < matrix_count; ++i)
+    for (std::size_t i = 0; i < coherent_matrices; ++i)
       for (const StateField& field : set->replica(i)) {
         const auto* data = static_cast<const std::byte*>(field.data);
         all[field.path].assign(data, data + field.bytes());
@@ -263,7 +263,7 @@ TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
     run.gate.set(true);
     const CoherenceCount count = run.coherence->take_count();
     EXPECT_EQ(count.bytes.sent, run.bytes) << budget;
-    EXPECT_EQ(count.blocks, static_cast<std::int64_t>(matrix_count) * expected) << budget;
+    EXPECT_EQ(count.blocks, static_cast<std::int64_t>(coherent_matrices) * expected) << budget;
     const double all = summed(static_cast<double>(run.bytes));
     if (budget == 0) {
       EXPECT_EQ(expected, 9);  // jobs at each sixth update behind the first call

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Grid {
+struct RestartGrid {
   int dp, tp;
   bool in_shards = false;  // parallel.tp_update = "distributed"
 };
@@ -42,7 +42,7 @@ class SharedFolder {
 };
 
 // Kinds of optimizers, and forms of weights beside them.
-TrainingCase restart_case(const std::string& kind, Grid grid) {
+TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
   const bool formed = kind == "lora" || kind == "poet-x";
   TrainingCase run = training_case(formed ? "adamw" : kind);
   if (formed) {
@@ -61,7 +61,7 @@ TrainingCase restart_case(const std::string& kind, Grid grid) {
 }
 
 template <class Exec>
-void save(Executor<Exec, float>& run, Communicator& ranks, Grid grid, const std::string& folder) {
+void save(Executor<Exec, float>& run, Communicator& ranks, RestartGrid grid, const std::string& folder) {
   WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
   ranks.broadcast(group.token, 0);
   CheckpointWriter writer(folder, CheckpointOptions(), group);
@@ -99,7 +99,7 @@ std::map<std::string, std::vector<std::byte>> contents(const std::string& folder
 
 // Ranks [0, dp * tp) read `from` and write `to`; the others wait.
 template <class Exec>
-void pass_through(const std::string& kind, Grid grid, const std::string& from, const std::string& to) {
+void pass_through(const std::string& kind, RestartGrid grid, const std::string& from, const std::string& to) {
   const int size = grid.dp * grid.tp;
   const bool takes_part = world().rank() < size;
   const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
@@ -124,7 +124,7 @@ TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   kinds.insert(kinds.end(), {"lora", "poet-x"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
-    const Grid four{4, 1};
+    const RestartGrid four{4, 1};
     {
       const TrainingCase run = restart_case(kind, four);
       Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
@@ -135,7 +135,7 @@ TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
     }
     std::string last = folder.run("first");
     std::vector<std::string> names;
-    for (const Grid grid : {Grid{1, 1}, Grid{2, 2}, Grid{3, 1}, Grid{1, 2}, four}) {
+    for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2}, RestartGrid{3, 1}, RestartGrid{1, 2}, four}) {
       if (is_int8(kind) && grid.tp > 1) continue;
       names.push_back(fmt::format("{}x{}", grid.dp, grid.tp));
       const std::string next = folder.run(names.back());
@@ -154,9 +154,9 @@ TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
 // Where several ranks keep the same state, one of them writes it and all read it.
 TYPED_TEST(Restart, CopiesAreWrittenOnce) {
   for (const auto& [grid, partition, update] :
-       {std::tuple(Grid{4, 1}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
-        std::tuple(Grid{2, 2}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
-        std::tuple(Grid{2, 2}, ParallelOptions::Partition::optimal, ParallelOptions::TpUpdate::duplicated)}) {
+       {std::tuple(RestartGrid{4, 1}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(RestartGrid{2, 2}, ParallelOptions::Partition::replicated, ParallelOptions::TpUpdate::home),
+        std::tuple(RestartGrid{2, 2}, ParallelOptions::Partition::optimal, ParallelOptions::TpUpdate::duplicated)}) {
     const SharedFolder folder;
     TrainingCase run = restart_case("soap", grid);
     run.options.parallel.partition = partition;
@@ -178,7 +178,7 @@ TYPED_TEST(Restart, CopiesAreWrittenOnce) {
 // With 1 x 4, two ranks hold the same key and value heads, and one of them writes.
 TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   const SharedFolder folder;
-  const Grid first{1, 4, true};
+  const RestartGrid first{1, 4, true};
   {
     const TrainingCase run = restart_case("muon", first);
     Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
@@ -189,7 +189,8 @@ TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   }
   int number = 0;
   std::string last = folder.run("first");
-  for (const Grid grid : {Grid{1, 1}, Grid{2, 2, true}, Grid{2, 2}, Grid{1, 2, true}, Grid{1, 4, true}}) {
+  for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2, true}, RestartGrid{2, 2}, RestartGrid{1, 2, true},
+                                 RestartGrid{1, 4, true}}) {
     const std::string next = folder.run(std::to_string(++number));
     pass_through<TypeParam>("muon", grid, last, next);
     if (world().rank() == 0) {
@@ -203,7 +204,7 @@ TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
 TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
   for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit}) {
     const SharedFolder folder;
-    const Grid four{4, 1};
+    const RestartGrid four{4, 1};
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
@@ -214,7 +215,7 @@ TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
       train_steps(session, run.options, 5, 10, whole);
       whole.weights = whole_weights(session);
     }
-    for (const Grid grid : {four, Grid{2, 1}, Grid{1, 1}}) {
+    for (const RestartGrid grid : {four, RestartGrid{2, 1}, RestartGrid{1, 1}}) {
       const bool takes_part = world().rank() < grid.dp;
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;

@@ -62,14 +62,16 @@ struct Recorded {
   int micros;
 };
 
-std::vector<int> tensor_sizes() { return world().size() % 4 == 0 ? std::vector<int>{1, 2} : std::vector<int>{1}; }
+std::vector<int> traced_tensor_sizes() {
+  return world().size() % 4 == 0 ? std::vector<int>{1, 2} : std::vector<int>{1};
+}
 
 constexpr int steps = 3;
 
 // Ranks: TraceOrder 2 4
 
 TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
-  for (const int tp : tensor_sizes()) {
+  for (const int tp : traced_tensor_sizes()) {
     const Recorded run(traced_case(tp), steps);
     std::vector<BucketLayout> buckets = gradient_buckets(run.session.run().plan()).buckets;
     std::stable_sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) { return a.block > b.block; });
@@ -94,7 +96,7 @@ TEST(TraceOrder, GradientsLeaveWhenTheirLastBlockIsDone) {
 }
 
 TEST(TraceOrder, WeightsTravelUntilTheirBlockNeedsThem) {
-  for (const int tp : tensor_sizes()) {
+  for (const int tp : traced_tensor_sizes()) {
     const Recorded run(traced_case(tp), steps);
     const std::vector<BucketLayout> buckets = gradient_buckets(run.session.run().plan()).buckets;
     const Spans first = run.named("forward", 0);

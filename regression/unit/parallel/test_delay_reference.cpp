@@ -13,13 +13,13 @@
 namespace sestina {
 namespace {
 
-using Kind = ParallelOptions::DelayCorrection;
+using Correction = ParallelOptions::DelayCorrection;
 using Flat = std::vector<double>;
 
 constexpr int stages = 3, batch = 2, sequence = 7, updates = 14;
 
 struct Rule {
-  Kind kind = Kind::none;
+  Correction kind = Correction::none;
   int drain_every = 0, warmup = 0;
   std::string form = "dense";
   // Deliberate errors: corrections that know how old a minibatch really is, a warm-up that is corrected too, and no
@@ -47,13 +47,13 @@ Options options_of(const Rule& rule) {
   options.train.clip_norm = 0.5;
   options.optimizer.adamw = {.lr = 2e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1};
   options.optimizer.lr = options.optimizer.adamw.lr;
-  if (rule.kind == Kind::nesterov) options.optimizer.adamw.momentum_decay = 5.0;
+  if (rule.kind == Correction::nesterov) options.optimizer.adamw.momentum_decay = 5.0;
   ParallelOptions& parallel = options.parallel;
   parallel.pp = stages;
   parallel.schedule = ParallelOptions::Schedule::async_1f1b;
   parallel.clip_scope = ParallelOptions::ClipScope::stage;
   parallel.drain_every = rule.drain_every;
-  if (rule.kind == Kind::pipemare) parallel.stash = ParallelOptions::Stash::saved;
+  if (rule.kind == Correction::pipemare) parallel.stash = ParallelOptions::Stash::saved;
   parallel.correction = {.kind = rule.kind, .steps = 10, .decay = 0.3, .warmup = rule.warmup, .lambda = 50};
   return options;
 }
@@ -207,11 +207,11 @@ class Reference {
   Flat forward_weights(const Stage64& stage, int i) const {
     const auto v = static_cast<std::size_t>(version(stage, i));
     const Flat& now = stage.history[v];
-    if (rule_.kind != Kind::prediction || v == 0) return now;
+    if (rule_.kind != Correction::prediction || v == 0) return now;
     return combine(now, horizon(stage, i), stage.movement(stage.history[v - 1], now, static_cast<std::int64_t>(v)));
   }
   Flat backward_weights(const Stage64& stage, int i) const {
-    if (rule_.kind != Kind::pipemare) return forward_weights(stage, i);
+    if (rule_.kind != Correction::pipemare) return forward_weights(stage, i);
     const Flat& newest = stage.history.back();
     if (i < rule_.warmup && !rule_.corrected_warmup) return newest;
     return combine(newest, -horizon(stage, i), stage.velocity);
@@ -255,7 +255,7 @@ class Reference {
 
   double rate(const Stage64& stage, int i) const {
     const double t = i + 1, part = std::min(t / 10, 1.0);
-    const bool lowered = rule_.kind == Kind::pipedream_lr || rule_.kind == Kind::pipemare;
+    const bool lowered = rule_.kind == Correction::pipedream_lr || rule_.kind == Correction::pipemare;
     if (!lowered || stage.delay <= 1 || (i < rule_.warmup && !rule_.corrected_warmup)) return 1;
     return std::pow(stage.delay, part - 1);
   }
@@ -280,7 +280,7 @@ class Reference {
     Flat& g = stage.gradient;
     double squares = 0;
     for (std::size_t k = 0; k < g.size(); ++k) {
-      if (rule_.kind == Kind::dc_asgd) g[k] += 50 * g[k] * g[k] * (w[k] - then[k]);
+      if (rule_.kind == Correction::dc_asgd) g[k] += 50 * g[k] * g[k] * (w[k] - then[k]);
       squares += g[k] * g[k];
     }
     const double clip = std::min(1.0, 0.5 / (std::sqrt(squares) + 1e-6)), lr = o.lr * rate(stage, i);
@@ -300,7 +300,7 @@ class Reference {
         if (count == 1) m = v = 0;
         m = o.beta1 * m + (1 - o.beta1) * clipped;
         v = o.beta2 * v + (1 - o.beta2) * clipped * clipped;
-        const double direction = rule_.kind == Kind::nesterov
+        const double direction = rule_.kind == Correction::nesterov
                                      ? (1 - mu(t)) / (1 - product) * clipped + mu(t + 1) / (1 - product * mu(t + 1)) * m
                                      : m / (1 - std::pow(o.beta1, t));
         next[k] =
@@ -335,12 +335,12 @@ void expect_as_reference(const Rule& rule, const char* what) {
   Rule wrong = rule;
   if (rule.warmup > 0)
     wrong.corrected_warmup = true;
-  else if (rule.kind == Kind::none)
+  else if (rule.kind == Correction::none)
     wrong.undrained = true;
-  else if (rule.kind == Kind::prediction || rule.kind == Kind::pipemare)
+  else if (rule.kind == Correction::prediction || rule.kind == Correction::pipemare)
     wrong.by_age = true;
   else
-    wrong.kind = Kind::none;
+    wrong.kind = Correction::none;
   Reference right_one(rule, executor), wrong_one(wrong, executor);
   const Result got = trained(executor);
   const double right = largest_difference(got, right_one.run()), off = largest_difference(got, wrong_one.run());
@@ -349,26 +349,26 @@ void expect_as_reference(const Rule& rule, const char* what) {
 }
 
 TEST(DelayReference, CorrectionsBesideADrain) {
-  expect_as_reference({.kind = Kind::pipedream_lr, .drain_every = 5}, "pipedream-lr");
-  expect_as_reference({.kind = Kind::nesterov, .drain_every = 5}, "nesterov");
-  expect_as_reference({.kind = Kind::prediction, .drain_every = 5}, "prediction");
-  expect_as_reference({.kind = Kind::pipemare, .drain_every = 5}, "pipemare");
-  expect_as_reference({.kind = Kind::dc_asgd, .drain_every = 5}, "dc-asgd");
+  expect_as_reference({.kind = Correction::pipedream_lr, .drain_every = 5}, "pipedream-lr");
+  expect_as_reference({.kind = Correction::nesterov, .drain_every = 5}, "nesterov");
+  expect_as_reference({.kind = Correction::prediction, .drain_every = 5}, "prediction");
+  expect_as_reference({.kind = Correction::pipemare, .drain_every = 5}, "pipemare");
+  expect_as_reference({.kind = Correction::dc_asgd, .drain_every = 5}, "dc-asgd");
 }
 
 TEST(DelayReference, PipeMareBehindItsWarmUp) {
-  expect_as_reference({.kind = Kind::pipemare, .warmup = 4}, "warm-up");
-  expect_as_reference({.kind = Kind::pipemare, .drain_every = 6, .warmup = 4}, "warm-up and drain");
+  expect_as_reference({.kind = Correction::pipemare, .warmup = 4}, "warm-up");
+  expect_as_reference({.kind = Correction::pipemare, .drain_every = 6, .warmup = 4}, "warm-up and drain");
 }
 
 // Merged behind every fourth update: the pipeline drains, rotations have no past behind it.
 TEST(DelayReference, FormsOfWeights) {
   for (const char* form : {"poet-x", "lora"}) {
     expect_as_reference({.drain_every = 6, .form = form}, form);
-    expect_as_reference({.kind = Kind::nesterov, .form = form}, form);
-    expect_as_reference({.kind = Kind::prediction, .drain_every = 6, .form = form}, form);
-    expect_as_reference({.kind = Kind::pipemare, .drain_every = 6, .form = form}, form);
-    expect_as_reference({.kind = Kind::dc_asgd, .form = form}, form);
+    expect_as_reference({.kind = Correction::nesterov, .form = form}, form);
+    expect_as_reference({.kind = Correction::prediction, .drain_every = 6, .form = form}, form);
+    expect_as_reference({.kind = Correction::pipemare, .drain_every = 6, .form = form}, form);
+    expect_as_reference({.kind = Correction::dc_asgd, .form = form}, form);
   }
 }
 
