@@ -56,10 +56,12 @@ class Paged {
       weights_.emplace_back("w", m, n);
       gradients_.emplace_back("g", m, n);
       set_values(weights_.back(), rounded<float>(random_array(m, n, static_cast<unsigned>(i))));
-      items.push_back(
-          {{"matrix_" + std::to_string(i), {gradients_.back().data(), m, n}, {weights_.back().data(), m, n}, {}},
-           {0.01, 0.1},
-           static_cast<std::int64_t>(i)});
+      items.push_back({{"matrix_" + std::to_string(i),
+                        Matrix<const float, Host>(gradients_.back().data(), m, n),
+                        Matrix<float, Host>(weights_.back().data(), m, n),
+                        {}},
+                       {0.01, 0.1},
+                       static_cast<std::int64_t>(i)});
     }
     MatrixSetSetting setting;
     setting.options = options_of(kind, staleness, paged, in_memory);
