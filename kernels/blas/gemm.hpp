@@ -1,5 +1,5 @@
 // Dense matrix products through the vendor library of the space: on the host oneDNN, or CBLAS in a build without it
-// (gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp), on other devices Kokkos Kernels (gemm_kokkos.hpp).
+// (host/gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp), on other devices Kokkos Kernels (gemm_kokkos.hpp).
 // gemm_plain.hpp keeps the obvious triple loop beside them.
 #pragma once
 #include <algorithm>

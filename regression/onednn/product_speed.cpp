@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
                               {"few rows", N, T, 8, 2048, 2048}};
   Gemm<Host> gemm{Host()};
   std::printf("%s; %s; %d threads\n%-20s %18s %10s %10s %10s\n", instruction_set().c_str(),
-              std::string(to_text(bf16_way())).c_str(), Host().concurrency(), "GFLOP/s", "m x n x k", "fp32", "bf16",
+              std::string(to_text(bf16_way())).c_str(), threads_of(Host()), "GFLOP/s", "m x n x k", "fp32", "bf16",
               "ratio");
   for (const Shape& s : shapes) {
     const bool gradient = s.op_a == T;

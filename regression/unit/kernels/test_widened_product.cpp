@@ -11,7 +11,7 @@
 #include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/gemm_plain.hpp"
 #include "kernels/blas/instruction_set.hpp"
-#include "kernels/blas/widened_product.hpp"
+#include "kernels/blas/host/widened_product.hpp"
 
 namespace sestina {
 namespace {

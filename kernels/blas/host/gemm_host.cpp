@@ -1,6 +1,6 @@
 // Gemm on host threads or one of them: shape checks, fixed tiles of the deterministic mode and of symmetric results,
 // timing. The products themselves are Library's (gemm_onednn.cpp or gemm_openblas.cpp).
-#include "kernels/blas/gemm_host.hpp"
+#include "kernels/blas/host/gemm_host.hpp"
 #include "kernels/blas/gemm.hpp"
 
 #include <omp.h>

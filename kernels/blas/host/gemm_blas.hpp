@@ -2,7 +2,7 @@
 #pragma once
 #include <cblas.h>
 
-#include "kernels/blas/gemm_host.hpp"
+#include "kernels/blas/host/gemm_host.hpp"
 
 namespace sestina::host {
 

@@ -1,6 +1,6 @@
 // One tile of a product in fp32 out of packed panels: the inner loop of widened_product.hpp. It is compiled once for
-// each width of vectors: for the processor that the build is for in widened_tile.cpp, for wider ones of x86-64 in the
-// twins whose names end in _avx2 and _avx512, which run only where the processor has these vectors.
+// each width of vectors: for the processor that the build is for in widened_tile_host.cpp, for wider ones of x86-64 in
+// the twins whose names end in _avx2 and _avx512, which run only where the processor has these vectors.
 #pragma once
 #include <cstdint>
 

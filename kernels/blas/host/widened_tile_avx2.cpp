@@ -1,5 +1,5 @@
 // Compiled with -mavx2 -mfma, and for that includes nothing whose functions others may share.
-#include "kernels/blas/widened_tile.hpp"
+#include "kernels/blas/host/widened_tile.hpp"
 
 namespace sestina::host {
 

@@ -1,4 +1,4 @@
-#include "kernels/blas/widened_product.hpp"
+#include "kernels/blas/host/widened_product.hpp"
 
 #include <omp.h>
 

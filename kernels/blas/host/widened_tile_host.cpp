@@ -1,4 +1,4 @@
-#include "kernels/blas/widened_tile.hpp"
+#include "kernels/blas/host/widened_tile.hpp"
 
 namespace sestina::host {
 

@@ -14,8 +14,8 @@
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
 #include "kernels/blas/bf16_way.hpp"
-#include "kernels/blas/gemm_blas.hpp"
-#include "kernels/blas/widened_product.hpp"
+#include "kernels/blas/host/gemm_blas.hpp"
+#include "kernels/blas/host/widened_product.hpp"
 
 namespace sestina {
 namespace host {

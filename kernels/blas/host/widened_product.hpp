@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/blas/gemm_host.hpp"
-#include "kernels/blas/widened_tile.hpp"
+#include "kernels/blas/host/gemm_host.hpp"
+#include "kernels/blas/host/widened_tile.hpp"
 
 namespace sestina::host {
 
