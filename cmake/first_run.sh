@@ -32,12 +32,34 @@ first_run() {
 # train_with KIND RUN: a run that was stopped is resumed. Each optimizer has the learning rate that was best for it in short
 # runs; Muon's steps are scaled to those of AdamW, which updates the embedding and the head beside it.
 train_with() {
-  local code=0
+  local code=0 steps
   local -a keys=("train.precision=$(fast_precision)")
   [ "$1" = adamw ] || keys+=("optimizer.kind=$1" optimizer.scale=match_rms_adamw schedule.lr=5e-3)
+  steps=$(chosen_steps "$2")
+  if [ -z "$steps" ]; then
+    steps=$(fitting_steps "${keys[@]}")
+    say "   $steps steps: what this machine does in three minutes, but at least 100"
+  fi
+  # The deck's numbers are those of 600 steps.
+  keys+=("run.steps=$steps" "schedule.warmup_steps=$((steps / 15))" "metrics.eval_every=$((steps / 6))"
+    "checkpoint.every=$((steps / 3))")
   "$sestina" train -i "$root/inputs/first_run.toml" -d "$2" -r auto "${keys[@]}" || code=$?
   ((code != 75)) || say "stopped early: ./setup.sh run resumes from here"
   ((code == 0)) || exit "$code"
+}
+
+# chosen_steps RUN: how many steps a run was begun with; nothing where there is none.
+chosen_steps() {
+  [ ! -f "$1/deck.resolved.toml" ] || sed -n '/^\[run\]/,/^\[model/s/^steps = \([0-9]*\)$/\1/p' "$1/deck.resolved.toml"
+}
+
+# fitting_steps KEYS...: measures a step of the deck with these keys; prints how many fit into three minutes, of which
+# evaluations and checkpoints take a few seconds.
+fitting_steps() {
+  local measured
+  measured=$("$sestina" bench step -i "$root/inputs/first_run.toml" --warmup 2 --steps 5 --json "$@" 2>/dev/null) || measured=
+  # Where it could not be measured training says why.
+  sed 's/.*"step_s":\([-+.e0-9]*\).*/\1/' <<<"${measured:-1}" | LC_ALL=C awk '{ n = int(170 / ($1 > 0 ? $1 : 1)); print n < 100 ? 100 : n }'
 }
 
 # better_run RUN...: the one whose last validation loss is lowest.

@@ -14,37 +14,37 @@
 namespace sestina {
 namespace {
 
-using json = nlohmann::ordered_json;  // tensors stay in the model's order
+using Json = nlohmann::ordered_json;  // tensors stay in the model's order
 
-double number(const json& line, const char* name) {
+double number(const Json& line, const char* name) {
   const auto found = line.find(name);
   return found != line.end() && found->is_number() ? found->get<double>() : std::nan("");
 }
 
-std::optional<double> known(const json& line, const char* name) {
+std::optional<double> known(const Json& line, const char* name) {
   const double value = number(line, name);
   return std::isnan(value) ? std::nullopt : std::optional<double>(value);
 }
 
 template <class T>
-T integer(const json& line, const char* name) {
+T integer(const Json& line, const char* name) {
   const auto found = line.find(name);
   return found != line.end() && found->is_number_integer() ? found->get<T>() : T{0};
 }
 
-std::string text(const json& line, const char* name) {
+std::string text(const Json& line, const char* name) {
   const auto found = line.find(name);
   return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-std::vector<double> numbers(const json& line, const char* name) {
+std::vector<double> numbers(const Json& line, const char* name) {
   std::vector<double> values;
   if (const auto found = line.find(name); found != line.end() && found->is_array())
-    for (const json& value : *found) values.push_back(value.is_number() ? value.get<double>() : std::nan(""));
+    for (const Json& value : *found) values.push_back(value.is_number() ? value.get<double>() : std::nan(""));
   return values;
 }
 
-TrainLine train_line(const json& line) {
+TrainLine train_line(const Json& line) {
   TrainLine t;
   t.step = integer<std::int64_t>(line, "step");
   t.tokens = integer<std::uint64_t>(line, "tokens");
@@ -93,16 +93,16 @@ const std::set<std::string, std::less<>> train_keys = {"step",
                                                        "memory_peak_bytes"};
 
 // A number, or the largest of an array's.
-double largest(const json& value) {
+double largest(const Json& value) {
   if (value.is_number()) return value.get<double>();
   double most = std::nan("");
   if (value.is_array())
-    for (const json& entry : value)
+    for (const Json& entry : value)
       if (entry.is_number()) most = std::fmax(most, entry.get<double>());
   return most;
 }
 
-void add_train(RunHistory& history, const json& line) {
+void add_train(RunHistory& history, const Json& line) {
   const std::size_t at = history.train.size();
   history.train.push_back(train_line(line));
   if (line.contains("drift") || line.contains("cosine"))
@@ -125,7 +125,7 @@ void add_train(RunHistory& history, const json& line) {
   }
 }
 
-void add_tensors(TensorHistory& tensors, const json& line) {
+void add_tensors(TensorHistory& tensors, const Json& line) {
   const auto found = line.find("tensors");
   if (found == line.end() || !found->is_object()) return;
   const std::size_t at = tensors.steps.size();
@@ -171,11 +171,11 @@ void rewind(RunHistory& history, std::int64_t step) {
   history.diverged = false;
 }
 
-std::string shown_value(const json& value) {
+std::string shown_value(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!value.is_array()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string list, last;
-  for (const json& entry : value) {  // hosts by rank: neighbours are mostly the same
+  for (const Json& entry : value) {  // hosts by rank: neighbours are mostly the same
     const std::string text = shown_value(entry);
     if (!list.empty() && text == last) continue;
     list += (list.empty() ? "" : ", ") + text;
@@ -184,7 +184,7 @@ std::string shown_value(const json& value) {
   return list;
 }
 
-void add(RunHistory& history, const json& line) {
+void add(RunHistory& history, const Json& line) {
   const std::string kind = text(line, "kind");
   const auto step = integer<std::int64_t>(line, "step");
   if (kind == "train") {
@@ -226,7 +226,7 @@ RunHistory read_history(const std::string& run_dir) {
   std::string text;
   while (std::getline(file, text)) {
     if (text.empty()) continue;
-    const json line = json::parse(text, nullptr, false);
+    const Json line = Json::parse(text, nullptr, false);
     if (line.is_object()) {
       add(history, line);
     } else {

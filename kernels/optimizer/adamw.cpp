@@ -37,7 +37,7 @@ KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m
 
 // Elements per thread at a time: on the host long enough to vectorise and to stream, short enough to balance.
 template <class Exec>
-constexpr std::size_t grain = is_host<Exec> ? 8192 : 1;
+constexpr std::size_t adamw_grain = is_host<Exec> ? 8192 : 1;
 
 // One inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
 template <bool looks_ahead, class T, class S = Acc<T>>
@@ -60,7 +60,7 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
          const Vector<Acc<T>, Exec>& master, const Vector<Acc<T>, Exec>& m, const Vector<Acc<T>, Exec>& v,
          const Vector<T, Exec>& weight) {
   const std::size_t n = gradient.extent(0);
-  constexpr std::size_t length = grain<Exec>;
+  constexpr std::size_t length = adamw_grain<Exec>;
   const Factors<Acc<T>> f(step);
   const bool has_weight = weight.extent(0) != 0;
   double* const nonfinite = step.nonfinite;

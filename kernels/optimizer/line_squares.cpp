@@ -6,19 +6,19 @@ namespace sestina {
 namespace {
 
 constexpr std::size_t row_chunk = 64;  // rows that one thread adds up
-constexpr int lanes = 16;              // partial sums of a row, added as a binary tree: a fixed order that vectorises
+constexpr int row_lanes = 16;          // partial sums of a row, added as a binary tree: a fixed order that vectorises
 
 KOKKOS_INLINE_FUNCTION float squared(float x) { return x * x; }
 
 // weights may be null.
 KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, const float* __restrict weights) {
-  float partial[lanes] = {};
-  const std::size_t whole = n / lanes * lanes;
-  for (std::size_t j = 0; j < whole; j += lanes)
-    for (int lane = 0; lane < lanes; ++lane)
+  float partial[row_lanes] = {};
+  const std::size_t whole = n / row_lanes * row_lanes;
+  for (std::size_t j = 0; j < whole; j += row_lanes)
+    for (int lane = 0; lane < row_lanes; ++lane)
       partial[lane] += squared(weights == nullptr ? x[j + lane] : x[j + lane] * weights[j + lane]);
   for (std::size_t j = whole; j < n; ++j) partial[j - whole] += squared(weights == nullptr ? x[j] : x[j] * weights[j]);
-  for (int width = lanes / 2; width > 0; width /= 2)
+  for (int width = row_lanes / 2; width > 0; width /= 2)
     for (int lane = 0; lane < width; ++lane) partial[lane] += partial[lane + width];
   return partial[0];
 }
@@ -31,7 +31,7 @@ KOKKOS_INLINE_FUNCTION void add_squares(std::size_t n, float weight, const float
 template <class Space>
 constexpr std::size_t column_block = is_host<Space> ? 512 : 1;
 
-constexpr std::size_t chunks_of(std::size_t rows) { return (rows + row_chunk - 1) / row_chunk; }
+constexpr std::size_t row_chunks(std::size_t rows) { return (rows + row_chunk - 1) / row_chunk; }
 
 // partial (chunks, n): the sum of each chunk of rows.
 template <class Space>
@@ -84,7 +84,7 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
 
 template <class Space>
 std::size_t column_squares_workspace_bytes(std::size_t rows, std::size_t cols) {
-  return Workspace<Space>::template bytes<float>(chunks_of(rows) * cols);
+  return Workspace<Space>::template bytes<float>(row_chunks(rows) * cols);
 }
 
 template <class Space>
@@ -94,7 +94,7 @@ void column_squares(const Space& exec, Matrix<const float, Space> x, Vector<cons
   SESTINA_REQUIRE(sums.extent(0) == cols && (weights.extent(0) == 0 || weights.extent(0) == rows),
                   "X ({}, {}), weights {}, sums {}", rows, cols, weights.extent(0), sums.extent(0));
   const auto frame = workspace.frame();
-  const Matrix<float, Space> partial = workspace.template take<float>(chunks_of(rows), cols);
+  const Matrix<float, Space> partial = workspace.template take<float>(row_chunks(rows), cols);
   sum_chunks<Space>(exec, x, weights, partial);
   constexpr std::size_t width = column_block<Space>;
   const Kokkos::RangePolicy<Space> blocks(exec, 0, (cols + width - 1) / width);

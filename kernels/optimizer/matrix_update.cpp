@@ -8,7 +8,7 @@ namespace {
 
 // Elements per thread at a time.
 template <class Space>
-constexpr std::size_t grain = is_host<Space> ? 8192 : 1;
+constexpr std::size_t update_grain = is_host<Space> ? 8192 : 1;
 
 template <class TU>
 KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, const TU* __restrict direction,
@@ -122,7 +122,7 @@ void move_weight(const Space& exec, const WeightMove& move, Vector<const TU, Spa
   const std::size_t n = master.extent(0);
   SESTINA_REQUIRE(direction.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
                   "direction of {}, master {}, weight {}", direction.extent(0), n, weight.extent(0));
-  constexpr std::size_t length = grain<Space>;
+  constexpr std::size_t length = update_grain<Space>;
   const MoveFactors known(move);
   const double length_of_move = move.lr * move.scale;
   const bool has_factor = factor.extent(0) != 0;

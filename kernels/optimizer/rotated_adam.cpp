@@ -7,7 +7,7 @@ namespace {
 
 // Elements per thread at a time: on the host long enough to vectorise and to stream, short enough to balance.
 template <class Space>
-constexpr std::size_t grain = is_host<Space> ? 8192 : 1;
+constexpr std::size_t rotated_grain = is_host<Space> ? 8192 : 1;
 // Rows and columns of a tile per thread at a time, for passes that need both indices.
 template <class Space>
 constexpr std::size_t tile_rows = is_host<Space> ? 16 : 1;
@@ -15,7 +15,7 @@ constexpr std::size_t tile_rows = is_host<Space> ? 16 : 1;
 // body(begin, count) for every piece of n elements.
 template <class Space, class Body>
 void for_pieces(const char* label, const Space& exec, std::size_t n, const Body& body) {
-  constexpr std::size_t length = grain<Space>;
+  constexpr std::size_t length = rotated_grain<Space>;
   const Kokkos::RangePolicy<Space> pieces(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(
       label, pieces, KOKKOS_LAMBDA(std::size_t piece) {

@@ -11,6 +11,7 @@ NEVER = re.compile(r"sestina_never_unity\(([^)]*)\)")
 TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.cpp$")  # a build has one of them
 TYPE = re.compile(r"^(?:template <.*>\n)?(?:struct|class|enum(?: class)?|union) (\w+)", re.MULTILINE)
 ALIAS = re.compile(r"^(?:template <.*>\n)?using (\w+ = [^;]+);", re.MULTILINE)  # the same twice is no error
+USING = re.compile(r"^using ([\w:]+)::(\w+);", re.MULTILINE)  # an alias by the same name
 VALUE = re.compile(r"^(?:static |inline |constexpr |const |constinit |thread_local )+[\w:<>, *&]+?[ *&](\w+)(?:\[\w*\])*(?: =|\{|;)",
                    re.MULTILINE)
 FUNCTION = re.compile(r"^(?!return|else|using|struct|class|enum)(?:template <.*>\n)?[A-Za-z_][\w:<>,*& ]*[ *&>](\w+)\(([^{};]*)\)[^(){};]*\{",
@@ -42,6 +43,8 @@ def names(content):
         for rule in (TYPE, ALIAS, VALUE):
             for found in rule.finditer(part):
                 yield found.group(1)
+        for found in USING.finditer(part):
+            yield f"{found.group(2)} = {found.group(1)}::{found.group(2)}"
         for found in FUNCTION.finditer(part):
             yield f"{found.group(1)}({parameter_types(found.group(2))})"
 
@@ -62,8 +65,8 @@ def found_in(content):
     return sorted(names("namespace {\n" + content + "\n}  // namespace\n"))
 
 
-assert found_in("constexpr std::size_t kA = 1U;\nstruct B {\n  int c;\n};\nusing D = int;\nint f(const int* x, E e = 1) {\n}") == \
-    ["B", "D = int", "f(const int*,E)", "kA"], "this script finds its own examples"
+assert found_in("constexpr std::size_t kA = 1U;\nstruct B {\n  int c;\n};\nusing D = int;\nusing e::F;\nint f(const int* x, E e = 1) {\n}") == \
+    ["B", "D = int", "F = e::F", "f(const int*,E)", "kA"], "this script finds its own examples"
 ALONE = set(alone())
 files = [path for path in tree.sources(folders=ROOMS + TESTS, suffixes={".cpp"}) if str(path) not in ALONE]
 tree.finish(list(check(files)), len(files))

@@ -37,6 +37,9 @@ if [ "$1" = train ]; then
     rm "$here/stop"
     exit 75
   fi
+elif [ "$1" = bench ]; then
+  echo "{\"precision\":\"fp32\",\"step_s\":$(cat "$here/step_s"),\"steps\":5}"
+  exit
 elif [ "$1" = generate ]; then
   set -- "${@/#120/8}"
 elif [ "$1 $2" = "data train-tokenizer" ]; then
@@ -56,6 +59,7 @@ class FirstRun(unittest.TestCase):
         self.bin.mkdir(parents=True)
         (self.bin / "sestina").write_text(STAND_IN)
         (self.bin / "sestina").chmod(0o755)
+        (self.bin / "step_s").write_text("0.5")  # what a measured step takes
         self.runs = self.work / "runs/first_run"
 
     def first_run(self, code=0, text=DATA):
@@ -74,7 +78,7 @@ class FirstRun(unittest.TestCase):
     def test_two_optimizers_one_report_and_the_text_of_the_better_one(self):
         out = self.first_run()
         verbs = [" ".join(call.split()[:2]) if call.startswith("data") else call.split()[0] for call in self.calls()]
-        self.assertEqual(verbs, ["data train-tokenizer", "data tokenize", "train", "train", "report", "generate"])
+        self.assertEqual(verbs, ["data train-tokenizer", "data tokenize", "bench", "train", "bench", "train", "report", "generate"])
         training = [call for call in self.calls() if call.startswith("train")]
         for kind, call in zip(("adamw", "muon"), training):
             self.assertIn(f"-i {self.work}/inputs/first_run.toml -d {self.runs}/{kind} -r auto", call)
@@ -82,6 +86,7 @@ class FirstRun(unittest.TestCase):
             self.assertIn(f'kind = "{kind}"', deck)
             self.assertEqual(lines(self.runs / kind, "train")[-1]["step"], 6)
             self.assertIn(f"validation loss with {kind}: {self.last_validation(kind):.4f}\n", out)
+            self.assertTrue(call.index("run.steps=340 ") < call.index("schedule.warmup_steps=22 ") < call.index("metrics.eval_every=56 "), call)
         # Each at a rate of its own, on the same data.
         self.assertNotIn("schedule.lr", training[0])
         self.assertIn("schedule.lr=", training[1])
@@ -92,7 +97,8 @@ class FirstRun(unittest.TestCase):
         self.assertIn(f"generate -r {self.runs}/{better} ", self.calls()[-1])
         self.assertIn("\nThe kernel", out)
 
-        again = self.first_run()  # nothing is prepared or trained twice
+        (self.bin / "step_s").write_text("0.001")
+        again = self.first_run()  # nothing is prepared, measured or trained twice
         self.assertEqual([call.split()[0] for call in self.calls()], ["train", "train", "report", "generate"])
         self.assertEqual([lines(self.runs / kind, "train")[-1]["step"] for kind in ("adamw", "muon")], [6, 6])
         self.assertIn(f"the better one is {better};", again)
@@ -105,6 +111,21 @@ class FirstRun(unittest.TestCase):
         self.first_run()
         for kind in ("adamw", "muon"):
             self.assertEqual([line["step"] for line in lines(self.runs / kind, "train")], list(range(1, 7)))
+
+    def test_steps_fit_into_three_minutes_but_are_a_hundred(self):
+        for seconds, steps in (("0.1", 1700), ("2.5e-2", 6800), ("20", 100), ("nothing", 170)):
+            (self.bin / "step_s").write_text(seconds)
+            found = subprocess.check_output(["bash", "-c", DRIVER.replace('"${@:3}"', 'sestina=$build/bin/sestina; "${@:3}"'), "-", self.work, ROOT,
+                                             "fitting_steps", "optimizer.kind=muon"], text=True)
+            self.assertEqual(int(found), steps, seconds)
+        self.assertEqual(self.calls()[-1].split()[-1], "optimizer.kind=muon")
+
+    def test_a_run_keeps_the_steps_it_was_begun_with(self):
+        self.first_run()
+        (self.bin / "step_s").write_text("0.001")
+        self.first_run()
+        steps = [word for call in self.calls() if call.startswith("train") for word in call.split() if word.startswith("run.steps=")]
+        self.assertEqual(steps, ["run.steps=6"] * 2)  # the stand-in's own number, which the runs' decks hold
 
     def test_another_text_is_prepared_anew(self):
         self.first_run()

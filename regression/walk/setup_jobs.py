@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Parts of setup.sh that need no build: one Kokkos for all checkouts, jobs with their budgets, the words it knows."""
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+BEFORE = r"""
+set -euo pipefail
+root=$1 cache=$2/cache machine_id=one cuda_arch=90 failed=0 started=0
+say() { echo "== $*"; }
+fail() { local code=$1; shift; echo "$*"; exit "$code"; }
+source "$root/cmake/kokkos.sh"
+source "$root/cmake/test_jobs.sh"
+cd "$2"
+"""
+
+
+class Setup(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.work = pathlib.Path(holder.name).resolve()
+
+    def shell(self, script, code=0):
+        done = subprocess.run(["bash", "-c", BEFORE + script, "-", ROOT, self.work], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=60)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def test_kokkos_is_built_once_for_all_checkouts(self):
+        out = self.shell(r"""
+install_kokkos() { echo "install $1"; touch "$2/.complete" "$2/library"; }
+mkdir -p a/deps/host/lib  # of a setup.sh that built it there
+build_kokkos host "$PWD/a/deps/host"
+build_kokkos host "$PWD/a/deps/host"
+build_kokkos host "$PWD/b/deps/host"
+machine_id=two
+build_kokkos host "$PWD/b/deps/host"
+""")
+        self.assertEqual(out, "install host\n" * 2)
+        self.assertTrue((self.work / "a/deps/host/library").exists())
+        self.assertNotEqual((self.work / "a/deps/host").resolve(), (self.work / "b/deps/host").resolve())
+
+    def test_what_was_not_built_to_its_end_is_built_again(self):
+        self.shell('install_kokkos() { exit 70; }\nbuild_kokkos host "$PWD/a"', code=70)
+        self.assertFalse((self.work / "a").exists())
+        self.assertIn("again", self.shell('install_kokkos() { echo again; }\nbuild_kokkos host "$PWD/a"'))
+
+    def test_each_job_is_told_with_its_time_and_one_that_took_too_long(self):
+        out = self.shell("""
+slow() { SECONDS=$((SECONDS + 121)); passed=3; }
+trap summary EXIT
+job quick 2 true
+job slow 2 slow
+""")
+        self.assertRegex(out, r"time: quick +0 s of 120\ntime: slow +12[1-3] s of 120  over its budget\n3 passed, 0 failed, 0 skipped\n$")
+
+    def test_a_job_that_ends_the_script_is_a_failure(self):
+        self.assertRegex(self.shell("trap summary EXIT\nbad() { false; }\njob bad 2 bad", code=1), r"\n?0 passed, 1 failed, 0 skipped\n$")
+
+    def test_words(self):
+        said = subprocess.run([ROOT / "setup.sh", "help"], text=True, capture_output=True, check=True).stdout
+        readme = (ROOT / "README.md").read_text()
+        for words in ("run", "test", "test quick"):
+            self.assertTrue(re.search(rf"^\./setup\.sh {words}  ", said, re.M), said)
+            self.assertIn(f"\n./setup.sh {words}  ", readme)
+        wrong = subprocess.run([ROOT / "setup.sh", "test", "some"], text=True, capture_output=True)
+        self.assertEqual((wrong.returncode, "there is quick" in wrong.stderr), (64, True))
+
+
+if __name__ == "__main__":
+    unittest.main()
