@@ -1,7 +1,7 @@
 # Functions for setup.sh: train a small model on real text with two optimizers, from nothing to a report and a sample.
 
 first_run() {
-  local work="$build/first_run" runs="$root/runs/first_run" sestina="$build/bin/sestina" text kind better
+  local work="$build/first_run" runs="$root/runs/first_run" sestina="$build/bin/sestina" text kind better precision
   mkdir -p "$work"
   prepare_text "$work"
   if [ ! -f "$work/tokenizer.json" ]; then
@@ -13,6 +13,7 @@ first_run() {
     "$sestina" data tokenize "$text" --tokenizer "$work/tokenizer.json" -o "$work/tokens"
   fi
   say "training the same model twice (inputs/first_run.toml; Ctrl-C stops with a checkpoint, the same command resumes)"
+  precision=$(fast_precision)
   for kind in adamw muon; do
     say "with $kind"
     train_with "$kind" "$runs/$kind"
@@ -33,7 +34,7 @@ first_run() {
 # runs; Muon's steps are scaled to those of AdamW, which updates the embedding and the head beside it.
 train_with() {
   local code=0 steps
-  local -a keys=("train.precision=$(fast_precision)")
+  local -a keys=("train.precision=$precision")
   [ "$1" = adamw ] || keys+=("optimizer.kind=$1" optimizer.scale=match_rms_adamw schedule.lr=5e-3)
   steps=$(chosen_steps "$2")
   if [ -z "$steps" ]; then

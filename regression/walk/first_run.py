@@ -78,7 +78,7 @@ class FirstRun(unittest.TestCase):
     def test_two_optimizers_one_report_and_the_text_of_the_better_one(self):
         out = self.first_run()
         verbs = [" ".join(call.split()[:2]) if call.startswith("data") else call.split()[0] for call in self.calls()]
-        self.assertEqual(verbs, ["data train-tokenizer", "data tokenize", "bench", "train", "bench", "train", "report", "generate"])
+        self.assertEqual(verbs, ["data train-tokenizer", "data tokenize", "info", *2 * ["bench", "train"], "report", "generate"])
         training = [call for call in self.calls() if call.startswith("train")]
         for kind, call in zip(("adamw", "muon"), training):
             self.assertIn(f"-i {self.work}/inputs/first_run.toml -d {self.runs}/{kind} -r auto", call)
@@ -99,7 +99,7 @@ class FirstRun(unittest.TestCase):
 
         (self.bin / "step_s").write_text("0.001")
         again = self.first_run()  # nothing is prepared, measured or trained twice
-        self.assertEqual([call.split()[0] for call in self.calls()], ["train", "train", "report", "generate"])
+        self.assertEqual([call.split()[0] for call in self.calls()], ["info", "train", "train", "report", "generate"])
         self.assertEqual([lines(self.runs / kind, "train")[-1]["step"] for kind in ("adamw", "muon")], [6, 6])
         self.assertIn(f"the better one is {better};", again)
 
