@@ -81,21 +81,27 @@ std::int64_t panel_cols(const Product& p) {
 }
 
 // What differs between the interfaces of oneDNN 2 and 3: a descriptor before the primitive's, and how a product is
-// scaled by a number that is known when it runs.
+// scaled by a number that is known when it runs. A Description outlives what looks for another implementation of it: in
+// oneDNN 2 the search reads it again.
 #if DNNL_VERSION_MAJOR >= 3
 constexpr int scale_argument = DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC;
 void scale_at_run_time(dnnl::primitive_attr& attributes) { attributes.set_scales_mask(DNNL_ARG_SRC, 0); }
-dnnl::matmul::primitive_desc describe_matmul(const memory::desc& a, const memory::desc& b, const memory::desc& c,
-                                             const dnnl::primitive_attr& attributes, const dnnl::engine& engine) {
-  return {engine, a, b, c, attributes};
-}
+struct Description {
+  memory::desc a, b, c;
+  dnnl::matmul::primitive_desc with(const dnnl::primitive_attr& attributes, const dnnl::engine& engine) const {
+    return {engine, a, b, c, attributes};
+  }
+};
 #else
 constexpr int scale_argument = DNNL_ARG_ATTR_OUTPUT_SCALES;
 void scale_at_run_time(dnnl::primitive_attr& attributes) { attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL}); }
-dnnl::matmul::primitive_desc describe_matmul(const memory::desc& a, const memory::desc& b, const memory::desc& c,
-                                             const dnnl::primitive_attr& attributes, const dnnl::engine& engine) {
-  return {dnnl::matmul::desc(a, b, c), attributes, engine};
-}
+struct Description {
+  dnnl::matmul::desc product;
+  Description(const memory::desc& a, const memory::desc& b, const memory::desc& c) : product(a, b, c) {}
+  dnnl::matmul::primitive_desc with(const dnnl::primitive_attr& attributes, const dnnl::engine& engine) const {
+    return {product, attributes, engine};
+  }
+};
 #endif
 
 dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& engine) {
@@ -110,12 +116,10 @@ dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& e
     sum.append_sum(static_cast<float>(p.beta));
     attributes.set_post_ops(sum);
   }
-  const auto first = [&] {
-    return describe_matmul(describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),
-                           describe(out, Op::none, p.m, p.n, p.ldc), attributes, engine);
-  };
-  dnnl::matmul::primitive_desc desc = first();
-  if (prefers_packed(p)) choose_packed(desc, first());
+  const Description product{describe(in, p.op_a, p.m, p.k, p.lda), describe(in, p.op_b, p.k, p.n, p.ldb),
+                            describe(out, Op::none, p.m, p.n, p.ldc)};
+  dnnl::matmul::primitive_desc desc = product.with(attributes, engine);
+  if (prefers_packed(p)) choose_packed(desc, product.with(attributes, engine));
   return desc;
 }
 

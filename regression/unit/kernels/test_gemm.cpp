@@ -105,6 +105,13 @@ TYPED_TEST(GemmTest, DeterministicTilesMatchPlainProduct) {
     check_all<typename TypeParam::TA, typename TypeParam::TC>(gemm, shape);
 }
 
+// Sides from 512 on, where oneDNN is asked for another implementation than its first.
+TYPED_TEST(GemmTest, LargeSidesMatchPlainProduct) {
+  Gemm<Host> gemm{Host()};
+  for (const Op op_b : {Op::none, Op::transpose})
+    check<typename TypeParam::TA, typename TypeParam::TC>(gemm, {Op::none, op_b, {21, 520, 515}, 1, -0.375, 1.0});
+}
+
 TYPED_TEST(GemmTest, OneThreadMatchesPlainProduct) {
   Gemm<Serial> gemm{Serial()};
   check_all<typename TypeParam::TA, typename TypeParam::TC>(gemm, {37, 29, 53});
