@@ -197,7 +197,7 @@ Outcome replay_matrix(const Space& exec, const Hdf5Reader& file) {
   return Run<Space>(exec, file, *kind).replay();
 }
 
-#define SESTINA_REPLAY(Space) template Outcome replay_matrix<Space>(const Space&, const Hdf5Reader&);
-SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY)
+#define SESTINA_REPLAY_MATRIX(Space) template Outcome replay_matrix<Space>(const Space&, const Hdf5Reader&);
+SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY_MATRIX)
 
 }  // namespace sestina::replay

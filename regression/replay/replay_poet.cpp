@@ -101,7 +101,7 @@ Outcome replay_poet(const Space& exec, const Hdf5Reader& file) {
   return replay_poet_train(exec, file);
 }
 
-#define SESTINA_REPLAY(Space) template Outcome replay_poet<Space>(const Space&, const Hdf5Reader&);
-SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY)
+#define SESTINA_REPLAY_POET(Space) template Outcome replay_poet<Space>(const Space&, const Hdf5Reader&);
+SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY_POET)
 
 }  // namespace sestina::replay

@@ -167,7 +167,7 @@ Outcome replay_poet_train(const Space& exec, const Hdf5Reader& file) {
   return Training<Space>(exec, file).replay();
 }
 
-#define SESTINA_REPLAY(Space) template Outcome replay_poet_train<Space>(const Space&, const Hdf5Reader&);
-SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY)
+#define SESTINA_REPLAY_POET_TRAIN(Space) template Outcome replay_poet_train<Space>(const Space&, const Hdf5Reader&);
+SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY_POET_TRAIN)
 
 }  // namespace sestina::replay
