@@ -32,7 +32,8 @@ Outcome replay_orthogonalize(const Space& exec, const Hdf5Reader& file) {
   return outcome;
 }
 
-#define SESTINA_REPLAY_ORTHOGONALIZE(Space) template Outcome replay_orthogonalize<Space>(const Space&, const Hdf5Reader&);
+#define SESTINA_REPLAY_ORTHOGONALIZE(Space) \
+  template Outcome replay_orthogonalize<Space>(const Space&, const Hdf5Reader&);
 SESTINA_INSTANTIATE_LANES(SESTINA_REPLAY_ORTHOGONALIZE)
 
 }  // namespace sestina::replay
