@@ -10,6 +10,7 @@
 #include "app/start/all_ranks.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/start/stop.hpp"
+#include "core/optimizer/register_optimizers.hpp"
 
 namespace {
 
@@ -68,6 +69,7 @@ int sestina::run_program(int argc, char** argv, const RankSource& ranks) {
   try {
     // 0. A run answers signals from its first moment on: to a batch system a stop must not look like a crash.
     if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
+    register_optimizers();
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(argc, argv);
     // 2. The verb: reads its deck, starts Kokkos if it computes, runs.

@@ -1,5 +1,5 @@
 // The whole program as a function, for a main that adds something of its own first
-// (core/optimizer/kinds/register_kind.hpp). No Kokkos.
+// (core/optimizer/base/register_kind.hpp). No Kokkos.
 #pragma once
 #include "parallel/comm/runtime.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "core/optimizer/kinds/owned_tensor.hpp"
+#include "core/optimizer/base/owned_tensor.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
 

@@ -7,7 +7,7 @@
 #include "app/train/evaluation.hpp"
 #include "app/train/step_report.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/refresh/refresh_rate.hpp"
 
 namespace sestina {

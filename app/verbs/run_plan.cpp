@@ -4,7 +4,7 @@
 
 #include "app/start/memory_check.hpp"
 #include "core/layout/tensor_sums.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"

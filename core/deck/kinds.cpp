@@ -7,31 +7,103 @@
 
 namespace sestina {
 
-#define SESTINA_DECLARE_KIND(id) MatrixKind id##_kind();
-SESTINA_MATRIX_KINDS(SESTINA_DECLARE_KIND)
-
 namespace {
-
-template <class Map>
-const auto& find(const Map& map, const std::string& kind, std::string_view key) {
-  const auto found = map.find(key);
-  SESTINA_REQUIRE(found != map.end(), "optimizer \"{}\" has no key \"{}\"", kind, key);
-  return found->second;
-}
 
 constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyz0123456789-";
 
-// Ours, and what a program adds when it starts.
 std::vector<MatrixKind>& table() {
-#define SESTINA_LIST_KIND(id) id##_kind(),
-  static std::vector<MatrixKind> kinds = {SESTINA_MATRIX_KINDS(SESTINA_LIST_KIND)};
+  static std::vector<MatrixKind> kinds;
   return kinds;
+}
+
+// Lists the keys with their values.
+class ListKeys final : public OptionFields {
+ public:
+  using Type = KindKey::Type;
+  std::vector<KindKey> keys;
+  void number(const char* key, double& value, DeckRange) override { keys.push_back({key, Type::number, value}); }
+  void integer(const char* key, std::int64_t& value, DeckRange) override {
+    keys.push_back({key, Type::integer, static_cast<double>(value)});
+  }
+  void flag(const char* key, bool& value) override { keys.push_back({key, Type::flag, value ? 1.0 : 0.0}); }
+  void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
+    keys.push_back({key, Type::word, 0, choices, value});
+  }
+};
+
+// Reads the keys from [optimizer].
+class ReadKeys final : public OptionFields {
+ public:
+  explicit ReadKeys(Deck& deck) : deck_(deck) {}
+  void number(const char* key, double& value, DeckRange range) override { value = deck_.number(at(key), value, range); }
+  void integer(const char* key, std::int64_t& value, DeckRange range) override {
+    value = deck_.integer(at(key), value, range);
+  }
+  void flag(const char* key, bool& value) override { value = deck_.boolean(at(key), value); }
+  void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
+    value = deck_.choice(at(key), value, choices);
+  }
+
+ private:
+  static std::string at(const char* key) { return std::string("optimizer.") + key; }
+  Deck& deck_;
+};
+
+// Sets one key by its name.
+class SetKey final : public OptionFields {
+ public:
+  SetKey(std::string_view key, double value) : key_(key), value_(value) {}
+  SetKey(std::string_view key, std::string word) : key_(key), word_(std::move(word)), is_word_(true) {}
+  bool done = false;
+  void number(const char* key, double& value, DeckRange) override {
+    if (takes(key, false)) value = value_;
+  }
+  void integer(const char* key, std::int64_t& value, DeckRange) override {
+    if (takes(key, false)) value = static_cast<std::int64_t>(value_);
+  }
+  void flag(const char* key, bool& value) override {
+    if (takes(key, false)) value = value_ != 0;
+  }
+  void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
+    if (std::find(choices.begin(), choices.end(), word_) != choices.end() && takes(key, true)) value = word_;
+  }
+
+ private:
+  bool takes(const char* key, bool word) {
+    const bool is_it = key_ == key && word == is_word_;
+    done = done || is_it;
+    return is_it;
+  }
+  std::string_view key_;
+  double value_ = 0;
+  std::string word_;
+  bool is_word_ = false;
+};
+
+void set_key(MatrixOptions& options, std::string_view key, SetKey setter) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
+  kind->fields(options.keys, setter);
+  SESTINA_REQUIRE(setter.done, "optimizer \"{}\" has no key \"{}\" with such a value", options.kind, key);
 }
 
 }  // namespace
 
-double MatrixOptions::number(std::string_view key) const { return find(numbers, kind, key); }
-const std::string& MatrixOptions::word(std::string_view key) const { return find(words, kind, key); }
+std::vector<KindKey> keys_of(const MatrixOptions& options) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
+  std::any keys = options.keys;
+  ListKeys list;
+  kind->fields(keys, list);
+  return list.keys;
+}
+
+bool MatrixOptions::has(std::string_view key) const {
+  const std::vector<KindKey> all = keys_of(*this);
+  return std::any_of(all.begin(), all.end(), [key](const KindKey& own) { return own.name == key; });
+}
+void MatrixOptions::set(std::string_view key, double value) { set_key(*this, key, SetKey(key, value)); }
+void MatrixOptions::set(std::string_view key, const std::string& word) { set_key(*this, key, SetKey(key, word)); }
 
 Tier MatrixOptions::tier_of(std::string_view field) const {
   const auto named = field_tiers.find(field_of_block(field));
@@ -63,20 +135,6 @@ std::vector<std::string> paged_fields(const MatrixKind& kind, const MatrixOption
   return names;
 }
 
-KindKey number_key(std::string name, double fallback, DeckRange range) {
-  return {std::move(name), KindKey::Type::number, fallback, range};
-}
-KindKey eps_key(std::string name, double fallback) { return number_key(std::move(name), fallback, eps_range); }
-KindKey integer_key(std::string name, std::int64_t fallback, DeckRange range) {
-  return {std::move(name), KindKey::Type::integer, static_cast<double>(fallback), range};
-}
-KindKey flag_key(std::string name, bool fallback) {
-  return {std::move(name), KindKey::Type::flag, fallback ? 1.0 : 0.0};
-}
-KindKey word_key(std::string name, std::vector<std::string> choices) {
-  return {std::move(name), KindKey::Type::word, 0, {}, std::move(choices)};
-}
-
 void add_coded_fields(std::vector<FieldSize>& fields, const std::string& name, std::int64_t rows, std::int64_t cols,
                       std::int64_t block) {
   fields.push_back({name + "_codes", DType::u8, rows, cols});
@@ -96,7 +154,8 @@ void add_matrix_kind(MatrixKind kind) {
                   kind.name);
   SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "optimizer \"{}\" is already registered",
                   kind.name);
-  SESTINA_REQUIRE(kind.state != nullptr, "optimizer \"{}\" does not declare its state", kind.name);
+  SESTINA_REQUIRE(kind.fields != nullptr && kind.state != nullptr,
+                  "optimizer \"{}\" does not declare its keys and its state", kind.name);
   table().push_back(std::move(kind));
 }
 
@@ -128,36 +187,15 @@ RefreshNeeds refresh_needs(const MatrixOptions& options, std::size_t rows, std::
 MatrixOptions default_options(const MatrixKind& kind) {
   MatrixOptions options;
   options.kind = kind.name;
+  options.keys = kind.defaults;
   options.refresh_every = kind.refresh_every > 0 ? kind.refresh_every : 1;
-  for (const KindKey& key : kind.keys) {
-    if (key.type == KindKey::Type::word)
-      options.words[key.name] = key.choices.front();
-    else
-      options.numbers[key.name] = key.fallback;
-  }
   return options;
 }
 
 MatrixOptions read_matrix_options(Deck& deck, const MatrixKind& kind) {
   MatrixOptions options = default_options(kind);
-  for (const KindKey& key : kind.keys) {
-    const std::string at = "optimizer." + key.name;
-    switch (key.type) {
-      case KindKey::Type::number:
-        options.numbers[key.name] = deck.number(at, key.fallback, key.range);
-        break;
-      case KindKey::Type::integer:
-        options.numbers[key.name] =
-            static_cast<double>(deck.integer(at, static_cast<std::int64_t>(key.fallback), key.range));
-        break;
-      case KindKey::Type::flag:
-        options.numbers[key.name] = deck.boolean(at, key.fallback != 0) ? 1 : 0;
-        break;
-      case KindKey::Type::word:
-        options.words[key.name] = deck.choice(at, key.choices.front(), key.choices);
-        break;
-    }
-  }
+  ReadKeys reader(deck);
+  kind.fields(options.keys, reader);
   if (kind.refresh_every > 0)
     options.refresh_every =
         deck.integer_or("optimizer.refresh.every", "auto", kind.refresh_every, {.min = 1}).value_or(kind.refresh_every);

@@ -1,42 +1,31 @@
 // What each matrix optimizer is to the rest of the program: its keys in the deck and its state, as plain data. Deck,
-// plan, checkpoint and memory check read these lists and know no optimizer by name. An optimizer is a pair of files:
-// <name>_kind.cpp returns this description, <name>.cpp makes the object that follows it (matrix_optimizer.hpp). No
-// Kokkos.
+// plan, checkpoint and memory check read these rows and know no optimizer by name. An optimizer is a pair of files,
+// core/optimizer/methods/<name>.{hpp,cpp}, which registers its row and the class that follows it. No Kokkos.
 #pragma once
+#include <any>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "core/deck/deck.hpp"
+#include "core/deck/option_fields.hpp"
 #include "kernels/base/dtype.hpp"
-
-// The table: one line for each matrix optimizer, K(identifier). Its name in decks has "-" for "_".
-#define SESTINA_MATRIX_KINDS(K) \
-  K(muon)                       \
-  K(normuon)                    \
-  K(adamuon)                    \
-  K(shampoo)                    \
-  K(soap)                       \
-  K(kl_shampoo)                 \
-  K(kl_soap)                    \
-  K(basis_rotation)             \
-  K(galore)                     \
-  K(apollo)
+#include "kernels/base/error.hpp"
 
 namespace sestina {
+
+struct Options;
 
 // Where state lies between its uses: in the memory of the space that computes, of the host, on NVMe.
 enum class Tier : std::uint8_t { device, host, nvme };
 
-// The resolved keys of one matrix optimizer. Asking for a key that its kind does not have is an internal error.
+// The resolved keys of one matrix optimizer: its own, and what all have.
 struct MatrixOptions {
   std::string kind;
-  std::map<std::string, double, std::less<>> numbers;  // flags are 0 and 1
-  std::map<std::string, std::string, std::less<>> words;
+  std::any keys;                   // the struct of its own keys, core/optimizer/methods/<kind>.hpp
   std::int64_t refresh_every = 1;  // updates, from [optimizer.refresh]; "auto": the kind's own default, in estimates
   // Updates after which the result of an asynchronous refresh is put in place (0: refreshes are inline), or by which
   // it is at the latest (eager).
@@ -56,29 +45,28 @@ struct MatrixOptions {
   bool pages_any() const { return has_tier(Tier::nvme) || (own_memory && has_tier(Tier::host)); }
   bool leaves(Tier x) const { return x == Tier::nvme || (own_memory && x == Tier::host); }
 
-  double number(std::string_view key) const;
-  std::int64_t integer(std::string_view key) const { return static_cast<std::int64_t>(number(key)); }
-  bool flag(std::string_view key) const { return number(key) != 0; }
-  const std::string& word(std::string_view key) const;
+  // Its own keys. Error(internal): it is of another kind.
+  template <class Keys>
+  const Keys& as() const {
+    const Keys* typed = std::any_cast<Keys>(&keys);
+    SESTINA_REQUIRE(typed != nullptr, "optimizer \"{}\" has other keys", kind);
+    return *typed;
+  }
+  // By name, for tests and golden files. Error(internal): the kind has no such key, or no such word.
+  bool has(std::string_view key) const;
+  void set(std::string_view key, double value);  // a flag is 0 or 1
+  void set(std::string_view key, const std::string& word);
 };
 
-// One key of [optimizer]; inputs/README.md explains it.
+// One key of [optimizer] with its value; inputs/README.md explains it.
 struct KindKey {
   enum class Type { number, integer, flag, word };
   std::string name;
   Type type = Type::number;
-  double fallback = 0;
-  DeckRange range = {};                   // number, integer
-  std::vector<std::string> choices = {};  // word: the first is the default
+  double value = 0;
+  std::vector<std::string> choices = {};  // of a word
+  std::string word = {};                  // its value
 };
-KindKey number_key(std::string name, double fallback, DeckRange = {.min = 0});
-// What keeps a divisor from being 0 (rows of an embedding without a gradient have a second moment of 0): not 0 in
-// single precision either.
-inline constexpr DeckRange eps_range{.min = std::numeric_limits<float>::min()};
-KindKey eps_key(std::string name, double fallback);
-KindKey integer_key(std::string name, std::int64_t fallback, DeckRange = {.min = 0});
-KindKey flag_key(std::string name, bool fallback);
-KindKey word_key(std::string name, std::vector<std::string> choices);
 
 // When an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
@@ -133,8 +121,9 @@ struct RefreshNeeds {
 
 // A row of the table: all that the rest of the program knows of an optimizer.
 struct MatrixKind {
-  std::string name;                // as in the deck
-  std::vector<KindKey> keys;       // besides lr and weight_decay, which all have
+  std::string name;   // as in the deck
+  std::any defaults;  // of its own keys, besides lr and weight_decay, which all have
+  void (*fields)(std::any& keys, OptionFields&) = nullptr;
   double weight_decay = 0.1;       // default
   std::int64_t refresh_every = 0;  // default of [optimizer.refresh] every; 0: there is nothing to refresh
   std::vector<FieldSize> (*state)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
@@ -144,16 +133,33 @@ struct MatrixKind {
   UpdateWork (*work)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
   // A matrix cut by tensor parallelism can be updated where its shards are (parallel.tp_update = "distributed").
   bool shardable = false;
-  // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone. "release"
-  // dialects are too: they are what was published.
+  // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone.
   RefreshNeeds (*refresh_needs)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
-  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/kinds/skew_blocks.hpp), with these
+  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/base/skew_blocks.hpp), with these
   // keys; null: with none.
   bool (*keeps_skew)(const MatrixOptions&) = nullptr;
+  // Which of its keys makes refreshes inline alone, with the reason; "": none. Null: none does.
+  std::string (*inline_reason)(const MatrixOptions&) = nullptr;
+  // Has it refresh in every update, and never spare one because the last result is still good: for measurements.
+  void (*refresh_always)(MatrixOptions&) = nullptr;
+  bool newton_schulz = false;  // its products are those of a Newton-Schulz iteration
+  // What its keys ask of other sections, once all of them are read: collects errors.
+  std::vector<void (*)(Deck&, Options&)> checks = {};
   // It can update weights in 8 bits (optimizer.weight_bits): so many columns share a scale; 0: it cannot.
   std::int64_t weight_group = 0;
 };
 
+// A row whose keys are a struct of this type.
+template <class Keys>
+MatrixKind matrix_kind(std::string name) {
+  MatrixKind kind;
+  kind.name = std::move(name);
+  kind.defaults = Keys();
+  kind.fields = [](std::any& keys, OptionFields& fields) { std::any_cast<Keys&>(keys).fields(fields); };
+  return kind;
+}
+
+// Those registered so far.
 const std::vector<MatrixKind>& matrix_kinds();
 std::vector<std::string> shardable_kinds();
 // FLOPs of a refresh as the row of the kind states them; 0: it states none.
@@ -161,12 +167,14 @@ double refresh_flops(const MatrixOptions&, std::int64_t rows, std::int64_t cols)
 // Of a kind whose refreshes can be jobs.
 RefreshNeeds refresh_needs(const MatrixOptions&, std::size_t rows, std::size_t cols);
 const MatrixKind* find_matrix_kind(std::string_view name);  // null: no such optimizer
-// Adds a row (core/optimizer/kinds/register_kind.hpp). Throws Error(internal) for a name that is taken or is none a
+// Adds a row (core/optimizer/base/register_kind.hpp). Throws Error(internal) for a name that is taken or is none a
 // deck can hold, and for a kind without state function.
 void add_matrix_kind(MatrixKind);
 
 // Default values of all its keys.
 MatrixOptions default_options(const MatrixKind&);
+// Its own keys with the values that they have.
+std::vector<KindKey> keys_of(const MatrixOptions&);
 
 // Reads the kind's keys of [optimizer] and [optimizer.refresh] every.
 MatrixOptions read_matrix_options(Deck&, const MatrixKind&);

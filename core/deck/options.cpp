@@ -217,10 +217,12 @@ Options Options::read(Deck& deck) {
   settle_correction(deck, options);
   read_shards(deck, options);
   require_form_fits(deck, options);
-  require_skew_updates(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
-  settle_weight_bits(deck, options);
+  if (options.optimizer.matrix) {
+    options.optimizer.matrix->run_seed = options.run.seed;
+    for (const auto check : find_matrix_kind(options.optimizer.kind)->checks) check(deck, options);
+  }
   return options;
 }
 

@@ -214,11 +214,6 @@ int shared_micro_batch(const TrainOptions&, int dp);
 // Collects an error where tensor parallelism would cut a block of moments in 8 bits. Before deck.finish().
 void require_whole_blocks(Deck&, const Options&);
 
-// Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
-// they would begin anew (TensorSpec::reset_every) while results are on their way.
-void require_skew_updates(Deck&, const Options&);
-// optimizer.weight_bits = 8: the form of the weights that follows from it, and errors for what does not go with it.
-void settle_weight_bits(Deck&, Options&);
 // Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);
 

@@ -38,9 +38,8 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   }
   if (kind.refresh_needs == nullptr)
     deck.error(mode, "kind = \"" + kind.name + "\" has no refresh that a worker could compute", "inline");
-  const auto dialect = matrix.words.find("dialect");
-  if (dialect != matrix.words.end() && dialect->second == "release")
-    deck.error(mode, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "inline");
+  const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
+  if (!reason.empty()) deck.error(mode, "conflicts with " + reason, "inline");
   const std::int64_t longest = matrix.refresh_every - 1;
   constexpr std::int64_t usual = 5;  // as the paper on Asteria
   if (refresh.automatic)
@@ -74,11 +73,11 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
   if (refresh.budget == Budget::uniform)
     return refuse(deck, power, "needs optimizer.refresh.budget = \"stage-aware\" or \"reversed\"", "no such key");
   refresh.budget_power = deck.number(power, refresh.budget_power, not_negative);
-  const auto dialect = matrix.words.find("dialect");
+  const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
   if (kind.refresh_needs == nullptr)
     deck.error(budget, "kind = \"" + kind.name + "\" has no refresh whose cost could be shared out", "uniform");
-  else if (dialect != matrix.words.end() && dialect->second == "release")
-    deck.error(budget, "conflicts with optimizer.dialect = \"release\", which refreshes as was published", "uniform");
+  else if (!reason.empty())
+    deck.error(budget, "conflicts with " + reason, "uniform");
 }
 
 // Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand beside
@@ -129,31 +128,6 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
   return refresh;
 }
 
-// A projector in fewer bits is decoded where it is used: it has no pages of its own.
-void check_projector(Deck& deck, const MatrixOptions& matrix) {
-  constexpr const char* key = "optimizer.projector_bits";
-  if (!matrix.numbers.contains("projector_bits")) return;
-  const std::int64_t bits = matrix.integer("projector_bits");
-  if (bits != 32 && bits != 8 && bits != 4)
-    deck.error(key, "no such width", "32, 8, 4");
-  else if (bits != 32 && matrix.pages_any())
-    deck.error(key, "conflicts with optimizer.refresh.tier = \"nvme\": projectors in fewer bits stay in memory", "32");
-}
-
-// Periods that grow by what a refresh finds are the matrix's own, on every rank alike.
-void check_lazy(Deck& deck, const MatrixOptions& matrix, const RefreshOptions& refresh) {
-  const auto found = matrix.numbers.find("lazy_cosine");
-  if (found == matrix.numbers.end() || found->second == 0) return;
-  const auto refuse_beside = [&deck](const char* what) {
-    deck.error("optimizer.lazy_cosine", fmt::format("conflicts with {}", what), "0");
-  };
-  if (refresh.automatic) refuse_beside("optimizer.refresh.every = \"auto\", which sets the periods");
-  if (refresh.budget != RefreshOptions::Budget::uniform)
-    refuse_beside("optimizer.refresh.budget, which sets the periods");
-  if (matrix.refresh_eager)
-    refuse_beside("optimizer.refresh.visibility = \"eager\": ranks would see other projectors at an update");
-}
-
 constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
 
 // How AdamW's moments are kept.
@@ -192,8 +166,6 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
-    check_projector(deck, *optimizer.matrix);
-    check_lazy(deck, *optimizer.matrix, optimizer.refresh);
     optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
     kinds = {"adamw", optimizer.kind};
   } else {

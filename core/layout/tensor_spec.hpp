@@ -65,7 +65,7 @@ struct TensorSpec {
   std::int64_t group = 0;    // of coded rows: columns that share a scale
   double initial_range = 0;  // of Initial::normal; 0: the model's initializer_range
   // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one behind the other, of each the strict upper
-  // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/kinds/skew_blocks.hpp).
+  // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/skew_blocks.hpp).
   std::int64_t skew_block = 0;
   // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, begins anew
   // (0: never).

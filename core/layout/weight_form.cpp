@@ -4,10 +4,6 @@
 
 namespace sestina {
 
-WeightForm poet_x_form();
-WeightForm lora_form();
-WeightForm int8_form();
-
 namespace {
 
 // Runs of matrices that lie side by side, as [begin, end) of the specs; everything else is a run by itself.

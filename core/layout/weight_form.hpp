@@ -52,4 +52,9 @@ std::vector<TensorSpec> formed_specs(const LinearOptions&, const std::vector<Ten
 // The same model with dense weights, as Hugging Face keeps it.
 ModelConfig dense_model(ModelConfig);
 
+// The forms besides dense, each in a source of its own.
+WeightForm poet_x_form();
+WeightForm lora_form();
+WeightForm int8_form();
+
 }  // namespace sestina

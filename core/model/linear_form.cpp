@@ -4,11 +4,6 @@
 
 namespace sestina {
 
-template <class Exec, class T>
-const LinearForm<Exec, T>& poet_x_linear();
-template <class Exec, class T>
-const LinearForm<Exec, T>& lora_linear();
-
 namespace {
 
 // The one form that fits in here: trained weights in 8 bits, decoded ahead of each product, y = x W^T with W as its

@@ -34,4 +34,10 @@ class LinearForm {
 template <class Exec, class T>
 const LinearForm<Exec, T>& linear_form(const LinearOptions&);
 
+// Of the forms poet-x and lora, in poet_x_linear.cpp and lora_linear.cpp.
+template <class Exec, class T>
+const LinearForm<Exec, T>& poet_x_linear();
+template <class Exec, class T>
+const LinearForm<Exec, T>& lora_linear();
+
 }  // namespace sestina

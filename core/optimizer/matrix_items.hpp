@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/matrix_set.hpp"
 
 namespace sestina {

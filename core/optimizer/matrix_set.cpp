@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/optimizer/kinds/skew_blocks.hpp"
+#include "core/optimizer/base/skew_blocks.hpp"
 #include "core/optimizer/lane_share.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/layout/pager.hpp"
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"
 
 namespace sestina {

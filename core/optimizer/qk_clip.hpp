@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
-#include "core/optimizer/kinds/owned_tensor.hpp"
+#include "core/optimizer/base/owned_tensor.hpp"
 #include "kernels/blas/host_values.hpp"
 
 namespace sestina {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/optimizer/kinds/routing.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"

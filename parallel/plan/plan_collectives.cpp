@@ -5,7 +5,7 @@
 
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
-#include "core/optimizer/kinds/muon_rule.hpp"
+#include "core/optimizer/methods/muon_options.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/optimizer/kinds/routing.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/refresh/period_fit.hpp"
 
 namespace sestina {

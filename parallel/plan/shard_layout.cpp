@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/layout/model_part.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {

@@ -56,7 +56,7 @@ class Installed(unittest.TestCase):
         library = next(self.prefix.glob("lib*/**/cmake/Sestina")).relative_to(self.prefix)
         for name in ("bin/sestina", "bin/sestina-replay", "bin/sestina-regression", f"{library}/SestinaConfig.cmake",
                      "share/sestina/inputs/tiny_llama.toml", "share/sestina/examples/own_optimizer/main.cpp",
-                     "include/sestina/core/optimizer/kinds/register_kind.hpp"):
+                     "include/sestina/core/optimizer/base/register_kind.hpp"):
             self.assertTrue((self.prefix / name).is_file(), name)
         for script in ("train", "regression", "array"):
             if (pathlib.Path(__file__).parents[2] / f"app/slurm/{script}.sbatch").exists():

@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 
+#include "core/optimizer/register_optimizers.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace {
@@ -54,6 +55,7 @@ bool replay_file(const char* path) {
 int main(int argc, char** argv) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // one message of ours, not HDF5's stack
   Kokkos::ScopeGuard kokkos(argc, argv);
+  register_optimizers();
   if (argc < 2) {
     std::fputs("usage: sestina-replay FILE.h5 ...\n", stderr);
     return static_cast<int>(ExitCode::usage);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
 #include "regression/replay/kind_options.hpp"
 #include "regression/replay/replay.hpp"
@@ -23,20 +23,18 @@ std::string word_of(const Hdf5Reader& file, const std::string& key) {
 
 MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
   MatrixOptions options = default_options(kind);
-  for (const KindKey& key : kind.keys) {
+  for (const KindKey& key : keys_of(options)) {
     if (!file.has("hyper", key.name)) continue;
     if (key.type == KindKey::Type::word)
-      options.words[key.name] = word_of(file, key.name);
+      options.set(key.name, word_of(file, key.name));
     else
-      options.numbers[key.name] = file.attribute("hyper", key.name);
+      options.set(key.name, file.attribute("hyper", key.name));
   }
-  if (options.words.contains("eigenvalue_start") && !file.has("hyper", "eigenvalue_start"))
-    options.words["eigenvalue_start"] = "given";  // as the authors have it
-  if (options.words.contains("ns_precision")) options.words["ns_precision"] = file.text("/", "precision");
-  if (options.words.contains("dialect"))
-    options.words["dialect"] = file.has("hyper", "release_rules") ? "release" : "corrected";
-  if (options.words.contains("projector") && file.text("/", "optimizer") == "apollo")
-    options.words["projector"] = "given";
+  if (options.has("eigenvalue_start") && !file.has("hyper", "eigenvalue_start"))
+    options.set("eigenvalue_start", "given");  // as the authors have it
+  if (options.has("ns_precision")) options.set("ns_precision", file.text("/", "precision"));
+  if (options.has("dialect")) options.set("dialect", file.has("hyper", "release_rules") ? "release" : "corrected");
+  if (options.has("projector") && file.text("/", "optimizer") == "apollo") options.set("projector", "given");
   if (file.has("hyper", "refresh_every"))
     options.refresh_every = static_cast<std::int64_t>(file.attribute("hyper", "refresh_every"));
   if (file.has("hyper", "staleness"))
@@ -134,7 +132,10 @@ class Run {
 
   // Random projectors come from the file.
   void give_projector(std::int64_t t) {
-    if (!options_.words.contains("projector") || options_.word("projector") != "given") return;
+    const std::vector<KindKey> keys = keys_of(options_);
+    if (std::none_of(keys.begin(), keys.end(),
+                     [](const KindKey& key) { return key.name == "projector" && key.word == "given"; }))
+      return;
     if ((t - 1) % options_.refresh_every != 0) return;
     const Vector<float, Space> projector = optimizer_->state().vector("projector");
     write(file_.numbers("projector"), static_cast<std::size_t>((t - 1) / options_.refresh_every) * projector.size(),

@@ -11,8 +11,9 @@ TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
 MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp",  # where types depend on the backend of this build
            "kernels/model/vector_bytes.hpp"}  # where they depend on the processor
 
-KINDS = {name.replace("_", "-") for name in re.findall(r"K\((\w+)\) *\\?$", tree.text("core/deck/kinds.hpp"), re.MULTILINE)}
+KINDS = {name.replace("_", "-") for name in re.findall(r"  register_(\w+)\(\);$", tree.text("core/optimizer/register_optimizers.cpp"), re.MULTILINE)}
 KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')
+KEYS_OF_ONE = re.compile(r"\bas<\w+Options>\(\)")
 NAME_TEST = re.compile(r"\b(spec|whole|local|tensor)\.name\.(find|rfind|contains|starts_with|ends_with)\(")
 KNOWS_TENSORS = re.compile("^(kernels|core|parallel|app)/")  # io/hf translates between the names of others and ours
 
@@ -20,8 +21,10 @@ KNOWS_TENSORS = re.compile("^(kernels|core|parallel|app)/")  # io/hf translates 
 def structure_problems(path, number, line):
     if KNOWS_TENSORS.match(str(path)) and NAME_TEST.search(line):
         yield f"{path}:{number}: what a tensor is stands in its TensorSpec, not in its name: {line.strip()}"
-    if path.parts[0] in tree.ROOMS and not path.is_relative_to("core/optimizer/kinds") and KIND_NAME.search(line):
+    if path.parts[0] in tree.ROOMS and not path.is_relative_to("core/optimizer/methods") and KIND_NAME.search(line):
         yield f"{path}:{number}: optimizers are rows of a table (core/deck/kinds.hpp), not names: {line.strip()}"
+    if path.parts[0] in tree.ROOMS and not path.is_relative_to("core/optimizer/methods") and KEYS_OF_ONE.search(line):
+        yield f"{path}:{number}: the keys of one optimizer are known to it alone: {line.strip()}"
 
 
 def check(path):

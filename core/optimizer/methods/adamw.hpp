@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/layout/state_field.hpp"
-#include "core/optimizer/kinds/owned_tensor.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/owned_tensor.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {

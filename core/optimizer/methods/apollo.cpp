@@ -1,6 +1,9 @@
+#include "core/optimizer/methods/apollo.hpp"
+
 #include <algorithm>
 #include <cmath>
 
+#include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/methods/low_rank.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/base/random.hpp"
@@ -9,34 +12,54 @@
 #include "kernels/optimizer/line_squares.hpp"
 
 namespace sestina {
+
+void ApolloOptions::fields(OptionFields& f) {
+  LowRankOptions::fields(f, "random");
+  f.flag("scale_front", scale_front);
+  f.choice("scale_type", scale_type, {"channel", "tensor"});
+  f.number("growth_limit", growth_limit);
+  f.eps("norm_eps", norm_eps);
+  f.integer("seed", seed);
+}
+
 namespace {
 
-ChannelRule channel_rule(const MatrixOptions& options) {
+ChannelRule channel_rule(const ApolloOptions& o) {
   ChannelRule rule;
-  rule.scale = options.number("scale");
-  rule.scale_front = options.flag("scale_front");
-  rule.per_tensor = options.word("scale_type") == "tensor";
-  rule.norm_eps = options.number("norm_eps");
-  rule.growth_limit = options.number("growth_limit");
+  rule.scale = o.scale;
+  rule.scale_front = o.scale_front;
+  rule.per_tensor = o.scale_type == ApolloOptions::ScaleType::tensor;
+  rule.norm_eps = o.norm_eps;
+  rule.growth_limit = o.growth_limit;
   return rule;
 }
 
 template <class Space>
-class Apollo : public MatrixOptimizer<Space> {
+class Apollo final : public MatrixOptimizer<Space> {
  public:
   Apollo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-      : rule_(LowRankRule::read(options, shape)),
-        channel_rule_(channel_rule(options)),
-        stream_(stream_of(static_cast<std::uint64_t>(options.integer("seed")), shape.path)),
+      : rule_(options.as<ApolloOptions>(), options, shape),
+        channel_rule_(channel_rule(options.as<ApolloOptions>())),
+        stream_(stream_of(static_cast<std::uint64_t>(options.as<ApolloOptions>().seed), shape.path)),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        projector_(state_, options, shape),
+        projector_(state_, options.as<ApolloOptions>(), shape),
         low_(state_, rule_.right),
         port_(state_, options, {{.name = shape.path + "/projector"}}),
         update_norm_(state_.vector("update_norm")),
         updates_(state_.counter("updates")),
         started_(state_.counter("started")) {
     if (!is_host<Space>) drawn_ = decltype(drawn_)("sestina::drawn_projector", projector_.size());
+  }
+
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    using W = Workspace<Space>;
+    const auto& o = options.as<ApolloOptions>();
+    const LowRank low = low_rank_of(o, std::int64_t(rows), std::int64_t(cols));
+    const std::size_t sums = low.right ? 0 : column_squares_workspace_bytes<Space>(rows, cols);
+    const std::size_t update = 4 * W::template bytes<float>(low.right ? rows : cols) +
+                               2 * W::template bytes<float>(low.small_elements(rows, cols)) + sums;
+    return Projector<Space>::scratch(o, low, rows, cols) + std::max(update, reduce_workspace_bytes<Space>(rows * cols));
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
@@ -114,29 +137,27 @@ class Apollo : public MatrixOptimizer<Space> {
   std::int64_t &updates_, &started_;
 };
 
+MatrixKind apollo_kind() {
+  MatrixKind kind = matrix_kind<ApolloOptions>("apollo");
+  kind.weight_decay = 0;
+  kind.refresh_every = 200;
+  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    std::vector<FieldSize> fields = low_rank_fields(options.as<ApolloOptions>(), rows, cols);
+    fields.push_back({"update_norm", DType::f32, 1, 1});
+    return fields;
+  };
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // it projects, but not back
+    return UpdateWork{.update = projection_work(low_rank_of(options.as<ApolloOptions>(), rows, cols), rows, cols) / 2};
+  };
+  kind.weight_group = 128;  // as Q-APOLLO
+  kind.checks = {[](Deck& deck, Options& options) {
+    check_low_rank(deck, options, options.optimizer.matrix->as<ApolloOptions>());
+  }};
+  return kind;
+}
+
 }  // namespace
 
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_apollo(const Space& exec, const MatrixOptions& options,
-                                                    const MatrixShape& shape) {
-  return std::make_unique<Apollo<Space>>(exec, options, shape);
-}
-
-template <class Space>
-std::size_t scratch_apollo(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
-  const LowRank low = low_rank_of(options, std::int64_t(rows), std::int64_t(cols));
-  const std::size_t sums = low.right ? 0 : column_squares_workspace_bytes<Space>(rows, cols);
-  const std::size_t update = 4 * W::template bytes<float>(low.right ? rows : cols) +
-                             2 * W::template bytes<float>(low.small_elements(rows, cols)) + sums;
-  return Projector<Space>::scratch(options, low, rows, cols) +
-         std::max(update, reduce_workspace_bytes<Space>(rows * cols));
-}
-
-#define SESTINA_APOLLO(Space)                                                                             \
-  template std::size_t scratch_apollo<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_apollo<Space>(const Space&, const MatrixOptions&, \
-                                                                      const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_APOLLO)
+void register_apollo() { register_matrix_kind<Apollo>(apollo_kind()); }
 
 }  // namespace sestina

@@ -1,46 +1,89 @@
+#include "core/optimizer/methods/basis_rotation.hpp"
+
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
 
 namespace sestina {
+
+void BasisRotationOptions::fields(OptionFields& f) {
+  f.number("beta1", beta1, below_one);
+  f.number("beta2", beta2, below_one);
+  f.eps("eps", eps);
+  f.number("factor_beta", factor_beta, below_one);
+  f.choice("source", source, {"2nd", "1st"});
+  f.choice("geometry", geometry, {"bilateral", "unilateral"});
+  f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
+  f.choice("dialect", dialect, {"corrected", "release"});
+}
+
 namespace {
 
-RotatedAdamRule rule_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+using Keys = BasisRotationOptions;
+
+bool has_factors(const Keys& o) { return o.source == Keys::Source::second; }
+bool is_bilateral(const Keys& o) { return o.geometry == Keys::Geometry::bilateral; }
+bool keeps_rotated(const Keys& o) { return o.momentum_basis == MomentumBasis::rotated; }
+
+Sides rotated_sides(const Keys& o, std::int64_t rows, std::int64_t cols) {
+  return is_bilateral(o) ? Sides{} : shorter_side(rows, cols);
+}
+
+RotatedAdamRule rotation_rule(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+  const auto& o = options.as<Keys>();
   RotatedAdamRule rule;
-  rule.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")};
-  rule.factor_beta = options.number("factor_beta");
+  rule.adam = {o.beta1, o.beta2, o.eps};
+  rule.factor_beta = o.factor_beta;
   rule.refresh_every = options.refresh_every;
   rule.skip_first = false;
   rule.factors_first = true;
   rule.decay_first = true;
-  rule.keep_rotated = keeps_rotated_momentum(options);
-  rule.from_momentum = options.word("source") == "1st";
-  rule.release = options.word("dialect") == "release";
+  rule.keep_rotated = keeps_rotated(o);
+  rule.from_momentum = !has_factors(o);
+  rule.release = o.dialect == Keys::Dialect::release;
   // The published code asks whether there is a left basis to know whether there is any.
-  if (rule.release && options.word("geometry") == "unilateral" && rows >= cols) rule.refresh_every = 1;
+  if (rule.release && !is_bilateral(o) && rows >= cols) rule.refresh_every = 1;
   return rule;
 }
 
+MatrixKind basis_rotation_kind() {
+  MatrixKind kind = matrix_kind<Keys>("basis-rotation");
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    const auto& o = options.as<Keys>();
+    return rotated_fields(options, rotated_sides(o, rows, cols), has_factors(o), keeps_rotated(o), rows, cols);
+  };
+  kind.stated_flops = stated_rotation;
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
+    const auto& o = options.as<Keys>();
+    const double products = (has_factors(o) ? 1 : 0) + rotation_products(keeps_rotated(o));
+    return side_work(rotated_sides(o, rows, cols), rows, cols, products, qr_step);
+  };
+  kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    const RotatedAdamRule rule = rotation_rule(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+    return RotatedAdam<Serial>::refresh_needs(options, rule, rows, cols);
+  };
+  kind.inline_reason = [](const MatrixOptions& options) -> std::string {
+    if (options.as<Keys>().dialect != Keys::Dialect::release) return "";
+    return "optimizer.dialect = \"release\", which refreshes as was published";
+  };
+  kind.keeps_skew = [](const MatrixOptions& options) { return is_bilateral(options.as<Keys>()); };
+  return kind;
+}
+
+template <class Space>
+class BasisRotation final : public RotatedAdam<Space> {
+ public:
+  BasisRotation(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : RotatedAdam<Space>(exec, options, rotation_rule(options, shape.rows, shape.cols), shape) {}
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    return RotatedAdam<Space>::scratch_bytes(options, rotation_rule(options, rows, cols), rows, cols);
+  }
+};
+
 }  // namespace
 
-RefreshNeeds basis_rotation_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const RotatedAdamRule rule = rule_of(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
-  return RotatedAdam<Serial>::refresh_needs(options, rule, rows, cols);
-}
-
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation(const Space& exec, const MatrixOptions& options,
-                                                            const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options, shape.rows, shape.cols), shape);
-}
-
-template <class Space>
-std::size_t scratch_basis_rotation(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  return RotatedAdam<Space>::scratch_bytes(options, rule_of(options, rows, cols), rows, cols);
-}
-
-#define SESTINA_BASIS_ROTATION(Space)                                                                             \
-  template std::size_t scratch_basis_rotation<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_basis_rotation<Space>(const Space&, const MatrixOptions&, \
-                                                                              const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_BASIS_ROTATION)
+void register_basis_rotation() { register_matrix_kind<BasisRotation>(basis_rotation_kind()); }
 
 }  // namespace sestina

@@ -1,27 +1,106 @@
-#include <algorithm>
+#include "core/optimizer/methods/galore.hpp"
 
-#include "core/optimizer/methods/lazy_period.hpp"
+#include <algorithm>
+#include <cmath>
+
+#include "core/deck/options.hpp"
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/methods/low_rank.hpp"
 #include "core/optimizer/refresh/port.hpp"
+#include "kernels/blas/matrix_copy.hpp"
+#include "kernels/optimizer/columns.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
+
+void GaloreOptions::fields(OptionFields& f) {
+  LowRankOptions::fields(f, "svd");
+  f.number("lazy_cosine", lazy_cosine, {.min = 0, .max = 1});
+}
+
 namespace {
 
+// Q-GaLore's lazy projector (arXiv 2407.08296, section 3.2): one that hardly turns is renewed half as often. Behind
+// each refresh the new first vector is compared with the one before it; when the mean |cosine| of the last five is at
+// least `lazy_cosine`, the period doubles. The released code takes the cosine with its sign, which a decomposition is
+// free to choose; here the sign does not count. All of it is state, so that a run that resumes goes on alike.
 template <class Space>
-class GaLore : public MatrixOptimizer<Space> {
+class LazyPeriod {
+ public:
+  LazyPeriod() = default;  // never longer
+  LazyPeriod(MatrixState<Space>& state, double threshold)
+      : threshold_(threshold),
+        before_(state.matrix("first_vector")),
+        cosines_(&state.counter("cosines")),
+        refreshes_(&state.counter("refreshes")),
+        doublings_(&state.counter("doublings")),
+        sums_("sestina::cosine", 3) {}
+
+  std::int64_t period(std::int64_t every) const { return refreshes_ == nullptr ? every : every << *doublings_; }
+
+  // Behind a refresh, with the first vector (n, 1) of the new projector. Waits for the space.
+  void renewed(const Space& exec, Matrix<const float, Space> first) {
+    if (refreshes_ == nullptr) return;
+    if (*refreshes_ > 0) {
+      cosines_[(*refreshes_ - 1) % lazy_window] = cosine(exec, first);
+      if (*refreshes_ >= lazy_window && mean() >= threshold_ && *doublings_ < most_doublings) ++*doublings_;
+    }
+    copy_matrix<Space>(exec, false, first, before_);
+    ++*refreshes_;
+  }
+
+ private:
+  static constexpr double unit = 1e9;                 // counters are integers: cosines in parts of this
+  static constexpr std::int64_t most_doublings = 20;  // longer than any run
+
+  std::int64_t cosine(const Space& exec, Matrix<const float, Space> first) {
+    const Matrix<const float, Space> before = before_;
+    column_dots<Space, float>(exec, first, before, sums_.at(0));
+    column_dots<Space, float>(exec, first, first, sums_.at(1));
+    column_dots<Space, float>(exec, before, before, sums_.at(2));
+    sums_.fetch(exec, "cosine");
+    const double norms = std::sqrt(sums_[1] * sums_[2]);
+    return norms > 0 ? std::llround(unit * std::abs(sums_[0]) / norms) : 0;
+  }
+  double mean() const {
+    double sum = 0;
+    for (std::int64_t i = 0; i < lazy_window; ++i) sum += static_cast<double>(cosines_[i]);
+    return sum / (unit * static_cast<double>(lazy_window));
+  }
+
+  double threshold_ = 0;
+  Matrix<float, Space> before_;      // (n, 1)
+  std::int64_t* cosines_ = nullptr;  // the last ones, in a ring
+  std::int64_t *refreshes_ = nullptr, *doublings_ = nullptr;
+  HostValues<Space> sums_;
+};
+
+template <class Space>
+class GaLore final : public MatrixOptimizer<Space> {
  public:
   GaLore(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-      : rule_(LowRankRule::read(options, shape)),
+      : rule_(options.as<GaloreOptions>(), options, shape),
         shape_(shape),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        projector_(state_, options, shape),
+        projector_(state_, options.as<GaloreOptions>(), shape),
         low_(state_, rule_.right, static_cast<std::size_t>(options.state_block)),
         port_(state_, options,
               {{.name = shape.path + "/projector", .snapshot = "snapshot", .room = {.root = projector_.size()}}}),
         updates_(state_.counter("updates")),
         started_(state_.counter("started")) {
-    if (const double threshold = options.number("lazy_cosine"); threshold > 0) lazy_ = {state_, threshold};
+    if (const double threshold = options.as<GaloreOptions>().lazy_cosine; threshold > 0) lazy_ = {state_, threshold};
+  }
+
+  // The larger of the update and the refresh; both hold the projector.
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    using W = Workspace<Space>;
+    const auto& o = options.as<GaloreOptions>();
+    const LowRank low = low_rank_of(o, std::int64_t(rows), std::int64_t(cols));
+    const std::size_t update =
+        2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
+    return Projector<Space>::scratch(o, low, rows, cols) +
+           std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
@@ -82,16 +161,30 @@ class GaLore : public MatrixOptimizer<Space> {
   std::int64_t &updates_, &started_;
 };
 
-}  // namespace
+// What LazyPeriod keeps.
+void add_lazy_fields(std::vector<FieldSize>& fields, const LowRank& low, std::int64_t rows, std::int64_t cols) {
+  fields.push_back({"first_vector", DType::f32, low.right ? cols : rows, 1});
+  fields.push_back({"cosines", DType::i64, lazy_window, 1});
+  fields.push_back({"refreshes", DType::i64, 1, 1});
+  fields.push_back({"doublings", DType::i64, 1, 1});
+}
 
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_galore(const Space& exec, const MatrixOptions& options,
-                                                    const MatrixShape& shape) {
-  return std::make_unique<GaLore<Space>>(exec, options, shape);
+std::vector<FieldSize> galore_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const auto& o = options.as<GaloreOptions>();
+  std::vector<FieldSize> fields = low_rank_fields(o, rows, cols, options.state_bits == 8 ? options.state_block : 0);
+  if (o.lazy_cosine > 0) add_lazy_fields(fields, low_rank_of(o, rows, cols), rows, cols);
+  add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
+  return fields;
+}
+
+UpdateWork galore_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const LowRank low = low_rank_of(options.as<GaloreOptions>(), rows, cols);
+  const UpdateWork gram = side_work({!low.right, low.right}, rows, cols, 1, all_eigenvectors);
+  return {projection_work(low, rows, cols), gram.update + gram.refresh};
 }
 
 RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const LowRank low = low_rank_of(options, rows, cols);
+  const LowRank low = low_rank_of(options.as<GaloreOptions>(), rows, cols);
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return {.jobs = 1,
           .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
@@ -99,20 +192,36 @@ RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::
           .copies = m * n * sizeof(float)};
 }
 
-template <class Space>
-std::size_t scratch_galore(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
-  const LowRank low = low_rank_of(options, std::int64_t(rows), std::int64_t(cols));
-  const std::size_t update =
-      2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
-  return Projector<Space>::scratch(options, low, rows, cols) +
-         std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
+// Periods that grow by what a refresh finds are the matrix's own, the same on every rank.
+void check_lazy(Deck& deck, const OptimizerOptions& optimizer) {
+  if (optimizer.matrix->as<GaloreOptions>().lazy_cosine == 0) return;
+  const auto refuse = [&deck](const char* what) {
+    deck.error("optimizer.lazy_cosine", fmt::format("conflicts with {}", what), "0");
+  };
+  if (optimizer.refresh.automatic) refuse("optimizer.refresh.every = \"auto\", which sets the periods");
+  if (optimizer.refresh.budget != RefreshOptions::Budget::uniform)
+    refuse("optimizer.refresh.budget, which sets the periods");
+  if (optimizer.matrix->refresh_eager)
+    refuse("optimizer.refresh.visibility = \"eager\": ranks would see other projectors at an update");
 }
 
-#define SESTINA_GALORE(Space)                                                                             \
-  template std::size_t scratch_galore<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_galore<Space>(const Space&, const MatrixOptions&, \
-                                                                      const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_GALORE)
+MatrixKind galore_kind() {
+  MatrixKind kind = matrix_kind<GaloreOptions>("galore");
+  kind.weight_decay = 0;
+  kind.refresh_every = 200;
+  kind.state = galore_fields;
+  kind.work = galore_work;
+  kind.refresh_needs = galore_needs;
+  kind.weight_group = 256;  // as Q-GaLore (arXiv 2407.08296)
+  kind.checks = {[](Deck& deck, Options& options) {
+    check_lazy(deck, options.optimizer);
+    check_low_rank(deck, options, options.optimizer.matrix->as<GaloreOptions>());
+  }};
+  return kind;
+}
+
+}  // namespace
+
+void register_galore() { register_matrix_kind<GaLore>(galore_kind()); }
 
 }  // namespace sestina

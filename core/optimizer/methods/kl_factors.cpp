@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/line_squares.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
@@ -12,21 +13,19 @@
 
 namespace sestina {
 
-KlRule KlRule::read(const MatrixOptions& options) {
-  KlRule rule;
-  rule.beta1 = options.number("beta1");
-  rule.eps = options.number("eps");
-  rule.factor_beta = options.number("factor_beta");
-  rule.start_from_gradient = options.word("eigenvalue_start") == "gradient";
-  rule.initial_eigenvalue = options.number("initial_eigenvalue");
-  rule.clamp = options.flag("clamp");
-  rule.clamp_floor = options.number("clamp_floor");
-  rule.clamp_ceiling = options.number("clamp_ceiling");
-  rule.refresh.sort = options.flag("sort");
-  rule.refresh_every = options.refresh_every;
-  rule.skip_first = options.word("first_step") == "skip";
-  rule.decay_first = options.word("decay_order") == "before";
-  return rule;
+void KlOptions::fields(OptionFields& f) {
+  constexpr DeckRange rate{.min = 0, .max = 1};
+  f.number("beta1", beta1, rate);
+  f.eps("eps", eps);
+  f.number("factor_beta", factor_beta, rate);
+  f.choice("eigenvalue_start", eigenvalue_start, {"gradient", "given"});
+  f.number("initial_eigenvalue", initial_eigenvalue, {.min = 0, .open_min = true});
+  f.flag("clamp", clamp);
+  f.number("clamp_floor", clamp_floor);
+  f.number("clamp_ceiling", clamp_ceiling);
+  f.flag("sort", sort);
+  f.choice("first_step", first_step, {"skip", "use"});
+  f.choice("decay_order", decay_order, {"after", "before"});
 }
 
 double KlRule::ceiling(std::size_t d) const {
@@ -58,13 +57,13 @@ double root_mean_square(Lane<Space>& lane, double scale, Matrix<const float, Spa
 template <class Space>
 bool KlFactors<Space>::start(Lane<Space>& lane, std::int64_t updates, double gradient_scale,
                              Matrix<const float, Space> gradient) {
-  const std::int64_t t = updates + (rule_.skip_first ? 0 : 1);
+  const std::int64_t t = updates + (rule_.skips_first() ? 0 : 1);
   if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
-  const double scale = rule_.start_from_gradient ? root_mean_square(lane, gradient_scale, gradient) : 1;
-  const double eigenvalue = rule_.start_from_gradient ? scale : rule_.initial_eigenvalue;
+  const double scale = rule_.starts_from_gradient() ? root_mean_square(lane, gradient_scale, gradient) : 1;
+  const double eigenvalue = rule_.starts_from_gradient() ? scale : rule_.initial_eigenvalue;
   fill_values<Space>(lane.exec, eigenvalue, left_values_);
   fill_values<Space>(lane.exec, eigenvalue, right_values_);
-  if (!rule_.skip_first) return true;
+  if (!rule_.skips_first()) return true;
   const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale / scale;
   const auto left = static_cast<float>(weight / static_cast<double>(cols_));
   const auto right = static_cast<float>(weight / static_cast<double>(rows_));
@@ -117,24 +116,57 @@ void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>
   sides_.refresh(lane, rule_.refresh, point, {second_moment, left_values_, right_values_});
 }
 
-RefreshNeeds kl_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  return two_sided_needs({}, KlRule::read(options).refresh.method, rows, cols);
+namespace {
+
+std::vector<FieldSize> kl_fields(const MatrixOptions& options, bool second_moment, std::int64_t rows,
+                                 std::int64_t cols) {
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
+  if (second_moment) fields.push_back({"second_moment", DType::f32, rows, cols});
+  add_squares(fields, "factor", {}, rows, cols);
+  add_squares(fields, "basis", {}, rows, cols, FieldUse::result);
+  add_vectors(fields, "eigenvalue", {}, rows, cols);
+  add_counters(fields, {});
+  add_jobs(fields, options, Sides{}, rows, cols);
+  set_of_basis(fields, {"basis_left", "basis_right", "second_moment", "eigenvalue_left", "eigenvalue_right"});
+  return fields;
+}
+
+}  // namespace
+
+void fill_kl_kind(MatrixKind& kind, bool second_moment) {
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return kl_fields(options, false, rows, cols);
+  };
+  if (second_moment)
+    kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+      return kl_fields(options, true, rows, cols);
+    };
+  kind.refresh_needs = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
+    return two_sided_needs({}, RefreshRule().method, rows, cols);
+  };
+  kind.keeps_skew = [](const MatrixOptions&) { return true; };
+}
+
+UpdateWork kl_work(std::int64_t rows, std::int64_t cols, double per_product) {
+  return side_work({}, rows, cols, per_product, qr_step);
 }
 
 template <class Space>
-std::size_t kl_scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+std::size_t kl_scratch_bytes(const MatrixOptions& options, const KlRule& rule, std::size_t rows, std::size_t cols) {
   using W = Workspace<Space>;
   const Sides sides = sides_with_bases(fields_of(options, rows, cols));
   const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
   const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
                              column_squares_workspace_bytes<Space>(rows, cols);
-  return std::max({update, first_bases_bytes<Space>(sides, rows, cols),
-                   refresh_bytes<Space>(sides, KlRule::read(options).refresh, rows, cols)});
+  return std::max(
+      {update, first_bases_bytes<Space>(sides, rows, cols), refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
 }
 
 template <class Space>
-KlMethod<Space>::KlMethod(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-    : rule_(KlRule::read(options)),
+KlMethod<Space>::KlMethod(const Space& exec, const MatrixOptions& options, const KlRule& rule, const MatrixShape& shape)
+    : rule_(rule),
       shape_(shape),
       state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
       factors_(state_, options, rule_, shape.rows, shape.cols),
@@ -147,7 +179,7 @@ void KlMethod<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const Ow
   if (started_ == 0) {
     if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
     started_ = 1;
-    if (rule_.skip_first) return;
+    if (rule_.skips_first()) return;
   }
   ++updates_;
   {
@@ -172,14 +204,14 @@ template <class Space>
 void KlMethod<Space>::move(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
                            Matrix<float, Space> rotated, Matrix<float, Space> half) {
   const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
-  move_weight<Space, float>(lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite},
-                            flat<float, Space>(direction), flat<float, Space>(matrix.master),
-                            flat<bf16, Space>(matrix.weight));
+  move_weight<Space, float>(
+      lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_order == Order::before, lane.nonfinite},
+      flat<float, Space>(direction), flat<float, Space>(matrix.master), flat<bf16, Space>(matrix.weight));
 }
 
-#define SESTINA_KL_FACTORS(Space)                                                               \
-  template std::size_t kl_scratch_bytes<Space>(const MatrixOptions&, std::size_t, std::size_t); \
-  template class KlFactors<Space>;                                                              \
+#define SESTINA_KL_FACTORS(Space)                                                                              \
+  template std::size_t kl_scratch_bytes<Space>(const MatrixOptions&, const KlRule&, std::size_t, std::size_t); \
+  template class KlFactors<Space>;                                                                             \
   template class KlMethod<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_KL_FACTORS)
 

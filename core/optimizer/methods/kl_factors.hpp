@@ -1,24 +1,27 @@
 // The two-sided factors of KL-Shampoo and KL-SOAP (arXiv 2509.03378): each is a mean of the gradient's outer product,
 // whitened by the other side, whose running eigenvalues are kept beside the bases.
 #pragma once
+#include "core/optimizer/methods/kl_shampoo.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 
 namespace sestina {
 
-struct KlRule {
-  double beta1 = 0.9, eps = 1e-8;
-  double factor_beta = 0.98;
-  bool start_from_gradient = true;  // else from initial_eigenvalue
-  double initial_eigenvalue = 0.1;
-  bool clamp = true;
-  double clamp_floor = 10, clamp_ceiling = 4000;
+// The keys, and what follows from them.
+struct KlRule : KlOptions {
   RefreshRule refresh{.sort = false};
   std::int64_t refresh_every = 10;
-  bool skip_first = true, decay_first = false;
 
-  static KlRule read(const MatrixOptions&);
+  KlRule(const KlOptions& keys, const MatrixOptions& options)
+      : KlOptions(keys), refresh{.sort = keys.sort}, refresh_every(options.refresh_every) {}
+  bool skips_first() const { return first_step == FirstStep::skip; }
+  bool starts_from_gradient() const { return eigenvalue_start == Start::gradient; }
   double ceiling(std::size_t d) const;  // of the inverse root of an eigenvalue of a side of size d; 0: none
 };
+
+// The row of either, of keys that are read already.
+void fill_kl_kind(MatrixKind&, bool second_moment);
+// Executed: `per_product` a^2 b for each side of length a.
+UpdateWork kl_work(std::int64_t rows, std::int64_t cols, double per_product);
 
 template <class Space>
 class KlFactors {
@@ -58,13 +61,13 @@ class KlFactors {
 
 // Scratch of an update, which holds G Qr and Ql^T G Qr, and of start() and refresh(); of either kind.
 template <class Space>
-std::size_t kl_scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
+std::size_t kl_scratch_bytes(const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
 // The frame of both: the first call, the update that is theirs, and the refresh point behind it.
 template <class Space>
 class KlMethod : public MatrixOptimizer<Space> {
  public:
-  KlMethod(const Space&, const MatrixOptions&, const MatrixShape&);
+  KlMethod(const Space&, const MatrixOptions&, const KlRule&, const MatrixShape&);
 
   void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
   MatrixState<Space>& state() final { return state_; }

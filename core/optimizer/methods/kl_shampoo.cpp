@@ -1,3 +1,7 @@
+#include "core/optimizer/methods/kl_shampoo.hpp"
+
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/methods/kl_factors.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
@@ -7,7 +11,11 @@ namespace {
 template <class Space>
 class KlShampoo final : public KlMethod<Space> {
  public:
-  using KlMethod<Space>::KlMethod;
+  KlShampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : KlMethod<Space>(exec, options, {options.as<KlOptions>(), options}, shape) {}
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    return kl_scratch_bytes<Space>(options, {options.as<KlOptions>(), options}, rows, cols);
+  }
 
  private:
   // The weight moves first: the factors take the gradient in with the bases and eigenvalues that it was moved with.
@@ -22,23 +30,17 @@ class KlShampoo final : public KlMethod<Space> {
   }
 };
 
+MatrixKind kl_shampoo_kind() {
+  MatrixKind kind = matrix_kind<KlOptions>("kl-shampoo");
+  fill_kl_kind(kind, false);
+  kind.stated_flops = stated_roots;
+  // By side: whitening 4 a^2 b and a factor a^2 b for the estimate, 4 a^2 b for the direction.
+  kind.work = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) { return kl_work(rows, cols, 9); };
+  return kind;
+}
+
 }  // namespace
 
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_kl_shampoo(const Space& exec, const MatrixOptions& options,
-                                                        const MatrixShape& shape) {
-  return std::make_unique<KlShampoo<Space>>(exec, options, shape);
-}
-
-template <class Space>
-std::size_t scratch_kl_shampoo(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  return kl_scratch_bytes<Space>(options, rows, cols);
-}
-
-#define SESTINA_KL_SHAMPOO(Space)                                                                             \
-  template std::size_t scratch_kl_shampoo<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_kl_shampoo<Space>(const Space&, const MatrixOptions&, \
-                                                                          const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_KL_SHAMPOO)
+void register_kl_shampoo() { register_matrix_kind<KlShampoo>(kl_shampoo_kind()); }
 
 }  // namespace sestina

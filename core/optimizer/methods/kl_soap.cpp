@@ -1,17 +1,30 @@
+#include "core/optimizer/methods/kl_soap.hpp"
+
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/methods/kl_factors.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {
+
+void KlSoapOptions::fields(OptionFields& f) {
+  KlOptions::fields(f);
+  f.number("beta2", beta2, below_one);
+}
+
 namespace {
 
-// The bases of KL-Shampoo, and in them Adam without bias correction. The momentum stays in the original basis.
+// The momentum stays in the original basis.
 template <class Space>
 class KlSoap final : public KlMethod<Space> {
  public:
   KlSoap(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
-      : KlMethod<Space>(exec, options, shape),
-        beta2_(options.number("beta2")),
+      : KlMethod<Space>(exec, options, {options.as<KlSoapOptions>(), options}, shape),
+        beta2_(options.as<KlSoapOptions>().beta2),
         second_moment_(this->state_.matrix("second_moment")) {}
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    return kl_scratch_bytes<Space>(options, {options.as<KlSoapOptions>(), options}, rows, cols);
+  }
 
  private:
   // The gradient is rotated once, for the second moment and for the factors; the bases change at a refresh only.
@@ -31,23 +44,16 @@ class KlSoap final : public KlMethod<Space> {
   Matrix<float, Space> second_moment_;
 };
 
+MatrixKind kl_soap_kind() {
+  MatrixKind kind = matrix_kind<KlSoapOptions>("kl-soap");
+  fill_kl_kind(kind, true);
+  kind.stated_flops = stated_rotation;
+  kind.work = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) { return kl_work(rows, cols, 11); };
+  return kind;
+}
+
 }  // namespace
 
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_kl_soap(const Space& exec, const MatrixOptions& options,
-                                                     const MatrixShape& shape) {
-  return std::make_unique<KlSoap<Space>>(exec, options, shape);
-}
-
-template <class Space>
-std::size_t scratch_kl_soap(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  return kl_scratch_bytes<Space>(options, rows, cols);
-}
-
-#define SESTINA_KL_SOAP(Space)                                                                             \
-  template std::size_t scratch_kl_soap<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_kl_soap<Space>(const Space&, const MatrixOptions&, \
-                                                                       const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_KL_SOAP)
+void register_kl_soap() { register_matrix_kind<KlSoap>(kl_soap_kind()); }
 
 }  // namespace sestina

@@ -4,8 +4,9 @@
 #pragma once
 #include <cmath>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/methods/low_rank_options.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/model/group_quantise.hpp"
@@ -22,16 +23,14 @@ struct LowRankRule {
   std::uint64_t stream = 0;  // of how coded weights are rounded
   std::int64_t refresh_every = 200;
 
-  static LowRankRule read(const MatrixOptions& options, const MatrixShape& shape) {
-    const LowRank low = low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols));
-    return {.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")},
-            .scale = options.number("scale"),
-            .right = low.right,
-            .decay_first = options.word("decay_order") == "before",
-            .given = options.word("projector") == "given",
-            .stream = stream_of(options.run_seed, shape.path + "/rounding"),
-            .refresh_every = options.refresh_every};
-  }
+  LowRankRule(const LowRankOptions& o, const MatrixOptions& options, const MatrixShape& shape)
+      : adam{o.beta1, o.beta2, o.eps},
+        scale(o.scale),
+        right(low_rank_of(o, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
+        decay_first(o.decay_order == Order::before),
+        given(o.given),
+        stream(stream_of(options.run_seed, shape.path + "/rounding")),
+        refresh_every(options.refresh_every) {}
   // Of both moments, behind t updates.
   double bias_correction(std::int64_t t) const {
     const auto n = static_cast<double>(t);
@@ -42,16 +41,16 @@ struct LowRankRule {
 template <class Space>
 class Projector {
  public:
-  Projector(MatrixState<Space>& state, const MatrixOptions& options, const MatrixShape& shape) {
+  Projector(MatrixState<Space>& state, const LowRankOptions& options, const MatrixShape& shape) {
     const LowRank low = low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols));
     const auto rank = static_cast<std::size_t>(low.rank);
     rows_ = low.right ? rank : shape.rows;
     cols_ = low.right ? shape.cols : rank;
-    if (!has_coded_projector(options)) {
+    if (!options.has_coded_projector()) {
       whole_ = state.matrix("projector");
       return;
     }
-    bits_ = static_cast<int>(options.integer("projector_bits"));
+    bits_ = static_cast<int>(options.projector_bits);
     scales_ = state.vector("projector_scales");
     const std::size_t n = code_bytes(size(), bits_);
     std::uint8_t* const codes = state.codes("projector_codes").data();
@@ -59,8 +58,8 @@ class Projector {
     zeros_ = Vector<std::uint8_t, Space>(codes + n, scales_.extent(0));
   }
   std::size_t size() const { return rows_ * cols_; }
-  static std::size_t scratch(const MatrixOptions& options, const LowRank& low, std::size_t rows, std::size_t cols) {
-    if (!has_coded_projector(options)) return 0;
+  static std::size_t scratch(const LowRankOptions& options, const LowRank& low, std::size_t rows, std::size_t cols) {
+    if (!options.has_coded_projector()) return 0;
     return Workspace<Space>::template bytes<float>(low.projector_elements(rows, cols));
   }
 

@@ -1,35 +1,59 @@
-// Muon (K. Jordan et al., 2024) and the two relatives that follow it up with a second moment of the orthogonalised
-// direction: NorMuon (Li et al., arXiv 2510.05491) and AdaMuon (Si et al., arXiv 2507.11005). Up to the direction they
-// are one: momentum and its norm in one pass, then Newton-Schulz; they differ in the last pass (muon_update.hpp).
-#include <algorithm>
+// Up to the direction the three are one: momentum and its norm in one pass, then Newton-Schulz; they differ in the last
+// pass (muon_update.hpp).
+#include "core/optimizer/methods/muon.hpp"
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/muon_rule.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include <algorithm>
+#include <type_traits>
+
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "kernels/optimizer/muon_update.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
 namespace sestina {
+
+void MuonMomentOptions::fields(OptionFields& f) {
+  MuonOptions::fields(f);
+  f.number("beta2", beta2, below_one);
+  f.eps("eps", eps);
+  f.flag("keep_norm", keep_norm);
+}
+
 namespace {
 
 enum class Variant { muon, normuon, adamuon };
 
-template <class Space>
+template <Variant V>
+using KeysOf = std::conditional_t<V == Variant::muon, MuonOptions, MuonMomentOptions>;
+
+template <class Space, Variant V>
 class Muon final : public MatrixOptimizer<Space> {
  public:
-  Muon(const Space& exec, const MatrixOptions& options, const MatrixShape& shape, Variant variant)
-      : variant_(variant),
-        rows_(shape.rows),
+  Muon(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : rows_(shape.rows),
         cols_(shape.cols),
-        rule_(read_muon_rule(options, shape.rows, shape.cols)),
+        rule_(muon_rule(options.as<KeysOf<V>>(), shape.rows, shape.cols)),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
         momentum_(state_.vector("momentum")) {
-    if (variant != Variant::muon)
-      second_moment_ = {options.number("beta2"), options.number("eps"), options.flag("keep_norm")};
+    if constexpr (V != Variant::muon) {
+      const auto& o = options.as<MuonMomentOptions>();
+      second_moment_ = {o.beta2, o.eps, o.keep_norm};
+    }
+  }
+
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    const bool in_bf16 = options.as<KeysOf<V>>().ns_precision == MuonOptions::Precision::bf16;
+    const std::size_t products = in_bf16 ? newton_schulz_workspace_bytes<bf16, Space>(rows, cols)
+                                         : newton_schulz_workspace_bytes<float, Space>(rows, cols);
+    const std::size_t last = V == Variant::normuon   ? normuon_workspace_bytes<Space>(rows, cols)
+                             : V == Variant::adamuon ? adamuon_workspace_bytes<Space>(rows, cols)
+                                                     : 0;
+    return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
-    using Precision = MuonRule::Precision;
+    using Precision = MuonOptions::Precision;
     const bool has_rounded = matrix.weight.size() != 0;
     if (rule_.precision == Precision::bf16 || (rule_.precision == Precision::automatic && has_rounded))
       step_as<bf16>(lane, numbers, matrix);
@@ -55,9 +79,9 @@ class Muon final : public MatrixOptimizer<Space> {
         newton_schulz<T>(lane.exec, lane.gemm, lane.workspace, ns, Blend<Space>{gradient, momentum, p, q}, rows_, cols_,
                          Vector<const double, Space>(squares));
     const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, lane.nonfinite};
-    if (variant_ == Variant::muon)
+    if constexpr (V == Variant::muon)
       move_weight_wide(lane.exec, move, direction, matrix.master, matrix.weight);
-    else if (variant_ == Variant::normuon)
+    else if constexpr (V == Variant::normuon)
       move_weight_normuon(lane.exec, move, second_moment_, direction, state_.vector("second_moment"), matrix.master,
                           matrix.weight, lane.workspace);
     else
@@ -65,7 +89,6 @@ class Muon final : public MatrixOptimizer<Space> {
                           matrix.weight, lane.workspace);
   }
 
-  Variant variant_;
   std::size_t rows_, cols_;
   MuonRule rule_;
   SecondMoment second_moment_;
@@ -73,41 +96,39 @@ class Muon final : public MatrixOptimizer<Space> {
   Vector<float, Space> momentum_;  // (m n)
 };
 
-template <class Space>
-std::size_t muon_scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols, Variant variant) {
-  const std::size_t products = read_muon_rule(options, rows, cols).precision == MuonRule::Precision::bf16
-                                   ? newton_schulz_workspace_bytes<bf16, Space>(rows, cols)
-                                   : newton_schulz_workspace_bytes<float, Space>(rows, cols);
-  const std::size_t last = variant == Variant::normuon   ? normuon_workspace_bytes<Space>(rows, cols)
-                           : variant == Variant::adamuon ? adamuon_workspace_bytes<Space>(rows, cols)
-                                                         : 0;
-  return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
+template <Variant V>
+MatrixKind muon_kind(const char* name) {
+  MatrixKind kind = matrix_kind<KeysOf<V>>(name);
+  kind.state = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
+    std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
+    // NorMuon: one mean square for each row of the direction where rows >= cols, else for each column.
+    if (V == Variant::normuon) fields.push_back({"second_moment", DType::f32, std::max(rows, cols)});
+    if (V == Variant::adamuon) fields.push_back({"second_moment", DType::f32, rows, cols});
+    return fields;
+  };
+  kind.stated_flops = stated_products;
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return newton_schulz_work(options.as<KeysOf<V>>(), rows, cols);
+  };
+  kind.newton_schulz = true;
+  if (V == Variant::muon) {
+    kind.shardable = true;
+    kind.keeps_skew = [](const MatrixOptions&) { return true; };
+  }
+  return kind;
 }
+
+template <class Space>
+using PlainMuon = Muon<Space, Variant::muon>;
+template <class Space>
+using NorMuon = Muon<Space, Variant::normuon>;
+template <class Space>
+using AdaMuon = Muon<Space, Variant::adamuon>;
 
 }  // namespace
 
-#define SESTINA_MUON_MAKER(id)                                                                       \
-  template <class Space>                                                                             \
-  std::unique_ptr<MatrixOptimizer<Space>> make_##id(const Space& exec, const MatrixOptions& options, \
-                                                    const MatrixShape& shape) {                      \
-    return std::make_unique<Muon<Space>>(exec, options, shape, Variant::id);                         \
-  }                                                                                                  \
-  template <class Space>                                                                             \
-  std::size_t scratch_##id(const MatrixOptions& options, std::size_t rows, std::size_t cols) {       \
-    return muon_scratch_bytes<Space>(options, rows, cols, Variant::id);                              \
-  }
-SESTINA_MUON_MAKER(muon)
-SESTINA_MUON_MAKER(normuon)
-SESTINA_MUON_MAKER(adamuon)
-
-#define SESTINA_MUON_INSTANCE(Space, id)                                                                \
-  template std::size_t scratch_##id<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_##id<Space>(const Space&, const MatrixOptions&, \
-                                                                    const MatrixShape&);
-#define SESTINA_MUON_INSTANCES(Space)   \
-  SESTINA_MUON_INSTANCE(Space, muon)    \
-  SESTINA_MUON_INSTANCE(Space, normuon) \
-  SESTINA_MUON_INSTANCE(Space, adamuon)
-SESTINA_INSTANTIATE_LANES(SESTINA_MUON_INSTANCES)
+void register_muon() { register_matrix_kind<PlainMuon>(muon_kind<Variant::muon>("muon")); }
+void register_normuon() { register_matrix_kind<NorMuon>(muon_kind<Variant::normuon>("normuon")); }
+void register_adamuon() { register_matrix_kind<AdaMuon>(muon_kind<Variant::adamuon>("adamuon")); }
 
 }  // namespace sestina

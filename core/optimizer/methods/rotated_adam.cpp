@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/optimizer/kinds/sides.hpp"
 #include "kernels/blas/matrix_copy.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
@@ -22,6 +21,21 @@ void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> square
 }
 
 }  // namespace
+
+std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides, bool factors, bool keep_rotated,
+                                      std::int64_t rows, std::int64_t cols) {
+  std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}};
+  if (factors) add_squares(fields, "factor", sides, rows, cols);
+  add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
+  add_counters(fields, sides);
+  add_jobs(fields, options, sides, rows, cols);
+  if (keep_rotated && (sides.left || sides.right)) {
+    fields.push_back({"momentum_rotated", DType::f32, rows, cols});
+    fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
+  }
+  set_of_basis(fields, {"basis_left", "basis_right", "second_moment", "momentum_rotated"});
+  return fields;
+}
 
 template <class Space>
 RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options, const RotatedAdamRule& rule,

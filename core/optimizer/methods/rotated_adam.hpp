@@ -3,6 +3,7 @@
 // sides they rotate. The momentum is kept in the original basis and rotated when it is used, so that a late or missing
 // refresh does no harm; the second moment lives in the rotated one and is permuted with the columns of the bases.
 #pragma once
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
@@ -62,5 +63,12 @@ bool refresh_from_momentum(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule
                            Matrix<float, Space> second_moment);
 template <class Space>
 std::size_t refresh_from_momentum_bytes(Sides, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
+
+// State: moments, factors where the bases follow them, bases, counters, jobs; keep_rotated as in the rule.
+std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, bool keep_rotated, std::int64_t rows,
+                                      std::int64_t cols);
+// Executed by the rotations, per side of length a with the other one b in a^2 b: gradient and update, and the momentum
+// where it is not kept rotated.
+inline double rotation_products(bool keep_rotated) { return keep_rotated ? 4 : 6; }
 
 }  // namespace sestina

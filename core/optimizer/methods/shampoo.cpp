@@ -1,13 +1,16 @@
 // Shampoo (Gupta, Koren, Singer 2018) with blocks and grafting as in Shi et al. 2023: per block
 //   L = beta2 L + (1 - beta2) G G^T, R = beta2 R + (1 - beta2) G^T G, and at a refresh their inverse roots, before use;
 //   P = L^-p F R^-p with the averaged gradient F, with the size of the graft's direction.
+#include "core/optimizer/methods/shampoo.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "core/optimizer/kinds/shampoo_layout.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/reduce.hpp"
@@ -89,39 +92,22 @@ void graft_factor(const Space& exec, Vector<double, Space> squares) {
       KOKKOS_LAMBDA(std::size_t) { squares(0) = Kokkos::sqrt(squares(0)) / (Kokkos::sqrt(squares(1)) + tiny); });
 }
 
-enum class Graft { none, sgd, adagrad, rmsprop, adam };
+using Graft = ShampooOptions::Graft;
 
-Graft graft_of(const std::string& word) {
-  if (word == "sgd") return Graft::sgd;
-  if (word == "adagrad") return Graft::adagrad;
-  if (word == "rmsprop") return Graft::rmsprop;
-  return word == "adam" ? Graft::adam : Graft::none;
+RefreshMethod root_method(ShampooOptions::Root root) {
+  if (root == ShampooOptions::Root::eigh) return RefreshMethod::inverse_root_eigh;
+  return root == ShampooOptions::Root::qr ? RefreshMethod::inverse_root_qr : RefreshMethod::inverse_root_newton;
 }
 
-RefreshMethod root_of(const std::string& word) {
-  if (word == "eigh") return RefreshMethod::inverse_root_eigh;
-  return word == "qr" ? RefreshMethod::inverse_root_qr : RefreshMethod::inverse_root_newton;
-}
-
-// The keys, read once.
-struct ShampooRule {
-  explicit ShampooRule(const MatrixOptions& o)
-      : beta1(o.number("beta1")),
-        beta2(o.number("beta2")),
-        beta3(o.number("beta3") < 0 ? beta1 : o.number("beta3")),
-        eps(o.number("eps")),
-        exponent(o.number("exponent")),
-        bias_correction(o.flag("bias_correction")),
-        graft(graft_of(o.word("graft"))),
-        graft_beta2(o.number("graft_beta2")),
-        graft_eps(o.number("graft_eps")),
-        root(root_of(o.word("root"))),
-        tolerance(o.number("qr_tolerance")),
-        iterations(static_cast<int>(o.integer("qr_iterations"))),
-        perturb_before(o.word("perturb") == "before"),
-        decay_first(o.word("decay_order") == "before"),
-        every(o.refresh_every),
-        start(o.integer("start_step") > 0 ? o.integer("start_step") : every) {}
+// The keys, and what follows from them.
+struct ShampooRule : ShampooOptions {
+  explicit ShampooRule(const MatrixOptions& options)
+      : ShampooOptions(options.as<ShampooOptions>()),
+        method(root_method(root)),
+        every(options.refresh_every),
+        start(start_step > 0 ? start_step : every) {
+    if (beta3 < 0) beta3 = beta1;
+  }
 
   FilterRule filter(std::int64_t t, double gradient_scale) const {
     const double steps = static_cast<double>(t);
@@ -130,7 +116,7 @@ struct ShampooRule {
                  .learn1 = static_cast<float>(1 - beta1),
                  .learn3 = static_cast<float>(1 - beta3),
                  .inv_bias1 = static_cast<float>(1 / bias1)};
-    r.second_moment = graft == Graft::adagrad || graft == Graft::rmsprop || graft == Graft::adam;
+    r.second_moment = grafts_by_moment();
     r.forget = graft == Graft::adagrad ? 0 : static_cast<float>(1 - graft_beta2);
     r.gain = graft == Graft::adagrad ? 1 : r.forget;
     if (graft == Graft::adam) r.inv_bias2 = static_cast<float>(1 / (1 - std::pow(graft_beta2, steps)));
@@ -138,14 +124,7 @@ struct ShampooRule {
     return r;
   }
 
-  double beta1, beta2, beta3, eps, exponent;
-  bool bias_correction;
-  Graft graft;
-  double graft_beta2, graft_eps;
-  RefreshMethod root;
-  double tolerance;
-  int iterations;
-  bool perturb_before, decay_first;
+  RefreshMethod method;
   std::int64_t every, start;
 };
 
@@ -167,14 +146,33 @@ class Shampoo final : public MatrixOptimizer<Space> {
  public:
   Shampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : rule_(options),
-        layout_(shampoo_layout(options, shape.rows, shape.cols)),
+        layout_(shampoo_layout(rule_, shape.rows, shape.cols)),
         index_(shape.index),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
         sides_(make_sides()),
         port_(state_, options, port_sides()) {
-    if (rule_.root == RefreshMethod::inverse_root_newton &&
+    if (rule_.method == RefreshMethod::inverse_root_newton &&
         newton_order(layout_.is_vector ? 2 * rule_.exponent : rule_.exponent) == 0)
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
+  }
+
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    using W = Workspace<Space>;
+    const ShampooLayout layout = shampoo_layout(options.as<ShampooOptions>(), rows, cols);
+    const ShampooRule rule(options);
+    std::size_t block = 0, refreshing = 0;
+    const auto side = [&](std::size_t d) {
+      refreshing =
+          std::max(refreshing, W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.method, d));
+    };
+    for (const ShampooBlock& b : layout.blocks) {
+      block = std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + W::template bytes<double>(2) +
+                                  reduce_workspace_bytes<Space>(b.rows * b.cols));
+      side(b.rows);
+      if (!layout.is_vector) side(b.cols);
+    }
+    const bool single = layout.blocks.size() == 1;
+    return (single ? 0 : W::template bytes<float>(layout.rows * layout.cols)) + std::max(block, refreshing);
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
@@ -188,7 +186,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks
     if (!single) direction = lane.workspace.template take<float>(layout_.rows, layout_.cols);
-    const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_first, lane.nonfinite};
+    const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_order == Order::before, lane.nonfinite};
     const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
     const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
     for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
@@ -281,16 +279,16 @@ class Shampoo final : public MatrixOptimizer<Space> {
   // The job of update t.
   RefreshJob<Space> root_job(const ShampooSide<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
     const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
-    RefreshJob<Space> job{.method = rule_.root, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
+    RefreshJob<Space> job{.method = rule_.method, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
     // Iterations by QR start from a basis: the first one comes from eigenvectors.
     if (job.method == RefreshMethod::inverse_root_qr && *s.refreshes == 0)
       job.method = RefreshMethod::inverse_root_eigh;
     job.exponent = layout_.is_vector ? 2 * rule_.exponent : rule_.exponent;
     job.scale = corrected ? 1 / (1 - std::pow(rule_.beta2, static_cast<double>(t))) : 1;
     job.eps = rule_.eps;
-    job.perturb_before = rule_.perturb_before;
-    job.tolerance = rule_.tolerance;
-    job.max_iterations = job.method == RefreshMethod::inverse_root_qr ? rule_.iterations : 0;
+    job.perturb_before = rule_.perturb == Order::before;
+    job.tolerance = rule_.qr_tolerance;
+    job.max_iterations = job.method == RefreshMethod::inverse_root_qr ? static_cast<int>(rule_.qr_iterations) : 0;
     return job;
   }
 
@@ -339,17 +337,10 @@ class Shampoo final : public MatrixOptimizer<Space> {
   RefreshPort<Space> port_;
 };
 
-}  // namespace
-
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_shampoo(const Space& exec, const MatrixOptions& options,
-                                                     const MatrixShape& shape) {
-  return std::make_unique<Shampoo<Space>>(exec, options, shape);
-}
-
 RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const ShampooLayout layout = shampoo_layout(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
-  const RefreshMethod root = ShampooRule(options).root;
+  const ShampooLayout layout =
+      shampoo_layout(options.as<ShampooOptions>(), static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+  const RefreshMethod root = ShampooRule(options).method;
   const std::size_t results = root == RefreshMethod::inverse_root_qr ? 2 : 1;  // a root, and the basis that it is in
   RefreshNeeds needs;
   const auto add = [&](std::size_t d) {
@@ -365,29 +356,25 @@ RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std:
   return needs;
 }
 
-template <class Space>
-std::size_t scratch_shampoo(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
-  const ShampooLayout layout = shampoo_layout(options, rows, cols);
-  const ShampooRule rule(options);
-  std::size_t block = 0, refreshing = 0;
-  const auto side = [&](std::size_t d) {
-    refreshing = std::max(refreshing, W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.root, d));
+MatrixKind shampoo_kind() {
+  MatrixKind kind = matrix_kind<ShampooOptions>("shampoo");
+  kind.refresh_every = 10;
+  kind.state = shampoo_state;
+  kind.stated_flops = stated_roots;
+  kind.work = shampoo_work;
+  kind.refresh_needs = shampoo_needs;
+  kind.refresh_always = [](MatrixOptions& options) {
+    auto keys = options.as<ShampooOptions>();
+    keys.start_step = 0;
+    keys.qr_tolerance = 0;
+    options.keys = keys;
   };
-  for (const ShampooBlock& b : layout.blocks) {
-    block = std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + W::template bytes<double>(2) +
-                                reduce_workspace_bytes<Space>(b.rows * b.cols));
-    side(b.rows);
-    if (!layout.is_vector) side(b.cols);
-  }
-  const bool single = layout.blocks.size() == 1;
-  return (single ? 0 : W::template bytes<float>(layout.rows * layout.cols)) + std::max(block, refreshing);
+  kind.keeps_skew = [](const MatrixOptions&) { return true; };
+  return kind;
 }
 
-#define SESTINA_SHAMPOO(Space)                                                                             \
-  template std::size_t scratch_shampoo<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_shampoo<Space>(const Space&, const MatrixOptions&, \
-                                                                       const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_SHAMPOO)
+}  // namespace
+
+void register_shampoo() { register_matrix_kind<Shampoo>(shampoo_kind()); }
 
 }  // namespace sestina

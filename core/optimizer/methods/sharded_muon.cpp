@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/optimizer/kinds/lane_scratch.hpp"
+#include "core/optimizer/base/lane_scratch.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -19,8 +19,8 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
     SESTINA_REQUIRE(kind != nullptr && kind->shardable, "{} is updated by {}", tensor.spec.name, options.kind);
     Shard shard;
     shard.tensor = tensor;
-    shard.rule = read_muon_rule(*options.matrix, static_cast<std::size_t>(tensor.spec.rows),
-                                static_cast<std::size_t>(tensor.spec.cols));
+    shard.rule = muon_rule(options.matrix->as<MuonOptions>(), static_cast<std::size_t>(tensor.spec.rows),
+                           static_cast<std::size_t>(tensor.spec.cols));
     shard.rates = rates_of(tensor.spec, options);
     shard.cut = tensor.cols() == tensor.spec.cols ? CutSide::rows : CutSide::cols;
     elements += aligned_elements(shard.elements());
@@ -39,7 +39,7 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
 
 // As in Muon: in bf16 where the model is computed in bf16, unless the deck says otherwise.
 static bool is_bf16(const MuonRule& rule, bool computes_bf16) {
-  using Precision = MuonRule::Precision;
+  using Precision = MuonOptions::Precision;
   return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && computes_bf16);
 }
 
@@ -69,7 +69,7 @@ std::size_t host_shard_scratch_bytes(const MatrixOptions& options, std::int64_t 
                                      bool computes_bf16) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return shard_bytes<Host>(m, n, cut_rows ? CutSide::rows : CutSide::cols,
-                           is_bf16(read_muon_rule(options, m, n), computes_bf16));
+                           is_bf16(muon_rule(options.as<MuonOptions>(), m, n), computes_bf16));
 }
 
 template <class Exec, class T>

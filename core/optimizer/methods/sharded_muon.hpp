@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/model/seams.hpp"
-#include "core/optimizer/kinds/muon_rule.hpp"
-#include "core/optimizer/kinds/owned_tensor.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/owned_tensor.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/methods/muon_options.hpp"
 #include "kernels/optimizer/newton_schulz_shard.hpp"
 
 namespace sestina {

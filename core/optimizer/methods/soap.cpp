@@ -1,46 +1,95 @@
+#include "core/optimizer/methods/soap.hpp"
+
+#include "core/optimizer/base/register_kind.hpp"
+#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
 
 namespace sestina {
+
+void SoapOptions::fields(OptionFields& f) {
+  f.number("beta1", beta1, below_one);
+  f.number("beta2", beta2, below_one);
+  f.eps("eps", eps);
+  f.number("factor_beta", factor_beta, below_one);
+  f.integer("max_dim", max_dim, {.min = 1});
+  f.choice("sides", sides, {"both", "smaller"});
+  f.choice("first_step", first_step, {"skip", "use"});
+  f.choice("factor_update", factor_update, {"after", "before"});
+  f.choice("decay_order", decay_order, {"after", "before"});
+  f.flag("bias_correction", bias_correction);
+  f.flag("factor_bias_correction", factor_bias_correction);
+  f.flag("permute_second_moment", permute_second_moment);
+  f.only("basis_first", "eigh");
+  f.choice("basis_refresh", basis_refresh, {"qr", "eigh"});
+  f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
+  f.flag("normalize", normalize);
+}
+
 namespace {
 
-RotatedAdamRule rule_of(const MatrixOptions& options) {
+bool keeps_rotated(const SoapOptions& o) { return o.momentum_basis == MomentumBasis::rotated; }
+
+Sides soap_sides(const SoapOptions& o, std::int64_t rows, std::int64_t cols) {
+  const Sides sides = o.sides == SoapOptions::Sides::both ? Sides{} : shorter_side(rows, cols);
+  return not_longer(sides, o.max_dim, rows, cols);
+}
+
+RotatedAdamRule soap_rule(const MatrixOptions& options) {
+  const auto& o = options.as<SoapOptions>();
   RotatedAdamRule rule;
-  rule.adam = {options.number("beta1"), options.number("beta2"), options.number("eps")};
-  rule.factor_beta = options.number("factor_beta");
+  rule.adam = {o.beta1, o.beta2, o.eps};
+  rule.factor_beta = o.factor_beta;
   rule.refresh_every = options.refresh_every;
-  if (options.word("basis_refresh") == "eigh") rule.refresh.method = RefreshMethod::eigen_basis;
-  rule.refresh.permute = options.flag("permute_second_moment");
-  rule.skip_first = options.word("first_step") == "skip";
-  rule.factors_first = options.word("factor_update") == "before";
-  rule.decay_first = options.word("decay_order") == "before";
-  rule.bias_correction = options.flag("bias_correction");
-  rule.factor_bias_correction = options.flag("factor_bias_correction");
-  rule.keep_rotated = keeps_rotated_momentum(options);
-  rule.normalize = options.flag("normalize");
+  if (o.basis_refresh == SoapOptions::Refresh::eigh) rule.refresh.method = RefreshMethod::eigen_basis;
+  rule.refresh.permute = o.permute_second_moment;
+  rule.skip_first = o.first_step == FirstStep::skip;
+  rule.factors_first = o.factor_update == Order::before;
+  rule.decay_first = o.decay_order == Order::before;
+  rule.bias_correction = o.bias_correction;
+  rule.factor_bias_correction = o.factor_bias_correction;
+  rule.keep_rotated = keeps_rotated(o);
+  rule.normalize = o.normalize;
   return rule;
 }
 
+// A factor in a^2 b, and rotations.
+UpdateWork soap_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const auto& o = options.as<SoapOptions>();
+  const double refresh = o.basis_refresh == SoapOptions::Refresh::eigh ? all_eigenvectors : qr_step;
+  return side_work(soap_sides(o, rows, cols), rows, cols, 1 + rotation_products(keeps_rotated(o)), refresh);
+}
+
+MatrixKind soap_kind() {
+  MatrixKind kind = matrix_kind<SoapOptions>("soap");
+  kind.weight_decay = 0.01;
+  kind.refresh_every = 10;
+  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    const auto& o = options.as<SoapOptions>();
+    return rotated_fields(options, soap_sides(o, rows, cols), true, keeps_rotated(o), rows, cols);
+  };
+  kind.stated_flops = stated_rotation;
+  kind.work = soap_work;
+  kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return RotatedAdam<Serial>::refresh_needs(options, soap_rule(options), rows, cols);
+  };
+  kind.keeps_skew = [](const MatrixOptions& options) {
+    return options.as<SoapOptions>().sides == SoapOptions::Sides::both;
+  };
+  return kind;
+}
+
+template <class Space>
+class Soap final : public RotatedAdam<Space> {
+ public:
+  Soap(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
+      : RotatedAdam<Space>(exec, options, soap_rule(options), shape) {}
+  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
+    return RotatedAdam<Space>::scratch_bytes(options, soap_rule(options), rows, cols);
+  }
+};
+
 }  // namespace
 
-RefreshNeeds soap_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  return RotatedAdam<Serial>::refresh_needs(options, rule_of(options), rows, cols);
-}
-
-template <class Space>
-std::unique_ptr<MatrixOptimizer<Space>> make_soap(const Space& exec, const MatrixOptions& options,
-                                                  const MatrixShape& shape) {
-  return std::make_unique<RotatedAdam<Space>>(exec, options, rule_of(options), shape);
-}
-
-template <class Space>
-std::size_t scratch_soap(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  return RotatedAdam<Space>::scratch_bytes(options, rule_of(options), rows, cols);
-}
-
-#define SESTINA_SOAP(Space)                                                                             \
-  template std::size_t scratch_soap<Space>(const MatrixOptions&, std::size_t, std::size_t);             \
-  template std::unique_ptr<MatrixOptimizer<Space>> make_soap<Space>(const Space&, const MatrixOptions&, \
-                                                                    const MatrixShape&);
-SESTINA_INSTANTIATE_LANES(SESTINA_SOAP)
+void register_soap() { register_matrix_kind<Soap>(soap_kind()); }
 
 }  // namespace sestina

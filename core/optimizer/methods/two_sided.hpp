@@ -3,8 +3,8 @@
 #pragma once
 #include <string>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/sides.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 

@@ -8,7 +8,7 @@
 #include <queue>
 #include <tuple>
 
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 namespace {

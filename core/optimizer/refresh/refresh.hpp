@@ -6,7 +6,7 @@
 #pragma once
 #include <string_view>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 
 namespace sestina {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 
 namespace sestina {
 namespace {
@@ -14,14 +14,14 @@ namespace {
 constexpr std::size_t longest_side = 256;
 constexpr int first_updates = 2, measured_updates = 5;
 
-// Inline, due at every update, and never spared because the last basis is still good.
+// Inline, and due at every update.
 MatrixOptions always_due(MatrixOptions options) {
   options.refresh_every = 1;
   options.refresh_staleness = 0;
   options.tier = Tier::device;
   options.field_tiers.clear();
-  for (const char* key : {"start_step", "qr_tolerance"})
-    if (const auto found = options.numbers.find(key); found != options.numbers.end()) found->second = 0;
+  const MatrixKind& kind = *find_matrix_kind(options.kind);
+  if (kind.refresh_always) kind.refresh_always(options);
   return options;
 }
 

@@ -1,5 +1,5 @@
 #include "sestina/app/program.hpp"
-#include "sestina/core/optimizer/kinds/register_kind.hpp"
+#include "sestina/core/optimizer/base/register_kind.hpp"
 #include "sign_momentum.hpp"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,12 @@
 // Sign of the momentum: M = beta M + (1 - beta) G, W -= lr (sign(M) + weight_decay W). What a matrix optimizer must
-// have: its description (sign_momentum_kind) and a class with the order of its step, for every space.
+// have: its keys, its row (sign_momentum_kind) and a class with the order of its step, for every space.
 #pragma once
-#include "sestina/core/optimizer/kinds/matrix_optimizer.hpp"
+#include "sestina/core/optimizer/base/matrix_optimizer.hpp"
+
+struct SignMomentumOptions {
+  double beta = 0.9;
+  void fields(sestina::OptionFields& f) { f.number("beta", beta, {.min = 0, .max = 1, .open_max = true}); }
+};
 
 inline std::vector<sestina::FieldSize> sign_momentum_state(const sestina::MatrixOptions&, std::int64_t rows,
                                                            std::int64_t cols) {
@@ -9,9 +14,7 @@ inline std::vector<sestina::FieldSize> sign_momentum_state(const sestina::Matrix
 }
 
 inline sestina::MatrixKind sign_momentum_kind() {
-  sestina::MatrixKind kind;
-  kind.name = "sign-momentum";
-  kind.keys = {sestina::number_key("beta", 0.9, {.min = 0, .max = 1, .open_max = true})};
+  sestina::MatrixKind kind = sestina::matrix_kind<SignMomentumOptions>("sign-momentum");
   kind.state = sign_momentum_state;
   return kind;
 }
@@ -20,7 +23,7 @@ template <class Space>
 class SignMomentum : public sestina::MatrixOptimizer<Space> {
  public:
   SignMomentum(const Space& exec, const sestina::MatrixOptions& options, const sestina::MatrixShape& shape)
-      : beta_(static_cast<float>(options.number("beta"))),
+      : beta_(static_cast<float>(options.as<SignMomentumOptions>().beta)),
         state_(
             exec,
             sign_momentum_state(options, static_cast<std::int64_t>(shape.rows), static_cast<std::int64_t>(shape.cols)),

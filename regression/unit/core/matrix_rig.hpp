@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "kernels/base/random.hpp"
 #include "regression/unit/linear_algebra.hpp"
 #include "regression/unit/spaces.hpp"
@@ -84,8 +84,8 @@ struct MatrixRig {
   static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every,
                             std::int64_t staleness, bool eager) {
     MatrixOptions options = default_options(*find_matrix_kind(kind));
-    for (const auto& [key, value] : numbers) options.numbers.at(key) = value;
-    for (const auto& [key, value] : words) options.words.at(key) = value;
+    for (const auto& [key, value] : numbers) options.set(key, value);
+    for (const auto& [key, value] : words) options.set(key, value);
     options.refresh_every = every;
     options.refresh_staleness = staleness;
     options.refresh_eager = eager;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <set>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "kernels/base/random.hpp"
 #include "regression/unit/spaces.hpp"
 

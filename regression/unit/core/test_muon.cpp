@@ -5,12 +5,13 @@
 #include <cmath>
 #include <limits>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/newton_schulz_sets.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/methods/newton_schulz_sets.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 #include "kernels/optimizer/newton_schulz_plain.hpp"
+#include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {
@@ -88,8 +89,8 @@ struct Reference {
   std::vector<double> weight, momentum = std::vector<double>(m * n), second = std::vector<double>(m * n);
 
   void step(const std::vector<float>& gradient, double lr, double weight_decay, double clip) {
-    const double mu = options.number("momentum");
-    const bool ema = options.word("momentum_form") == "ema", nesterov = options.flag("nesterov");
+    const double mu = number_of(options, "momentum");
+    const bool ema = word_of(options, "momentum_form") == "ema", nesterov = (number_of(options, "nesterov") != 0);
     std::vector<double> u(m * n);
     for (std::size_t i = 0; i < u.size(); ++i) {
       const double g = clip * gradient[i];
@@ -97,11 +98,12 @@ struct Reference {
       const double ahead = ema ? g + mu * (momentum[i] - g) : g + mu * momentum[i];
       u[i] = nesterov ? ahead : momentum[i];
     }
-    const auto norm = options.word("ns_normalize") == "add" ? NewtonSchulzNorm::add : NewtonSchulzNorm::max;
-    newton_schulz_plain(newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps")),
-                        options.number("ns_eps"), norm, m, n, u);
+    const auto norm = word_of(options, "ns_normalize") == "add" ? NewtonSchulzNorm::add : NewtonSchulzNorm::max;
+    newton_schulz_plain(
+        newton_schulz_steps(word_of(options, "ns_set"), static_cast<std::int64_t>(number_of(options, "ns_steps"))),
+        number_of(options, "ns_eps"), norm, m, n, u);
     if (options.kind != "muon") adapt(u);
-    const double scale = options.number("extra_scale") * shape_scale(options.word("scale"));
+    const double scale = number_of(options, "extra_scale") * shape_scale(word_of(options, "scale"));
     for (std::size_t i = 0; i < u.size(); ++i) weight[i] = (1 - lr * weight_decay) * weight[i] - lr * scale * u[i];
   }
 
@@ -115,7 +117,7 @@ struct Reference {
 
   // NorMuon keeps its mean in every element of a row or column here.
   void adapt(std::vector<double>& o) {
-    const double rate = 1 - options.number("beta2"), eps = options.number("eps");
+    const double rate = 1 - number_of(options, "beta2"), eps = number_of(options, "eps");
     double before = 0, after = 0;
     std::vector<double> divided(o.size());
     for (std::size_t i = 0; i < m; ++i)
@@ -135,7 +137,7 @@ struct Reference {
         after += divided[at] * divided[at];
       }
     for (std::size_t i = 0; i < o.size(); ++i)
-      o[i] = divided[i] * (options.flag("keep_norm") && after > 0 ? std::sqrt(before / after) : 1);
+      o[i] = divided[i] * ((number_of(options, "keep_norm") != 0) && after > 0 ? std::sqrt(before / after) : 1);
   }
 };
 
@@ -212,19 +214,19 @@ class Muon : public testing::Test {};
 TYPED_TEST_SUITE(Muon, LaneSpaces, SpaceNames);
 
 TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
-  for (const KindKey& key : find_matrix_kind("muon")->keys)
+  for (const KindKey& key : keys_of(default_options(*find_matrix_kind("muon"))))
     for (const std::string& word : key.choices) {
       if (key.name == "ns_precision" || word == "deepseekv4") continue;  // 10 steps of simple are not accurate
       MatrixOptions options = options_of("muon");
-      options.words[key.name] = word;
+      options.set(key.name, word);
       SCOPED_TRACE(key.name + " = " + word);
       expect_rule<TypeParam>(options, 12, 8);
       expect_rule<TypeParam>(options, 8, 12);
     }
   for (const auto& [m, n] : muon_shapes) {
     MatrixOptions options = options_of("muon");
-    options.numbers["nesterov"] = m % 2;
-    options.numbers["extra_scale"] = 0.5;
+    options.set("nesterov", m % 2);
+    options.set("extra_scale", 0.5);
     expect_rule<TypeParam>(options, m, n);
   }
 }
@@ -233,9 +235,9 @@ TYPED_TEST(Muon, NorMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
     for (const auto& [m, n] : muon_shapes) {
       MatrixOptions options = options_of("normuon");
-      options.numbers["keep_norm"] = keep_norm;
+      options.set("keep_norm", keep_norm);
       expect_rule<TypeParam>(options, m, n);
-      options.numbers["eps"] = 0.02;  // larger than some means
+      options.set("eps", 0.02);  // larger than some means
       expect_rule<TypeParam>(options, m, n);
     }
 }
@@ -244,8 +246,8 @@ TYPED_TEST(Muon, AdaMuonFollowsItsRule) {
   for (const double keep_norm : {1.0, 0.0})
     for (const auto& [m, n] : muon_shapes) {
       MatrixOptions options = options_of("adamuon");
-      options.numbers["keep_norm"] = keep_norm;
-      options.numbers["eps"] = 0.01;  // else the first steps are signs, also of what is only rounding
+      options.set("keep_norm", keep_norm);
+      options.set("eps", 0.01);  // else the first steps are signs, also of what is only rounding
       expect_rule<TypeParam>(options, m, n);
     }
 }
@@ -272,7 +274,7 @@ TYPED_TEST(Muon, RelativesKeepTheLengthOfTheStep) {
 TYPED_TEST(Muon, PrecisionFollowsTheWeights) {
   const auto run = [](const char* precision, bool with_rounded) {
     MatrixOptions options = options_of("muon");
-    options.words["ns_precision"] = precision;
+    options.set("ns_precision", precision);
     MuonRig<TypeParam> rig(options, 12, 8, with_rounded);
     for (std::int64_t t = 1; t <= 3; ++t) rig.step(t);
     return rig.weight;

@@ -1,5 +1,6 @@
 // Sections of the deck as structs: defaults, rules between keys, what this version refuses.
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/core/options_rig.hpp"
 
 namespace sestina {
@@ -63,7 +64,7 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
   EXPECT_EQ(o.optimizer.adamw.lr, 1e-3);
   EXPECT_EQ(o.optimizer.weight_decay, 0.01);  // of SOAP
   ASSERT_TRUE(o.optimizer.matrix);
-  EXPECT_EQ(o.optimizer.matrix->number("beta1"), 0.8);
+  EXPECT_EQ(number_of(*o.optimizer.matrix, "beta1"), 0.8);
   EXPECT_EQ(o.optimizer.matrix->refresh_every, 5);
   EXPECT_TRUE(o.optimizer.refresh.stagger);
   TensorSpec q{"model.layers.0.self_attn.q_proj.weight", 8, 8};
@@ -238,7 +239,7 @@ TEST(Options, ProjectorsInFewerBits) {
   const auto read = [](const std::string& text) {
     Deck deck;
     deck.add_text("[optimizer]\n" + text, "a.toml", "/folder");
-    return Options::read(deck).optimizer.matrix->integer("projector_bits");
+    return number_of(*Options::read(deck).optimizer.matrix, "projector_bits");
   };
   EXPECT_EQ(read("kind = \"galore\"\n"), 32);
   EXPECT_EQ(read("kind = \"galore\"\nprojector_bits = 4\n"), 4);
@@ -256,7 +257,7 @@ TEST(Options, LazyProjectors) {
   const auto read = [](const std::string& text) {
     Deck deck;
     deck.add_text(text, "a.toml", "/folder");
-    return Options::read(deck).optimizer.matrix->number("lazy_cosine");
+    return number_of(*Options::read(deck).optimizer.matrix, "lazy_cosine");
   };
   EXPECT_EQ(read("[optimizer]\nkind = \"galore\"\n"), 0);
   EXPECT_EQ(read(galore), 0.4);

@@ -34,8 +34,8 @@ using Names = std::vector<std::string>;
 
 MatrixOptions options_of(const PagedKind& kind, std::int64_t staleness, bool paged, const Names& in_memory = {}) {
   MatrixOptions options = default_options(*find_matrix_kind(kind.name));
-  for (const auto& [key, value] : kind.numbers) options.numbers.at(key) = value;
-  for (const auto& [key, value] : kind.words) options.words.at(key) = value;
+  for (const auto& [key, value] : kind.numbers) options.set(key, value);
+  for (const auto& [key, value] : kind.words) options.set(key, value);
   options.refresh_every = 4;
   options.refresh_staleness = staleness;
   options.tier = paged ? Tier::nvme : Tier::device;

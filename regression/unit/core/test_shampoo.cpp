@@ -5,8 +5,8 @@
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/shampoo_layout.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/methods/shampoo.hpp"
 
 namespace sestina {
 namespace {
@@ -72,8 +72,8 @@ TYPED_TEST(ShampooRule, FirstStepWithoutGraftIsThePolarFactor) {
       std::vector<double> values(d), ones(d, 1.0);
       for (std::size_t i = 0; i < d; ++i) values[i] = 2.0 - double(i) / double(d);
       MatrixOptions options = shampoo_options();
-      options.words["root"] = root;
-      options.words["graft"] = "none";
+      options.set("root", root);
+      options.set("graft", "none");
       ShampooRig<TypeParam> rig(options, Array(d, d));
       rig.step(1, with_singular_values(d, d, values));
       EXPECT_LE(largest_difference(rig.moved(), with_singular_values(d, d, ones)), 50 * double(d) * epsilon<float>)
@@ -86,10 +86,10 @@ TYPED_TEST(ShampooRule, FirstStepWithoutGraftIsThePolarFactor) {
 TYPED_TEST(ShampooRule, MergedDimensionsMakeAVector) {
   for (const char* root : {"qr", "eigh", "newton"}) {
     MatrixOptions options = shampoo_options();
-    options.words["root"] = root;
-    options.words["graft"] = "none";
-    options.numbers["merge_dims"] = 1;
-    options.numbers["eps"] = 1e-6;  // rounding of the singular factor is enlarged by eps^(-1/2)
+    options.set("root", root);
+    options.set("graft", "none");
+    options.set("merge_dims", 1);
+    options.set("eps", 1e-6);  // rounding of the singular factor is enlarged by eps^(-1/2)
     const Array g = random_array(3, 4, 1);
     ShampooRig<TypeParam> rig(options, Array(3, 4));
     rig.step(1, g);
@@ -103,9 +103,9 @@ TYPED_TEST(ShampooRule, MergedDimensionsMakeAVector) {
 TYPED_TEST(ShampooRule, GraftGivesTheSizeAndBeforeTheStartTheDirection) {
   const Array g = random_array(6, 5, 3);
   MatrixOptions options = shampoo_options();
-  options.words["graft"] = "sgd";
-  options.numbers["beta1"] = 0;
-  options.numbers["start_step"] = 3;
+  options.set("graft", "sgd");
+  options.set("beta1", 0);
+  options.set("start_step", 3);
   ShampooRig<TypeParam> rig(options, Array(6, 5));
   Array before = rig.weight.get();
   for (std::int64_t t = 1; t <= 4; ++t) {
@@ -128,7 +128,7 @@ TYPED_TEST(ShampooRule, AdamGraftBeforeTheStartIsAdam) {
   constexpr std::size_t n = 7;
   constexpr double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, lr = 0.1, decay = 0.2;
   MatrixOptions options = shampoo_options();
-  options.numbers["start_step"] = 100;
+  options.set("start_step", 100);
   Array w = random_array(n, n, 1), m(n, n), v(n, n);
   ShampooRig<TypeParam> rig(options, w);
   for (std::int64_t t = 1; t <= 5; ++t) {
@@ -147,10 +147,10 @@ TYPED_TEST(ShampooRule, AdamGraftBeforeTheStartIsAdam) {
 TYPED_TEST(ShampooRule, BlocksAreSeparateMatrices) {
   MatrixOptions options = shampoo_options();
   options.refresh_every = 2;
-  options.numbers["max_dim"] = 5;
+  options.set("max_dim", 5);
   const Array w = random_array(12, 8, 1);
   ShampooRig<TypeParam> whole(options, w);
-  const ShampooLayout layout = shampoo_layout(options, 12, 8);
+  const ShampooLayout layout = shampoo_layout(options.as<ShampooOptions>(), 12, 8);
   ASSERT_EQ(layout.blocks.size(), 6u);
   std::vector<std::unique_ptr<ShampooRig<TypeParam>>> parts;
   for (const ShampooBlock& b : layout.blocks)
@@ -172,8 +172,9 @@ TYPED_TEST(ShampooRule, PackedFactorsGiveTheSameBits) {
   for (const char* root : {"qr", "eigh", "newton"}) {
     MatrixOptions options = shampoo_options(), packed = options;
     options.refresh_every = packed.refresh_every = 2;
-    options.words["root"] = packed.words["root"] = root;
-    packed.numbers["packed"] = 1;
+    options.set("root", root);
+    packed.set("root", root);
+    packed.set("packed", 1);
     const Array w = random_array(9, 14, 1);
     ShampooRig<TypeParam> dense(options, w), small(packed, w);
     for (std::int64_t t = 1; t <= 7; ++t) {
@@ -190,13 +191,13 @@ TYPED_TEST(ShampooRule, PackedFactorsGiveTheSameBits) {
 TYPED_TEST(ShampooRule, RootsAgree) {
   MatrixOptions options = shampoo_options();
   options.refresh_every = 2;
-  options.numbers["eps"] = 1e-3;
-  options.numbers["qr_tolerance"] = 1e-4;
-  options.numbers["qr_iterations"] = 50;
+  options.set("eps", 1e-3);
+  options.set("qr_tolerance", 1e-4);
+  options.set("qr_iterations", 50);
   const Array w = random_array(10, 7, 1);
   std::vector<Array> results;
   for (const char* root : {"eigh", "qr", "newton"}) {
-    options.words["root"] = root;
+    options.set("root", root);
     ShampooRig<TypeParam> rig(options, w);
     for (std::int64_t t = 1; t <= 9; ++t) rig.step(t, random_array(10, 7, 5 + unsigned(t)), 0.1);
     results.push_back(rig.weight.get());
@@ -209,8 +210,8 @@ TYPED_TEST(ShampooRule, RootsAgree) {
 
 TEST(Shampoo, NewtonNeedsAnIntegerRoot) {
   MatrixOptions options = shampoo_options();
-  options.words["root"] = "newton";
-  options.numbers["exponent"] = 0.3;
+  options.set("root", "newton");
+  options.set("exponent", 0.3);
   try {
     make_matrix_optimizer<Serial>(Serial(), options, {"/optimizer/w", 4, 4, 0});
     FAIL() << "no error";
@@ -221,7 +222,7 @@ TEST(Shampoo, NewtonNeedsAnIntegerRoot) {
 
 TYPED_TEST(ShampooRule, KeepsItsRootsWhenAFactorIsNotFinite) {
   MatrixOptions options = shampoo_options();
-  options.words["graft"] = "none";
+  options.set("graft", "none");
   ShampooRig<TypeParam> rig(options, Array(4, 3));
   rig.step(1, random_array(4, 3, 1));
   const auto root = rig.optimizer->state().matrix("inverse_root_left");

@@ -4,8 +4,9 @@
 
 #include <map>
 
-#include "core/optimizer/kinds/newton_schulz_sets.hpp"
 #include "core/optimizer/matrix_set.hpp"
+#include "core/optimizer/methods/newton_schulz_sets.hpp"
+#include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/core/matrix_rig.hpp"
 
 namespace sestina {
@@ -107,7 +108,7 @@ TEST(SkewBlocks, AreKnownOfTheseKinds) {
     EXPECT_EQ(kind.keeps_skew != nullptr && kind.keeps_skew(default_options(kind)), listed) << kind.name;
   }
   MatrixOptions soap = options_of("soap");
-  soap.words["sides"] = "smaller";
+  soap.set("sides", "smaller");
   EXPECT_FALSE(find_matrix_kind("soap")->keeps_skew(soap));
 }
 
@@ -146,7 +147,7 @@ TEST(SkewBlocks, DirectionsOfMuonAreSkew) {
 TEST(SkewBlocks, OfMuonFollowItsRule) {
   constexpr std::size_t b = 7;  // odd: one singular value is zero
   const MatrixOptions options = options_of("muon");
-  const double mu = options.number("momentum"), scale = 0.2 * std::sqrt(static_cast<double>(b));
+  const double mu = number_of(options, "momentum"), scale = 0.2 * std::sqrt(static_cast<double>(b));
   Blocks blocks(options, b);
   std::vector<double> theta = blocks.block(blocks.theta(), 2);
   Array momentum(b, b);
@@ -156,7 +157,8 @@ TEST(SkewBlocks, OfMuonFollowItsRule) {
     Array x = blend(mu, momentum, 1 - mu, g);
     const double size = length(x);
     for (double& value : x.values) value /= size;
-    for (const NewtonSchulzStep& s : newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps"))) {
+    for (const NewtonSchulzStep& s :
+         newton_schulz_steps(word_of(options, "ns_set"), static_cast<std::int64_t>(number_of(options, "ns_steps")))) {
       const Array gram = product(x, transposed(x));
       const Array polynomial = blend(s.b, gram, s.c, product(gram, gram));
       x = blend(s.a, x, 1, product(polynomial, x));
@@ -174,7 +176,8 @@ TEST(SkewBlocks, OfMuonFollowItsRule) {
 // Adam, behind a first update that it leaves out.
 TEST(SkewBlocks, OfSoapWithOneNumberFollowAdam) {
   const MatrixOptions options = options_of("soap", 2);
-  const double beta1 = options.number("beta1"), beta2 = options.number("beta2"), eps = options.number("eps");
+  const double beta1 = number_of(options, "beta1"), beta2 = number_of(options, "beta2"),
+               eps = number_of(options, "eps");
   Blocks blocks(options, 2);
   double theta = blocks.theta()(0, 0), m = 0, v = 0;
   for (std::int64_t t = 1; t <= 6; ++t) {

@@ -215,7 +215,7 @@ TYPED_TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
 TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
   for (const Grid& grid : grids()) {
     TrainingCase run = distributed(grid.run);
-    run.options.optimizer.matrix->numbers["ns_steps"] = 3;
+    run.options.optimizer.matrix->set("ns_steps", 3);
     Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     std::int64_t matrices = 0;

@@ -55,9 +55,9 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
     o.optimizer.matrix->refresh_every = 4;
     o.optimizer.matrix->state_bits = o.optimizer.state_bits;
     o.optimizer.matrix->state_block = o.optimizer.state_block;
-    if (is_8bit(kind)) o.optimizer.matrix->numbers.at("projector_bits") = 4;
+    if (is_8bit(kind)) o.optimizer.matrix->set("projector_bits", 4);
     if (!is_int8(kind)) return run;
-    o.optimizer.matrix->numbers.at("weight_bits") = 8;
+    o.optimizer.matrix->set("weight_bits", 8);
     o.optimizer.matrix->run_seed = 9;
     o.model.linear.form = "int8";
     o.model.linear.group_size = 32;

@@ -243,7 +243,7 @@ TEST(MakePlan, DistributedProductsAreSummedOnceForEachStep) {
   const std::int64_t layers = options.model.num_hidden_layers, side = options.model.hidden_size;
   EXPECT_EQ(products().count, layers * 7 * (1 + 5));
   EXPECT_EQ(products().bytes, layers * 7 * (8 + 5 * side * side * 4));
-  options.optimizer.matrix->numbers["ns_steps"] = 8;
+  options.optimizer.matrix->set("ns_steps", 8);
   EXPECT_EQ(products().count, layers * 7 * (1 + 8));
   options.optimizer.per_head = true;  // heads are whole on their rank
   EXPECT_EQ(products().count, layers * 4 * (1 + 8));

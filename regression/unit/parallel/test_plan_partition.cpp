@@ -44,15 +44,15 @@ TEST(PlanCost, SecondsFollowTheOptionsOfTheDeck) {
     return update_seconds(options, 96, 64, machine);
   };
   const auto as_is = [](MatrixOptions&) {};
-  const auto steps = [](double n) { return [n](MatrixOptions& options) { options.numbers["ns_steps"] = n; }; };
+  const auto steps = [](double n) { return [n](MatrixOptions& options) { options.set("ns_steps", n); }; };
   EXPECT_NEAR(seconds("muon", steps(10)) / seconds("muon", steps(5)), 2, 1e-6);
   for (const char* name : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"})
     EXPECT_GT(seconds(name, [](MatrixOptions& options) { options.refresh_every = 1; }), 1.2 * seconds(name, as_is))
         << name;
-  EXPECT_LT(seconds("soap", [](MatrixOptions& options) { options.numbers["max_dim"] = 80; }), seconds("soap", as_is));
-  EXPECT_LT(seconds("shampoo", [](MatrixOptions& options) { options.numbers["max_dim"] = 32; }),
+  EXPECT_LT(seconds("soap", [](MatrixOptions& options) { options.set("max_dim", 80); }), seconds("soap", as_is));
+  EXPECT_LT(seconds("shampoo", [](MatrixOptions& options) { options.set("max_dim", 32); }),
             seconds("shampoo", as_is));
-  EXPECT_GT(seconds("apollo", [](MatrixOptions& options) { options.numbers["rank"] = 64; }), seconds("apollo", as_is));
+  EXPECT_GT(seconds("apollo", [](MatrixOptions& options) { options.set("rank", 64); }), seconds("apollo", as_is));
 }
 
 // Rows of the table are full: plans and checks ask them, and nobody else.

@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
-#include "core/optimizer/kinds/routing.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 #include "plan_rig.hpp"
 
@@ -88,7 +88,7 @@ TEST(RefreshBudget, CostsAreThoseOfTheKind) {
   options.parallel.pp = 4;
   options.parallel.schedule = ParallelOptions::Schedule::async_1f1b;
   options.optimizer.matrix->refresh_every = 10;
-  options.optimizer.matrix->numbers.at("max_dim") = 2000;
+  options.optimizer.matrix->set("max_dim", 2000);
   options.optimizer.refresh.budget = Budget::stage_aware;
   OptimizerGroup embedding;
   embedding.match = "*embed_tokens*";

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/optimizer/kinds/matrix_optimizer.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 #include "regression/unit/parallel/plan_rig.hpp"
 

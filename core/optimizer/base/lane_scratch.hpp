@@ -1,0 +1,18 @@
+// Scratch of an update as plans count it: the numbers by which the lanes' workspaces are made. No Kokkos.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "core/optimizer/base/routing.hpp"
+
+namespace sestina {
+
+// Bytes that a lane on the host takes for a matrix.
+std::size_t host_scratch_bytes(const MatrixOptions&, const MatrixPart&);
+
+// Bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is cut at rows.
+// computes_bf16: the model does.
+std::size_t host_shard_scratch_bytes(const MatrixOptions&, std::int64_t rows, std::int64_t cols, bool cut_rows,
+                                     bool computes_bf16);
+
+}  // namespace sestina

@@ -1,0 +1,132 @@
+// A matrix optimizer: one object per matrix, which owns the order of its step, because the published methods differ in
+// it (SOAP updates first and refreshes last; Shampoo and basis rotation refresh before use). What all of them share:
+// state by name (matrix_state.hpp), scratch and products of the lane they run on, and refreshes as jobs (refresh.hpp).
+//
+// Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/deck/kinds.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "core/optimizer/base/matrix_state.hpp"
+#include "core/optimizer/base/refresh_verdict.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/workspace.hpp"
+#include "kernels/model/coded_rows.hpp"
+#include "kernels/optimizer/eigen.hpp"
+
+namespace sestina {
+
+// One matrix, or a range of its rows (a head), as an optimizer sees it. Rows are contiguous.
+template <class Space>
+struct OwnedMatrix {
+  std::string name;                     // HF name, with ".head_00" behind it for one head
+  Matrix<const float, Space> gradient;  // (m, n) unclipped
+  Matrix<float, Space> master;          // (m, n)
+  Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
+  CodedRows coded{};                    // in place of both: then the master has its shape, and no memory
+  std::size_t rows() const { return master.extent(0); }
+  std::size_t cols() const { return master.extent(1); }
+};
+
+// Called with a factor that could not be decomposed: its name, and d x d values, row-major.
+using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
+
+// What a refresh may do when it goes wrong; shared by all matrices of a run.
+struct RefreshPolicy {
+  std::int64_t max_failures = 3;           // in a row, of one factor; then the run stops
+  bool stagger = false;                    // refresh matrix i at t = i mod every instead of all at once
+  std::int64_t count = 0, window = 0;      // so many refreshes in a window, spread evenly; 0: one in `every` updates
+  RefreshDump dump;                        // empty: nobody wants it
+  std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in place of `every`; empty: none
+};
+
+class RefreshWorkers;  // refresh/refresh_workers.hpp
+template <class Space>
+class CopyQueue;  // refresh/copy_queue.hpp
+template <class Space>
+class RefreshPort;  // refresh/port.hpp
+
+// Seconds in refreshes.
+struct RefreshSeconds {
+  double waits = 0;    // of updates: for results, or in refreshes of their own
+  double copies = 0;   // of updates: snapshots for workers, and results put in place (of a device: asking for them)
+  double workers = 0;  // of workers: on the results that were taken
+};
+
+// What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
+// for.
+template <class Space>
+struct Lane {
+  Space exec;
+  Gemm<Space> gemm;
+  Workspace<Space> workspace;
+  RefreshPolicy refresh_policy = {};
+  RefreshSeconds refreshes = {};       // since they were last read
+  std::int64_t refresh_failures = 0;   // factors that kept their last good result, since the start
+  Solver<Space> solver{exec};          // decompositions
+  RefreshChecks<Space> checks{exec};   // of the refresh under way
+  QueuedRefreshes<Space> queued = {};  // that a device judges by itself
+  RefreshWorkers* workers = nullptr;   // that asynchronous refreshes go to; null: they are put off instead
+  CopyQueue<Space>* copies = nullptr;  // to host memory, for them; null: there are no workers
+  std::shared_ptr<Pager> pager = {};   // of preconditioners; null: they are always in memory
+  double* nonfinite = nullptr;         // raised by updates, see kernels/optimizer/finite_flag.hpp
+};
+
+struct UpdateNumbers {
+  std::int64_t t = 1;  // of the run
+  double lr = 0, weight_decay = 0;
+  double gradient_scale = 1;  // clipping; every optimizer sees G times it
+};
+
+// Updates since the snapshots were taken that the bases, roots and projectors in use come from.
+struct RefreshAges {
+  std::int64_t max = 0, sum = 0, count = 0;
+  void add(const RefreshAges& other) {
+    max = std::max(max, other.max);
+    sum += other.sum;
+    count += other.count;
+  }
+};
+
+template <class Space>
+class MatrixOptimizer {
+ public:
+  virtual ~MatrixOptimizer() = default;
+  // One update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not fence;
+  // allocates nothing after its second call.
+  virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
+  virtual MatrixState<Space>& state() = 0;
+  virtual RefreshAges ages() const { return {}; }
+  virtual RefreshPort<Space>* port() { return nullptr; }  // of its refreshes; null: it has none
+};
+
+// What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.
+struct MatrixShape {
+  std::string path;  // of its state: "/optimizer/<HF name>"
+  std::size_t rows = 0, cols = 0;
+  std::int64_t index = 0;
+};
+
+template <class Space>
+std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
+
+// Bytes of a lane's workspace that an update of a matrix of this shape takes.
+template <class Space>
+std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
+
+// True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index. With a count: where
+// floor(t count / window) goes up. With periods: each matrix has its own.
+inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, const RefreshPolicy& policy) {
+  const std::int64_t at = t + (policy.stagger ? index : 0);
+  if (policy.periods.empty())
+    return policy.window > 0 ? at * policy.count % policy.window < policy.count : at % every == 0;
+  const std::int64_t period = policy.periods[static_cast<std::size_t>(index)];
+  return (t + refresh_phase(index, period)) % period == 0;
+}
+
+}  // namespace sestina

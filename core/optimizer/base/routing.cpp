@@ -1,0 +1,239 @@
+#include "core/optimizer/base/routing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/deck/deck.hpp"
+#include "core/layout/block_memory.hpp"
+
+namespace sestina {
+
+bool glob_match(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (star != std::string_view::npos) {  // let the last star take one character more
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+bool is_matrix_optimized(const TensorSpec& spec, const OptimizerOptions& options) {
+  const bool packed = spec.skew_block > 0;
+  if (!options.matrix || (spec.is_vector() && !packed) || !spec.trainable) return false;
+  bool matrix = spec.role == Role::matrix || packed;
+  for (const OptimizerGroup& group : options.group)
+    if (group.kind && glob_match(group.match, spec.name)) matrix = *group.kind == options.kind;
+  return matrix;
+}
+
+TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
+  const bool matrix = is_matrix_optimized(spec, options);
+  TensorRates rates{matrix ? options.lr : options.adamw.lr, spec.is_vector() ? 0.0
+                                                            : matrix         ? options.weight_decay
+                                                                             : options.adamw.weight_decay};
+  double multiplier = 1;
+  for (const OptimizerGroup& group : options.group) {
+    if (!glob_match(group.match, spec.name)) continue;
+    if (group.lr_multiplier) multiplier = *group.lr_multiplier;
+    if (group.weight_decay) rates.weight_decay = *group.weight_decay;
+  }
+  rates.lr *= multiplier * spec.lr_factor;
+  if (spec.never_decays) rates.weight_decay = 0;
+  return rates;
+}
+
+namespace {
+
+std::vector<MatrixPart> skew_parts(const TensorSpec& spec) {
+  const std::int64_t b = spec.skew_block, packed = b * (b - 1) / 2;
+  std::vector<MatrixPart> parts;
+  for (std::int64_t block = 0; block * packed < spec.rows; ++block)
+    parts.push_back({fmt::format("{}/block_{:04}", spec.name, block), block * packed, b, b, true});
+  return parts;
+}
+
+}  // namespace
+
+std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOptions& options) {
+  if (spec.skew_block > 0) return skew_parts(spec);
+  const int heads = options.per_head && spec.heads > 1 ? spec.heads : 1;
+  if (heads == 1) return {{spec.name, 0, spec.rows, spec.cols}};
+  std::vector<MatrixPart> parts;
+  const std::int64_t rows = spec.rows / heads;
+  for (int head = 0; head < heads; ++head)
+    parts.push_back({fmt::format("{}/head_{:02}", spec.name, head), head * rows, rows, spec.cols});
+  return parts;
+}
+
+MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
+  MatrixIndex index;
+  std::int64_t next = 0;
+  for (const TensorSpec& spec : model) {
+    if (!is_matrix_optimized(spec, options)) continue;
+    index[spec.name] = next;
+    next += static_cast<std::int64_t>(matrix_parts(spec, options).size());
+  }
+  return index;
+}
+
+std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
+  std::size_t count = 0;
+  for (const TensorSpec& spec : model)
+    if (is_matrix_optimized(spec, options)) count += matrix_parts(spec, options).size();
+  return count;
+}
+
+namespace {
+
+std::string kinds_that_keep_skew() {
+  std::string all = "adamw";
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.keeps_skew != nullptr) all += ", " + kind.name;
+  return all;
+}
+
+}  // namespace
+
+void require_skew_updates(Deck& deck, Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.matrix || options.model.linear.is_dense()) return;
+  const std::vector<TensorSpec> specs = tensor_specs(options.model);
+  const auto packed = std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+    return spec.skew_block > 0 && is_matrix_optimized(spec, optimizer);
+  });
+  if (packed == specs.end()) return;
+  const MatrixKind& kind = *find_matrix_kind(optimizer.kind);
+  const std::string tensor = packed->name + " is packed skew-symmetric matrices";
+  constexpr const char* by_adamw = "an [[optimizer.group]] of all such tensors with kind = \"adamw\"";
+  if (kind.keeps_skew == nullptr)
+    deck.error("optimizer.kind", tensor + ", whose updates by it would not be skew-symmetric",
+               fmt::format("{}, or {}", kinds_that_keep_skew(), by_adamw));
+  else if (!kind.keeps_skew(*optimizer.matrix))
+    deck.error("optimizer.kind", tensor + ", whose updates by it are skew-symmetric with bases of both sides alone",
+               fmt::format("its default keys for the sides, or {}", by_adamw));
+  if (optimizer.matrix->refresh_staleness > 0)
+    deck.error("optimizer.refresh.mode", tensor + ", whose state begins anew and would lose what is in flight",
+               fmt::format("inline, or {}", by_adamw));
+  if (optimizer.matrix->pages_any())
+    deck.error("optimizer.refresh.tier", tensor + ", whose state begins anew in memory alone",
+               fmt::format("device, or {}", by_adamw));
+  if (options.parallel.tp > 1)
+    deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
+}
+
+bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {
+  return options.state_bits == 8 && !spec.is_vector();
+}
+
+std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, std::int64_t cols,
+                                    const OptimizerOptions& options, std::size_t accumulate_width) {
+  std::vector<FieldSize> fields;
+  for (const char* name : {"momentum", "second_moment"})
+    if (has_coded_moments(spec, options))
+      add_coded_fields(fields, name, rows, cols, options.state_block);
+    else
+      fields.push_back({name, accumulate_width == size_of(DType::f64) ? DType::f64 : DType::f32, rows, cols});
+  return fields;
+}
+
+std::size_t adamw_bytes(const TensorSpec& spec, std::int64_t rows, std::int64_t cols, const OptimizerOptions& options,
+                        std::size_t accumulate_width) {
+  std::size_t sum = 0;
+  for (const FieldSize& field : adamw_fields(spec, rows, cols, options, accumulate_width)) sum += bytes_of(field);
+  return sum;
+}
+
+std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const OptimizerOptions& options,
+                                  std::size_t accumulate_width) {
+  const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
+  std::size_t sum = 0;
+  for (const TensorSpec& spec : specs) {
+    if (!spec.trainable) continue;
+    if (kind == nullptr || !is_matrix_optimized(spec, options)) {
+      sum += adamw_bytes(spec, spec.rows, spec.cols, options, accumulate_width);
+      continue;
+    }
+    for (const MatrixPart& part : matrix_parts(spec, options))
+      for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols)) sum += bytes_of(field);
+  }
+  return sum;
+}
+
+namespace {
+
+// Adds what one field of a matrix takes, and what moves: a factor is read and written in every update; a result is
+// read, and written when it is new, and so is its copy, which nobody reads on a device.
+void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes& sum, PagedBytes& matrix) {
+  const std::size_t bytes = bytes_of(field), place = whole_pages(bytes);
+  const double every = static_cast<double>(options.refresh_every);
+  const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
+  if (is_result && !options.own_memory && options.refresh_staleness > 0 && options.pages(snapshot_of(field.name))) {
+    sum.results += bytes;  // the one to come
+    sum.nvme += place;
+    sum.places += place;
+    matrix.refresh += place;
+    sum.nvme_moved += 2 * static_cast<double>(place) / every;
+  }
+  if (!options.pages(field.name)) {
+    sum.beside += bytes;
+    return;
+  }
+  sum.state += bytes;
+  const std::size_t in_use = options.own_memory ? whole_device_pages(bytes) : place;
+  (is_copy ? matrix.refresh : matrix.update) += in_use;
+  sum.places += in_use;
+  const double copy_uses = (options.own_memory ? 1 : 2) / every;
+  const double uses = is_copy ? copy_uses : is_result ? 1 + 1 / every : 2;
+  if (options.own_memory) sum.link_moved += static_cast<double>(bytes) * uses;
+  if (options.tier_of(field.name) == Tier::host) {
+    sum.host += place;
+    return;
+  }
+  sum.nvme += place;
+  sum.largest = std::max(sum.largest, bytes);
+  sum.nvme_moved += static_cast<double>(place) * uses;
+}
+
+}  // namespace
+
+void PagedBytes::add(const PagedBytes& other) {
+  state += other.state;
+  beside += other.beside;
+  results += other.results;
+  nvme += other.nvme;
+  host += other.host;
+  places += other.places;
+  nvme_moved += other.nvme_moved;
+  link_moved += other.link_moved;
+  largest = std::max(largest, other.largest);
+  update = std::max(update, other.update);
+  refresh = std::max(refresh, other.refresh);
+}
+
+PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) {
+  PagedBytes sum;
+  if (!options.matrix || !options.matrix->pages_any() || !spec.trainable || !is_matrix_optimized(spec, options))
+    return sum;
+  for (const MatrixPart& part : matrix_parts(spec, options)) {
+    PagedBytes matrix;
+    for (const FieldSize& field : find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols))
+      if (field.use != FieldUse::always) add_paged(*options.matrix, field, sum, matrix);
+    sum.update = std::max(sum.update, matrix.update);
+    sum.refresh = std::max(sum.refresh, matrix.refresh);
+  }
+  return sum;
+}
+
+}  // namespace sestina

@@ -1,0 +1,39 @@
+#include "core/optimizer/base/work.hpp"
+
+#include <algorithm>
+
+namespace sestina {
+namespace {
+
+constexpr double stated_iterations = 5, stated_period = 10, stated_longest_side = 10000;
+
+// Per side of length a: products of a^2 b, and of a^3 at a refresh.
+double stated_sides(double rows, double cols, double per_product, double per_refresh) {
+  const auto side = [&](double a, double b) {
+    return a > stated_longest_side ? 0 : per_product * a * a * b + per_refresh * a * a * a / stated_period;
+  };
+  return side(rows, cols) + side(cols, rows);
+}
+
+}  // namespace
+
+double stated_products(double rows, double cols) {
+  const double m = std::min(rows, cols), M = std::max(rows, cols);
+  return stated_iterations * (4 * M * m * m + 2 * m * m * m);
+}
+double stated_rotation(double rows, double cols) { return stated_sides(rows, cols, 8, qr_step); }
+double stated_roots(double rows, double cols) { return stated_sides(rows, cols, 4, all_eigenvectors); }
+
+UpdateWork side_work(Sides sides, std::int64_t rows, std::int64_t cols, double per_product, double per_refresh) {
+  UpdateWork work;
+  const auto add = [&](double a, double b) {
+    work.update += per_product * a * a * b;
+    work.refresh += per_refresh * a * a * a;
+  };
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
+  if (sides.left) add(r, c);
+  if (sides.right) add(c, r);
+  return work;
+}
+
+}  // namespace sestina

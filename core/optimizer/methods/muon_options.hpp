@@ -1,0 +1,43 @@
+// What Muon, NorMuon and AdaMuon share as data: the keys of the deck up to Newton-Schulz, and what they mean for a
+// matrix of a given shape. No Kokkos.
+#pragma once
+#include <vector>
+
+#include "core/deck/kinds.hpp"
+#include "core/optimizer/methods/newton_schulz_sets.hpp"
+
+namespace sestina {
+
+struct MuonOptions {
+  double momentum = 0.95;
+  enum class Form : std::uint8_t { ema, sum } momentum_form = Form::ema;
+  bool nesterov = true;
+  std::string ns_set = newton_schulz_set_names().front();
+  std::int64_t ns_steps = 0;  // 0: as many as the set is usually run with
+  enum class Precision : std::uint8_t { automatic, fp32, bf16 } ns_precision = Precision::automatic;
+  double ns_eps = 1e-7;
+  NewtonSchulzNorm ns_normalize = NewtonSchulzNorm::max;
+  // Factors of a matrix m x n, as the sources call them: "original" and "shape_scaling" are one (Muon, Megatron),
+  // "match_rms_adamw" gives the RMS of an AdamW update (Moonlight, arXiv 2502.16982).
+  enum class Scale : std::uint8_t { match_rms_adamw, original, shape_scaling, spectral, unit_rms_norm };
+  Scale scale = Scale::match_rms_adamw;
+  double extra_scale = 1;
+
+  void fields(OptionFields&);
+};
+
+// M = keep M + gain G, u = p G + q M, direction scale * NS(u).
+struct MuonRule {
+  double keep = 0, gain = 0, p = 0, q = 0;
+  std::vector<NewtonSchulzStep> steps;
+  double ns_eps = 0;
+  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
+  MuonOptions::Precision precision = MuonOptions::Precision::automatic;
+  double scale = 1;
+};
+MuonRule muon_rule(const MuonOptions&, std::size_t rows, std::size_t cols);
+
+// Of the iterations that the options ask for; the first of their three products and the second are symmetric.
+UpdateWork newton_schulz_work(const MuonOptions&, std::int64_t rows, std::int64_t cols);
+
+}  // namespace sestina
