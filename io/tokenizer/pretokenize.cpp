@@ -1,5 +1,7 @@
 #include "io/tokenizer/pretokenize.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "io/tokenizer/tokenizer_text.hpp"
@@ -34,7 +36,12 @@ void for_each_match(const Pattern& pattern, std::string_view text, Pattern::Matc
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(std::vector<PreStep> steps, bool cuttable) : steps_(std::move(steps)), cuttable_(cuttable) {}
+PreTokenizer::PreTokenizer(std::vector<PreStep> steps) : steps_(std::move(steps)) {
+  const auto passes_over = [](const PreStep& step) { return step.at_cut == PreStep::AtCut::passes_over; };
+  // What comes behind the step that ends a piece works on equal pieces.
+  const auto step = std::find_if_not(steps_.begin() + (prefix_space() ? 1 : 0), steps_.end(), passes_over);
+  cuttable_ = step != steps_.end() && step->at_cut == PreStep::AtCut::ends_pieces;
+}
 
 void PreTokenizer::run(std::size_t at, std::string_view text, Pattern::Match& match, const Sink& sink) const {
   if (text.empty()) return;
@@ -61,17 +68,40 @@ std::size_t next_cut(std::string_view text, std::size_t from) {
   return text.size();
 }
 
+PreStep::AtCut at_cut(std::string_view pattern) {
+  // GPT-2; Llama-3, OLMo-2 and GPT-4; Qwen; then GPT-4 with possessive quantifiers, GPT-4o and Llama-4, Qwen-3.5, the
+  // last of DeepSeek-V3's three.
+  static const std::string_view kEnd[] = {
+      kGpt2Pattern,
+      kLlama3Pattern,
+      kQwenPattern,
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+      R"(\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)"
+      R"(\s*[\r\n]+|\s+(?!\S)|\s+)"};
+  static const std::string_view kPass[] = {R"(\p{N})",   R"(\p{N}+)", R"(\p{N}{1,3})", R"(\d)",
+                                           R"(\d{1,3})", "[0-9]",     "[0-9]+",        "[一-龥぀-ゟ゠-ヿ]+"};
+  if (std::find(std::begin(kEnd), std::end(kEnd), pattern) != std::end(kEnd)) return PreStep::AtCut::ends_pieces;
+  if (std::find(std::begin(kPass), std::end(kPass), pattern) != std::end(kPass)) return PreStep::AtCut::passes_over;
+  return PreStep::AtCut::unknown;
+}
+
 PreStep prefix_space_step() {
   PreStep step;
   step.kind = PreStep::Kind::prefix_space;
   return step;
 }
 
-PreStep split_step(Pattern pattern, bool removed, bool invert) {
+PreStep split_step(Pattern pattern, bool removed, bool invert, PreStep::AtCut at_cut) {
   PreStep step;
   step.pattern.push_back(std::move(pattern));
   step.removed = removed;
   step.invert = invert;
+  step.at_cut = at_cut;
   return step;
 }
 

@@ -3,24 +3,32 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "io/store/mapped_file.hpp"
 #include "io/tokenizer/bpe_bytes.hpp"
 #include "io/tokenizer/bpe_cache.hpp"
 #include "io/tokenizer/tokenizer_json.hpp"
+#include "io/tokenizer/tokenizer_sections.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
 namespace {
 
-constexpr std::size_t kThreadCutBytes = 1U << 18;  // a longer text is cut so that threads can share it
-
 // What a thread needs while it encodes.
 struct Scratch {
   Pattern::Match match;
   BpeCache cache;
-  std::vector<AddedSplit> splits, normalized_splits;
+  std::vector<AddedSplit> splits;
+};
+
+// What one thread encodes at a time: a text, or some sections of a long one.
+struct EncodePart {
+  std::string_view text;
+  std::vector<TextSection> sections;
+  bool last = true;  // of its text
+  std::vector<std::int32_t> ids;
 };
 
 }  // namespace
@@ -28,6 +36,11 @@ struct Scratch {
 struct Tokenizer::State {
   explicit State(TokenizerDescription d, const std::string& where);
   void encode(std::string_view utf8, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode(const TextSection& section, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode(std::vector<EncodePart>& parts, int threads, const IdSink& sink);
+  SectionReader sections(std::string_view utf8, std::size_t longest) const {
+    return SectionReader({raw, normalized, nfc, cuttable}, utf8, longest);
+  }
   std::unique_ptr<Scratch> borrow();
   void give_back(std::unique_ptr<Scratch> scratch);
 
@@ -42,14 +55,11 @@ struct Tokenizer::State {
   std::vector<std::unique_ptr<Scratch>> idle;
 
  private:
-  void encode_stretch(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode_stretch(std::string_view text, bool begins, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 };
 
 Tokenizer::State::State(TokenizerDescription d, const std::string& where)
-    : nfc(d.nfc),
-      cuttable(d.pre_tokenizer.cuttable()),
-      pre_tokenizer(std::move(d.pre_tokenizer)),
-      model(std::move(d.model), where) {
+    : nfc(d.nfc), cuttable(false), pre_tokenizer(std::move(d.pre_tokenizer)), model(std::move(d.model), where) {
   std::size_t ids = 0;
   for (const auto& [token, id] : model.vocab()) ids = std::max<std::size_t>(ids, id + 1);
   for (const AddedToken& t : d.added) ids = std::max<std::size_t>(ids, t.id + 1);
@@ -61,12 +71,11 @@ Tokenizer::State::State(TokenizerDescription d, const std::string& where)
   for (AddedToken& t : d.added) {
     added_ids[t.content] = t.id;
     special[t.id] = t.special;
-    // A cut (next_cut) must not fall into a token, nor change what a token sees on its left.
-    if (t.content.find('\n') != std::string::npos || t.lstrip || t.single_word) cuttable = false;
     if (t.normalized && nfc) t.content = sestina::nfc(t.content);
     bytes[t.id] = decoded(t.content);
     (t.normalized ? after : before).push_back(std::move(t));
   }
+  cuttable = sections_cuttable(nfc, after, pre_tokenizer.cuttable(), pre_tokenizer.prefix_space());
   raw = AddedTokens(std::move(before));
   normalized = AddedTokens(std::move(after));
 }
@@ -89,31 +98,46 @@ void Tokenizer::State::give_back(std::unique_ptr<Scratch> scratch) {
 }
 
 void Tokenizer::State::encode(std::string_view utf8, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-  std::string repaired, composed;
+  std::string repaired;
   if (!is_valid_utf8(utf8)) utf8 = repaired = repair_utf8(utf8);
+  SectionReader reader = sections(utf8, std::string_view::npos);
+  for (TextSection section; reader.next(section);) encode(section, scratch, ids);
+}
+
+void Tokenizer::State::encode(const TextSection& section, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  if (section.id >= 0) return ids.push_back(static_cast<std::int32_t>(section.id));
+  if (!nfc) return encode_stretch(section.text, section.begins, scratch, ids);
+  const std::string composed = sestina::nfc(section.text);
   scratch.splits.clear();
-  raw.split(utf8, scratch.splits);
+  normalized.split(composed, scratch.splits);
+  bool begins = section.begins;
   for (const AddedSplit& split : scratch.splits) {
     if (split.id >= 0) {
       ids.push_back(static_cast<std::int32_t>(split.id));
-      continue;
+    } else {
+      encode_stretch(split.text, begins, scratch, ids);
     }
-    std::string_view text = split.text;
-    if (nfc) text = composed = sestina::nfc(text);
-    scratch.normalized_splits.clear();
-    normalized.split(text, scratch.normalized_splits);
-    for (const AddedSplit& inner : scratch.normalized_splits) {
-      if (inner.id >= 0) {
-        ids.push_back(static_cast<std::int32_t>(inner.id));
-      } else {
-        encode_stretch(inner.text, scratch, ids);
-      }
-    }
+    begins = true;
   }
 }
 
-void Tokenizer::State::encode_stretch(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-  pre_tokenizer.split(text, scratch.match, [&](std::string_view piece) {
+void Tokenizer::State::encode(std::vector<EncodePart>& parts, int threads, const IdSink& sink) {
+  parallel_chunks(parts.size(), 1, threads, [&](std::uint64_t p, std::uint64_t) {
+    auto scratch = borrow();
+    if (parts[p].sections.empty()) encode(parts[p].text, *scratch, parts[p].ids);
+    for (const TextSection& section : parts[p].sections) encode(section, *scratch, parts[p].ids);
+    give_back(std::move(scratch));
+  });
+  for (EncodePart& part : parts) {
+    sink(part.ids, part.last);
+    std::vector<std::int32_t>().swap(part.ids);
+  }
+  parts.clear();
+}
+
+void Tokenizer::State::encode_stretch(std::string_view text, bool begins, Scratch& scratch,
+                                      std::vector<std::int32_t>& ids) const {
+  const auto encode_piece = [&](std::string_view piece) {
     if (piece.size() > BpeCache::kLongestPiece) return model.encode(piece, ids);
     const std::uint64_t hash = BpeCache::hash(piece);
     const BpeCache::Ids known = scratch.cache.find(piece, hash);
@@ -124,7 +148,8 @@ void Tokenizer::State::encode_stretch(std::string_view text, Scratch& scratch, s
     const std::size_t first = ids.size();
     model.encode(piece, ids);
     scratch.cache.insert(piece, hash, ids.data() + first, ids.size() - first);
-  });
+  };
+  pre_tokenizer.split(text, scratch.match, encode_piece, begins);
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -145,38 +170,71 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8) const {
   return ids;
 }
 
+// Gathers parts and encodes them when there is enough of them.
+class Tokenizer::Batch {
+ public:
+  Batch(State& state, int threads, const IdSink& sink, const EncodeSizes& sizes)
+      : state_(state), threads_(threads), sink_(sink), sizes_(sizes) {}
+
+  void add(std::string_view text) {
+    if (text.size() > 2 * sizes_.part) return add_long(text);
+    add(EncodePart{text, {}, true, {}}, text.size());
+  }
+  void flush() {
+    if (parts_.empty()) return;
+    if (sizes_.poll) sizes_.poll();
+    state_.encode(parts_, threads_, sink_);
+    bytes_ = 0;
+  }
+
+ private:
+  void add(EncodePart part, std::size_t bytes) {
+    parts_.push_back(std::move(part));
+    bytes_ += bytes + sizeof(EncodePart);
+    if (bytes_ >= sizes_.batch) flush();
+  }
+
+  void add_long(std::string_view text) {
+    std::string repaired;
+    if (!is_valid_utf8(text)) text = repaired = repair_utf8(text);
+    SectionReader reader = state_.sections(text, sizes_.part);
+    std::size_t bytes = 0;
+    EncodePart part{{}, {}, false, {}};
+    for (TextSection section; reader.next(section);) {
+      if (bytes >= sizes_.part) add(std::exchange(part, {{}, {}, false, {}}), std::exchange(bytes, 0));
+      part.sections.push_back(section);
+      bytes += section.text.size() + sizeof section;
+    }
+    part.last = true;
+    add(std::move(part), bytes);
+    if (!repaired.empty()) flush();
+  }
+
+  State& state_;
+  int threads_;
+  const IdSink& sink_;
+  const EncodeSizes& sizes_;
+  std::vector<EncodePart> parts_;
+  std::size_t bytes_ = 0;
+};
+
+void Tokenizer::encode(const std::vector<std::string_view>& texts, int threads, const IdSink& sink,
+                       const EncodeSizes& sizes) const {
+  Batch batch(*state_, threads, sink, sizes);
+  for (const std::string_view text : texts) batch.add(text);
+  batch.flush();
+}
+
 std::vector<std::vector<std::int32_t>> Tokenizer::encode(const std::vector<std::string_view>& texts,
                                                          int threads) const {
-  struct Part {
-    std::size_t text;
-    std::string_view bytes;
-    std::vector<std::int32_t> ids;
+  std::vector<std::vector<std::int32_t>> result;
+  bool last = true;
+  const auto sink = [&](const std::vector<std::int32_t>& ids, bool ends) {
+    if (last) result.emplace_back();
+    result.back().insert(result.back().end(), ids.begin(), ids.end());
+    last = ends;
   };
-  std::vector<Part> parts;
-  for (std::size_t t = 0; t < texts.size(); ++t) {
-    for (std::string_view rest = texts[t]; !rest.empty();) {
-      const std::size_t cut =
-          state_->cuttable && rest.size() > kThreadCutBytes ? next_cut(rest, kThreadCutBytes) : rest.size();
-      parts.push_back({t, rest.substr(0, cut), {}});
-      rest.remove_prefix(cut);
-    }
-  }
-  parallel_chunks(parts.size(), 1, threads, [&](std::uint64_t p, std::uint64_t) {
-    auto scratch = state_->borrow();
-    state_->encode(parts[p].bytes, *scratch, parts[p].ids);
-    state_->give_back(std::move(scratch));
-  });
-
-  std::vector<std::vector<std::int32_t>> result(texts.size());
-  for (Part& part : parts) {
-    auto& ids = result[part.text];
-    if (ids.empty()) {
-      ids = std::move(part.ids);
-    } else {
-      ids.insert(ids.end(), part.ids.begin(), part.ids.end());
-      std::vector<std::int32_t>().swap(part.ids);
-    }
-  }
+  encode(texts, threads, sink, {});
   return result;
 }
 

@@ -19,7 +19,16 @@ class Tokenizer {
 
   std::vector<std::int32_t> encode(
       std::string_view utf8) const;  // special tokens in the text are recognised; thread-safe
-  // Many texts on `threads` threads; results in order.
+  // Many texts on `threads` threads. A long text is encoded in parts where it can be cut without changing an id, so
+  // that threads share it and memory beside the text is that of a batch; else whole. The sink gets the ids of all parts
+  // in order, `last` with the last of each text.
+  using IdSink = std::function<void(const std::vector<std::int32_t>& ids, bool last)>;
+  struct EncodeSizes {
+    std::size_t part = 1U << 17, batch = 1U << 24;  // bytes of text
+    std::function<void()> poll = {};                // called before each batch
+  };
+  void encode(const std::vector<std::string_view>& texts, int threads, const IdSink& sink,
+              const EncodeSizes& sizes) const;
   std::vector<std::vector<std::int32_t>> encode(const std::vector<std::string_view>& texts, int threads) const;
   std::string decode(const std::int32_t* ids, std::size_t count, bool skip_special) const;
   std::int64_t vocab_size() const;                   // largest id + 1
@@ -28,6 +37,7 @@ class Tokenizer {
 
  private:
   struct State;
+  class Batch;
   explicit Tokenizer(std::unique_ptr<State>);
   std::unique_ptr<State> state_;
 };

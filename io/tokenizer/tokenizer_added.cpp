@@ -74,26 +74,49 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
   return longest;
 }
 
-void AddedTokens::split(std::string_view text, std::vector<AddedSplit>& splits) const {
-  std::size_t done = 0;
-  if (!empty()) {
-    for (std::size_t at = 0; at < text.size();) {
-      const AddedToken* token = longest_at(text, at);
-      if (token == nullptr) {
-        ++at;
-        continue;
-      }
-      std::size_t begin = at, end = at + token->content.size();
-      at = end;
-      if (token->single_word && (word_before(text, begin) || word_after(text, end))) continue;
-      if (token->lstrip) begin = space_begin(text, begin, std::min(done, begin));
-      if (token->rstrip) end = space_end(text, end);
-      if (done < begin) splits.push_back({-1, text.substr(done, begin - done)});
-      splits.push_back({token->id, text.substr(begin, end - begin)});
-      done = end;
+// The next token that its flags let pass, with the space that it takes.
+bool AddedTokens::find(Scan& scan, AddedSplit& found) const {
+  const std::string_view text = scan.text;
+  while (scan.at < text.size()) {
+    const AddedToken* token = longest_at(text, scan.at);
+    if (token == nullptr) {
+      ++scan.at;
+      continue;
     }
+    std::size_t begin = scan.at, end = begin + token->content.size();
+    scan.at = end;
+    if (token->single_word && (word_before(text, begin) || word_after(text, end))) continue;
+    if (token->lstrip) begin = space_begin(text, begin, std::min(scan.done, begin));
+    if (token->rstrip) end = space_end(text, end);
+    found = {token->id, text.substr(begin, end - begin)};
+    return true;
   }
-  if (done < text.size()) splits.push_back({-1, text.substr(done)});
+  return false;
+}
+
+bool AddedTokens::next(Scan& scan, AddedSplit& split) const {
+  if (scan.waiting.id >= 0) {
+    split = std::exchange(scan.waiting, {-1, {}});
+    return true;
+  }
+  AddedSplit token;
+  const bool found = !empty() && find(scan, token);
+  const std::size_t begin = found ? static_cast<std::size_t>(token.text.data() - scan.text.data()) : scan.text.size();
+  const std::size_t before = scan.done;
+  if (found) scan.done = begin + token.text.size();
+  if (before < begin) {
+    if (found) scan.waiting = token;
+    if (!found) scan.at = scan.done = begin;
+    split = {-1, scan.text.substr(before, begin - before)};
+    return true;
+  }
+  if (found) split = token;
+  return found;
+}
+
+void AddedTokens::split(std::string_view text, std::vector<AddedSplit>& splits) const {
+  Scan scan{text};
+  for (AddedSplit split; next(scan, split);) splits.push_back(split);
 }
 
 }  // namespace sestina

@@ -29,7 +29,15 @@ class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> tokens = {});
   bool empty() const { return tokens_.empty(); }
-  // Appends the stretches of valid UTF-8 `text` to `splits`; they point into `text`.
+  // A walk through a valid UTF-8 text.
+  struct Scan {
+    std::string_view text;
+    std::size_t at = 0, done = 0;  // searched, and shown, up to here
+    AddedSplit waiting{-1, {}};    // a token, when text before it was shown first
+  };
+  // The next stretch, which points into the text; false at the end.
+  bool next(Scan& scan, AddedSplit& split) const;
+  // Appends all of them.
   void split(std::string_view text, std::vector<AddedSplit>& splits) const;
 
  private:
@@ -37,6 +45,7 @@ class AddedTokens {
     std::int32_t child = -1, sibling = -1, token = -1;  // first child, next sibling, index of the token that ends here
     char byte = 0;
   };
+  bool find(Scan& scan, AddedSplit& token) const;
   const AddedToken* longest_at(std::string_view text, std::size_t at) const;
   std::int32_t child(std::int32_t node, char byte) const;
 

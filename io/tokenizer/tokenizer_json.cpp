@@ -108,50 +108,47 @@ class Reader {
       for (const json& part : list(object, "pretokenizers")) parts.push_back(&part);
     }
     std::vector<PreStep> steps;
-    std::vector<std::string_view> patterns;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::string kind = type(*parts[i], "pre_tokenizer");
       if ((kind == "ByteLevel") != (i + 1 == parts.size())) {
         unsupported("a pre_tokenizer at this place", kind, "ByteLevel at the end, Split or Digits before it");
       }
-      step(*parts[i], kind, steps, patterns);
+      step(*parts[i], kind, steps);
     }
-    const bool known = patterns.size() == 1 && steps.size() == 1 && patterns[0].data() != nullptr;
     if (parts.empty()) refuse("pre_tokenizer", "has no ByteLevel: only byte-level tokenizers are supported");
-    return PreTokenizer(std::move(steps), known);
+    return PreTokenizer(std::move(steps));
   }
 
-  // Adds the steps of one part, and to `patterns` the known pattern or an empty view.
-  void step(const json& part, const std::string& kind, std::vector<PreStep>& steps,
-            std::vector<std::string_view>& patterns) const {
+  // Adds the steps of one part.
+  void step(const json& part, const std::string& kind, std::vector<PreStep>& steps) const {
     if (kind == "ByteLevel") {
       if (flag(part, "add_prefix_space", true)) steps.push_back(prefix_space_step());
-      if (!flag(part, "use_regex", true)) return;
-      steps.push_back(split_step(Pattern::regex(kGpt2Pattern, where_)));
-      patterns.push_back(kGpt2Pattern);
+      if (flag(part, "use_regex", true)) steps.push_back(regex_step(kGpt2Pattern));
     } else if (kind == "Digits") {
+      // Rust's char::is_numeric, by Unicode 17: what it added stands after the N of the patterns.
+      const char* digit = R"([\p{N}\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6}])";
       const bool each = flag(part, "individual_digits", false);
-      steps.push_back(split_step(Pattern::regex(each ? R"(\p{N})" : R"(\p{N}+)", where_)));
-      patterns.push_back({});
+      steps.push_back(split_step(Pattern::regex(std::string(digit) + (each ? "" : "+"), where_), false, false,
+                                 PreStep::AtCut::passes_over));
     } else if (kind == "Split") {
       const std::string behavior = text(part, "behavior");
       if (behavior != "Isolated" && behavior != "Removed")
         unsupported("a Split behavior", behavior, "Isolated or Removed");
-      const bool invert = flag(part, "invert", false);
+      const bool removed = behavior == "Removed", invert = flag(part, "invert", false);
       const json& pattern = member(part, "pattern");
       if (!pattern.is_object() || pattern.size() != 1) refuse("pattern of a Split", "is neither Regex nor String");
       const bool regex = pattern.contains("Regex");
       const std::string expression = text(pattern, regex ? "Regex" : "String");
       if (expression.empty()) refuse("pattern of a Split", "is empty");
-      steps.push_back(split_step(regex ? Pattern::regex(expression, where_) : Pattern::literal(expression, where_),
-                                 behavior == "Removed", invert));
-      patterns.push_back({});
-      for (std::string_view known : {kGpt2Pattern, kLlama3Pattern, kQwenPattern}) {
-        if (regex && behavior == "Isolated" && expression == known) patterns.back() = known;
-      }
+      steps.push_back(regex ? regex_step(expression, removed, invert)
+                            : split_step(Pattern::literal(expression, where_), removed, invert));
     } else {
       unsupported("a pre_tokenizer", kind, "ByteLevel, Split or Digits");
     }
+  }
+
+  PreStep regex_step(std::string_view expression, bool removed = false, bool invert = false) const {
+    return split_step(Pattern::regex(expression, where_), removed, invert, at_cut(expression));
   }
 
   BpeDescription model(const json& object) const {
@@ -218,6 +215,7 @@ class Reader {
     std::unordered_set<std::int64_t> taken;
     for (const auto& [token, number] : model.vocab) taken.insert(number);
     std::unordered_set<std::string> seen;
+    std::int64_t next = static_cast<std::int64_t>(model.vocab.size());  // the package's number for a new token
     for (const json& entry : array) {
       if (!entry.is_object()) refuse("added_tokens", "has an entry that is not an object");
       AddedToken t;
@@ -229,6 +227,11 @@ class Reader {
       if (known != model.vocab.end() ? known->second != t.id : !taken.insert(t.id).second) {
         refuse("added token \"" + t.content + "\"", fmt::format("has the id {}, which conflicts with the vocab", t.id));
       }
+      if (known == model.vocab.end() && t.id != next) {
+        refuse("added token \"" + t.content + "\"",
+               fmt::format("has the id {}; the `tokenizers` package reads no other than {} there", t.id, next));
+      }
+      next = std::max(next, t.id + 1);
       t.special = flag(entry, "special", false);
       t.single_word = flag(entry, "single_word", false);
       t.lstrip = flag(entry, "lstrip", false);

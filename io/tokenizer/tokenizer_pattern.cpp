@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "io/tokenizer/unicode_class.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -17,16 +18,6 @@ const std::string_view kQwenPattern =
 
 namespace {
 
-// Inside of a character class. After the property itself: what Unicode 15.0 to 16.0 added to it.
-constexpr std::string_view kLetters =
-    R"(\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85})"
-    R"(\x{10EC2}-\x{10EC4}\x{1123F}\x{11240}\x{11380}-\x{11389}\x{1138B}\x{1138E}\x{11390}-\x{113B5}\x{113B7}\x{113D1})"
-    R"(\x{113D3}\x{11BC0}-\x{11BE0}\x{11F02}\x{11F04}-\x{11F10}\x{11F12}-\x{11F33}\x{1342F}\x{13441}-\x{13446})"
-    R"(\x{13460}-\x{143FA}\x{16100}-\x{1611D}\x{16D40}-\x{16D6C}\x{18CFF}\x{1B132}\x{1B155}\x{1DF25}-\x{1DF2A})"
-    R"(\x{1E030}-\x{1E06D}\x{1E4D0}-\x{1E4EB}\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2B739}\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})";
-constexpr std::string_view kNumbers =
-    R"(\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{11F50}-\x{11F59}\x{16130}-\x{16139})"
-    R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1D2C0}-\x{1D2D3}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})";
 constexpr std::string_view kSpace =
     R"(\x09-\x0D\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr std::string_view kNotSpace =
@@ -53,7 +44,7 @@ class Translator {
       } else if (c == '^' || c == '$') {
         refuse(std::string("the anchor ") + c);
       } else {
-        atom(std::string(1, c)), ++at_;
+        literal(c);
       }
     }
     if (!groups_.empty()) refuse("an unterminated group");
@@ -73,6 +64,23 @@ class Translator {
     out_ += text;
   }
 
+  void literal(char c) {
+    if (caseless()) {
+      // What Oniguruma takes for equal to one letter when case does not count (ß and the ligatures of Latin).
+      static constexpr std::string_view kPairs[] = {"ss", "st", "ff", "fi", "fl"};
+      const char pair[] = {lower(c), lower(at_ + 1 < pattern_.size() ? pattern_[at_ + 1] : ' ')};
+      const bool expands =
+          std::find(std::begin(kPairs), std::end(kPairs), std::string_view(pair, 2)) != std::end(kPairs);
+      if (expands || static_cast<unsigned char>(c) >= 0x80) refuse("this letter where case does not count");
+    }
+    std::size_t end = at_ + 1;  // of the code point: what follows may repeat it
+    while (end < pattern_.size() && (static_cast<unsigned char>(pattern_[end]) & 0xC0) == 0x80) ++end;
+    atom(std::string(pattern_.substr(at_, end - at_)));
+    at_ = end;
+  }
+  static char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+  bool caseless() const { return !groups_.empty() && groups_.back().caseless; }
+
   // An escape as PCRE2 needs it, inside or outside of a class; at_ goes past it.
   std::string escape(bool in_class) {
     const auto set = [&](std::string_view inside) {
@@ -86,7 +94,7 @@ class Translator {
       case 'S':
         return set(kNotSpace);
       case 'd':
-        return set(R"(\p{Nd})");
+        return set(members(*find_unicode_class("Nd")));
       case 'p':
       case 'P':
         return property(in_class, c == 'P');
@@ -114,24 +122,31 @@ class Translator {
 
   // \p{L}, \p{^L}, \P{L}: general categories and scripts.
   std::string property(bool in_class, bool negated) {
+    if (caseless()) refuse("\\p where case does not count");
     if (next() != '{') refuse("\\p without a name in braces");
     const std::size_t close = pattern_.find('}', at_);
     if (close == std::string_view::npos) refuse("\\p without a name in braces");
     std::string_view name = pattern_.substr(at_ + 1, close - at_ - 1);
     if (!name.empty() && name[0] == '^') negated = !negated, name.remove_prefix(1);
-    const bool letters = std::all_of(name.begin(), name.end(),
-                                     [](char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; });
-    if (name.empty() || !letters) refuse("this property name");
-    const bool widened = name == "L" || name == "N";
-    if (widened && negated && in_class) refuse("a negated \\p{L} or \\p{N} within a class");
+    const auto known = find_unicode_class(name);
+    if (!known) refuse(fmt::format("the property {} (general categories and scripts are known)", name));
+    if (known->ranges.empty()) refuse("a class without a code point");
     at_ = close + 1;
-    if (!widened) return fmt::format("\\{}{{{}}}", negated ? 'P' : 'p', name);
-    const std::string_view inside = name == "L" ? kLetters : kNumbers;
-    return in_class ? std::string(inside) : fmt::format("[{}{}]", negated ? "^" : "", inside);
+    if (in_class) return negated ? regex_ranges(complement(known->ranges)) : members(*known);
+    return fmt::format("[{}{}]", negated ? "^" : "", members(*known));
+  }
+
+  // For the inside of a class. A library's property is faster than many ranges outside of Latin-1, which has a bitmap.
+  static std::string members(const UnicodeClass& c) {
+    static const bool widen = pcre2_has_unicode(14, 16);
+    if (c.property.empty() || !widen) return regex_ranges(c.ranges);
+    return fmt::format("{}\\p{{{}}}{}", regex_ranges(latin_1(c.ranges)), c.property,
+                       regex_ranges(assigned_since_14(c.ranges)));
   }
 
   // \xHH, \x{H...}, \uHHHH.
   std::string code_point(bool four_digits) {
+    if (caseless()) refuse("\\x or \\u where case does not count");
     std::string digits;
     ++at_;
     const bool braces = !four_digits && at_ < pattern_.size() && pattern_[at_] == '{';
@@ -151,21 +166,36 @@ class Translator {
   std::string character_class() {
     std::string text = "[";
     ++at_;
-    if (at_ < pattern_.size() && pattern_[at_] == '^') text += '^', ++at_;
-    if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("an empty class");
-    while (at_ < pattern_.size() && pattern_[at_] != ']') {
-      const char c = pattern_[at_];
-      if (c == '[') refuse("a class within a class");
-      if (c == '&' && pattern_.substr(at_, 2) == "&&") refuse("an intersection of classes");
-      if (c == '\\') {
-        text += escape(true);
-      } else {
-        text += c, ++at_;
-      }
+    if (at_ < pattern_.size() && pattern_[at_] == '^') {
+      if (caseless()) refuse("a negated class where case does not count");
+      text += '^', ++at_;
     }
+    if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("an empty class");
+    const std::size_t first = at_, empty = text.size();
+    while (at_ < pattern_.size() && pattern_[at_] != ']') text += class_item(first);
     if (at_ >= pattern_.size()) refuse("an unterminated class");
+    if (text.size() == empty) refuse("an empty class");
     ++at_;
     return text + ']';
+  }
+
+  // One character of a class, an end of a range or not, or a set.
+  std::string class_item(std::size_t first) {
+    const char c = pattern_[at_];
+    if (c == '[') refuse("a class within a class");
+    if (c == '&' && pattern_.substr(at_, 2) == "&&") refuse("an intersection of classes");
+    if (caseless() && static_cast<unsigned char>(c) >= 0x80) refuse("this letter where case does not count");
+    if (c == '-' && at_ > first && set_at(at_ + 1)) refuse("a range that ends in a set");
+    if (c != '\\') return ++at_, std::string(1, c);
+    const bool set = set_at(at_);
+    std::string text = escape(true);
+    if (set && pattern_.substr(at_, 1) == "-" && pattern_.substr(at_, 2) != "-]")
+      refuse("a range that begins in a set");
+    return text;
+  }
+  bool set_at(std::size_t at) const {
+    return at + 1 < pattern_.size() && pattern_[at] == '\\' &&
+           std::string_view("sSdpP").find(pattern_[at + 1]) != std::string_view::npos;
   }
 
   void open_group() {
@@ -178,7 +208,7 @@ class Translator {
       head = *known;
     }
     if (groups_.size() >= 100) refuse("a group more than 100 deep");
-    groups_.push_back(out_.size());
+    groups_.push_back({out_.size(), head == "(?i:" || (head != "(?-i:" && caseless())});
     out_ += head;
     at_ += head.size();
     atom_.reset();
@@ -186,7 +216,7 @@ class Translator {
 
   void close_group() {
     if (groups_.empty()) refuse("an unmatched end of a group");
-    atom_ = groups_.back();
+    atom_ = groups_.back().begin;
     groups_.pop_back();
     out_ += ')';
     ++at_;
@@ -235,7 +265,11 @@ class Translator {
   std::size_t at_ = 0;
   std::string out_;
   std::optional<std::size_t> atom_;  // where the last atom begins in out_
-  std::vector<std::size_t> groups_;  // where the open groups begin in out_
+  struct Group {
+    std::size_t begin;  // in out_
+    bool caseless;
+  };
+  std::vector<Group> groups_;  // the open ones
 };
 
 }  // namespace

@@ -11,10 +11,13 @@ namespace sestina {
 // The three patterns that pretraining tokenizers use, letter by letter as they stand in tokenizer.json.
 extern const std::string_view kGpt2Pattern, kLlama3Pattern, kQwenPattern;
 
-// The same expression for PCRE2. \s, \p{L} and \p{N} become explicit classes, so that the result depends neither on the
-// library's version of Unicode nor on its idea of white space: \s is White_Space, \p{L} and \p{N} are those of
-// Unicode 16. Constructs that mean something else there, or nothing, are Error(bad_data).
+// The same expression for PCRE2. \s, \d and \p{...} become explicit classes, so that the result depends neither on the
+// library's version of Unicode nor on its idea of white space and scripts: \s is White_Space, the others are those of
+// unicode_class.hpp. Constructs that mean something else there, or nothing, are Error(bad_data).
 std::string to_pcre2(std::string_view pattern, const std::string& where);
+
+// Whether the library's version of Unicode is one of these.
+bool pcre2_has_unicode(int first, int last);
 
 // A compiled expression; thread-safe, each thread brings a Match.
 class Pattern {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -77,6 +78,14 @@ Pattern Pattern::regex(std::string_view pattern, const std::string& where) {
 
 Pattern Pattern::literal(std::string_view text, const std::string& where) {
   return Pattern(std::unique_ptr<Code>(new Code{compile(text, PCRE2_UTF | PCRE2_LITERAL, where), where}));
+}
+
+bool pcre2_has_unicode(int first, int last) {
+  char version[24] = "";  // "14.0.0"
+  if (pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, nullptr) > static_cast<int>(sizeof version)) return false;
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+  const int major = std::atoi(version);
+  return first <= major && major <= last;
 }
 
 bool Pattern::find(std::string_view text, std::size_t from, Match& match) const {

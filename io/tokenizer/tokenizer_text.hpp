@@ -20,7 +20,8 @@ std::string repair_utf8(std::string_view text);
 std::string nfc(std::string_view text);
 
 bool is_space(char32_t c);  // Unicode's White_Space
-// Letters, marks, decimal digits, connector punctuation, join controls: \w of Unicode Technical Standard 18, annex C.
+// Letters, marks, decimal digits, connector punctuation, join controls: \w of Unicode Technical Standard 18, annex C,
+// by Unicode 16.0.
 bool is_word(char32_t c);
 
 }  // namespace sestina

@@ -64,7 +64,7 @@ class Counter {
   static PreTokenizer pre_tokenizer(const TokenizerTraining& training) {
     std::vector<PreStep> steps;
     steps.push_back(split_step(Pattern::regex(pattern_named(training.pattern), training.pattern)));
-    return PreTokenizer(std::move(steps), true);
+    return PreTokenizer(std::move(steps));
   }
   bool nfc_;
   AddedTokens special_;

@@ -21,8 +21,7 @@ namespace {
 const std::vector<std::string> usual_patterns = {"*.txt",     "*.txt.gz", "*.txt.zst",  "*.md",
                                                  "*.md.gz",   "*.md.zst", "*.rst",      "*.rst.gz",
                                                  "*.rst.zst", "*.jsonl",  "*.jsonl.gz", "*.jsonl.zst"};
-constexpr std::size_t piece_bytes = std::size_t{1} << 17, batch_bytes = std::size_t{1} << 26,
-                      encode_bytes = std::size_t{1} << 24;  // a second or two of work between two polls
+constexpr std::size_t batch_bytes = std::size_t{1} << 26;
 
 bool matches(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
@@ -44,37 +43,6 @@ std::vector<std::string> list_folder(const std::string& folder, const std::vecto
     fail(ExitCode::input_missing, "{}: no file below this folder matches {}", folder, fmt::join(patterns, " "));
   std::sort(found.begin(), found.end());
   return found;
-}
-
-bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool visible(char c) { return c > ' ' && c < 127; }
-
-// The first place at or after `from` where a single line break stands between a visible ASCII character and an ASCII
-// letter. The GPT-2, Llama-3 and Qwen patterns all end a piece behind such a line break, and no normalisation reaches
-// over it.
-std::size_t safe_cut(std::string_view text, std::size_t from) {
-  for (std::size_t at = text.find('\n', from); at != std::string_view::npos; at = text.find('\n', at + 1))
-    if (at > 0 && at + 1 < text.size() && visible(text[at - 1]) && letter(text[at + 1])) return at + 1;
-  return text.size();
-}
-
-struct Piece {
-  std::string_view text;
-  bool last;  // of its document
-};
-
-std::vector<Piece> cut_documents(const std::vector<std::string_view>& documents) {
-  std::vector<Piece> pieces;
-  for (std::string_view rest : documents) {
-    while (rest.size() > 2 * piece_bytes) {
-      const std::size_t cut = safe_cut(rest, piece_bytes);
-      if (cut == rest.size()) break;
-      pieces.push_back({rest.substr(0, cut), false});
-      rest.remove_prefix(cut);
-    }
-    pieces.push_back({rest, true});
-  }
-  return pieces;
 }
 
 }  // namespace
@@ -161,28 +129,27 @@ void tokenize_documents(const std::vector<std::string_view>& documents, const To
                         bool end_of_document, int threads,
                         const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll) {
   const std::int64_t end_id = tokenizer != nullptr && end_of_document ? tokenizer->end_of_document() : -1;
-  const auto pieces = cut_documents(documents);
   std::vector<std::int32_t> tokens;
-  std::vector<std::string_view> batch;
-  for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
-    if (poll) poll();
-    batch.clear();
-    for (std::size_t bytes = 0; end < pieces.size() && bytes < encode_bytes; bytes += pieces[end++].text.size())
-      batch.push_back(pieces[end].text);
-    const auto encoded =
-        tokenizer != nullptr ? tokenizer->encode(batch, threads) : std::vector<std::vector<std::int32_t>>();
-    for (std::size_t i = begin; i < end; ++i) {
-      if (tokenizer != nullptr) {
-        tokens.insert(tokens.end(), encoded[i - begin].begin(), encoded[i - begin].end());
-      } else {
-        for (const char c : pieces[i].text) tokens.push_back(static_cast<unsigned char>(c));
-      }
-      if (!pieces[i].last) continue;
-      if (end_id >= 0) tokens.push_back(static_cast<std::int32_t>(end_id));
-      sink(tokens);
-      tokens.clear();
+  const auto end_document = [&] {
+    if (end_id >= 0) tokens.push_back(static_cast<std::int32_t>(end_id));
+    sink(tokens);
+    tokens.clear();
+  };
+  if (tokenizer == nullptr) {
+    for (const std::string_view document : documents) {
+      if (poll) poll();
+      for (const char c : document) tokens.push_back(static_cast<unsigned char>(c));
+      end_document();
     }
+    return;
   }
+  const auto append = [&](const std::vector<std::int32_t>& ids, bool last) {
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    if (last) end_document();
+  };
+  Tokenizer::EncodeSizes sizes;  // a second or two of work between two polls
+  sizes.poll = poll;
+  tokenizer->encode(documents, threads, append, sizes);
 }
 
 }  // namespace sestina
