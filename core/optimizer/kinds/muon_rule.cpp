@@ -40,9 +40,16 @@ std::vector<KindKey> muon_keys_with_second_moment() {
 }
 
 UpdateWork newton_schulz_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const auto m = static_cast<double>(std::min(rows, cols)), M = static_cast<double>(std::max(rows, cols));
-  const auto steps = newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps")).size();
-  return {.update = static_cast<double>(steps) * (3 * M * m * m + m * m * m)};
+  return newton_schulz_shard_work(options, std::min(rows, cols), std::max(rows, cols), true);
+}
+
+UpdateWork newton_schulz_shard_work(const MatrixOptions& options, std::int64_t side, std::int64_t length,
+                                    bool counted) {
+  const auto s = static_cast<double>(side), l = static_cast<double>(length);
+  UpdateWork work;
+  for (const NewtonSchulzStep& step : newton_schulz_steps(options.word("ns_set"), options.integer("ns_steps")))
+    work.update += (counted ? 3 : 2) * l * s * s + (step.c != 0 ? s * s * s : 0);  // a cubic step squares nothing
+  return work;
 }
 
 MuonRule read_muon_rule(const MatrixOptions& options, std::size_t rows, std::size_t cols) {

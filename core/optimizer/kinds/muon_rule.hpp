@@ -22,6 +22,9 @@ std::vector<KindKey> muon_keys();
 std::vector<KindKey> muon_keys_with_second_moment();  // of NorMuon and AdaMuon
 // Of the iterations that the options ask for; the first of their three products and the second are symmetric.
 UpdateWork newton_schulz_work(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
+// Likewise of a shard (side, length) that is updated with the others of its matrix, which is cut along `length`
+// (kernels/optimizer/newton_schulz_shard.hpp). counted: it adds its own Gram matrix to the sum.
+UpdateWork newton_schulz_shard_work(const MatrixOptions&, std::int64_t side, std::int64_t length, bool counted);
 MuonRule read_muon_rule(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina
