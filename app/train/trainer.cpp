@@ -26,7 +26,7 @@ StepReport::Setting report_setting(const Options& options, bool first, bool prog
   setting.every = options.metrics.every;
   setting.tokens_per_step =
       static_cast<std::uint64_t>(options.train.global_batch) * static_cast<std::uint64_t>(options.data.sequence_length);
-  setting.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
+  setting.flops_per_token = flops_per_token(options);
   setting.peak_tflops = options.machine.peak_tflops;
   setting.workers = options.optimizer.refresh_workers() > 0;
   setting.quiet = !first;

@@ -25,26 +25,18 @@ double adamw_traffic(const RankMemory& memory, const Options& options) {
 std::optional<double> optimizer_seconds(const RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   if (!machine.memory_bandwidth) return std::nullopt;
-  ByShape<std::int64_t> nanoseconds = tensor_costs(run.options.optimizer, ParallelOptions::Cost::seconds, machine);
+  const bool matrices = run.options.optimizer.matrix.has_value();
+  if (matrices && !machine.peak_tflops) return std::nullopt;
   double slowest = 0;
   std::size_t first = 0;
   for (const StagePlan& stage : run.plan.stages) {
     const std::size_t ranks = stage.rank_cost.size();
-    std::vector<double> seconds(ranks, 0);
-    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
-      if (stage.owner[i] == scalar_tensor) continue;
-      if (!machine.peak_tflops) return std::nullopt;
-      const double cost = 1e-9 * static_cast<double>(nanoseconds.of(stage.specs[i]));
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const auto tp = static_cast<std::size_t>(run.plan.tp);
-        const bool owns = stage.owner[i] == every_rank || static_cast<std::size_t>(stage.owner[i]) == rank / tp;
-        const bool homes = stage.home[i] == every_rank || static_cast<std::size_t>(stage.home[i]) == rank % tp;
-        if (owns && homes) seconds[rank] += cost;
-      }
-    }
+    std::vector<std::int64_t> nanoseconds(ranks, 0);
+    if (matrices) nanoseconds = rank_loads(stage, run.plan.input, ParallelOptions::Cost::seconds).cost;
     for (std::size_t rank = 0; rank < ranks; ++rank)
-      slowest = std::max(slowest, seconds[rank] + adamw_traffic(run.memory[first + rank], run.options) /
-                                                      (*machine.memory_bandwidth * 1e9));
+      slowest = std::max(slowest,
+                         1e-9 * static_cast<double>(nanoseconds[rank]) +
+                             adamw_traffic(run.memory[first + rank], run.options) / (*machine.memory_bandwidth * 1e9));
     first += ranks;
   }
   return slowest;
@@ -82,7 +74,8 @@ void estimate(RunPlan& run) {
     bytes += run.plan.coherence.bytes_per_update() / run.plan.ranks();
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
-  if (machine.host_bandwidth) run.link_s = most_moved(run, &RankMemory::link_moved) / (*machine.host_bandwidth * 1e9);
+  run.link = {most_moved(run, &RankMemory::refresh_moved), most_moved(run, &RankMemory::link_moved)};
+  if (machine.host_bandwidth) run.link_s = (run.link.refreshes + run.link.tiers) / (*machine.host_bandwidth * 1e9);
   if (machine.disk_bandwidth) {
     const double bandwidth = *machine.disk_bandwidth * 1e9;
     run.nvme_s = most_moved(run, &RankMemory::nvme_moved) / bandwidth;
@@ -93,11 +86,29 @@ void estimate(RunPlan& run) {
 // One worker's refreshes beside the products of a core, about as measured for QR steps of 256 x 256 (LAPACK, Zen 5).
 constexpr double refresh_share = 0.3;
 
+double worker_speed(const Options& o) {  // FLOP/s
+  return refresh_share * *o.machine.peak_tflops * 1e12 / std::max(1, planned_threads(o));
+}
+
 std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
   const Options& o = run.options;
   if (!o.optimizer.refresh.automatic || !run.forward_backward_s) return std::nullopt;
-  const double core = *o.machine.peak_tflops * 1e12 / std::max(1, planned_threads(o));
-  return fit_periods(run.plan, {*run.forward_backward_s, refresh_share * core});
+  return fit_periods(run.plan, {*run.forward_backward_s, worker_speed(o)});
+}
+
+// Asynchronous refreshes of the rank whose workers have most of them. [machine] of a device says nothing of the cores
+// beside it: their time is not known then.
+void estimate_workers(RunPlan& run) {
+  const Options& o = run.options;
+  if (o.optimizer.refresh_workers() == 0) return;
+  const std::vector<std::int64_t> periods = run.refresh_periods ? run.refresh_periods->of : std::vector<std::int64_t>{};
+  run.refresh_flops = 0;
+  for (const StagePlan& stage : run.plan.stages)
+    for (const double flops : worker_flops(stage, run.plan.input, periods))
+      run.refresh_flops = std::max(*run.refresh_flops, flops);
+  const bool on_device = planned_threads(o) == 0 || o.machine.memory;
+  if (o.machine.peak_tflops && !on_device)
+    run.refresh_s = *run.refresh_flops / (o.optimizer.refresh_workers() * worker_speed(o));
 }
 
 // A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.
@@ -128,11 +139,12 @@ RunPlan make_run_plan(const Options& options) {
   run.memory = rank_memory(run.plan, planned_threads(options));
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);
-  run.flops_per_token = flops_per_token(options.model, options.data.sequence_length);
+  run.flops_per_token = flops_per_token(options);
   run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   run.flops_per_step = run.flops_per_token * run.tokens_per_step;
   estimate(run);
   run.refresh_periods = planned_periods(run);
+  estimate_workers(run);
   return run;
 }
 

@@ -1,5 +1,6 @@
 // What `sestina plan` knows of a run, and the two ways to print it. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -28,10 +29,16 @@ struct RunPlan {
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s, nvme_s,
       link_s;                                     // empty: the machine is not known
   std::optional<RefreshPeriods> refresh_periods;  // of every = "auto", where the machine is known
+  // Of asynchronous refreshes in an update, of the busiest rank: what its workers compute, and their time.
+  std::optional<double> refresh_flops, refresh_s;
+  struct Link {
+    double refreshes = 0, tiers = 0;
+  } link;  // bytes between device and host in an update, of the rank with most of each
   double planning_s = 0;
-  // What is sent is hidden under the model's work at best.
+  // What is sent is hidden under the model's work at best; for workers that take longer than a step updates wait.
   std::optional<double> step_s() const {
-    return forward_backward_s && optimizer_s ? std::optional(*forward_backward_s + *optimizer_s) : std::nullopt;
+    if (!forward_backward_s || !optimizer_s) return std::nullopt;
+    return std::max(*forward_backward_s + *optimizer_s, refresh_s.value_or(0));
   }
 };
 

@@ -176,7 +176,10 @@ Json to_json(const RunPlan& run) {
                 {"network_s", json_of(run.network_s)},
                 {"checkpoint_s", json_of(run.checkpoint_s)},
                 {"nvme_s", json_of(run.nvme_s)},
-                {"link_s", json_of(run.link_s)}}},
+                {"link_s", json_of(run.link_s)},
+                {"refresh_s", json_of(run.refresh_s)}}},
+              {"refresh_flops", json_of(run.refresh_flops)},
+              {"link", {{"refreshes_bytes", run.link.refreshes}, {"tiers_bytes", run.link.tiers}}},
               {"planning_s", run.planning_s}});
   return out;
 }

@@ -182,6 +182,18 @@ void print_collectives(const RunPlan& run) {
   fmt::print("\n");
 }
 
+// Beside the update: what workers compute for it, and what goes between a device and its host.
+void print_workers(const RunPlan& run) {
+  if (!run.refresh_flops) return;
+  const int workers = run.options.optimizer.refresh_workers();
+  fmt::print("workers     {} of refreshes in an update, at most, for the {} worker{} of a rank\n",
+             with_unit(*run.refresh_flops, "FLOP"), workers, workers == 1 ? "" : "s");
+  if (run.link.refreshes > 0)
+    fmt::print("            {} of snapshots and results between device and host in an update\n",
+               with_unit(run.link.refreshes, "B"));
+  fmt::print("\n");
+}
+
 void print_coherence(const RunPlan& run) {
   const CoherencePlan& coherence = run.plan.coherence;
   if (coherence.blocks == 0) return;
@@ -242,7 +254,8 @@ void print_time(const RunPlan& run) {
     return std::any_of(run.memory.begin(), run.memory.end(), [moved](const auto& memory) { return memory.*moved > 0; });
   };
   if (moves(&RankMemory::nvme_moved)) line("NVMe", run.nvme_s, "machine.disk_bandwidth");
-  if (moves(&RankMemory::link_moved)) line("host link", run.link_s, "machine.host_bandwidth");
+  if (run.link.refreshes + run.link.tiers > 0) line("host link", run.link_s, "machine.host_bandwidth");
+  if (run.refresh_flops) line("refresh workers", run.refresh_s, "machine.peak_tflops, of a host");
   if (const auto step = run.step_s(); step && run.options.run.steps > 0)
     fmt::print("  {:16}{:>12}  {} steps, {} tokens\n", "run",
                time_text(*step * static_cast<double>(run.options.run.steps)), run.options.run.steps,
@@ -262,6 +275,7 @@ void print_text(const RunPlan& run) {
   print_pipeline(run);
   print_refreshes(run);
   print_collectives(run);
+  print_workers(run);
   print_coherence(run);
   print_memory(run);
   print_time(run);

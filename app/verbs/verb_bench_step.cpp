@@ -201,7 +201,7 @@ void join(StepBench& bench, Communicator& world) {
 void print(const StepBench& bench, const Options& options, const BenchArguments& arguments, int ranks) {
   const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
   const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
-  const double tflops = flops_per_token(options.model, options.data.sequence_length) * tokens / bench.step_s * 1e-12;
+  const double tflops = flops_per_token(options) * tokens / bench.step_s * 1e-12;
   if (arguments.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"precision", bf16_run ? "bf16" : "fp32"},
                                               {"ranks", ranks},

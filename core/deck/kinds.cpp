@@ -168,7 +168,7 @@ const MatrixKind* find_matrix_kind(std::string_view name) {
 std::vector<std::string> shardable_kinds() {
   std::vector<std::string> names;
   for (const MatrixKind& kind : matrix_kinds())
-    if (kind.shardable) names.push_back(kind.name);
+    if (kind.shard_work) names.push_back(kind.name);
   return names;
 }
 

@@ -131,8 +131,9 @@ struct MatrixKind {
   double (*stated_flops)(double rows, double cols) = nullptr;
   // Products and decompositions that are executed; null: none, all of it is passes over memory.
   UpdateWork (*work)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
-  // A matrix cut by tensor parallelism can be updated where its shards are (parallel.tp_update = "distributed").
-  bool shardable = false;
+  // Of a shard (side, length) of a matrix that is cut along `length` and updated where its shards are
+  // (parallel.tp_update = "distributed"). counted: it adds its own Gram matrix to the sum. Null: it cannot be.
+  UpdateWork (*shard_work)(const MatrixOptions&, std::int64_t side, std::int64_t length, bool counted) = nullptr;
   // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone.
   RefreshNeeds (*refresh_needs)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
   // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/base/skew_blocks.hpp), with these

@@ -254,7 +254,7 @@ void require_trainable(Deck& deck, Options& options) {
   require_pipeline(deck, options);
   require_whole_blocks(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
-  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shardable))
+  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work))
     deck.error("parallel.tp_update",
                fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
                            options.optimizer.kind),

@@ -29,6 +29,9 @@ WeightForm int8_form() {
   form.kept = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
   form.passed = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
   form.scratch = decoded;
+  form.work = [](const LinearOptions&, std::int64_t out, std::int64_t in) {  // the products of the dense weight
+    return FormWork{.per_row = 6 * static_cast<double>(out * in)};
+  };
   form.merge_every = [](const LinearOptions&) { return std::int64_t{0}; };
   form.normalised = [](const LinearOptions&) { return false; };
   return form;

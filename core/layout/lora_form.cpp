@@ -40,6 +40,14 @@ FormScratch scratch(const LinearOptions& o, const FormShape& s) {
   return {thin + wide, thin + wide, 2 * dense};
 }
 
+// W0 takes part in y and dx alone: it has no gradient. Both factors take part in y and dx and have gradients; x A^T is
+// made again for the one of B.
+FormWork work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
+  const auto m = static_cast<double>(out), n = static_cast<double>(in), r = static_cast<double>(o.rank);
+  const double forward = 2 * m * n + 2 * r * n + 2 * r * m, gradients = 2 * (2 * r * n) + 2 * r * m;
+  return {.per_row = 2 * forward + gradients};
+}
+
 }  // namespace
 
 WeightForm lora_form() {
@@ -50,6 +58,7 @@ WeightForm lora_form() {
   form.kept = [](const LinearOptions&, std::int64_t, std::int64_t) { return std::int64_t{0}; };
   form.passed = [](const LinearOptions& o, std::int64_t, std::int64_t) { return o.rank; };
   form.scratch = scratch;
+  form.work = work;
   form.merge_every = [](const LinearOptions&) { return std::int64_t{0}; };
   form.normalised = [](const LinearOptions&) { return false; };
   return form;

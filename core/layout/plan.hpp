@@ -69,7 +69,7 @@ inline constexpr int every_rank = -1;     // each rank updates its own copy
 struct StagePlan {
   LayerRange layers;
   std::vector<TensorSpec> specs;
-  std::vector<std::int64_t> cost;            // by spec: of the whole matrix, in the units of parallel.cost; 0: scalar
+  std::vector<std::int64_t> cost;            // by spec: of its update on a rank, in units of parallel.cost; 0: scalar
   std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
   std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's, or as above
   std::vector<BucketLayout> buckets;         // matrices, in backward order; of tensor-parallel rank 0

@@ -90,6 +90,20 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
           scratch.merge(setting, shape.out, shape.in) + scratch.piece(shape.out * shape.in, shape.accumulate)};
 }
 
+// Of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides, forward and back;
+// the rotations' gradients are the diagonal blocks of a product. Blocks are made anew for each pass: a series has two
+// products of each block, its gradient five (kernels/model/cayley_neumann.hpp). What is not kept is made again.
+FormWork poet_x_work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
+  const auto m = static_cast<double>(out), n = static_cast<double>(in), b = static_cast<double>(o.block_size);
+  const double inner = 2 * m * n + 2 * n * b, sides = 2 * (m + n) * b, series = 2 * 2 * b * b;
+  const bool again = kept(o, out, in) == 0;
+  FormWork work;
+  work.per_row = 2 * (2 * m * n + sides) + sides + (again ? inner : 0);
+  work.per_pass = (2 * series + 5 * 2 * b * b) * (m + n) + (again ? series * n : 0);
+  work.per_merge = series * (m + n) + 2 * 2 * m * n * b;
+  return work;
+}
+
 }  // namespace
 
 ShardedSides sharded_sides(const LinearOptions& o, TensorCut cut) {
@@ -114,6 +128,7 @@ WeightForm poet_x_form() {
   form.kept = kept;
   form.passed = passed;
   form.scratch = poet_x_scratch;
+  form.work = poet_x_work;
   form.merge_every = [](const LinearOptions& o) { return o.merge_every; };
   form.normalised = [](const LinearOptions& o) { return o.init == LinearOptions::Init::normalized; };
   return form;

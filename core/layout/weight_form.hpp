@@ -21,6 +21,13 @@ struct FormScratch {
   std::size_t merge = 0;  // with a dense weight in sums beside it
 };
 
+// FLOPs of the products that a weight in a form executes in training, forward and backward.
+struct FormWork {
+  double per_row = 0;    // of each row through it
+  double per_pass = 0;   // besides, of each micro-batch
+  double per_merge = 0;  // of a merge
+};
+
 struct WeightForm {
   std::string name;  // as model.linear.form says it
   // The tensors that a dense weight becomes; the first one has its shape. Names and parts are those of the specs.
@@ -32,6 +39,7 @@ struct WeightForm {
   std::int64_t (*kept)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*passed)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
+  FormWork (*work)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
   bool (*normalised)(const LinearOptions&) = nullptr;           // first weights have rows of length one
 };

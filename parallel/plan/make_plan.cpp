@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/plan_assign.hpp"
@@ -99,37 +100,6 @@ void assign_homes(StagePlan& stage, const Draft& draft, const ParallelOptions& p
   }
 }
 
-// Calls visit(rank, spec) for every matrix that a rank of the stage updates or has a part in.
-template <class Visit>
-void for_ranks(const StagePlan& stage, int dp, int tp, Visit visit) {
-  const auto range = [](int one, int all) { return one == every_rank ? LayerRange{0, all} : LayerRange{one, one + 1}; };
-  for (std::size_t spec = 0; spec < stage.specs.size(); ++spec) {
-    if (stage.owner[spec] == scalar_tensor) continue;
-    const auto owners = range(stage.owner[spec], dp), homes = range(stage.home[spec], tp);
-    for (int owner = owners.begin; owner < owners.end; ++owner)
-      for (int home = homes.begin; home < homes.end; ++home) visit(at(owner * tp + home), spec);
-  }
-}
-
-// What each rank computes and keeps.
-void add_loads(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
-  const ParallelOptions& parallel = input.parallel;
-  const int dp = parallel.dp, tp = parallel.tp;
-  stage.rank_cost.assign(at(dp * tp), 0);
-  stage.rank_elements.assign(at(dp * tp), 0);
-  const bool shards =
-      tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
-  std::vector<std::int64_t> cost = stage.cost;
-  ByShape<std::int64_t> cost_of_shard = tensor_costs(input.optimizer, parallel.cost, input.machine);
-  for (std::size_t i = 0; shards && i < cost.size(); ++i)
-    if (stage.owner[i] != scalar_tensor)
-      cost[i] = parallel.tp_update == TpUpdate::distributed ? (cost[i] + tp - 1) / tp : cost_of_shard.of(local[i]);
-  for_ranks(stage, dp, tp, [&](std::size_t rank, std::size_t spec) {
-    stage.rank_cost[rank] += cost[spec];
-    stage.rank_elements[rank] += (shards ? local : stage.specs)[spec].elements();
-  });
-}
-
 void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
   std::vector<std::vector<HomedMatrix>> owned(at(parallel.dp));
   const std::vector<int> order = backward_order(stage.specs, [&](std::size_t i) { return stage.home[i] >= 0; });
@@ -161,7 +131,9 @@ void assign(StagePlan& stage, const PlanInput& input) {
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
   stage.home_bound =
       home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
-  add_loads(stage, local, input);
+  RankLoads loads = rank_loads(stage, input, parallel.cost);
+  stage.rank_cost = std::move(loads.cost);
+  stage.rank_elements = std::move(loads.elements);
 }
 
 // Largest over mean of values gathered from all stages.
@@ -229,10 +201,10 @@ StagePlan plan_stage(const PlanInput& input, LayerRange layers) {
   StagePlan stage;
   stage.layers = layers;
   stage.specs = tensor_specs(input.model, layers);
-  ByShape<std::int64_t> cost = tensor_costs(input.optimizer, input.parallel.cost, input.machine);
+  RankCosts cost(input, input.parallel.cost);
   for (const TensorSpec& spec : stage.specs) {
     const bool matrix = is_matrix_optimized(spec, input.optimizer);
-    stage.cost.push_back(matrix ? cost.of(spec) : 0);
+    stage.cost.push_back(matrix ? cost.of(spec, 0) : 0);
     stage.owner.push_back(matrix ? every_rank : scalar_tensor);
     stage.home.push_back(!matrix ? scalar_tensor : input.parallel.tp == 1 ? 0 : every_rank);
   }

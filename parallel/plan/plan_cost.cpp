@@ -3,8 +3,23 @@
 #include <cmath>
 
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/work.hpp"
+#include "parallel/plan/shard_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
+namespace {
+
+constexpr double nano = 1e9;
+
+double seconds_of(double flops, std::int64_t elements, const MachineOptions& machine) {
+  constexpr double giga = 1e9, tera = 1e12;
+  constexpr double passes = 7, bytes = 4;  // reads and writes of weight, gradient and two state arrays, f32
+  return flops / (*machine.peak_tflops * tera) +
+         passes * bytes * static_cast<double>(elements) / (*machine.memory_bandwidth * giga);
+}
+
+}  // namespace
 
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
@@ -14,25 +29,34 @@ double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols)
 
 double update_seconds(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
                       const MachineOptions& machine) {
-  constexpr double giga = 1e9, tera = 1e12;
-  constexpr double passes = 7, bytes = 4;  // reads and writes of weight, gradient and two state arrays, f32
   const MatrixKind* kind = find_matrix_kind(options.kind);
   const UpdateWork work = kind && kind->work ? kind->work(options, rows, cols) : UpdateWork{};
-  const double flops = work.update + work.refresh / static_cast<double>(options.refresh_every);
-  return flops / (*machine.peak_tflops * tera) +
-         passes * bytes * static_cast<double>(rows * cols) / (*machine.memory_bandwidth * giga);
+  const double refreshes = options.refresh_staleness > 0 ? 0 : work.refresh;
+  const double flops = work.update + refreshes / static_cast<double>(options.refresh_every);
+  return seconds_of(flops, rows * cols, machine);
 }
 
 std::int64_t tensor_cost(const TensorSpec& spec, const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
                          const MachineOptions& machine) {
   if (cost == ParallelOptions::Cost::elements) return spec.elements();
-  constexpr double nano = 1e9;
   std::int64_t sum = 0;
   for (const MatrixPart& part : matrix_parts(spec, optimizer))
     sum += std::llround(cost == ParallelOptions::Cost::flops
                             ? update_flops(optimizer.kind, part.rows, part.cols)
                             : nano * update_seconds(*optimizer.matrix, part.rows, part.cols, machine));
   return sum;
+}
+
+std::int64_t shard_cost(const ShardedTensor& tensor, const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
+                        const MachineOptions& machine) {
+  const TensorSpec& shard = tensor.shard;
+  if (cost == ParallelOptions::Cost::elements) return shard.elements();
+  const bool cut_rows = shard.cols == tensor.whole.cols;
+  const std::int64_t side = cut_rows ? shard.cols : shard.rows, length = cut_rows ? shard.rows : shard.cols;
+  if (cost == ParallelOptions::Cost::flops)
+    return std::llround(stated_shard_products(static_cast<double>(side), static_cast<double>(length), tensor.counted));
+  const UpdateWork work = find_matrix_kind(optimizer.kind)->shard_work(*optimizer.matrix, side, length, tensor.counted);
+  return std::llround(nano * seconds_of(work.update, shard.elements(), machine));
 }
 
 ByShape<std::int64_t> tensor_costs(const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
@@ -44,6 +68,89 @@ ByShape<std::int64_t> tensor_costs(const OptimizerOptions& optimizer, ParallelOp
 ByShape<std::size_t> state_bytes(const OptimizerOptions& optimizer) {
   return ByShape<std::size_t>(
       [&optimizer](const TensorSpec& spec) { return optimizer_state_bytes({spec}, optimizer, sizeof(float)); });
+}
+
+namespace {
+
+using TpUpdate = ParallelOptions::TpUpdate;
+
+bool updates_shards(const ParallelOptions& parallel) {
+  return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
+}
+
+// What a tensor-parallel rank that updates a matrix, or has a part in that, has of it.
+TensorSpec held_of(const TensorSpec& whole, const PlanInput& input, int tp_rank) {
+  return updates_shards(input.parallel) ? local_shape(whole, input.model, input.parallel.tp, tp_rank) : whole;
+}
+
+// Calls visit(tp_rank, spec, held) for each such rank of the owner of each matrix of the stage.
+template <class Visit>
+void for_held(const StagePlan& stage, const PlanInput& input, const Visit& visit) {
+  for (std::size_t spec = 0; spec < stage.specs.size(); ++spec) {
+    if (stage.owner[spec] == scalar_tensor) continue;
+    for (int rank = 0; rank < input.parallel.tp; ++rank) {
+      if (stage.home[spec] != every_rank && stage.home[spec] != rank) continue;
+      visit(rank, spec, held_of(stage.specs[spec], input, rank));
+    }
+  }
+}
+
+// Adds what a tensor-parallel rank has of a matrix to the owner, or to each data-parallel rank.
+template <class Number>
+void add_to_owners(std::vector<Number>& sums, const StagePlan& stage, const ParallelOptions& parallel, std::size_t spec,
+                   int tp_rank, Number number) {
+  const int owner = stage.owner[spec];
+  const int begin = owner == every_rank ? 0 : owner, end = owner == every_rank ? parallel.dp : owner + 1;
+  for (int dp_rank = begin; dp_rank < end; ++dp_rank) sums[at(dp_rank * parallel.tp + tp_rank)] += number;
+}
+
+}  // namespace
+
+RankCosts::RankCosts(const PlanInput& input, ParallelOptions::Cost cost)
+    : input_(input), cost_(cost), whole_(tensor_costs(input.optimizer, cost, input.machine)) {}
+
+std::int64_t RankCosts::of(const TensorSpec& matrix, int tp_rank) {
+  if (!updates_shards(input_.parallel)) return whole_.of(matrix);
+  const TensorSpec held = held_of(matrix, input_, tp_rank);
+  if (!is_sharded(matrix, input_)) return whole_.of(held);
+  const bool counted = shard_holders(matrix, input_.model, input_.parallel.tp, tp_rank).first == tp_rank;
+  return shard_cost({matrix, held, counted}, input_.optimizer, cost_, input_.machine);
+}
+
+RankLoads rank_loads(const StagePlan& stage, const PlanInput& input, ParallelOptions::Cost cost) {
+  const ParallelOptions& parallel = input.parallel;
+  const auto ranks = at(parallel.dp * parallel.tp);
+  RankLoads loads{std::vector<std::int64_t>(ranks, 0), std::vector<std::int64_t>(ranks, 0)};
+  RankCosts costs(input, cost);
+  for_held(stage, input, [&](int rank, std::size_t spec, const TensorSpec& held) {
+    add_to_owners(loads.cost, stage, parallel, spec, rank, costs.of(stage.specs[spec], rank));
+    add_to_owners(loads.elements, stage, parallel, spec, rank, held.elements());
+  });
+  return loads;
+}
+
+double refreshes_per_update(const StagePlan& stage, const OptimizerOptions& optimizer) {
+  if (stage.refresh_window > 0) return static_cast<double>(stage.refreshes) / static_cast<double>(stage.refresh_window);
+  return 1 / static_cast<double>(optimizer.matrix->refresh_every);
+}
+
+std::vector<double> worker_flops(const StagePlan& stage, const PlanInput& input,
+                                 const std::vector<std::int64_t>& periods) {
+  const OptimizerOptions& optimizer = input.optimizer;
+  std::vector<double> flops(at(input.parallel.dp * input.parallel.tp), 0);
+  if (optimizer.refresh_workers() == 0) return flops;
+  const MatrixIndex index = periods.empty() ? MatrixIndex{} : matrix_index(tensor_specs(input.model), optimizer);
+  const double usual = refreshes_per_update(stage, optimizer);
+  for_held(stage, input, [&](int rank, std::size_t spec, const TensorSpec& held) {
+    auto number = static_cast<std::size_t>(periods.empty() ? 0 : index.at(stage.specs[spec].name));
+    double sum = 0;
+    for (const MatrixPart& part : matrix_parts(held, optimizer)) {
+      const double often = periods.empty() ? usual : 1 / static_cast<double>(periods.at(number++));
+      sum += often * refresh_flops(*optimizer.matrix, part.rows, part.cols);
+    }
+    add_to_owners(flops, stage, input.parallel, spec, rank, sum);
+  });
+  return flops;
 }
 
 void require_machine(ParallelOptions::Cost cost, const MachineOptions& machine) {

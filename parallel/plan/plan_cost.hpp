@@ -1,4 +1,4 @@
-// What updating a matrix costs, for the balance of loads. No Kokkos.
+// What updating a matrix costs, for the balance of loads, and what ranks are charged for it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -6,9 +6,9 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
-#include "core/deck/options.hpp"
-#include "core/layout/tensor_spec.hpp"
+#include "core/layout/plan.hpp"
 
 namespace sestina {
 
@@ -16,12 +16,20 @@ namespace sestina {
 // that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 
-// Seconds of one update from what is executed with these options: products at the machine's peak, refreshes by their
-// period, passes over memory at its bandwidth.
+// Seconds of one update from what is executed with these options: products at the machine's peak, inline refreshes by
+// their period (asynchronous ones run beside the update: worker_flops), passes over memory at its bandwidth.
 double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
 
 // Cost of one tensor, all its heads where it is updated by heads: elements, FLOPs (rounded by matrix), or nanoseconds.
 std::int64_t tensor_cost(const TensorSpec&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
+
+// Of the part of one rank in the update of a matrix whose shards stay where they lie (parallel.tp_update =
+// "distributed"): its products have the whole side that is not cut, so the parts are more together than the matrix.
+struct ShardedTensor {
+  const TensorSpec &whole, &shard;
+  bool counted = true;  // see TensorHolding
+};
+std::int64_t shard_cost(const ShardedTensor&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
 // A number of matrices that follows from their shape. A model has few shapes and very many matrices, and some kinds go
 // through theirs block by block: each shape is asked for once.
@@ -47,5 +55,34 @@ ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 
 // Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);
+
+// What a rank that updates a matrix, or has a part in that, executes of it by the way in which matrices that tensor
+// parallelism cuts are updated (parallel.tp_update), in units of `cost`: all of it where the rank is its home, the own
+// shard where shards are updated by themselves ("blockwise"), and where all ranks update shards together
+// ("distributed") the rank's part of the products. The first rank has the most. The input must outlive this.
+class RankCosts {
+ public:
+  RankCosts(const PlanInput&, ParallelOptions::Cost cost);
+  std::int64_t of(const TensorSpec& matrix, int tp_rank);
+
+ private:
+  const PlanInput& input_;
+  ParallelOptions::Cost cost_;
+  ByShape<std::int64_t> whole_;
+};
+
+// What each rank of a stage, whose owners and homes are known, computes in an update and keeps for it.
+struct RankLoads {
+  std::vector<std::int64_t> cost, elements;  // (dp * tp): what a rank computes; of the matrices whose state it keeps
+};
+
+RankLoads rank_loads(const StagePlan&, const PlanInput&, ParallelOptions::Cost cost);
+
+// FLOPs of asynchronous refreshes in an update, which workers compute beside it, by rank; 0 where refreshes are inline.
+// periods: updates between the refreshes of each matrix by its index in the model; empty: as the deck says.
+std::vector<double> worker_flops(const StagePlan&, const PlanInput&, const std::vector<std::int64_t>& periods);
+
+// Refreshes of one matrix in an update, where the deck gives one period for all of them.
+double refreshes_per_update(const StagePlan&, const OptimizerOptions&);
 
 }  // namespace sestina

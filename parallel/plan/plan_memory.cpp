@@ -29,6 +29,7 @@ struct Setting {
   const PipelineSchedule& schedule;
   NodeLevels levels;
   bool on_device() const { return threads == 0; }
+  bool beside_device() const { return on_device() || input.machine.memory || input.machine.host_bandwidth; }
 };
 
 // One stage as a tensor-parallel rank has it.
@@ -196,6 +197,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   std::size_t arena = 0;
   PagedBytes paged;  // of all
   std::size_t job = 0;
+  const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
     memory.size.optimizer += bytes;
     memory.size.parameters += elements;
@@ -230,6 +232,8 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
         memory.workers += jobs.results + jobs.orders + jobs.copies;
       else
         memory.size.optimizer += jobs.results + jobs.orders;
+      if (s.beside_device())
+        memory.refresh_moved += static_cast<double>(jobs.results + jobs.orders + jobs.copies) * often;
       job = std::max(job, jobs.scratch);
       paged.add(known.paged.of(kept));
       if (homed) memory.size.master += elements_of(kept) * s.width.accumulate;
@@ -299,6 +303,7 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.nvme_moved += other.nvme_moved;
   sum.host_tier += other.host_tier;
   sum.link_moved += other.link_moved;
+  sum.refresh_moved += other.refresh_moved;
   sum.workers += other.workers;
 }
 

@@ -80,7 +80,7 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
 bool is_sharded(const TensorSpec& spec, const PlanInput& input) {
   const int tp = input.parallel.tp;
   if (tp == 1 || input.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
-  return is_matrix_optimized(spec, input.optimizer) && find_matrix_kind(input.optimizer.matrix->kind)->shardable &&
+  return is_matrix_optimized(spec, input.optimizer) && find_matrix_kind(input.optimizer.matrix->kind)->shard_work &&
          matrix_parts(spec, input.optimizer).size() == 1 &&
          local_spec(spec, input.model, tp, 0).elements() != spec.elements();
 }

@@ -39,6 +39,8 @@ TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp,
   local.skew_block = spec.skew_block;
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
+  if (spec.heads > 0 && spec.rows > 0)  // those at hand: cuts fall between heads
+    local.heads = static_cast<int>(spec.heads * local.rows / spec.rows);
   return local;
 }
 

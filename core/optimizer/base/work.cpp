@@ -18,8 +18,10 @@ double stated_sides(double rows, double cols, double per_product, double per_ref
 }  // namespace
 
 double stated_products(double rows, double cols) {
-  const double m = std::min(rows, cols), M = std::max(rows, cols);
-  return stated_iterations * (4 * M * m * m + 2 * m * m * m);
+  return stated_shard_products(std::min(rows, cols), std::max(rows, cols), true);
+}
+double stated_shard_products(double side, double length, bool counted) {
+  return stated_iterations * ((counted ? 4 : 2) * length * side * side + 2 * side * side * side);
 }
 double stated_rotation(double rows, double cols) { return stated_sides(rows, cols, 8, qr_step); }
 double stated_roots(double rows, double cols) { return stated_sides(rows, cols, 4, all_eigenvectors); }

@@ -8,6 +8,9 @@ namespace sestina {
 // As stated by parallel.cost = "flops": a model that does not follow what is executed, so that anyone can check a
 // ratio. M is the longer side, m the shorter one, refreshes come every 10 updates, a side above 10,000 has no factor.
 double stated_products(double rows, double cols);  // five iterations of three products: 5 (4 M m^2 + 2 m^3)
+// The same products of a shard (side, length) of a matrix that is cut along `length`, without the first where the shard
+// is not counted (MatrixKind::shard_work).
+double stated_shard_products(double side, double length, bool counted);
 double stated_rotation(double rows, double cols);  // by side of length a, the other b: 8 a^2 b + (22/3) a^3 / 10
 double stated_roots(double rows, double cols);     // by side: 4 a^2 b + 11 a^3 / 10
 

@@ -112,7 +112,9 @@ MatrixKind muon_kind(const char* name) {
   };
   kind.newton_schulz = true;
   if (V == Variant::muon) {
-    kind.shardable = true;
+    kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
+      return newton_schulz_shard_work(options.as<MuonOptions>(), side, length, counted);
+    };
     kind.keeps_skew = [](const MatrixOptions&) { return true; };
   }
   return kind;

@@ -31,9 +31,15 @@ void MuonOptions::fields(OptionFields& f) {
 }
 
 UpdateWork newton_schulz_work(const MuonOptions& o, std::int64_t rows, std::int64_t cols) {
-  const auto m = static_cast<double>(std::min(rows, cols)), M = static_cast<double>(std::max(rows, cols));
-  const auto steps = newton_schulz_steps(o.ns_set, o.ns_steps).size();
-  return {.update = static_cast<double>(steps) * (3 * M * m * m + m * m * m)};
+  return newton_schulz_shard_work(o, std::min(rows, cols), std::max(rows, cols), true);
+}
+
+UpdateWork newton_schulz_shard_work(const MuonOptions& o, std::int64_t side, std::int64_t length, bool counted) {
+  const auto s = static_cast<double>(side), l = static_cast<double>(length);
+  UpdateWork work;
+  for (const NewtonSchulzStep& step : newton_schulz_steps(o.ns_set, o.ns_steps))
+    work.update += (counted ? 3 : 2) * l * s * s + (step.c != 0 ? s * s * s : 0);  // a cubic step squares nothing
+  return work;
 }
 
 MuonRule muon_rule(const MuonOptions& o, std::size_t rows, std::size_t cols) {

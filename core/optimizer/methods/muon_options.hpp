@@ -39,5 +39,8 @@ MuonRule muon_rule(const MuonOptions&, std::size_t rows, std::size_t cols);
 
 // Of the iterations that the options ask for; the first of their three products and the second are symmetric.
 UpdateWork newton_schulz_work(const MuonOptions&, std::int64_t rows, std::int64_t cols);
+// The same of a shard (side, length) that is updated with the others of its matrix, which is cut along `length`
+// (kernels/optimizer/newton_schulz_shard.hpp). counted: it adds its own Gram matrix to the sum.
+UpdateWork newton_schulz_shard_work(const MuonOptions&, std::int64_t side, std::int64_t length, bool counted);
 
 }  // namespace sestina

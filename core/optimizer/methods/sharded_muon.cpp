@@ -16,7 +16,7 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
     const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
-    SESTINA_REQUIRE(kind != nullptr && kind->shardable, "{} is updated by {}", tensor.spec.name, options.kind);
+    SESTINA_REQUIRE(kind != nullptr && kind->shard_work, "{} is updated by {}", tensor.spec.name, options.kind);
     Shard shard;
     shard.tensor = tensor;
     shard.rule = muon_rule(options.matrix->as<MuonOptions>(), static_cast<std::size_t>(tensor.spec.rows),

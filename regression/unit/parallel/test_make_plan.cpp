@@ -169,7 +169,7 @@ TEST(MakePlan, UpdatesUnderTensorParallelismCostWhatTheyAre) {
   using TpUpdate = ParallelOptions::TpUpdate;
   const double home = total(TpUpdate::home);
   EXPECT_DOUBLE_EQ(total(TpUpdate::duplicated), 4 * home);
-  EXPECT_NEAR(total(TpUpdate::distributed) / home, 1, 1e-6);
+  EXPECT_GT(total(TpUpdate::distributed), home);  // whole sides on every rank, see test_plan_loads.cpp
   EXPECT_LT(total(TpUpdate::blockwise), home);
 }
 

@@ -1,0 +1,168 @@
+// What ranks are charged for an update is what they execute.
+#include <gtest/gtest.h>
+
+#include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/methods/muon_options.hpp"
+#include "kernels/optimizer/newton_schulz_shard.hpp"
+#include "parallel/plan/plan_cost.hpp"
+#include "parallel/plan/plan_memory.hpp"
+#include "parallel/plan/shard_layout.hpp"
+#include "parallel/plan/tensor_shard.hpp"
+#include "plan_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using TpUpdate = ParallelOptions::TpUpdate;
+
+// A nanosecond is a FLOP, and memory costs nothing.
+const MachineOptions flop_by_flop{.peak_tflops = 1e-3, .memory_bandwidth = 1e12};
+
+// Operations of the products that a shard executes, counted by the products themselves.
+double counted_products(const MatrixOptions& options, const TensorSpec& whole, const TensorSpec& shard, bool counted) {
+  const auto rows = static_cast<std::size_t>(shard.rows), cols = static_cast<std::size_t>(shard.cols);
+  const CutSide cut = shard.cols == whole.cols ? CutSide::rows : CutSide::cols;
+  const MuonRule rule = muon_rule(options.as<MuonOptions>(), rows, cols);
+  const Host exec;
+  Gemm<Host> gemm(exec);
+  Workspace<Host> workspace(newton_schulz_shard_workspace_bytes<float, Host>(rows, cols, cut));
+  const Kokkos::View<float*, Kokkos::HostSpace> u("u", rows * cols);
+  const Kokkos::View<double*, Kokkos::HostSpace> squares("squares", chunk_count(rows * cols));
+  const ShardSums<Host> alone = {[](Vector<double, Host>) {}, [](Vector<float, Host>) {}};
+  const auto frame = workspace.frame();
+  newton_schulz_shard<float, Host>(exec, gemm, workspace, {rule.steps, rule.ns_eps, rule.norm},
+                                   {{}, Vector<const float, Host>(u.data(), u.size())}, rows, cols, cut,
+                                   Vector<const double, Host>(squares.data(), squares.size()), counted, alone);
+  return gemm.take_count().flops;
+}
+
+// Of every tensor-parallel rank, those that hold the same key and value heads as another one too.
+TEST(PlanLoads, DistributedProductsAreChargedAsTheyAreCounted) {
+  for (const char* set : {"simple", "cubic5"}) {
+    Options options = plan_options(small_model(), "muon", 2, 4);
+    options.model.num_hidden_layers = 1;
+    options.model.num_key_value_heads = 2;
+    options.optimizer.matrix->words["ns_set"] = set;
+    options.parallel.tp_update = TpUpdate::distributed;
+    options.parallel.cost = ParallelOptions::Cost::seconds;
+    options.machine = flop_by_flop;
+    const Plan plan = make_plan(options);
+    const StagePlan& stage = plan.stages[0];
+    std::vector<double> want(stage.rank_cost.size(), 0);
+    for (std::size_t i = 0; i < stage.specs.size(); ++i)
+      for (int rank = 0; rank < 4 && stage.owner[i] >= 0; ++rank) {
+        const TensorSpec& whole = stage.specs[i];
+        want[at(stage.owner[i] * 4 + rank)] +=
+            counted_products(*options.optimizer.matrix, whole, local_shape(whole, options.model, 4, rank),
+                             shard_holders(whole, options.model, 4, rank).first == rank);
+      }
+    for (std::size_t rank = 0; rank < want.size(); ++rank)
+      EXPECT_NEAR(static_cast<double>(stage.rank_cost[rank]) / want[rank], 1, 1e-3) << set << ", rank " << rank;
+  }
+}
+
+// Qwen3-32B over 8 ranks: k and v are cut to 128 x 5120, whose products are as wide as those of all of it.
+TEST(PlanLoads, NarrowShardsCostTheirWholeSide) {
+  Options options = plan_options(preset("qwen3-32b"), "muon", 1, 8);
+  options.model.num_hidden_layers = 1;
+  options.parallel.tp_update = TpUpdate::distributed;
+  const StagePlan stage = make_plan(options).stages[0];
+  double layer = 0, undivided = 0;
+  for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+    const TensorSpec& whole = stage.specs[i];
+    if (!stage.is_matrix(static_cast<int>(i))) continue;
+    const TensorSpec shard = local_shape(whole, options.model, 8, 0);
+    const bool cut_rows = shard.cols == whole.cols;
+    const auto side = static_cast<double>(cut_rows ? shard.cols : shard.rows),
+               length = static_cast<double>(cut_rows ? shard.rows : shard.cols);
+    const double want = 5 * (4 * length * side * side + 2 * side * side * side);
+    const std::int64_t cost = shard_cost({whole, shard, true}, options.optimizer, ParallelOptions::Cost::flops, {});
+    EXPECT_DOUBLE_EQ(static_cast<double>(cost), want) << whole.name;
+    if (whole.name.find("k_proj") != std::string::npos) {
+      EXPECT_NEAR(want / (update_flops("muon", whole.rows, whole.cols) / 8), 95, 1);
+    }
+    layer += want;
+    undivided += update_flops("muon", whole.rows, whole.cols);
+  }
+  EXPECT_NEAR(layer / (undivided / 8), 2.24, 0.005);
+  for (const std::int64_t cost : stage.rank_cost) EXPECT_DOUBLE_EQ(static_cast<double>(cost), layer);
+}
+
+// Owners follow what is executed, and so does the stated ratio: it is that of the ranks' loads.
+TEST(PlanLoads, OwnersOfShardsAreBalancedByWhatShardsCost) {
+  for (const TpUpdate update : {TpUpdate::distributed, TpUpdate::blockwise}) {
+    Options options = plan_options(preset("qwen3-32b"), "muon", 24, 8);
+    options.parallel.tp_update = update;
+    const Plan plan = make_plan(options);
+    double largest = 0, sum = 0;
+    for (const std::int64_t cost : plan.stages[0].rank_cost) {
+      largest = std::max(largest, static_cast<double>(cost));
+      sum += static_cast<double>(cost);
+    }
+    EXPECT_NEAR(largest * plan.ranks() / sum, plan.dp_cost.ratio, 1e-9);
+    EXPECT_LE(plan.dp_cost.gap(), 1e-3);
+  }
+}
+
+TEST(PlanLoads, BlocksOfHeadsKeepTheirHeads) {
+  Options options = plan_options(small_model(), "muon", 1, 4);
+  options.optimizer.per_head = true;
+  for (const TensorSpec& whole : tensor_specs(options.model)) {
+    const TensorSpec shard = local_shape(whole, options.model, 4, 0);
+    const auto all = matrix_parts(whole, options.optimizer), own = matrix_parts(shard, options.optimizer);
+    if (whole.heads == 0) continue;
+    EXPECT_EQ(4 * own.size(), all.size()) << whole.name;
+    EXPECT_EQ(own.front().rows, all.front().rows) << whole.name;
+  }
+}
+
+// Seconds of the update are those of what runs in it: jobs of workers run beside it, and are counted there.
+TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
+  for (const char* kind : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
+    Options options = plan_options(small_model(), kind, 3);
+    options.machine = flop_by_flop;
+    const auto loads = [&] {
+      const Plan plan = make_plan(options);
+      return rank_loads(plan.stages[0], plan.input, ParallelOptions::Cost::seconds).cost;
+    };
+    const auto workers = [&](const std::vector<std::int64_t>& periods) {
+      const Plan plan = make_plan(options);
+      return worker_flops(plan.stages[0], plan.input, periods);
+    };
+    const std::vector<std::int64_t> inlined = loads();
+    EXPECT_EQ(workers({}), std::vector<double>(3, 0)) << kind;
+    options.optimizer.matrix->refresh_staleness = 5;
+    const std::vector<std::int64_t> beside = loads();
+    const std::vector<double> jobs = workers({});
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_GT(jobs[rank], 0) << kind;
+      EXPECT_NEAR(static_cast<double>(inlined[rank] - beside[rank]) / jobs[rank], 1, 1e-3) << kind;
+    }
+    const std::size_t matrices = matrix_count(tensor_specs(options.model), options.optimizer);
+    const auto every = options.optimizer.matrix->refresh_every;
+    EXPECT_NEAR(workers(std::vector<std::int64_t>(matrices, 2 * every))[0] / jobs[0], 0.5, 1e-9) << kind;
+  }
+}
+
+// Snapshots and bases to start from go to the host, new bases and their orders come back.
+TEST(PlanLoads, RefreshesOfADeviceCrossTheLink) {
+  Options options = plan_options(small_model(), "soap", 1);
+  options.optimizer.matrix->refresh_every = 4;
+  EXPECT_EQ(rank_memory(make_plan(options), 0)[0].refresh_moved, 0);
+  options.optimizer.matrix->refresh_staleness = 3;
+  double bytes = 0;
+  const Plan plan = make_plan(options);
+  for (std::size_t i = 0; i < plan.stages[0].specs.size(); ++i) {
+    const TensorSpec& spec = plan.stages[0].specs[i];
+    if (plan.stages[0].is_matrix(static_cast<int>(i)))
+      for (const auto side : {static_cast<double>(spec.rows), static_cast<double>(spec.cols)})
+        bytes += 3 * 4 * side * side + 4 * side;
+  }
+  EXPECT_DOUBLE_EQ(rank_memory(plan, 0)[0].refresh_moved, bytes / 4);
+  EXPECT_EQ(rank_memory(plan, 1)[0].refresh_moved, 0) << "a host copies nothing to itself";
+  options.machine.memory = 80;  // of the target, planned for from a host
+  EXPECT_DOUBLE_EQ(rank_memory(make_plan(options), 1)[0].refresh_moved, bytes / 4);
+}
+
+}  // namespace
+}  // namespace sestina
