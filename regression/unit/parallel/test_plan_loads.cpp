@@ -42,7 +42,7 @@ TEST(PlanLoads, DistributedProductsAreChargedAsTheyAreCounted) {
     Options options = plan_options(small_model(), "muon", 2, 4);
     options.model.num_hidden_layers = 1;
     options.model.num_key_value_heads = 2;
-    options.optimizer.matrix->words["ns_set"] = set;
+    options.optimizer.matrix->set("ns_set", set);
     options.parallel.tp_update = TpUpdate::distributed;
     options.parallel.cost = ParallelOptions::Cost::seconds;
     options.machine = flop_by_flop;
