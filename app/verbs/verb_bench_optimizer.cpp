@@ -139,7 +139,8 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
   std::int64_t parameters = 0;
   for (const TensorSpec& spec : specs) parameters += spec.elements();
   const double tflops = bench.products_s > 0 ? bench.products_flops / bench.products_s * 1e-12 : 0;
-  const bool newton_schulz = options.optimizer.matrix && find_matrix_kind(options.optimizer.kind)->newton_schulz;
+  const bool newton_schulz =
+      options.optimizer.matrix && find_matrix_kind(options.optimizer.kind)->newton_schulz != nullptr;
   if (arguments.json) {
     nlohmann::ordered_json json{{"kind", options.optimizer.kind},   {"precision", bf16_run ? "bf16" : "fp32"},
                                 {"parameters", parameters},         {"tensors", specs.size()},

@@ -143,7 +143,8 @@ struct MatrixKind {
   std::string (*inline_reason)(const MatrixOptions&) = nullptr;
   // Has it refresh in every update, and never spare one because the last result is still good: for measurements.
   void (*refresh_always)(MatrixOptions&) = nullptr;
-  bool newton_schulz = false;  // its products are those of a Newton-Schulz iteration
+  // Its products are those of so many Newton-Schulz steps; null: they are not.
+  std::int64_t (*newton_schulz)(const MatrixOptions&) = nullptr;
   // What its keys ask of other sections, once all of them are read: collects errors.
   std::vector<void (*)(Deck&, Options&)> checks = {};
   // It can update weights in 8 bits (optimizer.weight_bits): so many columns share a scale; 0: it cannot.

@@ -5,7 +5,6 @@
 
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
-#include "core/optimizer/methods/muon_options.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
@@ -123,11 +122,6 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   tally.add("all_gather", "all", "times", 1, RunMessages::numbers(parallel.pp) * f64 * parallel.ranks());
 }
 
-std::int64_t newton_schulz_iterations(const TensorSpec& spec, const PlanInput& input) {
-  const auto rows = static_cast<std::size_t>(spec.rows), cols = static_cast<std::size_t>(spec.cols);
-  return static_cast<std::int64_t>(read_muon_rule(*input.optimizer.matrix, rows, cols).steps.size());
-}
-
 // Whole matrices for their update: to the homes and back, or all to all, or products summed.
 void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   if (input.parallel.tp == 1) return;
@@ -164,7 +158,7 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
         bytes[rank] += spec.elements() * f32_bytes;
       } else if (is_sharded(spec, input)) {  // the norm, then a Gram matrix of the whole side each time
         const auto cut = tensor_shard(spec, input.model, input.parallel.tp, 0).cut;
-        const std::int64_t iterations = newton_schulz_iterations(spec, input);
+        const std::int64_t iterations = find_matrix_kind(input.optimizer.kind)->newton_schulz(*input.optimizer.matrix);
         const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
         count[rank] += 1 + iterations;
         bytes[rank] += 2 * f32_bytes + iterations * side * side * f32_bytes;

@@ -110,7 +110,10 @@ MatrixKind muon_kind(const char* name) {
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return newton_schulz_work(options.as<KeysOf<V>>(), rows, cols);
   };
-  kind.newton_schulz = true;
+  kind.newton_schulz = [](const MatrixOptions& options) {
+    const auto& o = options.as<KeysOf<V>>();
+    return static_cast<std::int64_t>(newton_schulz_steps(o.ns_set, o.ns_steps).size());
+  };
   if (V == Variant::muon) {
     kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
       return newton_schulz_shard_work(options.as<MuonOptions>(), side, length, counted);
