@@ -1,0 +1,22 @@
+// What lies beside the weights in a Hugging Face folder and belongs to the model: its configurations, its tokenizer,
+// its chat template. A run keeps these files byte for byte in its checkpoints, so that it needs the folder only once.
+// No Kokkos.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.hpp"
+
+namespace sestina {
+
+// The folder that holds these files, under the names that they had: of the checkpoint where it carries them, else `hf`
+// itself, which is the folder of --hf or of model.from_hf. "" when there is neither. `checkpoint` may be "".
+std::string hf_companion_folder(const std::string& checkpoint, const std::string& hf);
+
+// Those of a folder that are there, for CheckpointWriter::carry. Error(input_missing) when one cannot be read.
+std::vector<CompanionFile> read_hf_companions(const std::string& folder);
+
+// Is it a file of the tokenizer, which goes with another one?
+bool is_tokenizer_file(const std::string& name);
+
+}  // namespace sestina
