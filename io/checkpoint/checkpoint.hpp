@@ -9,6 +9,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/state_field.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"
 
 namespace sestina {
@@ -23,11 +24,6 @@ struct RunState {
   std::string instruction_set;   // bits are promised for one only
   double loss = 0;               // last train loss
   std::string extra;             // JSON object of further counters, "" none
-};
-
-// A small file that checkpoints carry as it is (checkpoint_companions.hpp).
-struct CompanionFile {
-  std::string name, bytes;
 };
 
 // Host copy of all state, made at once at a step boundary; the writer reads it while training goes on.

@@ -10,8 +10,6 @@
 
 namespace sestina {
 
-inline constexpr const char* kCompanionFolder = "hf";  // of a checkpoint
-
 // Into that sub-folder, durable; none: no sub-folder.
 void write_companions(const std::string& checkpoint, const std::vector<CompanionFile>&);
 // Size and digest of what lies there, by name.

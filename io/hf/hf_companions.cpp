@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/store/mapped_file.hpp"
+#include "io/store/output_file.hpp"
 
 namespace sestina {
 namespace {
@@ -25,6 +26,19 @@ constexpr std::string_view tokenizer_files[] = {"tokenizer.json",
                                                 "vocab.txt",
                                                 "merges.txt",
                                                 "tokenizer.model"};
+
+// A list of ends stays one.
+void copy_token_ids(const std::string& folder, const std::string& config) {
+  using Json = nlohmann::ordered_json;
+  const Json from = Json::parse(config);  // it was read when it came in
+  for (const std::string_view name : model_files) {
+    const std::string path = (fs::path(folder) / name).string();
+    Json to = Json::parse(MappedFile(path).view());
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (from.contains(key)) to[key] = from[key];
+    write_output_file(path, to.dump(2) + "\n");
+  }
+}
 
 }  // namespace
 
@@ -45,6 +59,13 @@ std::vector<CompanionFile> read_hf_companions(const std::string& folder) {
   for (const std::string_view name : model_files) read(name);
   for (const std::string_view name : tokenizer_files) read(name);
   return files;
+}
+
+void write_hf_companions(const std::string& folder, const std::vector<CompanionFile>& files) {
+  for (const CompanionFile& file : files)
+    if (file.name == "config.json") copy_token_ids(folder, file.bytes);
+  for (const CompanionFile& file : files)
+    if (file.name != "config.json") write_output_file((fs::path(folder) / file.name).string(), file.bytes);
 }
 
 bool is_tokenizer_file(const std::string& name) {

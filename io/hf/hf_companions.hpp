@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/checkpoint.hpp"
-
 namespace sestina {
+
+struct CompanionFile {
+  std::string name, bytes;
+};
+inline constexpr const char* kCompanionFolder = "hf";  // of a checkpoint that carries some
 
 // The folder that holds these files, under the names that they had: of the checkpoint where it carries them, else `hf`
 // itself, which is the folder of --hf or of model.from_hf. "" when there is neither. `checkpoint` may be "".
@@ -15,6 +18,10 @@ std::string hf_companion_folder(const std::string& checkpoint, const std::string
 
 // Those of a folder that are there, for CheckpointWriter::carry. Error(input_missing) when one cannot be read.
 std::vector<CompanionFile> read_hf_companions(const std::string& folder);
+
+// Into a folder that write_hf_model has written: as they are, in place of what it made up. Of config.json, which says
+// how the weights lie there now, the token ids alone.
+void write_hf_companions(const std::string& folder, const std::vector<CompanionFile>&);
 
 // Is it a file of the tokenizer, which goes with another one?
 bool is_tokenizer_file(const std::string& name);
