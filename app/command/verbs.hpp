@@ -18,6 +18,8 @@ struct DeckArguments {
   std::vector<std::string> overrides;  // section.key=value
   bool empty() const { return files.empty() && overrides.empty(); }
   std::string hf = {};  // takes the place of [model] in the deck: its from_hf
+  bool model_is_stored =
+      false;  // a checkpoint holds the model of a Hugging Face folder: model.from_hf is not read again
 };
 
 struct TrainArguments {

@@ -38,6 +38,7 @@ Deck layered_deck(const DeckArguments& arguments, const std::string& stored, con
   add_files(deck, arguments);
   if (!arguments.hf.empty()) deck.replace_section("model", "from_hf", arguments.hf);
   add_overrides(deck, arguments);
+  if (arguments.model_is_stored) deck.forget("model.from_hf");
   return deck;
 }
 

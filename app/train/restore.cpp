@@ -9,6 +9,7 @@
 #include "app/start/deck_layers.hpp"
 #include "app/start/rank_deck.hpp"
 #include "app/train/dense_reader.hpp"
+#include "app/train/run_companions.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;
@@ -30,6 +31,7 @@ Source find_source(const std::string& checkpoint_or_run, const std::string& hf) 
 
 SourceDeck read_source_deck(const Source& source, DeckArguments layers, int ranks) {
   layers.hf = source.hf;
+  layers.model_is_stored = holds_hf_model(source.checkpoint);
   take_forward_ranks(layers, source.deck, source.checkpoint, ranks);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
@@ -37,6 +39,7 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   Options options = Options::read(deck);
   require_ranks(deck, options.parallel, ranks);
   deck.finish();
+  take_companions(options, layers, source.checkpoint);
   return {std::move(deck), std::move(options)};
 }
 

@@ -95,6 +95,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
                              ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
                              : 0),
       energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
+  checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
   runtime_.together([&] {  // a disk may be full
     tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank());

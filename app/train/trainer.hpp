@@ -36,8 +36,9 @@ struct TrainSetup {
   bool progress = true;          // a progress bar, where it can be shown
   bool fork = false;             // the checkpoint belongs to another run directory
   std::string tokenizer_digest;  // of data.tokenizer, "" none
-  Poll poll = {};                // called while the checkpoint is read; throws when told to stop
-  std::vector<std::string> warnings = {};  // given before there was a log
+  std::vector<CompanionFile> companions = {};  // of the first rank: what its checkpoints carry
+  Poll poll = {};                              // called while the checkpoint is read; throws when told to stop
+  std::vector<std::string> warnings = {};      // given before there was a log
   EnergyCounters::Setting energy = {};
   const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };

@@ -50,7 +50,7 @@ std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
     if (list[0].problem.empty()) {
       const Manifest manifest = load_manifest(path);
       list[0].step = manifest.run.step;
-      for (const ManifestFile& file : manifest.files) list[0].bytes += file.size;
+      list[0].bytes = bytes_of(manifest);
     }
     return list;
   }

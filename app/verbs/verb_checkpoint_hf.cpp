@@ -14,10 +14,13 @@
 #include "app/start/kokkos_session.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/train/dense_reader.hpp"
+#include "app/train/run_companions.hpp"
 #include "app/train/run_data.hpp"
+#include "core/deck/model_keys.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/hf/hf_model.hpp"
 #include "io/store/mapped_file.hpp"
 #include "io/store/output_file.hpp"
@@ -40,8 +43,9 @@ StateField weight_field(const TensorSpec& spec) {
 ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoint, std::string& tokenizer) {
   Deck deck;
   deck.add_text(reader.run().deck, checkpoint + "/manifest.json", "");
-  const Options options = Options::read(deck);
+  Options options = Options::read(deck);
   deck.finish();
+  take_companions(options, {}, checkpoint);
   if (tokenizer.empty()) {
     tokenizer = options.data.tokenizer;
     if (!tokenizer.empty() && !fs::exists(tokenizer)) {
@@ -50,27 +54,6 @@ ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoi
     }
   }
   return options.model;
-}
-
-// The [model] section that says what a config.json says.
-std::string model_section(const ModelConfig& c) {
-  std::string text = fmt::format(
-      "[model]\nfamily = \"{}\"\nhidden_size = {}\nintermediate_size = {}\nnum_hidden_layers = {}\nnum_attention_heads "
-      "= {}\n"
-      "num_key_value_heads = {}\nhead_dim = {}\nvocab_size = {}\nmax_position_embeddings = {}\nrope_theta = {}\n"
-      "rms_norm_eps = {}\ntie_word_embeddings = {}\nattention_bias = {}\nhidden_act = \"{}\"\ninitializer_range = "
-      "{}\nposition = \"{}\"\n",
-      name(c.family), c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.num_attention_heads,
-      c.num_key_value_heads, c.head_dim, c.vocab_size, c.max_position_embeddings, c.rope_theta, c.rms_norm_eps,
-      c.tie_word_embeddings, c.attention_bias, c.hidden_act, c.initializer_range,
-      c.position == ModelConfig::Position::learned ? "learned" : "rope");
-  if (c.rope_scaling)
-    text += fmt::format(
-        "[model.rope_scaling]\nrope_type = \"llama3\"\nfactor = {}\nlow_freq_factor = {}\nhigh_freq_factor = {}\n"
-        "original_max_position_embeddings = {}\n",
-        c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
-        c.rope_scaling->original_max_position_embeddings);
-  return text;
 }
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
@@ -96,6 +79,7 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
   said.pad_token_id = config.pad_token_id;
   if (said.to_hf_json() != config.to_hf_json())
     fail(ExitCode::bad_data, "{}/config.json does not match [model] of the deck", hf);
+  settle_model(deck, options.model);
   if (given) return deck.dump();
   return model_section(config) + (tokenizer.empty() ? "" : fmt::format("[data]\ntokenizer = {}\n", quoted(tokenizer)));
 }
@@ -126,6 +110,7 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
     tensors.push_back({spec, weights.back().data()});
   }
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
+  if (arguments.tokenizer.empty()) write_hf_companions(arguments.output, reader.companions());
   fmt::print("{}: step {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
              parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
   const std::string difference = gpt2_difference(config);
@@ -170,6 +155,7 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
     if (has_tokenizer && fs::exists(fs::path(arguments.hf) / name))
       copy_file((fs::path(arguments.hf) / name).string(), (run_folder / name).string());
   CheckpointWriter writer(arguments.run_dir, CheckpointOptions{});
+  writer.carry(read_hf_companions(arguments.hf));
   writer.slot() = std::move(snapshot);
   writer.save();
   writer.wait();

@@ -24,10 +24,12 @@
 #include "app/start/start_up.hpp"
 #include "app/train/progress.hpp"
 #include "app/train/rank_agreement.hpp"
+#include "app/train/run_companions.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
 #include "app/train/start_checkpoint.hpp"
 #include "app/train/trainer.hpp"
+#include "core/deck/model_keys.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
@@ -179,6 +181,7 @@ void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& star
 std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
                                  TrainSetup& setup) {
   DeckArguments layers = arguments.deck;
+  layers.model_is_stored = holds_hf_model(setup.checkpoint);
   take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
   Deck deck = layered_deck(layers, stored, setup.checkpoint);
   setup.options = Options::read(deck);
@@ -187,10 +190,12 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
   if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
+  take_companions(setup.options, layers, setup.checkpoint);
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
-  setup.deck = deck.dump();
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
+  settle_model(deck, setup.options.model);
+  setup.deck = deck.dump();
   return deck_statements(deck, given_deck(arguments.deck));
 }
 
@@ -220,6 +225,7 @@ void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& sta
   start.phase("comparing the data", [&] {
     session_threads(options.run.threads, arguments.kokkos, runtime.node_ranks(), options.optimizer.refresh_workers());
     setup.planned = plan_that_fits(options, runtime.rank(), runtime.size(), runtime.node_ranks());
+    if (runtime.is_first()) setup.companions = companions_of(options, setup.checkpoint);
     if (!options.data.tokenizer.empty()) setup.tokenizer_digest = digest_file(options.data.tokenizer).xxh3_128;
     if (runtime.size() == 1) return;
     data = data_statements(options, start.poll());
@@ -303,6 +309,8 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   spdlog::info("{}: {} parameters, {} steps of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
+  if (holds_hf_model(setup.checkpoint) && given_deck(arguments.deck).has("model.from_hf"))
+    spdlog::info("model.from_hf is not read: {} holds the model and the files beside it", setup.checkpoint);
   if (setup.imported && !arguments.weights_only)
     spdlog::info("{} was imported and holds only weights: loaded as with --weights-only", setup.checkpoint);
   if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);
@@ -316,7 +324,9 @@ int print_deck(const TrainArguments& arguments) {
   setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, {});
   std::string stored;
   if (!setup.checkpoint.empty()) stored = CheckpointReader(setup.checkpoint, false).run().deck;
-  Deck deck = layered_deck(arguments.deck, stored, setup.checkpoint);
+  DeckArguments layers = arguments.deck;
+  layers.model_is_stored = holds_hf_model(setup.checkpoint);
+  Deck deck = layered_deck(layers, stored, setup.checkpoint);
   Options options = Options::read(deck);
   require_training_keys(deck);
   require_trainable(deck, options);

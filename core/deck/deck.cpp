@@ -100,6 +100,18 @@ void Deck::replace_section(const std::string& section, const std::string& key, c
   state_->merge(parse_deck_text(fmt::format("[{}]\n{} = {}\n", section, key, toml_text(text)), "command line", ""));
 }
 
+void Deck::settle_keys(const std::string& key, const std::vector<std::pair<std::string, std::string>>& keys) {
+  auto& order = state_->order;
+  const auto at = std::find(order.begin(), order.end(), key);
+  std::vector<std::string> names;
+  for (const auto& [name, toml] : keys)
+    if (state_->resolved.insert_or_assign(name, toml).second) names.push_back(name);
+  order.insert(at == order.end() ? at : order.erase(at), names.begin(), names.end());
+  state_->resolved.erase(key);
+}
+
+void Deck::forget(const std::string& key) { state_->values.erase(key); }
+
 void Deck::add_text(const std::string& toml, const std::string& where, const std::string& folder) {
   state_->main_where = where;
   state_->merge(parse_deck_text(toml, where, folder));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.hpp"
@@ -51,6 +52,9 @@ class Deck {
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
   std::string settle(std::string_view key, const std::string& text);  // another rule decides: the value that counts
   void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone
+  void settle_keys(const std::string& key,  // the record holds these (TOML) in its place
+                   const std::vector<std::pair<std::string, std::string>>& keys);
+  void forget(const std::string& key);                         // as if no layer had said it
   void require(std::string_view key, const std::string& why);  // collects "required" if absent
   double duration(std::string_view key, double fallback);      // seconds, or "hh:mm:ss"
   std::string path(std::string_view key,

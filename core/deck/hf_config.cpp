@@ -1,5 +1,6 @@
 // config.json of Hugging Face transformers, both ways: older files say rope_theta, rope_scaling and torch_dtype, newer
 // ones rope_parameters and dtype. Both are read, both are written.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -33,46 +34,13 @@ Family read_family(const HfReader& in) {
   fail(ExitCode::bad_data, "{}: model_type: got \"{}\", allowed {}", in.where(), type, allowed);
 }
 
-// `rope` holds the scaling keys: rope_scaling of older files, rope_parameters of newer ones.
-void read_scaling(const HfReader& rope, ModelConfig& c) {
-  const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (type == "default") return;
-  if (type != "llama3") rope.reject("rope_type", type, "\"default\", \"llama3\"");
-  RopeScaling s;
-  s.factor = rope.number("factor", s.factor, 1);
-  s.low_freq_factor = rope.number("low_freq_factor", s.low_freq_factor);
-  s.high_freq_factor = rope.number("high_freq_factor", s.high_freq_factor);
-  s.original_max_position_embeddings =
-      rope.integer("original_max_position_embeddings", s.original_max_position_embeddings);
-  c.rope_scaling = s;
-}
-
-void read_rope(const HfReader& in, ModelConfig& c) {
-  c.rope_theta = in.number("rope_theta", c.rope_theta, 1e-9);
-  if (const Json* scaling = in.find("rope_scaling")) read_scaling(in.child("rope_scaling", *scaling), c);
-  if (const Json* parameters = in.find("rope_parameters")) {
-    const HfReader rope = in.child("rope_parameters", *parameters);
-    c.rope_theta = rope.number("rope_theta", c.rope_theta, 1e-9);
-    read_scaling(rope, c);
-  }
-  if (in.number("partial_rotary_factor", 1) != 1)
-    in.reject("partial_rotary_factor", *in.find("partial_rotary_factor"), "1");
-}
-
-void refuse_unsupported(const HfReader& in) {
-  in.must_be_off("mlp_bias");
-  in.must_be_off("use_sliding_window");
-  if (in.number("attention_dropout", 0) != 0)
-    in.reject("attention_dropout", *in.find("attention_dropout"), "0 (not implemented)");
-  if (const Json* types = in.find("layer_types"))
-    for (const Json& type : *types)
-      if (type != "full_attention") in.reject("layer_types", type, "\"full_attention\"");
-}
-
-void read_token_ids(const HfReader& in, ModelConfig& c) {
-  c.bos_token_id = in.token("bos_token_id");
-  c.eos_token_id = in.token("eos_token_id");
-  c.pad_token_id = in.token("pad_token_id");
+void require_full_attention(const HfReader& in, const ModelConfig& c) {
+  const Json* types = in.find("layer_types");
+  if (!types) return;
+  if (!types->is_array() || types->size() != static_cast<std::size_t>(c.num_hidden_layers))
+    in.reject("layer_types", *types, fmt::format("a list for {} layers", c.num_hidden_layers));
+  for (const Json& type : *types)
+    if (type != "full_attention") in.reject("layer_types", type, "\"full_attention\"");
 }
 
 void refuse_defects(const ModelConfig& c, const std::string& where) {
@@ -91,41 +59,81 @@ Json rope_json(const ModelConfig& c) {
 
 Json token_json(std::int64_t id) { return id < 0 ? Json(nullptr) : Json(id); }
 
+void read_sizes(const HfReader& in, const ModelConfig& of_class, ModelConfig& c) {
+  c.hidden_size = in.size("hidden_size", of_class.hidden_size);
+  c.intermediate_size = in.size("intermediate_size", of_class.intermediate_size);
+  c.num_hidden_layers = in.size("num_hidden_layers", of_class.num_hidden_layers);
+  c.num_attention_heads = in.size("num_attention_heads", of_class.num_attention_heads);
+  // null means as many as heads; so does nothing at all in most classes.
+  const bool as_heads = in.object().contains("num_key_value_heads") || of_class.num_key_value_heads == 0;
+  c.num_key_value_heads =
+      in.size("num_key_value_heads", as_heads ? c.num_attention_heads : of_class.num_key_value_heads);
+  const std::int64_t split = c.hidden_size / c.num_attention_heads;
+  c.head_dim = in.size("head_dim", of_class.head_dim > 0 ? of_class.head_dim : std::max<std::int64_t>(split, 1));
+  c.vocab_size = in.size("vocab_size", of_class.vocab_size);
+  c.max_position_embeddings = in.size("max_position_embeddings", of_class.max_position_embeddings);
+}
+
 }  // namespace
+
+ModelConfig hf_class_defaults(Family family) {
+  ModelConfig c = family_defaults(family);
+  c.head_dim = family == Family::qwen3 ? 128 : 0;
+  c.rms_norm_eps = family == Family::olmo2 ? 1e-5 : 1e-6;
+  c.max_position_embeddings = family == Family::qwen3 ? 32768 : 2048;
+  if (family == Family::gpt) return c;  // no class but our own, which writes every size
+  c.hidden_size = 4096;
+  c.intermediate_size = family == Family::qwen3 ? 22016 : 11008;
+  c.num_hidden_layers = c.num_attention_heads = 32;
+  if (family == Family::llama) {
+    c.vocab_size = 32000;
+    c.bos_token_id = 1;
+    c.eos_token_id = 2;
+  } else if (family == Family::olmo2) {
+    c.vocab_size = 50304;
+    c.eos_token_id = 50279;
+    c.pad_token_id = 1;
+  } else {
+    c.vocab_size = 151936;
+    c.num_key_value_heads = 32;
+  }
+  return c;
+}
+
+void read_token_ids(const HfReader& in, const ModelConfig& of_class, ModelConfig& c) {
+  c.bos_token_id = in.token("bos_token_id", of_class.bos_token_id, c.vocab_size);
+  c.eos_token_id = in.token("eos_token_id", of_class.eos_token_id, c.vocab_size);
+  c.pad_token_id = in.token("pad_token_id", of_class.pad_token_id, c.vocab_size);
+}
 
 ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) fail(ExitCode::bad_data, "{}: not a JSON object", where);
   const HfReader in(json, where);
-  if (in.text("model_type", "") == "gpt2") {
-    ModelConfig c = read_gpt2_config(in);
-    read_token_ids(in, c);
+  const std::string type = in.text("model_type", "");
+  if (type == "gpt2") {
+    check_hf_keys(in, type);
+    const ModelConfig c = read_gpt2_config(in);
     refuse_defects(c, where);
     return c;
   }
   const Family family = read_family(in);
-  refuse_unsupported(in);
+  check_hf_keys(in, type);
+  const ModelConfig of_class = hf_class_defaults(family);
   ModelConfig c = family_defaults(family);
-  c.hidden_size = in.required("hidden_size");
-  c.intermediate_size = in.required("intermediate_size");
-  c.num_hidden_layers = in.required("num_hidden_layers");
-  c.num_attention_heads = in.required("num_attention_heads");
-  c.num_key_value_heads = in.integer("num_key_value_heads", c.num_attention_heads);
-  const std::int64_t split = c.hidden_size / c.num_attention_heads;
-  c.head_dim = in.integer("head_dim", family == Family::qwen3 ? 128 : split);
-  c.vocab_size = in.required("vocab_size");
-  c.max_position_embeddings = in.integer("max_position_embeddings", 2048);
-  read_rope(in, c);
-  c.rms_norm_eps =
-      in.number("rms_norm_eps", family == Family::olmo2 ? 1e-5 : 1e-6);  // the defaults of transformers' classes
+  read_sizes(in, of_class, c);
+  require_full_attention(in, c);
+  read_hf_rope(in, c);
+  c.rms_norm_eps = in.number("rms_norm_eps", of_class.rms_norm_eps, least_eps);
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", false);
   c.attention_bias = in.boolean("attention_bias", false);
   c.hidden_act = in.text("hidden_act", c.hidden_act);
+  if (c.hidden_act == "swish" && c.gated()) c.hidden_act = "silu";  // one function, two names
   c.initializer_range = in.number("initializer_range", c.initializer_range);
   const std::string position = in.text("position", "rope");
   if (position != "rope" && position != "learned") in.reject("position", position, "\"rope\", \"learned\"");
   c.position = position == "learned" ? Position::learned : Position::rope;
-  read_token_ids(in, c);
+  read_token_ids(in, of_class, c);
   refuse_defects(c, where);
   return c;
 }

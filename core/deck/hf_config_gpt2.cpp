@@ -16,25 +16,34 @@ std::string gpt2_difference(const ModelConfig& c) {
   return "";
 }
 
+namespace {
+
+// GPT2Config's other name of a key, which wins where both are there.
+std::int64_t either(const HfReader& in, const char* key, const char* other, std::int64_t fallback) {
+  return in.size(other, in.size(key, fallback));
+}
+
+}  // namespace
+
 ModelConfig read_gpt2_config(const HfReader& in) {
-  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) in.must_be_off(key);
-  if (!in.boolean("scale_attn_weights", true)) in.reject("scale_attn_weights", false, "true");
-  ModelConfig c = family_defaults(Family::gpt);
-  c.hidden_size = in.required("n_embd");
-  c.intermediate_size = in.integer("n_inner", 4 * c.hidden_size);
-  c.num_hidden_layers = in.required("n_layer");
-  c.num_attention_heads = c.num_key_value_heads = in.required("n_head");
+  ModelConfig c = family_defaults(Family::gpt), of_class;
+  of_class.bos_token_id = of_class.eos_token_id = 50256;
+  c.hidden_size = either(in, "n_embd", "hidden_size", 768);
+  c.intermediate_size = in.size("n_inner", 4 * c.hidden_size);
+  c.num_hidden_layers = either(in, "n_layer", "num_hidden_layers", 12);
+  c.num_attention_heads = c.num_key_value_heads = either(in, "n_head", "num_attention_heads", 12);
   c.head_dim = c.hidden_size / c.num_attention_heads;
   if (c.head_dim * c.num_attention_heads != c.hidden_size)
     in.reject("n_head", c.num_attention_heads, fmt::format("a divisor of n_embd = {}", c.hidden_size));
-  c.vocab_size = in.required("vocab_size");
-  c.max_position_embeddings = in.integer("n_positions", 1024);
-  c.rms_norm_eps = in.number("layer_norm_epsilon", 1e-5);
+  c.vocab_size = in.size("vocab_size", 50257);
+  c.max_position_embeddings = either(in, "n_positions", "max_position_embeddings", 1024);
+  c.rms_norm_eps = in.number("layer_norm_epsilon", 1e-5, least_eps);
   c.hidden_act = in.text("activation_function", "gelu_new");
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", true);
   c.initializer_range = in.number("initializer_range", c.initializer_range);
   c.attention_bias = true;
   c.position = ModelConfig::Position::learned;
+  read_token_ids(in, of_class, c);
   return c;
 }
 

@@ -9,6 +9,9 @@
 
 namespace sestina {
 
+inline constexpr std::int64_t largest_size = 1 << 24;  // of a deck, which is to hold the sizes
+inline constexpr double least_eps = 1e-300;            // likewise: above 0
+
 // Typed access to one object, with the file and key in every message. A key that is null is absent.
 class HfReader {
  public:
@@ -22,9 +25,12 @@ class HfReader {
     const nlohmann::ordered_json* value = find(key);
     return value ? whole(key, *value, least) : fallback;
   }
-  std::int64_t required(const char* key) const {
-    if (!find(key)) fail(ExitCode::bad_data, "{}: {}: missing", where_, key);
-    return integer(key, 0);
+  // A size; fallback 0: there is none.
+  std::int64_t size(const char* key, std::int64_t fallback) const {
+    if (fallback == 0 && !find(key)) fail(ExitCode::bad_data, "{}: {}: missing", where_, key);
+    const std::int64_t value = integer(key, fallback);
+    if (value > largest_size) reject(key, value, fmt::format("an integer in [1, {}]", largest_size));
+    return value;
   }
   double number(const char* key, double fallback, double least = 0) const {
     const nlohmann::ordered_json* value = find(key);
@@ -43,8 +49,10 @@ class HfReader {
     if (value && !value->is_string()) reject(key, *value, "a string");
     return value ? value->get<std::string>() : fallback;
   }
-  // A token id or the first of a list of them; none is -1 (some files write it so).
-  std::int64_t token(const char* key) const {
+  // A token id or the first of a list of them; none is -1 (some files write it so). null is none, too; what is not
+  // there is the class's own, as far as the vocabulary has it.
+  std::int64_t token(const char* key, std::int64_t of_class, std::int64_t vocabulary) const {
+    if (!object_.contains(key)) return of_class < vocabulary ? of_class : -1;
     const nlohmann::ordered_json* value = find(key);
     if (value && value->is_array()) value = value->empty() ? nullptr : &value->front();
     return value ? whole(key, *value, -1) : -1;
@@ -57,9 +65,7 @@ class HfReader {
     fail(ExitCode::bad_data, "{}: {}: got {}, allowed {}", where_, key,
          got.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace).substr(0, 80), allowed);
   }
-  void must_be_off(const char* key) const {
-    if (boolean(key, false)) reject(key, object_.at(key), "false (not implemented)");
-  }
+  const nlohmann::ordered_json& object() const { return object_; }
   const std::string& where() const { return where_; }
 
  private:
@@ -74,6 +80,15 @@ class HfReader {
   const nlohmann::ordered_json& object_;
   std::string where_;
 };
+
+// Error(bad_data) for a key that is not known, or has an effect that is not implemented (hf_config_keys.cpp). type: the
+// file's model_type.
+void check_hf_keys(const HfReader&, const std::string& type);
+// rope_theta and rope_scaling, when max_position_embeddings has been read (hf_config_rope.cpp).
+void read_hf_rope(const HfReader&, ModelConfig&);
+// What transformers' class of a family has for keys that are not there; sizes of family gpt are 0.
+ModelConfig hf_class_defaults(Family);
+void read_token_ids(const HfReader&, const ModelConfig& of_class, ModelConfig&);
 
 // GPT-2's own words for the keys (hf_config_gpt2.cpp).
 ModelConfig read_gpt2_config(const HfReader&);

@@ -49,6 +49,7 @@ ModelConfig read_hf(Deck& deck) {
   try {
     return ModelConfig::from_hf_folder(folder);
   } catch (const Error& error) {
+    if (error.code() == ExitCode::bad_data) throw;  // what is wrong is not the deck
     deck.error("model.from_hf", error.what(), "a folder with a config.json of a supported model");
   }
   return preset("llama-8m");  // stands in until the deck reports its errors

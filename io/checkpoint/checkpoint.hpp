@@ -9,6 +9,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/state_field.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"
 
 namespace sestina {
@@ -63,10 +64,11 @@ class CheckpointWriter {
   // The run goes on from this checkpoint, which verified: retention takes it for the newest one before those saved
   // here.
   void resumed_from(const std::string& checkpoint);
-  Snapshot& slot();   // waits until the previous save has ended; fill it, then
-  void save();        // starts (or does) the save of the slot; then keep-k
-  bool busy() const;  // a save is under way (this rank's part of it)
-  void wait();        // until the save under way is durable (this rank's part of it); rethrows nothing
+  void carry(std::vector<CompanionFile>);  // in every checkpoint from here on; asked of the first rank's writer alone
+  Snapshot& slot();                        // waits until the previous save has ended; fill it, then
+  void save();                             // starts (or does) the save of the slot; then keep-k
+  bool busy() const;                       // a save is under way (this rank's part of it)
+  void wait();  // until the save under way is durable (this rank's part of it); rethrows nothing
   // Only the first rank's events tell how a save ended, with an error that names the rank; the others tell their own
   // errors only.
   bool outcome_known_here() const;
@@ -121,6 +123,7 @@ class CheckpointReader {
   };
   const std::vector<Entry>& entries() const;
   bool has(const std::string& path) const;
+  std::vector<CompanionFile> companions() const;  // with their digests checked. Error(bad_data)
   // Reads the field's slab of its global tensor into host memory of field.dtype, from the shards that hold some of it;
   // shape and dtype must agree.
   void read(const StateField& field, void* host) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "kernels/base/error.hpp"
 
@@ -42,6 +43,7 @@ Saved convert_checkpoint(const CheckpointReader& reader, const std::string& run_
 
   remove_leftovers(run_dir + "/checkpoints", "");
   const SaveFolders folders(run_dir, "", reader.run().step, 0, std::to_string(::getpid()), 0);
+  write_companions(folders.temporary(), reader.companions());
   std::vector<std::byte> memory;
   const auto read = [&](const StateField& field) {
     memory.resize(field.bytes());

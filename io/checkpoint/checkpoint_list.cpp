@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_list.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
@@ -22,7 +23,7 @@ ListedCheckpoint look_at(const std::string& path, std::int64_t step) {
     const Manifest manifest = load_manifest(path);
     check_sizes(path, manifest);
     listed.info.step = manifest.run.step;
-    for (const ManifestFile& file : manifest.files) listed.info.bytes += file.size;
+    listed.info.bytes = bytes_of(manifest);
     listed.serial = manifest.serial;
   } catch (const Error& error) {
     listed.info.problem = error.what();
@@ -95,6 +96,7 @@ std::string verify_part(const std::string& checkpoint, int part, int parts, bool
   return problem_of([&] {
     const Manifest manifest = load_manifest(checkpoint);
     if (part == 0) check_extra_files(checkpoint, manifest);
+    if (part == 0) check_companions(checkpoint, manifest, poll);
     for (auto i = static_cast<std::size_t>(part); i < manifest.files.size(); i += static_cast<std::size_t>(parts)) {
       check_file(checkpoint, manifest, i, poll);
       if (full && manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/checkpoint/hdf5_file.hpp"
 #include "io/checkpoint/slab.hpp"
@@ -51,6 +52,10 @@ CheckpointReader::~CheckpointReader() = default;
 const RunState& CheckpointReader::run() const { return state_->manifest.run; }
 const std::vector<CheckpointReader::Entry>& CheckpointReader::entries() const { return state_->entries; }
 bool CheckpointReader::has(const std::string& path) const { return state_->by_path.contains(path); }
+
+std::vector<CompanionFile> CheckpointReader::companions() const {
+  return read_companions(state_->path, state_->manifest);
+}
 
 void CheckpointReader::read(const StateField& field, void* host) const {
   if (state_->poll) state_->poll();

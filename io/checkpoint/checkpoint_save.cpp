@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_list.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
@@ -105,10 +106,10 @@ Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary
   const FileDigest digest = digest_file(global);
   sync_path(global);
   manifest.files.push_back({"global.h5", digest.size, digest.xxh3_128});
+  manifest.companions = list_companions(temporary);
   check_sizes(temporary, manifest);  // nothing else is there, and nothing has gone
 
-  Saved saved{parent + "/" + name, 0};
-  for (const ManifestFile& file : manifest.files) saved.bytes += file.size;
+  Saved saved{parent + "/" + name, bytes_of(manifest)};
   write_durably(temporary + "/manifest.json", manifest_text(manifest));
   publish_folder(temporary, saved.path);
   point_latest(parent, name);

@@ -52,8 +52,8 @@ struct Saved {
   std::string path;
   std::uint64_t bytes = 0;
 };
-// With all shards in place and listed: writes global.h5 and the manifest, which gets the next serial, publishes the
-// folder and points `latest` at it.
+// With all shards in place and listed, and the companions, where there are any: writes global.h5 and the manifest,
+// which gets the next serial, publishes the folder and points `latest` at it.
 Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary, Manifest);
 
 }  // namespace sestina

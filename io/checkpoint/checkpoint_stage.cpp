@@ -10,6 +10,7 @@
 #include <iterator>
 #include <set>
 
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
@@ -92,7 +93,9 @@ Saved publish(const std::string& run_dir, const std::string& temporary, const st
     parts.push_back(note.part);
     names.insert(note.part.file.name);
   }
-  remove_all_but(temporary, names);
+  std::set<std::string> kept = names;
+  kept.insert(kCompanionFolder);  // durable since before the first note
+  remove_all_but(temporary, kept);
   for (const std::string& name : names) sync_path(temporary + "/" + name);  // a kill may have come before its fsync
   Manifest manifest = notes[0].of;
   merge_parts(parts, manifest);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <set>
 
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/hdf5_file.hpp"
 #include "io/checkpoint/slab.hpp"
 #include "io/store/digest.hpp"
@@ -80,6 +81,7 @@ Manifest load_manifest(const std::string& checkpoint) {
 
 void check_sizes(const std::string& checkpoint, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) check_size(checkpoint + "/" + file.name, file);
+  check_companion_sizes(checkpoint, manifest);
   check_extra_files(checkpoint, manifest);
 }
 
@@ -107,6 +109,7 @@ void check_file(const std::string& checkpoint, const Manifest& manifest, std::si
 void check_digests(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {
   check_sizes(checkpoint, manifest);
   for (std::size_t i = 0; i < manifest.files.size(); ++i) check_file(checkpoint, manifest, i, poll);
+  check_companions(checkpoint, manifest, poll);
 }
 
 void check_finite(const std::string& checkpoint, const Manifest& manifest, const Poll& poll) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_retention.hpp"
 #include "io/checkpoint/checkpoint_save.hpp"
@@ -29,7 +30,8 @@ struct CheckpointWriter::State {
   CheckpointOptions options;
   WriterGroup group;
   Snapshot snapshot;
-  Retention retention;            // of the first rank
+  Retention retention;  // of the first rank
+  std::vector<CompanionFile> companions;
   std::uint64_t saves = 0;        // begun so far: the same number on all ranks
   std::vector<std::string> late;  // where ranks may have written after a save that failed
   std::thread thread;
@@ -100,6 +102,7 @@ struct CheckpointWriter::State {
     remove_late_parts();
     const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, 0);
     late = folders.places_of_late_parts();
+    write_companions(folders.temporary(), companions);
     std::vector<ShardPart> parts = {save_own(folders)};
     for (ShardPart& part : collect_parts(folders.temporary(), group.ranks, group.timeout))
       parts.push_back(std::move(part));
@@ -179,6 +182,11 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::resumed_from(const std::string& checkpoint) { state_->retention.resumed_from(checkpoint); }
+
+void CheckpointWriter::carry(std::vector<CompanionFile> files) {
+  wait();
+  state_->companions = std::move(files);
+}
 
 Snapshot& CheckpointWriter::slot() {
   wait();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/manifest_json.hpp"
 #include "io/checkpoint/manifest_run.hpp"
 #include "io/checkpoint/manifest_tensors.hpp"
@@ -17,15 +18,21 @@ constexpr const char* kManifestSchema = "sestina-checkpoint";
 
 }  // namespace
 
+std::uint64_t bytes_of(const Manifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const auto* files : {&manifest.files, &manifest.companions})
+    for (const ManifestFile& file : *files) bytes += file.size;
+  return bytes;
+}
+
 std::string manifest_text(const Manifest& manifest) {
-  return sealed_text({{"schema", kManifestSchema},
-                      {"version", kManifestVersion},
-                      {"step", manifest.run.step},
-                      {"serial", manifest.serial},
-                      {"layout", layout_json(manifest)},
-                      {"run", run_json(manifest.run)},
-                      {"files", files_json(manifest.files)},
-                      {"tensors", tensors_json(manifest.tensors, manifest.files)}});
+  nlohmann::ordered_json object{{"schema", kManifestSchema},          {"version", kManifestVersion},
+                                {"step", manifest.run.step},          {"serial", manifest.serial},
+                                {"layout", layout_json(manifest)},    {"run", run_json(manifest.run)},
+                                {"files", files_json(manifest.files)}};
+  if (!manifest.companions.empty()) object["companions"] = companions_json(manifest.companions);
+  object["tensors"] = tensors_json(manifest.tensors, manifest.files);
+  return sealed_text(object);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
@@ -48,6 +55,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (!has_global || static_cast<std::int64_t>(manifest.files.size()) != manifest.ranks + 1)
     fail(ExitCode::bad_data, "{}: lists {} files; expected global.h5 and one shard for each of {} ranks", where,
          manifest.files.size(), manifest.ranks);
+  if (members.has("companions")) manifest.companions = read_companion_list(members.list("companions"), where);
   manifest.tensors = read_tensors(members.list("tensors"), manifest.files, where);
   for (const ManifestTensor& tensor : manifest.tensors) check_tiling(tensor, where);
   members.finish();

@@ -41,10 +41,13 @@ struct Manifest {
   std::int64_t ranks = 1, dp = 1, tp = 1, pp = 1;  // who wrote it: ranks = dp tp pp
   RunState run;
   std::vector<ManifestFile> files;
+  std::vector<ManifestFile> companions = {};  // in their sub-folder (checkpoint_companions.hpp)
   std::vector<ManifestTensor> tensors;
 };
 
 inline constexpr std::int64_t kManifestVersion = 1;
+
+std::uint64_t bytes_of(const Manifest&);  // of all its files
 
 // The finished text, digest included.
 std::string manifest_text(const Manifest&);

@@ -73,6 +73,8 @@ bool is_gpt2_file(const SafeTensors& file) {
   return file.tensors().contains(table) || file.tensors().contains(std::string(prefix) + table);
 }
 
+std::string gpt2_table(const SafeTensors& file) { return in_file(file, std::string(prefix) + table); }
+
 std::set<std::string> gpt2_names(const SafeTensors& file, const ModelConfig& config) {
   std::set<std::string> names;
   const bool with_prefix = file.tensors().contains(std::string(prefix) + table);

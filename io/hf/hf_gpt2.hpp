@@ -21,6 +21,7 @@ std::vector<Gpt2Tensor> gpt2_tensors(const ModelConfig&);  // config: gpt2_diffe
 
 // Whether the file has GPT-2's names; the oldest files leave the leading "transformer." away.
 bool is_gpt2_file(const SafeTensors&);
+std::string gpt2_table(const SafeTensors&);  // its name for the table of tokens
 // Names that such a file must have, as it writes them.
 std::set<std::string> gpt2_names(const SafeTensors&, const ModelConfig&);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -33,6 +34,28 @@ bool may_be_left(const std::string& name, const ModelConfig& config) {
   // GPT-2: the causal mask of its first releases, beside the bias "attn.c_attn.bias" that is one.
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return config.family == Family::gpt;
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
+}
+
+// transformers unties such a model; a config that says the one and weights that say the other are not guessed at here.
+void require_tied_head(const SafeTensors& file, const ModelConfig& config, const std::string& table,
+                       const std::string& folder) {
+  constexpr const char* head = "lm_head.weight";
+  if (!config.tie_word_embeddings || !file.tensors().contains(head)) return;
+  const SafeTensor &a = file.tensors().at(head), &b = file.tensors().at(table);
+  bool same = a.dtype == b.dtype && a.bytes == b.bytes && std::memcmp(a.data, b.data, a.bytes) == 0;
+  if (!same && a.dtype != b.dtype) {  // the same values may be written in two ways
+    const std::vector<std::int64_t> shape{config.vocab_size, config.hidden_size};
+    std::vector<float> values[2];
+    for (auto& one : values) one.resize(static_cast<std::size_t>(config.vocab_size * config.hidden_size));
+    file.read_f32(head, shape, values[0].data());
+    file.read_f32(table, shape, values[1].data());
+    same = values[0] == values[1];
+  }
+  if (!same)
+    fail(ExitCode::bad_data,
+         "{}: lm_head.weight: got other values than {}, allowed the same ones beside tie_word_embeddings true in "
+         "config.json (write false there to keep the head, or remove the tensor)",
+         folder, table);
 }
 
 // At most ten names and how many more there are.
@@ -122,6 +145,8 @@ SafeTensors open_hf_weights(const std::string& folder, const ModelConfig& config
     fail(ExitCode::bad_data,
          "{}: does not hold the {} model of its config.json: {} tensors missing ({}), {} unknown ({})", folder,
          name(config.family), missing.size(), listed(missing), unknown.size(), listed(unknown));
+  const std::string table = gpt2 ? gpt2_table(file) : "model.embed_tokens.weight";
+  require_tied_head(file, config, table, folder);
   return file;
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/model_keys.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "core/model/rope_table.hpp"
@@ -127,7 +128,7 @@ TEST(HfConfig, RefusesWhatItCannotDo) {
   EXPECT_NE(message("").find("not a JSON object"), std::string::npos);
   EXPECT_NE(message("[1]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(message(R"({"model_type": "mamba"})").find("\"mamba\""), std::string::npos);
-  EXPECT_NE(message(R"({"model_type": "llama"})").find("hidden_size: missing"), std::string::npos);
+  EXPECT_NE(message(R"({"model_type": "sestina_gpt"})").find("hidden_size: missing"), std::string::npos);
   EXPECT_NE(message(with(R"("num_key_value_heads": 3)")).find("num_key_value_heads"), std::string::npos);
   EXPECT_NE(message(with(R"("hidden_size": -4)")).find("-4"), std::string::npos);
   EXPECT_NE(message(with(R"("hidden_size": 1e99)")).find("hidden_size"), std::string::npos);
@@ -196,6 +197,41 @@ TEST(ModelDeck, FolderOfTransformers) {
   EXPECT_EQ(c.head_dim, 32);
   EXPECT_EQ(c.from_hf, folder);
   EXPECT_TRUE(c.tie_word_embeddings);
+}
+
+// What a run stores holds the model, not where it came from.
+TEST(ModelDeck, AFolderSettlesToItsKeys) {
+  const std::string folder = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
+  Deck deck, stored, given;
+  deck.add_text("[model]\nfrom_hf = \"" + folder + "\"\n[model.linear]\nform = \"dense\"\n", "deck", ".");
+  const ModelConfig from_folder = ModelConfig::read(deck);
+  deck.finish();
+  settle_model(deck, from_folder);
+  EXPECT_EQ(deck.dump().find("from_hf"), std::string::npos) << deck.dump();
+  stored.add_text(deck.dump(), "stored", ".");
+  const ModelConfig back = ModelConfig::read(stored);
+  stored.finish();
+  EXPECT_EQ(back.from_hf, "");
+  EXPECT_EQ(back.to_hf_json(), from_folder.to_hf_json());
+  EXPECT_TRUE(forbidden_changes(stored, deck).empty());  // a resume finds the same model
+  given.add_text(deck.dump(), "stored", ".");            // a deck that names the folder beside a stored one
+  given.add_override("model.from_hf=no/such/folder");
+  given.forget("model.from_hf");
+  EXPECT_EQ(ModelConfig::read(given).to_hf_json(), from_folder.to_hf_json());
+  given.finish();
+}
+
+TEST(ModelDeck, SectionsSayAllOfAConfiguration) {
+  ModelConfig c = preset("llama-8m");
+  c.rope_scaling = RopeScaling{4, 2, 8, 4096};
+  c.rope_theta = 12345.5;
+  c.rms_norm_eps = 3e-7;
+  c.attention_bias = c.tie_word_embeddings = true;
+  c.initializer_range = 0.01;
+  Deck deck;
+  deck.add_text(model_section(c), "section", ".");
+  EXPECT_EQ(ModelConfig::read(deck).to_hf_json(), c.to_hf_json()) << model_section(c);
+  deck.finish();
 }
 
 TEST(ModelDeck, SaysWhatIsWrong) {

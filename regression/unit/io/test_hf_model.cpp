@@ -125,7 +125,8 @@ TEST(HfModel, ListsMissingAndUnknownTensors) {
   }
   const float value = 1;
   sources.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}, &value, 4});
-  sources.push_back({"lm_head.weight", "F32", {1}, &value, 4});
+  sources.push_back(sources.front());  // the table of tokens, once more
+  sources.back().name = "lm_head.weight";
   write_safetensors(folder.path(), sources);
   EXPECT_EQ(open_hf_weights(folder.path(), config).tensors().size(), sources.size());
   ModelConfig untied = config;
@@ -137,6 +138,36 @@ TEST(HfModel, ListsMissingAndUnknownTensors) {
   write_safetensors(folder.path(), sources);
   expect_error(ExitCode::bad_data, {"1 tensors missing (" + weights.tensors[2].spec.name, "1 unknown (strange)"},
                [&] { open_hf_weights(folder.path(), config); });
+}
+
+// transformers unties such a model with a warning: never is the head dropped in silence.
+TEST(HfModel, RefusesAnotherHeadBesideATiedConfig) {
+  const TemporaryFolder folder;
+  const ModelConfig config = small(Family::llama, true);
+  const Weights weights(config);
+  std::vector<SafeTensorSource> sources;
+  for (const auto& [spec, data] : weights.tensors) {
+    std::vector<std::int64_t> shape{spec.rows};
+    if (!spec.is_vector()) shape.push_back(spec.cols);
+    sources.push_back({spec.name, "F32", shape, data, 4 * static_cast<std::size_t>(spec.elements())});
+  }
+  ASSERT_EQ(sources.front().name, "model.embed_tokens.weight");
+  std::vector<float> head = weights.data.at("model.embed_tokens.weight");
+  head.back() += 1;
+  sources.push_back(sources.front());
+  sources.back().name = "lm_head.weight";
+  sources.back().data = head.data();
+  write_safetensors(folder.path(), sources);
+  expect_error(ExitCode::bad_data, {"lm_head.weight", "tie_word_embeddings"},
+               [&] { open_hf_weights(folder.path(), config); });
+  std::vector<double> wide(head.begin(), head.end());
+  sources.back().dtype = "F64";
+  sources.back().data = wide.data();
+  sources.back().bytes = 8 * wide.size();
+  std::copy(weights.data.at("model.embed_tokens.weight").begin(), weights.data.at("model.embed_tokens.weight").end(),
+            wide.begin());
+  write_safetensors(folder.path(), sources);
+  EXPECT_NO_THROW(open_hf_weights(folder.path(), config));  // the same values in another form
 }
 
 TEST(HfModel, RefusesOtherShapes) {

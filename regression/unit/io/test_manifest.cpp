@@ -50,6 +50,20 @@ TEST(Manifest, RoundTrip) {
   EXPECT_EQ(refusal(changed("\"serial\": 4", "\"serial\": 5")), "");
 }
 
+TEST(Manifest, ListsTheFilesThatACheckpointCarries) {
+  EXPECT_EQ(manifest_text(example()).find("companions"), std::string::npos);  // as it was without any
+  Manifest manifest = example();
+  manifest.companions = {{"config.json", 7, std::string(32, 'c')}, {"tokenizer.json", 9, std::string(32, 'd')}};
+  const Manifest back = parse_manifest(manifest_text(manifest), "m");
+  ASSERT_EQ(back.companions.size(), 2u);
+  EXPECT_EQ(back.companions[1].name, "tokenizer.json");
+  EXPECT_EQ(bytes_of(back), 15016u);
+  for (const char* name : {"../config.json", "", ".hidden", "a/b", "config.json"}) {
+    manifest.companions[1].name = name;
+    EXPECT_NE(refusal(manifest_text(manifest)).find("companions[1]"), std::string::npos) << name;
+  }
+}
+
 TEST(Manifest, RefusesEachDefectByName) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
       {"\"version\": 1", "\"version\": 2", "schema version 2"},

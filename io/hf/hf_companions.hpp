@@ -1,0 +1,29 @@
+// What lies beside the weights in a Hugging Face folder and belongs to the model: its configurations, its tokenizer,
+// its chat template. A run keeps these files byte for byte in its checkpoints, so that it needs the folder only once.
+// No Kokkos.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace sestina {
+
+struct CompanionFile {
+  std::string name, bytes;
+};
+inline constexpr const char* kCompanionFolder = "hf";  // of a checkpoint that carries some
+
+// The folder that holds these files, under the names that they had: of the checkpoint where it carries them, else `hf`
+// itself, which is the folder of --hf or of model.from_hf. "" when there is neither. `checkpoint` may be "".
+std::string hf_companion_folder(const std::string& checkpoint, const std::string& hf);
+
+// Those of a folder that are there, for CheckpointWriter::carry. Error(input_missing) when one cannot be read.
+std::vector<CompanionFile> read_hf_companions(const std::string& folder);
+
+// Into a folder that write_hf_model has written: as they are, in place of what it made up. Of config.json, which says
+// how the weights lie there now, the token ids alone.
+void write_hf_companions(const std::string& folder, const std::vector<CompanionFile>&);
+
+// Is it a file of the tokenizer, which goes with another one?
+bool is_tokenizer_file(const std::string& name);
+
+}  // namespace sestina
