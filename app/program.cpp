@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <string_view>
 
 #include "app/command/command_line.hpp"
@@ -11,6 +10,7 @@
 #include "app/start/rank_run.hpp"
 #include "app/start/stop.hpp"
 #include "core/optimizer/register_optimizers.hpp"
+#include "kernels/base/failure.hpp"
 
 namespace {
 
@@ -77,11 +77,8 @@ int sestina::run_program(int argc, char** argv, const RankSource& ranks) {
     // 3. The exit code, once all output is out.
     if (std::fflush(stdout) != 0) return report("standard output cannot be written", ExitCode::io_error);
     return code;
-  } catch (const Error& error) {
-    return report(error.what(), error.code());
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", ExitCode::internal);
   } catch (const std::exception& error) {
-    return report(error.what(), ExitCode::internal);
+    const Failure failure = failure_of(error);
+    return report(failure.message.c_str(), failure.code);
   }
 }

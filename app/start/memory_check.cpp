@@ -1,22 +1,11 @@
 #include "app/start/memory_check.hpp"
 
-#include <fstream>
-#include <string>
-
 #include "app/start/kokkos_session.hpp"
+#include "core/field_piece.hpp"
 #include "kernels/base/device_memory.hpp"
 #include "kernels/blas/exec.hpp"
 
 namespace sestina {
-
-std::uint64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  std::uint64_t kibibytes = 0;
-  while (file >> word)
-    if (word == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
-  return 0;
-}
 
 namespace {
 
@@ -33,6 +22,11 @@ MemoryShare device_share(int node_ranks) {
   return {"the device", memory.free_bytes / static_cast<std::uint64_t>(sharers)};
 }
 
+std::string size_text(std::uint64_t bytes) {
+  return bytes < 100000000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6)
+                           : fmt::format("{:.2f} GB", gb(bytes));
+}
+
 }  // namespace
 
 void require_memory(const RankMemory& memory, const MemoryShare& host, const MemoryShare& device) {
@@ -41,15 +35,16 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
   const auto require = [&](const MemoryShare& share, std::uint64_t need) {
     if (share.bytes == 0 || need <= share.bytes) return;
     fail(ExitCode::unavailable,
-         "the run needs {:.2f} GB of memory, {} has {:.2f} GB available: weights {:.2f}, master weights {:.2f}, "
+         "the run needs {} of memory, {} has {} available: weights {:.2f}, master weights {:.2f}, "
          "gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, workspace {:.2f}, pipeline stash {:.2f}, "
          "exchanges {:.2f}{}{}, refresh workers {:.2f}, checkpoint copy {:.2f}; a smaller train.micro_batch or "
-         "train.recompute = true shrinks the activations",
-         gb(need), share.name, gb(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
+         "train.recompute = true shrinks the activations{}",
+         size_text(need), share.name, size_text(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
          gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges),
          own_memory ? "; on the host" : "",
          memory.host_tier > 0 ? fmt::format(", preconditioners {:.2f}", gb(memory.host_tier)) : "", gb(memory.workers),
-         gb(memory.checkpoint));
+         gb(memory.checkpoint),
+         memory.checkpoint > field_stream_bytes ? ", checkpoint.async = false saves without the copy" : "");
   };
   if (own_memory) require(device, size.total());
   require(host, own_memory ? memory.on_host() : memory.total());
@@ -62,9 +57,10 @@ int planned_threads(const Options& options, int sharers) {
 
 PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_ranks) {
   PlannedRun run{make_plan({options, ranks}), {}};
-  run.memory = rank_memory(run.plan, planned_threads(options, node_ranks))[static_cast<std::size_t>(rank)];
-  const MemoryShare host{"this machine", available_memory_bytes() / static_cast<std::uint64_t>(node_ranks)};
-  require_memory(run.memory, host, on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
+  run.memory = rank_memory(run.plan, planned_threads(options, node_ranks),
+                           options.checkpoint.async)[static_cast<std::size_t>(rank)];
+  require_memory(run.memory, available_memory(node_ranks),
+                 on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
   return run;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "app/start/available_memory.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -9,16 +10,7 @@
 
 namespace sestina {
 
-// Bytes that this machine can still give without swapping; 0 when it does not say.
-std::uint64_t available_memory_bytes();
-
 inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }  // as messages say it
-
-// What one rank may take of a memory, and how messages name it.
-struct MemoryShare {
-  const char* name = "this machine";
-  std::uint64_t bytes = 0;  // 0: unknown, everything fits
-};
 
 // Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the copy
 // that a checkpoint is written from, and what refresh workers take.

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "app/start/core_share.hpp"
+#include "kernels/base/failure.hpp"
 
 namespace sestina {
 namespace {
@@ -51,15 +52,11 @@ int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
     if (runtime.is_first()) std::fprintf(stderr, "sestina: error: %s\n", error.what());
     end_together(runtime, static_cast<int>(error.code()));
     return static_cast<int>(error.code());
-  } catch (const Error& error) {
-    end_all(runtime, error.code(), error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    end_all(runtime, ExitCode::internal, "out of memory");
   } catch (const std::exception& error) {
-    end_all(runtime, ExitCode::internal, error.what());
+    const Failure failure = failure_of(error);
+    end_all(runtime, failure.code, failure.message.c_str());
+    return static_cast<int>(failure.code);
   }
-  return static_cast<int>(ExitCode::internal);
 }
 
 void warn_on_stderr(const Runtime& runtime) {

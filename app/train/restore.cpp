@@ -10,6 +10,7 @@
 #include "app/start/rank_deck.hpp"
 #include "app/train/dense_reader.hpp"
 #include "app/train/run_companions.hpp"
+#include "core/field_piece.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;
@@ -47,6 +48,28 @@ Options options_of(const Source& source, const DeckArguments& layers) {
   return read_source_deck(source, layers, 1).options;
 }
 
+namespace {
+
+// A piece at a time, whatever the field takes.
+template <class Exec>
+void restore_field(const Exec& exec, const CheckpointReader& reader, const StateField& field, ExitCode nonfinite,
+                   std::vector<std::byte>& host) {
+  const Pin pin(field.pager, field.data, Pager::Need::room);
+  for_each_rows(field, [&](const StateField& rows) {
+    host.resize(rows.bytes());
+    reader.read(rows, host.data());
+    require_finite(rows, host.data(), nonfinite, fmt::format("checkpoint of step {}", reader.run().step));
+    if (!places_from_whole(rows, host.data()))
+      fail(ExitCode::bad_data,
+           "{} in the checkpoint of step {} leaves the part of this rank: set model.linear.shards as it was there, a "
+           "multiple of parallel.tp",
+           field.path, reader.run().step);
+    copy_from_host(exec, rows, host.data());
+  });
+}
+
+}  // namespace
+
 template <class Exec>
 void restore(const Exec& exec, const CheckpointReader& reader, const std::vector<StateField>& fields,
              bool reset_missing, ExitCode nonfinite) {
@@ -64,15 +87,7 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
       ++missing;
       continue;
     }
-    host.resize(field.bytes());
-    reader.read(field, host.data());
-    require_finite(field, host.data(), nonfinite, fmt::format("checkpoint of step {}", reader.run().step));
-    if (!places_from_whole(field, host.data()))
-      fail(ExitCode::bad_data,
-           "{} in the checkpoint of step {} leaves the part of this rank: set model.linear.shards as it was there, a "
-           "multiple of parallel.tp",
-           field.path, reader.run().step);
-    copy_from_host(exec, field, host.data());
+    restore_field(exec, reader, field, nonfinite, host);
   }
   if (missing > 0)
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());

@@ -164,8 +164,8 @@ ExitCode Trainer<Exec, T>::run() {
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();
-    if (saves_fail_ || (!several() && checkpoints_.failures_in_a_row() >= 2))
-      fail_on_all(ExitCode::io_error, "two checkpoints in a row could not be written to {}", setup_.run_dir);
+    if (!several()) saves_fail_ = failed_saves(2);
+    if (saves_fail_ > 0) fail_unsaved(saves_fail_, "two checkpoints in a row");
   }
   executor_.settle(*this);
   trace_.finish();
@@ -174,11 +174,11 @@ ExitCode Trainer<Exec, T>::run() {
   wait_for_saves();
   drain_events();
   executor_.finish_gather();
-  double unsaved = saved_step_ == step_ && checkpoints_.failures_in_a_row() == 0 ? 0 : 1;
+  double unsaved = saved_step_ == step_ ? failed_saves(1) : 1;
   runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
   const bool saved = unsaved == 0;
   if (!stopped_) {
-    if (!saved) fail_on_all(ExitCode::io_error, "the final checkpoint could not be written to {}", setup_.run_dir);
+    if (!saved) fail_unsaved(unsaved, "the final checkpoint");
     return ExitCode::done;
   }
   const std::string reason = stop_.reason().empty() ? "another rank" : stop_.reason();
@@ -314,14 +314,14 @@ void Trainer<Exec, T>::poll_stop(double (&votes)[RunMessages::votes]) {
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
   votes[0] = vote == Stop::Vote::stop ? 1 : 0;
   votes[1] = vote == Stop::Vote::save ? 1 : 0;
-  votes[2] = checkpoints_.failures_in_a_row() >= 2 ? 1 : 0;
+  votes[2] = failed_saves(2);
 }
 
 template <class Exec, class T>
 void Trainer<Exec, T>::count_votes(const double (&votes)[RunMessages::votes]) {
   if (votes[1] > 0) save_voted_ = true;
   if (votes[0] > 0) stopped_ = true;
-  saves_fail_ = votes[2] > 0;
+  saves_fail_ = votes[2];
 }
 
 template <class Exec, class T>

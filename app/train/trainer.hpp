@@ -70,10 +70,14 @@ class Trainer final : StepDriver {
   [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
   void save();
-  void require_run_dir();  // that it is still there, before a save
-  void wait_for_saves();   // of all ranks, until the one under way has ended
+  void require_run_dir();                                 // that it is still there, before a save
+  void require_finite_state(const std::string& problem);  // of the state that is saved, on all ranks: this one's
+  void wait_for_saves();                                  // of all ranks, until the one under way has ended
   void drain_events();
-  bool stop_voted();  // on all ranks together
+  // 0 where fewer saves than that have failed in a row, 1 where the disk is to blame, 2 where memory is.
+  double failed_saves(int in_a_row) const;
+  [[noreturn]] void fail_unsaved(double failed, const char* what);  // on all ranks, the largest of all
+  bool stop_voted();                                                // on all ranks together
   void load();
   void open_data();       // from the next sample on
   void set_periods();     // optimizer.refresh.every = "auto"; collective
@@ -130,7 +134,8 @@ class Trainer final : StepDriver {
   double loss_ = 0, longest_step_ = 0;
   double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
   std::int64_t updates_ = 0;
-  bool save_voted_ = false, stopped_ = false, saves_fail_ = false, diagnose_ = false;
+  bool save_voted_ = false, stopped_ = false, diagnose_ = false;
+  double saves_fail_ = 0;  // failed_saves() of all ranks
 };
 
 }  // namespace sestina

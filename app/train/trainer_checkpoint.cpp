@@ -81,17 +81,39 @@ void Trainer<Exec, T>::save() {
   Snapshot& slot = checkpoints_.slot();
   drain_events();
   require_run_dir();
-  take_snapshot(
-      all_fields(), run_state(), [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); },
-      slot);
-  std::string problem;
-  for (const std::string& found : runtime_.world().all_gather(slot.problem))
-    if (problem.empty()) problem = found;
-  if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
-  checkpoints_.save();
+  const auto copy = [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); };
+  take_snapshot(all_fields(), run_state(), copy, slot, options_.checkpoint.async);
+  require_finite_state(slot.problem);
+  checkpoints_.start();
+  for (double waits = 1; waits > 0;) {                                       // ranks stay in touch
+    runtime_.together([&] { waits = checkpoints_.advance(copy) ? 1 : 0; });  // a disk may fail
+    runtime_.world().all_reduce(&waits, 1, Reduction::max);
+  }
+  require_finite_state(checkpoints_.streamed_problem());
   write_loads();
   saved_step_ = step_;
   save_voted_ = false;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::require_finite_state(const std::string& mine) {
+  std::string problem;
+  for (const std::string& found : runtime_.world().all_gather(mine))
+    if (problem.empty()) problem = found;
+  if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
+}
+
+template <class Exec, class T>
+double Trainer<Exec, T>::failed_saves(int in_a_row) const {
+  if (checkpoints_.failures_in_a_row() < in_a_row) return 0;
+  return checkpoints_.failed_for_memory() ? 2 : 1;
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::fail_unsaved(double failed, const char* what) {
+  const bool memory = failed > 1;
+  fail_on_all(memory ? ExitCode::unavailable : ExitCode::io_error, "{} could not be written to {}{}", what,
+              setup_.run_dir, memory ? ": out of memory" : "");
 }
 
 // What ran ahead of the updates runs again.

@@ -49,8 +49,8 @@ std::size_t largest(const RunPlan& run, Bytes bytes) {
   for (const RankMemory& memory : run.memory) most = std::max(most, bytes(memory));
   return most;
 }
-std::size_t largest_copy(const RunPlan& run) {
-  return largest(run, [](const RankMemory& memory) { return memory.checkpoint; });
+std::size_t largest_save(const RunPlan& run) {
+  return largest(run, [](const RankMemory& memory) { return memory.saved; });
 }
 
 std::size_t largest_beside_device(const RunPlan& run) {
@@ -79,7 +79,7 @@ void estimate(RunPlan& run) {
   if (machine.disk_bandwidth) {
     const double bandwidth = *machine.disk_bandwidth * 1e9;
     run.nvme_s = most_moved(run, &RankMemory::nvme_moved) / bandwidth;
-    run.checkpoint_s = static_cast<double>(largest_copy(run)) / bandwidth;
+    run.checkpoint_s = static_cast<double>(largest_save(run)) / bandwidth;
   }
 }
 
@@ -136,7 +136,7 @@ RunPlan make_run_plan(const Options& options) {
   RunPlan run;
   run.options = options;
   run.plan = make_plan(options);
-  run.memory = rank_memory(run.plan, planned_threads(options));
+  run.memory = rank_memory(run.plan, planned_threads(options), options.checkpoint.async);
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);
   run.flops_per_token = flops_per_token(options);

@@ -61,12 +61,12 @@ void require_optimizer_memory(const std::vector<TensorSpec>& specs, const Optimi
   const ArenaLayout all = arena_layout(specs);
   const std::size_t tensors = all.elements * (2 * sizeof(float) + (bf16_run ? sizeof(bf16) : 0)),
                     state = optimizer_state_bytes(specs, options, sizeof(float));
-  const std::uint64_t have = available_memory_bytes();
-  if (have == 0 || tensors + state <= have) return;
+  const MemoryShare have = available_memory();
+  if (have.bytes == 0 || tensors + state <= have.bytes) return;
   fail(ExitCode::unavailable,
-       "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, this machine has {:.2f} GB available",
-       options.kind, static_cast<double>(tensors) * 1e-9, static_cast<double>(state) * 1e-9,
-       static_cast<double>(have) * 1e-9);
+       "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, {} has {:.2f} GB available", options.kind,
+       static_cast<double>(tensors) * 1e-9, static_cast<double>(state) * 1e-9, have.name,
+       static_cast<double>(have.bytes) * 1e-9);
 }
 
 template <class Exec, class T>

@@ -54,8 +54,9 @@ class BlockStore {
     std::uint64_t bytes_same = 0;                     // not written: the file has them already
   };
   virtual Traffic traffic() const = 0;
-  virtual std::string describe() const = 0;                 // file and way of transfer, for the log
-  virtual void warn(const std::string& message) const = 0;  // to the log
+  virtual std::string describe() const = 0;                       // file and way of transfer, for the log
+  virtual bool is_in_memory(std::size_t) const { return false; }  // a block's place is memory of the host
+  virtual void warn(const std::string& message) const = 0;        // to the log
 };
 
 inline void BlockStore::run(std::span<Transfer> transfers) {

@@ -28,6 +28,7 @@ class DeviceStore final : public BlockStore {
   void serve(Queue&) override;
   Traffic traffic() const override;
   std::string describe() const override;
+  bool is_in_memory(std::size_t block) const override { return blocks_[block].in_host; }
   void warn(const std::string& message) const override;
 
   // Buffers between the device and the store below.

@@ -84,6 +84,11 @@ Pager::Block* Pager::find(const void* memory) {
   return at < block.memory + block.bytes ? &block : nullptr;
 }
 
+bool Pager::is_beyond_memory(const void* memory) {
+  const Block* const block = find(memory);
+  return block != nullptr && !store_->is_in_memory(static_cast<std::size_t>(block - blocks_.data()));
+}
+
 // What nobody has written is zeros.
 void Pager::back(Block& block) {
   if (block.has_memory) return;

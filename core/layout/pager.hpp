@@ -57,6 +57,8 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   // It will be pinned again behind all those of which this was said before: read when its turn comes, as soon as there
   // is room beside that of jobs.
   void want_in_turn(const void* memory);
+  // It lies on a disk between its uses, so that all such blocks together may be more than memory holds.
+  bool is_beyond_memory(const void* memory);
   void settle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
   struct Counts {

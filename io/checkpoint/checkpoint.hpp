@@ -9,6 +9,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/state_field.hpp"
+#include "io/checkpoint/field_stream.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"
 
@@ -26,18 +27,20 @@ struct RunState {
   std::string extra;             // JSON object of further counters, "" none
 };
 
-// Host copy of all state, made at once at a step boundary; the writer reads it while training goes on.
+// The state of a step boundary. What it holds a copy of is written while training goes on; what it does not, training
+// waits for (CheckpointWriter::advance).
 struct Snapshot {
   RunState run;
-  std::vector<StateField> fields;  // data points into `storage`
+  std::vector<StateField> fields;    // all that is saved: data points into `storage`, null where it is not copied
+  std::vector<StateField> streamed;  // those, in the same order, as they are
   std::vector<std::byte> storage;
-  bool passing = false;  // some of it lies on NVMe: the storage is given back when it has been written
-  std::string problem;   // names the first value that is not finite, "" none: such a snapshot is not to be saved
+  std::string problem;  // names the first value that is not finite, "" none: such a snapshot is not to be saved
 };
-// Copies the fields that are to be saved (device memory through `copy_from_device`) into a snapshot, reusing its
-// storage.
-void take_snapshot(const std::vector<StateField>&, const RunState&,
-                   const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot&);
+// Of the fields that are to be saved copies those that lie in memory (device memory through `copy_from_device`),
+// reusing the snapshot's storage; none where `copies` is false. State on a disk may be more than memory holds: it is
+// streamed.
+void take_snapshot(const std::vector<StateField>&, const RunState&, const CopyFromDevice& copy_from_device, Snapshot&,
+                   bool copies = true);
 
 struct CheckpointInfo {
   std::string path;
@@ -66,8 +69,15 @@ class CheckpointWriter {
   void resumed_from(const std::string& checkpoint);
   void carry(std::vector<CompanionFile>);  // in every checkpoint from here on; asked of the first rank's writer alone
   Snapshot& slot();                        // waits until the previous save has ended; fill it, then
-  void save();                             // starts (or does) the save of the slot; then keep-k
-  bool busy() const;                       // a save is under way (this rank's part of it)
+  void start();                            // the save of the slot, and behind it keep-k; then
+  // again and again until it says false: the state may change now, since what is not copied has been read, and what is
+  // saved without checkpoint.async is durable. Each call takes about a second at most. Throws what reading a field
+  // does.
+  bool advance(const CopyFromDevice& copy_from_device = {});
+  // Names the first value that is not finite among those that advance() read: then the save fails.
+  const std::string& streamed_problem() const;
+  void save(const CopyFromDevice& copy_from_device = {});  // all of that
+  bool busy() const;                                       // a save is under way (this rank's part of it)
   void wait();  // until the save under way is durable (this rank's part of it); rethrows nothing
   // Only the first rank's events tell how a save ended, with an error that names the rank; the others tell their own
   // errors only.
@@ -79,7 +89,8 @@ class CheckpointWriter {
     std::uint64_t bytes;
   };                                 // error "" = saved
   std::vector<Event> take_events();  // finished saves since the last call
-  int failures_in_a_row() const;     // two: the trainer stops with io_error
+  int failures_in_a_row() const;     // two: the trainer stops
+  bool failed_for_memory() const;    // the last of them: the system gave no more, else the disk is to blame
   double longest_save_seconds() const;
 
  private:

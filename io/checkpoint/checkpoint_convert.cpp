@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/field_piece.hpp"
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "kernels/base/error.hpp"
@@ -45,10 +46,12 @@ Saved convert_checkpoint(const CheckpointReader& reader, const std::string& run_
   const SaveFolders folders(run_dir, "", reader.run().step, 0, std::to_string(::getpid()), 0);
   write_companions(folders.temporary(), reader.companions());
   std::vector<std::byte> memory;
-  const auto read = [&](const StateField& field) {
-    memory.resize(field.bytes());
-    reader.read(field, memory.data());
-    return static_cast<const void*>(memory.data());
+  const auto read = [&](const StateField& field, const UseBytes& use) {
+    for_each_rows(field, [&](const StateField& rows) {
+      memory.resize(rows.bytes());
+      reader.read(rows, memory.data());
+      use(memory.data(), memory.size());
+    });
   };
   std::vector<ShardPart> parts;
   for (int shard = 0; shard < shards; ++shard)

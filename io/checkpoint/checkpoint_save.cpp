@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
+#include <new>
 
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
@@ -47,6 +49,7 @@ std::string staging_name(const std::string& run_dir) {
 SaveFolders::SaveFolders(const std::string& run_dir, const std::string& staging_dir, std::int64_t step,
                          std::uint64_t save, const std::string& token, int rank)
     : temporary_(fmt::format("{}/checkpoints/{}.{}.tmp-{}", run_dir, step_folder(step), save, token)),
+      gone_(fmt::format("{}/checkpoints/gone-{}.{}.tmp-{}", run_dir, step_folder(step), save, token)),
       notes_(fmt::format("{}/checkpoints/{}.{}.staged.tmp-{}", run_dir, step_folder(step), save, token)),
       shared_(rank != 0) {
   if (!staging_dir.empty())
@@ -57,19 +60,21 @@ SaveFolders::SaveFolders(const std::string& run_dir, const std::string& staging_
 }
 
 SaveFolders::~SaveFolders() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  try {
+    remove();
+  } catch (const std::bad_alloc&) {  // the next start removes them
+  }
+}
+
+void SaveFolders::remove() const {
   std::error_code error;
   if (!shared_) {  // at once for the other ranks, then piece by piece
-    fs::rename(temporary_, gone_name(), error);
-    fs::remove_all(error ? temporary_ : gone_name(), error);
+    const bool gone = std::rename(temporary_.c_str(), gone_.c_str()) == 0;
+    fs::remove_all(gone ? gone_ : temporary_, error);
     fs::remove_all(notes_, error);
   }
   if (!staging_.empty()) fs::remove_all(staging_, error);
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-std::string SaveFolders::gone_name() const {
-  const fs::path path = temporary_;
-  return (path.parent_path() / ("gone-" + path.filename().string())).string();
 }
 
 bool SaveFolders::are_given_up() const {

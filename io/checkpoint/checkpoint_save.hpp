@@ -31,11 +31,11 @@ class SaveFolders {
   // The first rank has removed or published the folder that this rank found or made (another one may have come since).
   bool are_given_up() const;
   // Where a rank that is late may still put something after this object has gone.
-  std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_name(), notes_}; }
+  std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_, notes_}; }
 
  private:
-  std::string gone_name() const;
-  std::string temporary_, staging_, notes_;
+  void remove() const;
+  std::string temporary_, gone_, staging_, notes_;  // gone_: what the temporary folder is called while it is removed
   bool shared_;
   int descriptor_ = -1;  // of the temporary folder: while it is open its inode's number is not given out again
 };

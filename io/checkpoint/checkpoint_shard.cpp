@@ -34,6 +34,23 @@ ManifestTensor place(Hdf5File& file, const StateField& field, std::size_t number
   return {field.path, field.dtype, field.shape, field.version, {std::move(piece)}};
 }
 
+// Its bytes to their place, and their digest into the piece.
+void write_field(const std::string& path, const StateField& field, const FieldData& data, ManifestPiece& piece) {
+  Digest64 digest;
+  std::uint64_t at = piece.offset;
+  const UseBytes write = [&](const void* bytes, std::size_t count) {
+    digest.add(bytes, count);
+    write_parts(path, {{bytes, at, count}});
+    at += count;
+  };
+  if (field.data != nullptr || field.bytes() == 0)
+    write(field.data, field.bytes());
+  else
+    data(field, write);
+  SESTINA_REQUIRE(at == piece.offset + piece.bytes, "{}: {} bytes, got {}", field.path, piece.bytes, at - piece.offset);
+  piece.xxh3_64 = digest.hex();
+}
+
 // Nothing to write: the tensor has elements, but this rank holds none of them.
 bool is_elsewhere(const StateField& field) { return field.bytes() == 0 && !is_empty(field.shape); }
 
@@ -51,19 +68,19 @@ std::vector<ManifestTensor> write_shard(const std::string& path, std::size_t num
   Hdf5File file = Hdf5File::create(path);
   add_run(file, run);
   std::vector<ManifestTensor> tensors;
-  std::vector<const StateField*> placed;
-  for (const StateField& field : fields) {
-    if (is_elsewhere(field)) continue;
-    tensors.push_back(place(file, field, number));
-    placed.push_back(&field);
+  std::vector<std::size_t> placed;  // the field of each
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (is_elsewhere(fields[i])) continue;
+    tensors.push_back(place(file, fields[i], number));
+    placed.push_back(i);
   }
   file.close();
-  for (std::size_t i = 0; i < placed.size(); ++i) {
-    ManifestPiece& piece = tensors[i].pieces[0];
-    const void* bytes = data && piece.bytes > 0 ? data(*placed[i]) : placed[i]->data;
-    piece.xxh3_64 = hex64(digest64(bytes, piece.bytes));
-    write_parts(path, {{bytes, piece.offset, piece.bytes}});
-  }
+  for (const bool in_memory : {false, true})
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      const StateField& field = fields[placed[i]];
+      if ((field.data != nullptr || field.bytes() == 0) == in_memory)
+        write_field(path, field, data, tensors[i].pieces[0]);
+    }
   return tensors;
 }
 

@@ -16,6 +16,7 @@
 #include "io/checkpoint/checkpoint_save.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/failure.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
@@ -32,6 +33,8 @@ struct CheckpointWriter::State {
   Snapshot snapshot;
   Retention retention;  // of the first rank
   std::vector<CompanionFile> companions;
+  FieldStream stream;             // of what the snapshot has no copy of
+  Retention retention;            // of the first rank
   std::uint64_t saves = 0;        // begun so far: the same number on all ranks
   std::vector<std::string> late;  // where ranks may have written after a save that failed
   std::thread thread;
@@ -40,6 +43,7 @@ struct CheckpointWriter::State {
   bool busy = false, snapshot_free = true, quit = false;
   std::vector<Event> events;
   int failures = 0;
+  bool for_memory = false;  // the last one
   double longest = 0;
 
   void loop() {
@@ -53,7 +57,6 @@ struct CheckpointWriter::State {
       failures = event.error.empty() ? 0 : failures + 1;
       if (event.error.empty()) longest = std::max(longest, event.seconds);
       if (group.rank == 0 || !event.error.empty()) events.push_back(std::move(event));
-      if (snapshot.passing) snapshot.storage = {};
       busy = false;
       snapshot_free = true;
       changed.notify_all();
@@ -66,7 +69,6 @@ struct CheckpointWriter::State {
     StageNote note{group.rank, path, part, manifest()};
     write_stage_note(folders.notes(), note);
     const std::lock_guard guard(lock);
-    if (snapshot.passing) snapshot.storage = {};
     snapshot_free = true;
     changed.notify_all();
   }
@@ -92,10 +94,18 @@ struct CheckpointWriter::State {
       else
         save_part(event);
     } catch (const std::exception& error) {
-      event.error = error.what();
+      note_failure(error, event);
     }
+    stream.end();
     event.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return event;
+  }
+
+  void note_failure(const std::exception& error, Event& event) {
+    const Failure failure = failure_of(error);
+    event.error = failure.message;
+    const std::lock_guard guard(lock);
+    for_memory = failure.code == ExitCode::unavailable;
   }
 
   void save_whole(Event& event) {
@@ -123,8 +133,8 @@ struct CheckpointWriter::State {
     ShardPart part;
     const auto report = [&](const std::exception& error) {
       part = {};
-      part.error = error.what();
-      if (event.error.empty() && !folders.are_given_up()) event.error = part.error;
+      part.error = failure_of(error).message;
+      if (event.error.empty() && !folders.are_given_up()) note_failure(error, event);
     };
     try {
       part = save_own(folders);
@@ -145,7 +155,8 @@ struct CheckpointWriter::State {
     if (saves == 1) copy.notice = [](const std::string& message) { spdlog::warn("{}", message); };
     return save_shard(
         folders, group.rank, snapshot.fields, snapshot.run,
-        [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); }, {}, copy);
+        [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); },
+        [this](const StateField& field, const UseBytes& use) { stream.take(field, use); }, copy);
   }
 
   // What ranks wrote after this one had given up.
@@ -172,6 +183,7 @@ CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointO
 }
 
 CheckpointWriter::~CheckpointWriter() {
+  state_->stream.give_up();
   {
     const std::lock_guard guard(state_->lock);
     state_->quit = true;
@@ -193,13 +205,27 @@ Snapshot& CheckpointWriter::slot() {
   return state_->snapshot;
 }
 
-void CheckpointWriter::save() {
-  std::unique_lock guard(state_->lock);
-  SESTINA_REQUIRE(!state_->busy, "save() without slot()");
+void CheckpointWriter::start() {
+  const std::lock_guard guard(state_->lock);
+  SESTINA_REQUIRE(!state_->busy, "save without slot()");
+  state_->stream.begin(state_->snapshot.streamed);
   state_->busy = true;
   state_->snapshot_free = false;
   state_->changed.notify_all();
-  if (!state_->options.async) state_->changed.wait(guard, [&] { return state_->snapshot_free; });
+}
+
+bool CheckpointWriter::advance(const CopyFromDevice& copy_from_device) {
+  if (state_->stream.feed(copy_from_device)) return true;
+  if (state_->options.async) return false;
+  std::unique_lock guard(state_->lock);
+  return !state_->changed.wait_for(guard, std::chrono::seconds(1), [&] { return state_->snapshot_free; });
+}
+
+const std::string& CheckpointWriter::streamed_problem() const { return state_->stream.problem(); }
+
+void CheckpointWriter::save(const CopyFromDevice& copy_from_device) {
+  start();
+  while (advance(copy_from_device)) continue;
 }
 
 bool CheckpointWriter::busy() const {
@@ -220,6 +246,11 @@ std::vector<CheckpointWriter::Event> CheckpointWriter::take_events() {
 int CheckpointWriter::failures_in_a_row() const {
   const std::lock_guard guard(state_->lock);
   return state_->failures;
+}
+
+bool CheckpointWriter::failed_for_memory() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->for_memory;
 }
 
 bool CheckpointWriter::outcome_known_here() const { return state_->group.rank == 0; }

@@ -14,7 +14,7 @@ namespace {
 std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to) {
   constexpr std::size_t piece = std::size_t{1} << 18;
   const std::size_t bytes = field.bytes();
-  const Pin pin(field.pager, field.data);
+  const Pin pin(field.pager, field.data, Pager::Need::reading);
   std::optional<std::size_t> found;
   for (std::size_t at = 0; at < bytes; at += piece) {
     const std::size_t count = std::min(piece, bytes - at);
@@ -25,39 +25,55 @@ std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to
   return found;
 }
 
+// Copies a field; names its first value that is not finite, "" none.
+std::string copy_field(const StateField& field, const CopyFromDevice& copy_from_device, std::byte* to) {
+  std::optional<std::size_t> bad;
+  if (field.on_device) {
+    SESTINA_REQUIRE(copy_from_device, "{} lies on the device and cannot be copied", field.path);
+    copy_from_device(field, to);
+    bad = first_nonfinite(field.dtype, to, field.bytes());
+  } else {
+    bad = copy_and_check(field, to);
+  }
+  places_to_whole(field, to);
+  return bad ? nonfinite_text(field, to + *bad * size_of(field.dtype), *bad) : "";
+}
+
+bool is_beyond_memory(const StateField& field) {
+  return field.pager != nullptr && field.pager->is_beyond_memory(field.data);
+}
+
 }  // namespace
 
-void take_snapshot(const std::vector<StateField>& fields, const RunState& run,
-                   const std::function<void(const StateField&, void*)>& copy_from_device, Snapshot& snapshot) {
+void take_snapshot(const std::vector<StateField>& fields, const RunState& run, const CopyFromDevice& copy_from_device,
+                   Snapshot& snapshot, bool copies) {
   constexpr std::size_t kAlign = 64;
+  const auto room = [](const StateField& field) { return (field.bytes() + kAlign - 1) / kAlign * kAlign; };
   snapshot.fields.clear();
-  for (const StateField& field : fields)
-    if (field.saved) snapshot.fields.push_back(field);
+  snapshot.streamed.clear();
   std::size_t total = 0;
-  for (const StateField& field : snapshot.fields) total += (field.bytes() + kAlign - 1) / kAlign * kAlign;
+  for (const StateField& field : fields) {
+    if (!field.saved) continue;
+    const bool streams = !copies || is_beyond_memory(field);
+    if (streams) snapshot.streamed.push_back(field);
+    if (!streams) total += room(field);
+    snapshot.fields.push_back(field);
+    if (streams) snapshot.fields.back().data = nullptr;
+  }
   if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.run = run;
   snapshot.problem.clear();
-  snapshot.passing = false;
   std::byte* to = snapshot.storage.data();
   for (StateField& field : snapshot.fields) {
-    std::optional<std::size_t> bad;
-    if (field.on_device) {
-      SESTINA_REQUIRE(copy_from_device, "{} lies on the device and cannot be copied", field.path);
-      copy_from_device(field, to);
-      bad = first_nonfinite(field.dtype, to, field.bytes());
-    } else {
-      bad = copy_and_check(field, to);
+    if (field.data != nullptr) {
+      const std::string problem = copy_field(field, copy_from_device, to);
+      if (snapshot.problem.empty()) snapshot.problem = problem;
+      field.data = to;
+      to += room(field);
     }
-    places_to_whole(field, to);
-    if (bad && snapshot.problem.empty())
-      snapshot.problem = nonfinite_text(field, to + *bad * size_of(field.dtype), *bad);
-    field.data = to;
-    snapshot.passing = snapshot.passing || field.pager != nullptr;
     field.pager = nullptr;
     field.of_places = false;
     field.on_device = false;
-    to += (field.bytes() + kAlign - 1) / kAlign * kAlign;
   }
 }
 

@@ -2,27 +2,22 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
 #include <string>
 #include <vector>
+
+#include "kernels/base/failure.hpp"
 
 namespace sestina {
 namespace {
 
 // An outcome as text that travels: "" for success, else code and message.
 std::string outcome_of(const std::function<void()>& f) {
-  const auto text = [](ExitCode code, const char* message) {
-    return fmt::format("{} {}", static_cast<int>(code), message);
-  };
   try {
     f();
     return "";
-  } catch (const Error& error) {
-    return text(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return text(ExitCode::internal, "out of memory");
   } catch (const std::exception& error) {
-    return text(ExitCode::internal, error.what());
+    const Failure failure = failure_of(error);
+    return fmt::format("{} {}", static_cast<int>(failure.code), failure.message);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/field_piece.hpp"
 #include "core/layout/device_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/layout/weight_form.hpp"
@@ -177,6 +178,7 @@ void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory&
   const OptimizerOptions& optimizer = s.input.optimizer;
   const bool on_nvme = paged.nvme > 0, through_host = s.on_device() && on_nvme;
   memory.nvme += paged.nvme;
+  memory.streamed += paged.on_disk;
   memory.nvme_moved += paged.nvme_moved;
   memory.link_moved += paged.link_moved;
   memory.beside_tiers += paged.beside;
@@ -201,7 +203,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
     memory.size.optimizer += bytes;
     memory.size.parameters += elements;
-    memory.checkpoint += bytes + master * s.width.accumulate;
+    memory.saved += bytes + master * s.width.accumulate;
   };
   for (std::size_t i = 0; i < shard.local.size(); ++i) {
     const TensorSpec &whole = shard.stage.specs[i], &local = shard.local[i];
@@ -225,7 +227,7 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
     } else if (!homed || is_home(shard.stage, spec, shard.tp_rank)) {
       const TensorSpec& kept = homed ? whole : local;
       add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
-      if (kept.is_coded()) memory.checkpoint += bytes_apart(kept, s.width.compute, s.width.accumulate);
+      if (kept.is_coded()) memory.saved += bytes_apart(kept, s.width.compute, s.width.accumulate);
       scratch.add(kept);
       const RefreshNeeds jobs = known.jobs.of(kept);
       if (s.on_device())
@@ -268,7 +270,7 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
   }
   if (dp_rank > 0) return memory;
   for (const TensorSpec& spec : shard.local)
-    if (!spec.trainable) memory.checkpoint += bytes_apart(spec, s.width.compute, s.width.accumulate);
+    if (!spec.trainable) memory.saved += bytes_apart(spec, s.width.compute, s.width.accumulate);
   return memory;
 }
 
@@ -295,7 +297,8 @@ void add(RankMemory& sum, const RankMemory& other) {
   size.workspace += other.size.workspace;
   size.stash += other.size.stash;
   size.exchanges += other.size.exchanges;
-  sum.checkpoint += other.checkpoint;
+  sum.saved += other.saved;
+  sum.streamed += other.streamed;
   sum.scalar_elements += other.scalar_elements;
   sum.scalar_state += other.scalar_state;
   sum.beside_tiers += other.beside_tiers;
@@ -307,9 +310,14 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.workers += other.workers;
 }
 
+std::size_t save_bytes(const RankMemory& memory, bool copies) {
+  const std::size_t streamed = copies ? memory.streamed : memory.saved;
+  return memory.saved - streamed + (streamed > 0 ? field_stream_bytes : 0);
+}
+
 }  // namespace
 
-std::vector<RankMemory> rank_memory(const Plan& plan, int threads) {
+std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) {
   PlanInput input = plan.input;
   if (input.optimizer.matrix) input.optimizer.matrix->own_memory = threads == 0;
   const int micro_batch = largest_share(input).micro_batch;
@@ -341,8 +349,10 @@ std::vector<RankMemory> rank_memory(const Plan& plan, int threads) {
         seen[rank] = true;
       }
     }
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
     all[rank].size.exchanges += staging[rank].group + staging[rank].same_heads;
+    all[rank].checkpoint = save_bytes(all[rank], copies);
+  }
   return all;
 }
 

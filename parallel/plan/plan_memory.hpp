@@ -14,7 +14,9 @@ namespace sestina {
 // own instead of the host's.
 struct RankMemory {
   ModelSize size;                    // parameters: elements of which it keeps the state
-  std::size_t checkpoint = 0;        // copy that a save is written from
+  std::size_t saved = 0;             // state that it writes to a checkpoint
+  std::size_t streamed = 0;          // of that, without a copy in memory (core/field_piece.hpp)
+  std::size_t checkpoint = 0;        // memory of a save: the copy that it is written from, and pieces on their way
   std::int64_t scalar_elements = 0;  // that AdamW updates
   std::size_t scalar_state = 0;      // bytes of their moments
   // Preconditioners in tiers: places in the store on NVMe, and its traffic in an update; of the optimizer's bytes above
@@ -33,7 +35,7 @@ struct RankMemory {
   std::size_t total() const { return size.total() + on_host(); }
   std::size_t on_host() const { return checkpoint + host_tier + workers; }  // of a rank that computes on a device
 };
-// threads: of each rank on the host, 0 = on a device.
-std::vector<RankMemory> rank_memory(const Plan&, int threads);
+// threads: of each rank on the host, 0 = on a device. copies: saves copy what lies in memory (checkpoint.async).
+std::vector<RankMemory> rank_memory(const Plan&, int threads, bool copies = true);
 
 }  // namespace sestina

@@ -13,7 +13,7 @@ sources=(regression/unit/core/test_worker_pool.cpp regression/unit/core/test_pag
          core/optimizer/refresh/worker_pool.cpp core/layout/pager.cpp core/layout/block_tier.cpp core/layout/block_memory.cpp core/layout/device_store.cpp
          io/store/block_file.cpp io/store/block_run.cpp io/store/chunk_file.cpp io/store/chunk_pool.cpp io/store/chunk_progress.cpp
          io/store/chunk_ring_uring.cpp io/store/copy_file.cpp io/store/digest.cpp
-         io/store/input_file.cpp io/store/retry.cpp)
+         io/store/input_file.cpp io/store/retry.cpp kernels/base/failure.cpp)
 objects=()
 for source in "${sources[@]}"; do
   objects+=("$folder/${source//\//_}.o")

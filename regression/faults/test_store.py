@@ -61,6 +61,42 @@ class Store(Case):
         self.assertGreater(gone, 2**24)
         self.assertGreater(memory["host"] - memory["nvme"], 0.8 * gone, memory)
 
+    def test_07_state_larger_than_memory(self):
+        """Four times as much on the disk as memory may hold of it: a save and a resume move it in pieces, by the kernel's count of
+        the process at its peak and by the plan's; killed behind a save, it goes on to the bit."""
+        wide = (*PAGED, "model.hidden_size=192", "model.intermediate_size=512", "model.num_hidden_layers=4", "metrics.every=1",
+                "optimizer.refresh.queue_depth=4", "optimizer.refresh.host_bytes=9500000")
+        endless = ("run.steps=1000000", "checkpoint.every=1000000")
+        self.train("memory", *wide, "optimizer.refresh.tier=host", "run.steps=8")
+        mebi = 2**20
+        everything = self.planned_bytes((*wide, "optimizer.refresh.tier=host"))["checkpoint_copy"]
+        for mode in ("false", "true"):
+            keys = (*wide, f"checkpoint.async={mode}")
+            planned = self.planned_bytes(keys)
+            self.assertGreater(planned["nvme"], 4 * 9500000)
+            self.assertLess(planned["checkpoint_copy"], 17 * mebi if mode == "false" else everything - planned["nvme"] + 18 * mebi)
+            plain = self.peak(f"plain-{mode}", keys + endless, lambda run: self.steps_done(run) >= 6)
+            saves = (*keys, "run.steps=1000000", "checkpoint.every=3")
+            saving = self.peak(f"saves-{mode}", saves, lambda run: self.steps_done(run) >= 6 and self.saved_steps(run))
+            self.assertLess(saving - plain, planned["checkpoint_copy"] + 6 * mebi, "what a save takes")
+            resumed = self.peak(f"saves-{mode}", ("-r", "auto", *keys, *endless),
+                                lambda run: self.lines(run, "rewind") and self.lines(run, "train")[-1]["step"] >= 8)
+            self.assertLess(resumed - plain, 14 * mebi, "what a load takes")
+            self.train(f"saves-{mode}", "-r", "auto", *keys, "run.steps=8")
+            self.assertEqual(self.tensors(self.folder("memory", 8)), self.tensors(self.folder(f"saves-{mode}", 8)))
+
+    def planned_bytes(self, keys):
+        return json.loads(self.run_sestina("plan", "-i", "deck.toml", *keys, "--json"))["ranks"][0]["bytes"]
+
+    def peak(self, run, arguments, done):
+        """Bytes of memory that the run had at most until then; it is killed."""
+        child = self.start(*self.train_arguments(run, *arguments))
+        self.wait_for(lambda: done(run), child, 90)
+        status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
+        child.kill()
+        self.finish(child)
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
     def test_07_damaged_file(self):
         """Noise written over the file: one message that names file and field, and no checkpoint of what came after."""
         child = self.start(*self.train_arguments("run", *PAGED, "run.steps=1000000", "checkpoint.every=1000000"))

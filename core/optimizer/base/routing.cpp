@@ -201,6 +201,7 @@ void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes&
     sum.host += place;
     return;
   }
+  sum.on_disk += bytes;
   sum.nvme += place;
   sum.largest = std::max(sum.largest, bytes);
   sum.nvme_moved += static_cast<double>(place) * uses;
@@ -210,6 +211,7 @@ void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes&
 
 void PagedBytes::add(const PagedBytes& other) {
   state += other.state;
+  on_disk += other.on_disk;
   beside += other.beside;
   results += other.results;
   nvme += other.nvme;

@@ -71,6 +71,7 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const Optimize
 // the space that computes. Beside a device results under way lie in host memory, whatever the tier.
 struct PagedBytes {
   std::size_t state = 0;           // of the state above, not in memory all the time
+  std::size_t on_disk = 0;         // of the state above, on NVMe
   std::size_t beside = 0;          // of those that stay in memory although others do not
   std::size_t results = 0;         // under way, in the store
   std::size_t nvme = 0, host = 0;  // places in the store: on NVMe, with those of results under way; beside a device

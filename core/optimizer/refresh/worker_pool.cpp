@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/failure.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
@@ -102,10 +103,9 @@ void WorkerTask::collect() {
   if (!error) return;
   try {
     std::rethrow_exception(error);
-  } catch (const Error& e) {
-    fail(e.code(), "{}: {}", name, e.what());
   } catch (const std::exception& e) {
-    fail(ExitCode::internal, "{}: {}", name, e.what());
+    const Failure failure = failure_of(e);
+    fail(failure.code, "{}: {}", name, failure.message);
   } catch (...) {
     fail(ExitCode::internal, "{}: its worker threw something unknown", name);
   }

@@ -54,6 +54,7 @@ class MemoryStore final : public BlockStore {
   }
   Traffic traffic() const override { return moved; }
   std::string describe() const override { return "memory"; }
+  bool is_in_memory(std::size_t) const override { return in_memory; }
   void warn(const std::string& message) const override { warnings.push_back(message); }
 
   std::vector<std::string> names;
@@ -64,6 +65,7 @@ class MemoryStore final : public BlockStore {
   int lost = 0;                   // blocks said to be the same, and were not
   std::set<std::string> written;  // names of blocks
   bool opened = false;
+  bool in_memory = false;  // what is_in_memory() says
   mutable std::vector<std::string> warnings;
 };
 

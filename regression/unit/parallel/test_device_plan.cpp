@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/field_piece.hpp"
 #include "core/layout/device_store.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
@@ -88,6 +89,14 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   EXPECT_LT(nvme.nvme_moved, nvme.link_moved + static_cast<double>(places)) << "bases are written when they are new";
   EXPECT_EQ(nvme.size.optimizer, host.size.optimizer);
   EXPECT_GT(nvme.host_tier, store_buffer_bytes(options.optimizer.refresh.queue_depth)) << "buffers on the way";
+
+  // A save copies what lies in memory, and has pieces of the rest on their way.
+  EXPECT_EQ(host.checkpoint, plain.checkpoint);
+  EXPECT_EQ(nvme.checkpoint, plain.checkpoint - squares + field_stream_bytes);
+  EXPECT_EQ(nvme.saved, plain.checkpoint);
+  const RankMemory at_once = rank_memory(make_plan(options), on_device, false)[0];
+  EXPECT_EQ(at_once.checkpoint, field_stream_bytes) << "checkpoint.async = false";
+  EXPECT_EQ(at_once.saved, plain.checkpoint);
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+// Fields of a save that are not copied before it: piece by piece from where they lie to the thread that writes. The
+// thread that may touch them moves them there: it pins blocks of a store, to read them, and copies from a device. Few
+// pieces are in memory at a time (core/field_piece.hpp), whatever the fields take. No Kokkos.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/layout/pager.hpp"
+#include "core/layout/state_field.hpp"
+
+namespace sestina {
+
+// Copies what lies in the memory of a device into host memory.
+using CopyFromDevice = std::function<void(const StateField&, void* host)>;
+
+class FieldStream {
+ public:
+  // The thread that has the fields; no stream is under way.
+  void begin(std::vector<StateField> fields);
+  // Moves pieces, for about a second at most. False: there are no more, or the other side has ended; what is not finite
+  // ends the stream too, and problem() says so. What it throws ends it for the other side as well.
+  bool feed(const CopyFromDevice&);
+  const std::string& problem() const { return problem_; }
+  void give_up();  // what has not been moved will not be
+
+  // The thread that writes: the bytes of the next field in turn, use(data, bytes) for each piece. Error(io_error) when
+  // the stream has ended before its last one.
+  void take(const StateField&, const std::function<void(const void*, std::size_t)>& use);
+  void end();  // nothing more is taken
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  using Lock = std::unique_lock<std::mutex>;
+  static constexpr std::size_t most = 2;  // pieces
+
+  void fill(Bytes&, const CopyFromDevice&);
+  void move_on(std::size_t bytes);  // behind a piece
+  void close(Lock&, const std::string& why);
+
+  // Of the thread that has the fields.
+  std::vector<StateField> fields_;
+  std::size_t next_ = 0, at_ = 0;  // field, byte of it
+  std::optional<Pin> pin_;         // of that field, from its first piece to its last
+  std::string problem_;
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<Bytes> full_, empty_;
+  std::size_t pieces_ = 0;  // that there are
+  bool closed_ = true;
+  std::string why_;
+};
+
+}  // namespace sestina
