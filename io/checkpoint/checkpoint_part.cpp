@@ -13,7 +13,6 @@
 #include "io/checkpoint/checkpoint_files.hpp"
 #include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/manifest_json.hpp"
-#include "io/checkpoint/manifest_tensors.hpp"
 #include "io/checkpoint/slab.hpp"
 #include "io/store/retry.hpp"
 #include "kernels/base/error.hpp"

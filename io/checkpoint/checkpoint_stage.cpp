@@ -15,8 +15,6 @@
 #include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/checkpoint/manifest_json.hpp"
-#include "io/checkpoint/manifest_run.hpp"
-#include "io/checkpoint/manifest_tensors.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/host_name.hpp"

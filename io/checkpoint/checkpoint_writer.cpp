@@ -31,7 +31,6 @@ struct CheckpointWriter::State {
   CheckpointOptions options;
   WriterGroup group;
   Snapshot snapshot;
-  Retention retention;  // of the first rank
   std::vector<CompanionFile> companions;
   FieldStream stream;             // of what the snapshot has no copy of
   Retention retention;            // of the first rank

@@ -5,8 +5,6 @@
 
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/manifest_json.hpp"
-#include "io/checkpoint/manifest_run.hpp"
-#include "io/checkpoint/manifest_tensors.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

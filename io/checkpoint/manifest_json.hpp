@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "io/checkpoint/manifest.hpp"
 
 namespace sestina {
 
@@ -34,5 +37,25 @@ class Members {
 nlohmann::json parse_sealed(std::string_view text, const std::string& where);
 // The text of an object with its digest.
 std::string sealed_text(const nlohmann::ordered_json& object);
+
+// Files, tensors and their pieces: where tensors lie (manifest_tensors.cpp).
+nlohmann::ordered_json files_json(const std::vector<ManifestFile>&);
+nlohmann::ordered_json tensors_json(const std::vector<ManifestTensor>&, const std::vector<ManifestFile>&);
+
+// Strict, as all of a manifest; each piece lies inside its tensor and its file.
+std::vector<ManifestFile> read_files(const nlohmann::json& list, const std::string& where);
+std::vector<ManifestTensor> read_tensors(const nlohmann::json& list, const std::vector<ManifestFile>&,
+                                         const std::string& where);
+// The pieces are in the order of their corners, from different files, and hold each element once. A tensor without
+// elements has one piece, which is all of it. Error(bad_data).
+void check_tiling(const ManifestTensor&, const std::string& where);
+
+// The ranks that wrote it, and the state of the run (manifest_run.cpp).
+nlohmann::ordered_json layout_json(const Manifest&);
+nlohmann::ordered_json run_json(const RunState&);  // all but the step
+
+// Strict, as all of a manifest. Error(bad_data).
+void read_layout(const nlohmann::json&, Manifest&, const std::string& where);
+RunState read_run(const nlohmann::json&, std::int64_t step, const std::string& where);
 
 }  // namespace sestina

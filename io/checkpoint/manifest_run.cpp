@@ -1,6 +1,5 @@
-#include "io/checkpoint/manifest_run.hpp"
-
 #include "io/checkpoint/manifest_json.hpp"
+
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -1,11 +1,10 @@
-#include "io/checkpoint/manifest_tensors.hpp"
+#include "io/checkpoint/manifest_json.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <set>
 
-#include "io/checkpoint/manifest_json.hpp"
 #include "io/checkpoint/slab.hpp"
 #include "kernels/base/error.hpp"
 
