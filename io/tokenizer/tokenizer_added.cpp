@@ -86,8 +86,9 @@ bool AddedTokens::find(Scan& scan, AddedSplit& found) const {
     std::size_t begin = scan.at, end = begin + token->content.size();
     scan.at = end;
     if (token->single_word && (word_before(text, begin) || word_after(text, end))) continue;
-    if (token->lstrip) begin = space_begin(text, begin, std::min(scan.done, begin));
+    if (token->lstrip) begin = std::max(space_begin(text, begin, std::min(scan.done, begin)), scan.done);
     if (token->rstrip) end = space_end(text, end);
+    if (begin >= end) continue;  // white space itself, taken by the token before it
     found = {token->id, text.substr(begin, end - begin)};
     return true;
   }

@@ -59,6 +59,21 @@ TEST(TokenizerJson, OtherForms) {
   EXPECT_EQ(parse(j).vocab_size(), 5);
 }
 
+// White space that two tokens claim, and digits newer than those of the patterns, as in the package.
+TEST(TokenizerJson, SpaceAndDigits) {
+  json j = small();
+  j["added_tokens"] = json::parse(R"([{"id": 4, "content": "x", "rstrip": true, "normalized": false},
+    {"id": 5, "content": "\n", "lstrip": true, "rstrip": true, "normalized": false}])");
+  EXPECT_EQ(parse(j).encode("x\n\nab"), (Ids{4, 2}));
+  EXPECT_EQ(parse(j).encode("ax \n b\n \nx"), (Ids{0, 4, 1, 5, 4}));
+  j = small();
+  j["pre_tokenizer"] = json::parse(R"({"type": "Sequence", "pretokenizers": [
+    {"type": "Digits", "individual_digits": false}, {"type": "ByteLevel", "add_prefix_space": true, "use_regex": false}]})");
+  EXPECT_EQ(parse(j).encode("a\U00011DE0\U00011DE9\U00016FF4b"), (Ids{3, 0, 3, 3, 1}));
+  EXPECT_EQ(parse(j).encode("a\u00B2\u2167b"), (Ids{3, 0, 3, 3, 1}));
+  EXPECT_EQ(parse(j).encode("a\u3250b"), (Ids{3, 2}));
+}
+
 TEST(TokenizerJson, Refused) {
   const auto refused = [](const char* pointer, const json& value, std::initializer_list<std::string> said) {
     json j = small();
