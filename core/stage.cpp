@@ -182,6 +182,7 @@ StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
     field.col_begin = holding.col_begin;
     field.col_end = holding.col_begin + holding.local.cols;
   }
+  field.optional = spec.may_be_absent;
   field.of_places = spec.stored == Stored::index;
   field.data = arena_.frozen(tensor);
   field.on_device = !is_host<Exec>;

@@ -51,7 +51,7 @@ class LanedSet : public MatrixSet<Exec> {
       rates_.push_back(items[i].rates);
       saved_.push_back(items[i].saved);
       skew_block_.push_back(items[i].skew_block);
-      reset_every_.push_back(items[i].reset_every);
+      resets_.push_back({items[i].reset_every, items[i].reset_phase});
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
@@ -259,7 +259,7 @@ class LanedSet : public MatrixSet<Exec> {
 
   // Ahead of update t, behind the booking of all that came before.
   bool begins_anew(std::size_t i, std::int64_t t) const {
-    return t > 1 && updates_of_state(reset_every_[i], t) == 1;
+    return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
   }
   void begin_anew(std::size_t i) {
     optimizers_[i]->state().set_zero(lanes_[lane_number(i)].exec);
@@ -332,7 +332,10 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
   std::vector<std::size_t> skew_block_;
-  std::vector<std::int64_t> reset_every_;
+  struct Reset {
+    std::int64_t every, phase;
+  };
+  std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<std::vector<Paged>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;

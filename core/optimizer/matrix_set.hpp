@@ -22,7 +22,7 @@ struct MatrixItem {
   bool saved = true;           // false: another rank writes the same state to checkpoints
   std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see skew_blocks.hpp; 0: they are
                                // the matrix
-  std::int64_t reset_every = 0;                                    // see TensorSpec
+  std::int64_t reset_every = 0, reset_phase = 0;                                    // see TensorSpec
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
