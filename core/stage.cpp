@@ -70,10 +70,11 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
 
 template <class Exec, class T>
 void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
-                                    const std::vector<MatrixItem<Exec>>& homed) {
-  optimizer_ =
-      std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
-                                           matrix_index(tensor_specs(whole), options), homed, norm_->nonfinite());
+                                    const std::vector<MatrixItem<Exec>>& homed,
+                                    const std::shared_ptr<RefreshWorkers>& workers) {
+  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
+                                                    matrix_index(tensor_specs(whole), options), homed,
+                                                    norm_->nonfinite(), workers);
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
 }
 
@@ -181,6 +182,7 @@ StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
     field.col_begin = holding.col_begin;
     field.col_end = holding.col_begin + holding.local.cols;
   }
+  field.optional = spec.may_be_absent;
   field.of_places = spec.stored == Stored::index;
   field.data = arena_.frozen(tensor);
   field.on_device = !is_host<Exec>;

@@ -33,7 +33,8 @@ class Stage {
   Stage(const Exec&, const ModelPart&, LayerRange, const PassSetting&, const RankLayout&, GroupOps<Exec>*,
         bool training);
   void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
-                      const std::vector<MatrixItem<Exec>>& homed = {});
+                      const std::vector<MatrixItem<Exec>>& homed = {},
+                      const std::shared_ptr<RefreshWorkers>& workers = {});
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   // Largest scores go to the clip, where there is one. split: for backward passes in two parts.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/host_name.hpp"
+#include "kernels/base/own_cores.hpp"
 
 namespace sestina {
 namespace {
@@ -23,7 +24,7 @@ std::vector<Holding> node_holdings(Runtime& runtime, int threads, int& me) {
   const auto node = runtime.world().split_by_node();
   Holding mine;
   CPU_ZERO(&mine.cores);
-  sched_getaffinity(0, sizeof mine.cores, &mine.cores);
+  for (const int core : process_cores()) CPU_SET(static_cast<std::size_t>(core), &mine.cores);
   mine.threads = threads;
   std::vector<Holding> all(static_cast<std::size_t>(node->size()));
   node->all_gather(&mine, sizeof mine, all.data());

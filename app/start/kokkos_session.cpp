@@ -1,7 +1,5 @@
 #include "app/start/kokkos_session.hpp"
 
-#include <sched.h>
-
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <charconv>
@@ -13,6 +11,7 @@
 
 #include "core/deck/options.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/own_cores.hpp"
 #include "kernels/base/quiet_threads.hpp"
 
 namespace sestina {
@@ -40,20 +39,13 @@ long long whole_number(const char* text) {
 constexpr std::string_view threads_flag = "--kokkos-num-threads";
 bool sets_threads(const std::string& flag) { return flag.rfind(threads_flag, 0) == 0; }
 
-// Cores of the affinity mask.
-int allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 // Its share of the cores that this process may run on.
 int own_cores(int sharers) { return std::max(1, available_cores() / sharers); }
 
 }  // namespace
 
 int available_cores() {
-  const int allowed = allowed_cores(), quota = quota_cores();
+  const int allowed = static_cast<int>(process_cores().size()), quota = quota_cores();
   return std::max(1, quota > 0 ? std::min(allowed, quota) : allowed);
 }
 
@@ -75,8 +67,8 @@ int session_threads(int threads, const std::vector<std::string>& flags, int shar
 }
 
 KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers, int workers) {
-  // Threads are not bound: a bound main thread would hand its one core on to every helper thread it starts. Kokkos
-  // warns while the variable is unset.
+  // Threads are bound where the user says so alone: ranks of a node that nobody gave cores of their own would all be
+  // bound to its first ones. Kokkos warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
   threads = session_threads(threads, flags, sharers, workers);
   std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};

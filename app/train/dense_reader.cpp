@@ -62,6 +62,7 @@ void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& p
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorSpec& part = parts[i];
     const StateField field = whole_field(part, kept_as(part, sizeof(T), sizeof(float)));
+    if (part.may_be_absent && !reader_.has(field.path)) continue;
     host[i].resize(field.bytes());
     reader_.read(field, host[i].data());
     require_finite(field, host[i].data(), nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));

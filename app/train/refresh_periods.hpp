@@ -6,8 +6,8 @@
 
 namespace sestina {
 
-// Of the slowest worker, refreshes of the largest matrix; step_s: seconds of an update here, of which the shortest of
-// all ranks counts. Collective.
+// Of the slowest worker, refreshes of each shape that the model has, measured within some seconds in all
+// (measure_refresh_rate); step_s: seconds of an update here, of which the shortest of all ranks counts. Collective.
 RefreshSpeed agreed_speed(double step_s, const Options&, Communicator& world);
 
 // The same before there are updates to time: one takes three times the forward passes of its micro-batches, which are

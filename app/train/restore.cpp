@@ -77,7 +77,11 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
-      if (field.optional) continue;  // it was inline: nothing is in flight
+      if (field.optional) {  // it was inline, and nothing is in flight; or there were no residuals of merges yet
+        host.assign(field.bytes(), std::byte{0});
+        copy_from_host(exec, field, host.data());
+        continue;
+      }
       if (!reset_missing)
         fail(ExitCode::bad_data,
              "{} is not in the checkpoint (another optimizer, or weights only?): optimizer.on_missing = \"reset\" "

@@ -27,20 +27,20 @@ RunTrace::RunTrace(const Options& options, const std::string& run_dir, Communica
         static_cast<std::size_t>(std::min(std::min(updates_, most_events) * events_of_update, most_events)));
 }
 
-void RunTrace::add_workers(int stage, WorkerPool* pool, int workers) {
-  if (!trace_ || pool == nullptr) return;
-  const std::string of_stage = stage < 0 ? "" : fmt::format(" of stage {}", stage);
+void RunTrace::set_workers(WorkerPool* pool, int workers) {
+  if (!trace_ || pool == nullptr || pool == workers_) return;
+  workers_ = pool;
   for (int i = 0; i < workers; ++i) {
-    const int row = trace_->add_row(fmt::format("refresh worker {}{}", i, of_stage));
-    if (i == 0) workers_.push_back({pool, row});
+    const int row = trace_->add_row(fmt::format("refresh worker {}", i));
+    if (i == 0) first_row_ = row;
   }
   pool->record();
 }
 
 void RunTrace::take_jobs() {
-  for (const Workers& workers : workers_)
-    for (const WorkerPool::Span& job : workers.pool->take_spans())
-      trace_->add(workers.first_row + job.worker, job.name, job.begin, job.end);
+  if (workers_ == nullptr) return;
+  for (const WorkerPool::Span& job : workers_->take_spans())
+    trace_->add(first_row_ + job.worker, job.name, job.begin, job.end);
 }
 
 void RunTrace::before_step() {

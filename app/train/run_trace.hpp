@@ -2,7 +2,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/deck/options.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"
@@ -16,9 +15,9 @@ class RunTrace {
   RunTrace(const Options&, const std::string& run_dir, Communicator& world);
   Trace* get() { return trace_.get(); }  // null: off
 
-  // A row for each refresh worker of a stage (-1: the rank has but one); the pool must outlive the recording. Null:
-  // none.
-  void add_workers(int stage, WorkerPool*, int workers);
+  // A row for each refresh worker of this process; the pool, which its stages share, must outlive the recording. Null:
+  // none, and without effect.
+  void set_workers(WorkerPool*, int workers);
   void take_jobs();  // what they did since the last call
 
   // On all ranks together.
@@ -26,15 +25,11 @@ class RunTrace {
   void finish();       // the run ends: writes what there is
 
  private:
-  struct Workers {
-    WorkerPool* pool;
-    int first_row;
-  };
-
   Communicator& world_;
   std::string path_, label_;
   std::unique_ptr<Trace> trace_;
-  std::vector<Workers> workers_;
+  WorkerPool* workers_ = nullptr;
+  int first_row_ = 0;  // of the workers
   std::int64_t updates_ = 0, steps_ = 0;
 };
 

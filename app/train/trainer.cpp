@@ -104,8 +104,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
     Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
     optimizer.dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
-    trace_.add_workers(rank_ages_.empty() ? -1 : executor_.stage_number(i), optimizer.workers(),
-                       options_.optimizer.refresh_workers());
+    trace_.set_workers(optimizer.workers(), options_.optimizer.refresh_workers());
   }
   runtime_.together([this] {  // files are read: one rank may fail
     if (!setup_.checkpoint.empty())
@@ -138,8 +137,8 @@ void Trainer<Exec, T>::set_periods() {
   } else {
     const RefreshSpeed speed = measure_speed(executor_, training_, options_, runtime_.world());
     periods_ = fit_periods(executor_.plan(), speed);
-    spdlog::info("refresh    {}: a worker does {:.3g} GFLOP/s, an update takes {:.3g} s", to_text(periods_),
-                 speed.flops * 1e-9, speed.step_s);
+    spdlog::info("refresh    {}: an update takes {:.3g} s, a worker refreshes {}", to_text(periods_), speed.step_s,
+                 to_text(speed));
     if (periods_.late > 0)
       spdlog::warn(
           "{} matrices take a worker longer to refresh than optimizer.refresh.staleness = {} updates: these wait",

@@ -17,6 +17,7 @@ void read_poet(Deck& deck, LinearOptions& o) {
   o.variant = variant == "xq" ? Variant::xq : variant == "mem" ? Variant::mem : Variant::fast;
   o.block_size = deck.integer("model.linear.block_size", o.block_size, {.min = 2, .max = 1 << 14});
   o.merge_every = deck.integer("model.linear.merge_every", o.merge_every, count);
+  o.staggered = deck.choice("model.linear.merge_phase", "together", {"together", "staggered"}) == "staggered";
   o.even = deck.choice("model.linear.cnp", "paper", {"paper", "even"}) == "even";
   o.lr_factor = deck.number("model.linear.lr_factor", o.lr_factor, not_negative);
   o.init = deck.choice("model.linear.init", "normalized", {"normalized", "gaussian"}) == "gaussian"
@@ -27,6 +28,11 @@ void read_poet(Deck& deck, LinearOptions& o) {
   o.clip_warmup_steps = deck.integer("model.linear.clip_warmup_steps", 0, not_negative);
   o.clip_warmup_until = deck.integer("model.linear.clip_warmup_until", 0, not_negative);
   o.clip_start_ratio = deck.number("model.linear.clip_start_ratio", 0, {.min = 0, .max = 1});
+  if (o.staggered && o.clip_warmup_steps > 0)
+    deck.error("model.linear.clip_warmup_steps",
+               "conflicts with model.linear.merge_phase = \"staggered\": layers merge one after another, and the "
+               "threshold is one for all",
+               "0");
   if (o.variant != Variant::xq) return;
   o.group_size = deck.integer("model.linear.group_size", o.group_size, {.min = 2, .max = 1 << 16});
   o.zero_in_range = deck.boolean("model.linear.zero_in_range", true);
@@ -114,10 +120,13 @@ LinearOptions LinearOptions::read(Deck& deck) {
   return options;
 }
 
-void read_shards(Deck& deck, Options& options) {
+void read_beside_others(Deck& deck, Options& options) {
   LinearOptions& o = options.model.linear;
   if (o.form != "poet-x") return;
   o.shards = deck.integer("model.linear.shards", options.parallel.tp, {.min = 1, .max = 1 << 16});
+  if (o.variant == LinearOptions::Variant::xq) return;
+  o.residual =
+      deck.boolean("model.linear.merge_residual", true) && options.train.precision == TrainOptions::Precision::bf16;
 }
 
 std::vector<ModelDefect> linear_defects(const ModelConfig& c) {
@@ -140,6 +149,10 @@ void require_form_fits(Deck& deck, const Options& options) {
     deck.error("parallel.tp",
                fmt::format("does not divide model.linear.shards = {}, of which ranks hold some", o.shards),
                divisors_of(o.shards, 1));
+  if (o.staggered && options.parallel.schedule == ParallelOptions::Schedule::async_1f1b)
+    deck.error("model.linear.merge_phase",
+               "conflicts with parallel.schedule = \"async-1f1b\", whose pipeline runs empty for each merge",
+               "together");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
 }

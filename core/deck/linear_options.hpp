@@ -18,6 +18,8 @@ struct LinearOptions {
   // poet-x
   enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
+  bool staggered = false;  // merge_phase: layer l merges at updates t with (t + l) mod merge_every = 0, not all at once
+  bool residual = false;   // the base in bf16 has a byte beside each value, which keeps what merges would round away
   // Parts of the side that tensor parallelism cuts which no permutation and no block of a rotation leaves; of the model
   // of one rank: its own, and the number of the first of them among all.
   std::int64_t shards = 1, first_shard = 0;
@@ -41,8 +43,9 @@ struct LinearOptions {
 
 // What keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
-// model.linear.shards, of which parallel.tp is the default: read behind it.
-void read_shards(Deck&, Options&);
+// What follows from other sections, read behind them: model.linear.shards, of which parallel.tp is the default, and
+// model.linear.merge_residual, which is for bf16.
+void read_beside_others(Deck&, Options&);
 // Collects errors for what of a deck does not go with the form.
 void require_form_fits(Deck&, const Options&);
 

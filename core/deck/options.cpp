@@ -215,7 +215,7 @@ Options Options::read(Deck& deck) {
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
   options.parallel = ParallelOptions::read(deck, options.model, options.schedule);
   settle_correction(deck, options);
-  read_shards(deck, options);
+  read_beside_others(deck, options);
   require_form_fits(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);

@@ -49,7 +49,7 @@ void Pager::add(const std::string& name, std::byte* memory, std::size_t bytes) {
 
 void Pager::need(std::size_t updates, std::size_t jobs) {
   updates_ = std::max(updates_, updates);
-  jobs_ += jobs;
+  jobs_ = std::max(jobs_, jobs);
 }
 
 void Pager::open() {

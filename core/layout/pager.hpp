@@ -35,7 +35,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void watch(void* queue) { memory_->watch(queue); }
   std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
   // What those who use blocks have in memory at a time: updates (not at the same time as those of another call), and
-  // jobs beside them.
+  // jobs beside them, which those of another call take turns with.
   void need(std::size_t updates, std::size_t jobs);
   // Error(bad_deck) when that is more than `most`, with numbers; makes the store; blocks are zeros. Owned by a
   // shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.

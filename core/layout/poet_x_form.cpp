@@ -13,12 +13,18 @@ TensorSpec frozen(TensorSpec spec, Stored stored) {
   return spec;
 }
 
+// Layer l merges l updates ahead of the first one.
+std::int64_t merge_phase(const LinearOptions& o, int layer) {
+  return o.staggered && layer >= 0 ? layer % o.merge_every : 0;
+}
+
 TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, const char* name, std::int64_t n) {
   TensorSpec spec = weight_part(dense, part, name, packed(o, n), 1, Role::vector);
   spec.initial = Initial::zeros;
   spec.skew_block = o.block_size;
   spec.lr_factor = o.lr_factor;
   spec.reset_every = o.merge_every;
+  spec.reset_phase = merge_phase(o, dense.layer);
   spec.never_decays = true;
   spec.eps_on_corrected = o.eps_on_corrected;
   return spec;
@@ -66,6 +72,12 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
       rotation(o, dense, poet_rotation_out, "rotation_out", out)};
   cut_with(dense, specs);
   if (coded) add_groups(o, dense, specs);
+  if (o.residual) {
+    TensorSpec spec = weight_part(dense, poet_residual, "residual", out, in, Role::matrix);
+    spec.cut = dense.cut;
+    specs.push_back(frozen(spec, Stored::code));
+    specs.back().may_be_absent = true;  // written before there were any
+  }
   return specs;
 }
 
@@ -86,8 +98,7 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   const PoetSetting setting = poet_setting(o);
   const PoetScratch scratch{shape.element, shape.accumulate};
   const std::size_t pass = scratch.pass(setting, shape.rows, shape.out, shape.in);
-  return {pass, pass,
-          scratch.merge(setting, shape.out, shape.in) + scratch.piece(shape.out * shape.in, shape.accumulate)};
+  return {pass, pass, scratch.merge(setting, shape.out, shape.in)};
 }
 
 // Of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides, forward and back;
@@ -117,6 +128,7 @@ PoetSetting poet_setting(const LinearOptions& o) {
   setting.fourth = o.even ? 2 : 1;
   setting.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
   setting.zero_in_range = o.zero_in_range;
+  setting.residual = o.residual;
   return setting;
 }
 
@@ -130,6 +142,7 @@ WeightForm poet_x_form() {
   form.scratch = poet_x_scratch;
   form.work = poet_x_work;
   form.merge_every = [](const LinearOptions& o) { return o.merge_every; };
+  form.merge_phase = merge_phase;
   form.normalised = [](const LinearOptions& o) { return o.init == LinearOptions::Init::normalized; };
   return form;
 }

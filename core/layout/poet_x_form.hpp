@@ -6,7 +6,17 @@
 
 namespace sestina {
 
-enum PoetPart { poet_base, poet_perm_in, poet_perm_out, poet_rotation_in, poet_rotation_out, poet_scales, poet_zeros };
+// A base of values may have residuals where codes have scales.
+enum PoetPart {
+  poet_base,
+  poet_perm_in,
+  poet_perm_out,
+  poet_rotation_in,
+  poet_rotation_out,
+  poet_scales,
+  poet_zeros,
+  poet_residual = poet_scales
+};
 
 PoetSetting poet_setting(const LinearOptions&);
 

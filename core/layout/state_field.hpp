@@ -24,7 +24,7 @@ struct StateField {
   bool on_device = false;
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
   std::uint64_t version = 0;          // raised whenever the field is published anew
-  bool optional = false;              // a checkpoint without it leaves it as it is
+  bool optional = false;              // of a checkpoint without it all of it is zero
   bool of_basis = false;              // see FieldSize
   bool of_places = false;             // i32: rows of the slab, from its first one; in files of the whole tensor
   Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/layout/pager.hpp)

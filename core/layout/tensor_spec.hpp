@@ -67,10 +67,11 @@ struct TensorSpec {
   // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one behind the other, of each the strict upper
   // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/skew_blocks.hpp).
   std::int64_t skew_block = 0;
+  bool may_be_absent = false;  // from a checkpoint: then it is zero
   // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, begins anew
-  // (0: never).
+  // (0: never), the first time by the phase earlier.
   double lr_factor = 1;
-  std::int64_t reset_every = 0;
+  std::int64_t reset_every = 0, reset_phase = 0;
   bool never_decays = false, eps_on_corrected = true;
   bool is_vector() const { return role == Role::vector; }
   bool is_projection() const { return role == Role::matrix || !weight.empty(); }  // q, k, v, o, gate, up, down
@@ -82,8 +83,12 @@ struct TensorSpec {
   }
 };
 // Which update since its state began update t (from 1) of the run is: the first one begins it anew.
-inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t) {
-  return reset_every > 0 ? (t - 1) % reset_every + 1 : t;
+inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t, std::int64_t phase = 0) {
+  const std::int64_t at = t - 1 + phase;
+  return reset_every > 0 && at >= reset_every ? at % reset_every + 1 : t;
+}
+inline std::int64_t updates_of_state(const TensorSpec& spec, std::int64_t t) {
+  return updates_of_state(spec.reset_every, t, spec.reset_phase);
 }
 // As it is kept: what is trained by its master, where it has one. Of compute weights and sums so many bytes wide.
 DType kept_as(const TensorSpec&, std::size_t compute, std::size_t accumulate);

@@ -39,6 +39,14 @@ std::int64_t updates_between_merges(const LinearOptions& options) {
   return form == nullptr ? 0 : form->merge_every(options);
 }
 
+std::int64_t merge_behind(const LinearOptions& options, int layer, std::int64_t t) {
+  const std::int64_t every = updates_between_merges(options);
+  if (every == 0 || t == 0) return 0;
+  const WeightForm& form = *find_weight_form(options);
+  const std::int64_t at = t + (form.merge_phase ? form.merge_phase(options, layer) : 0);
+  return at % every == 0 ? at / every : 0;
+}
+
 TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,
                        Role role) {
   TensorSpec spec;

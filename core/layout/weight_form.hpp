@@ -18,7 +18,7 @@ struct FormShape {
 // Bytes of scratch that a pass takes and gives back, as a Workspace counts.
 struct FormScratch {
   std::size_t forward = 0, backward = 0;
-  std::size_t merge = 0;  // with a dense weight in sums beside it
+  std::size_t merge = 0;  // and of a way from or to a dense weight
 };
 
 // FLOPs of the products that a weight in a form executes in training, forward and backward.
@@ -41,11 +41,16 @@ struct WeightForm {
   FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
   FormWork (*work)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
-  bool (*normalised)(const LinearOptions&) = nullptr;           // first weights have rows of length one
+  // How many updates ahead of those of the first layer its merges come: behind updates t with (t + phase) mod every =
+  // 0.
+  std::int64_t (*merge_phase)(const LinearOptions&, int layer) = nullptr;  // null: 0
+  bool (*normalised)(const LinearOptions&) = nullptr;                      // first weights have rows of length one
 };
 
 const WeightForm* find_weight_form(const LinearOptions&);   // null: dense
 std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights are never merged
+// The number (from 1) of the merge of this layer behind update t, 0: none.
+std::int64_t merge_behind(const LinearOptions&, int layer, std::int64_t t);
 
 inline constexpr int most_parts = 7;  // of a weight in any form
 

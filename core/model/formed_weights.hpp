@@ -5,9 +5,10 @@
 
 namespace sestina {
 
-// True where the form of the model's weights is merged behind update t.
+// True where weights of some layer, in the form of the model, are merged behind update t.
 bool merges_behind(const ModelConfig&, std::int64_t t);
-// Does so, with permutations drawn from (seed, weight, number of the merge). All weights must be there, on every rank.
+// Does so for those of the layers that are due, with permutations drawn from (seed, weight, number of the merge). All
+// weights must be there, on every rank.
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t seed, std::int64_t t);
 

@@ -1,11 +1,14 @@
 #include "core/model/poet_x.hpp"
 
+#include <type_traits>
+
 #include "kernels/blas/block_product.hpp"
 #include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/model/cayley_neumann.hpp"
 #include "kernels/model/group_quantise.hpp"
 #include "kernels/model/index_map.hpp"
+#include "kernels/model/merge_residual.hpp"
 #include "kernels/model/permuted_blocks.hpp"
 
 namespace sestina {
@@ -61,6 +64,94 @@ void inner_product(const ProductSpace<Exec>& s, const PoetSetting& setting, cons
                             first, a);
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, setting, w), 0, c);
 }
+
+// Where each place of a permuted side was: index[result[i]] = result[index[i]] = i. In scratch of the caller's frame.
+template <class Exec>
+Vector<std::int32_t, Exec> inverse_of(const ProductSpace<Exec>& s, const Vector<std::int32_t, Exec>& index) {
+  const Vector<std::int32_t, Exec> inverse = s.workspace.template take<std::int32_t>(index.extent(0));
+  invert_index<Exec>(s.exec, index, inverse);
+  return inverse;
+}
+
+template <class Exec>
+Vector<const std::int32_t, Exec> part_of(const Vector<std::int32_t, Exec>& index, std::size_t first, std::size_t n) {
+  return Vector<const std::int32_t, Exec>(index.data() + first, n);
+}
+
+// In scratch of the caller's frame; of nothing, nothing.
+template <class Exec, class E>
+Matrix<E, Exec> copy_of(const ProductSpace<Exec>& s, const Matrix<E, Exec>& x) {
+  if (x.size() == 0) return {};
+  const Matrix<E, Exec> copy = s.workspace.template take<E>(x.extent(0), x.extent(1));
+  Kokkos::deep_copy(s.exec, flat<Exec, E>(copy), flat<Exec, E>(x));
+  return copy;
+}
+
+// Rows of the base as sums.
+template <class Exec, class T>
+void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<const std::uint8_t, Exec>& residuals,
+           const Vector<Acc<T>, Exec>& x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (residuals.size() > 0) return widen_with_residual<Exec>(exec, values, residuals, x);
+  convert<Exec, T, Acc<T>>(exec, values, x);
+}
+
+// body(tile, first): rows of blockdiag(G_out)^T H blockdiag(G_in)^T from this one on, in scratch that the next tile
+// takes again. H: values, with residuals or without (empty).
+template <class Exec, class T, class Body>
+void for_rotated_rows(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+                      const Matrix<const T, Exec>& values, const Matrix<const std::uint8_t, Exec>& residuals,
+                      const Body& body) {
+  using A = Acc<T>;
+  auto frame = s.workspace.frame();
+  const std::size_t in = w.cols(), most = setting.tile_rows(w.rows(), in);
+  const Matrix<A, Exec> of_in = rotation<A>(s, setting, in, w.rotation_in),
+                        of_out = rotation<A>(s, setting, w.rows(), w.rotation_out),
+                        first_tile = s.workspace.template take<A>(most, in),
+                        second_tile = s.workspace.template take<A>(most, in);
+  for (std::size_t first = 0; first < w.rows(); first += most) {
+    const std::size_t n = std::min(most, w.rows() - first), begin = first * in;
+    const Matrix<A, Exec> x(first_tile.data(), n, in), y(second_tile.data(), n, in);
+    const std::size_t kept = residuals.size() > 0 ? n * in : 0;
+    widen<Exec, T>(s.exec, Vector<const T, Exec>(values.data() + begin, n * in),
+                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept), flat<Exec, A>(x));
+    times_blocks<Exec, A>(s.gemm, x, Op::transpose, of_in, y);
+    blocks_times<Exec, A>(s.gemm, Op::transpose,
+                          Matrix<const A, Exec>(of_out.data() + first * setting.block, n, setting.block), y, x);
+    body(x, first);
+  }
+}
+
+// Rows that are put into a base at their places: values at once, codes when all of them are there.
+template <class Exec, class T>
+class PutBase {
+ public:
+  using A = Acc<T>;
+  // Takes scratch of the caller's frame.
+  PutBase(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w)
+      : s_(s), setting_(setting), base_(w.base) {
+    if (setting.group > 0) held_ = s.workspace.template take<A>(w.rows(), w.cols());
+  }
+  void put(const Matrix<const A, Exec>& x, const Vector<const std::int32_t, Exec>& rows,
+           const Vector<const std::int32_t, Exec>& cols) const {
+    if (setting_.group > 0) return put_elements<Exec, A, A>(s_.exec, x, rows, cols, held_);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (base_.residuals.size() > 0)
+        return put_with_residual<Exec>(s_.exec, x, rows, cols, base_.values, base_.residuals);
+    put_elements<Exec, A, T>(s_.exec, x, rows, cols, base_.values);
+  }
+  void finish() const {
+    if (setting_.group > 0)
+      group_quantise<Exec, A>(s_.exec, flat<Exec, A>(held_), setting_.group, setting_.zero_in_range, base_.codes,
+                              base_.scales, base_.zeros);
+  }
+
+ private:
+  const ProductSpace<Exec>& s_;
+  const PoetSetting& setting_;
+  const PoetBase<Exec, T>& base_;
+  Matrix<A, Exec> held_;
+};
 
 }  // namespace
 
@@ -125,15 +216,11 @@ void poet_effective(const ProductSpace<Exec>& s, const PoetSetting& setting, con
                     Matrix<Acc<T>, Exec> out) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
-  const Matrix<A, Exec> other = s.workspace.template take<A>(w.rows(), w.cols());
-  {
-    auto inner = s.workspace.frame();
-    const Matrix<const T, Exec> base = base_values(s, setting, w);
-    convert<Exec, T, A>(s.exec, flat<Exec, const T>(base), flat<Exec, A>(other));
-    times_blocks<Exec, A>(s.gemm, other, Op::transpose, rotation<A>(s, setting, w.cols(), w.rotation_in), out);
-    blocks_times<Exec, A>(s.gemm, Op::transpose, rotation<A>(s, setting, w.rows(), w.rotation_out), out, other);
-  }
-  take_elements<Exec, A, A>(s.exec, other, w.perm_out, w.perm_in, out);
+  const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
+  const Matrix<const T, Exec> base = base_values(s, setting, w);
+  for_rotated_rows<Exec, T>(s, setting, w, base, {}, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+    put_elements<Exec, A, A>(s.exec, tile, part_of<Exec>(rows, first, tile.extent(0)), cols, out);
+  });
 }
 
 template <class Exec, class T>
@@ -141,14 +228,30 @@ void poet_assign(const ProductSpace<Exec>& s, const PoetSetting& setting, const 
                  Matrix<const Acc<T>, Exec> from) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
-  if (setting.group == 0) {
-    put_elements<Exec, A, T>(s.exec, from, w.perm_out, w.perm_in, w.base.values);
-  } else {
-    const Matrix<A, Exec> held = s.workspace.template take<A>(w.rows(), w.cols());
-    put_elements<Exec, A, A>(s.exec, from, w.perm_out, w.perm_in, held);
-    group_quantise<Exec, A>(s.exec, flat<Exec, A>(held), setting.group, setting.zero_in_range, w.base.codes,
-                            w.base.scales, w.base.zeros);
-  }
+  const PutBase<Exec, T> base(s, setting, w);
+  base.put(from, w.perm_out, w.perm_in);
+  base.finish();
+  set_zero<Exec, A>(s.exec, w.rotation_in);
+  set_zero<Exec, A>(s.exec, w.rotation_out);
+}
+
+template <class Exec, class T>
+void poet_merge(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+                const std::function<void()>& draw) {
+  using A = Acc<T>;
+  auto frame = s.workspace.frame();
+  const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
+  const Matrix<const T, Exec> values = setting.group > 0 ? base_values(s, setting, w) : copy_of(s, w.base.values);
+  const Matrix<const std::uint8_t, Exec> residuals = copy_of(s, w.base.residuals);
+  s.exec.fence("permutation");  // the old ones are read
+  draw();
+  follow_index<Exec>(s.exec, w.perm_out, rows);
+  follow_index<Exec>(s.exec, w.perm_in, cols);
+  const PutBase<Exec, T> base(s, setting, w);
+  for_rotated_rows<Exec, T>(s, setting, w, values, residuals, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+    base.put(tile, part_of<Exec>(rows, first, tile.extent(0)), cols);
+  });
+  base.finish();
   set_zero<Exec, A>(s.exec, w.rotation_in);
   set_zero<Exec, A>(s.exec, w.rotation_out);
 }
@@ -166,7 +269,9 @@ void poet_assign(const ProductSpace<Exec>& s, const PoetSetting& setting, const 
   template void poet_effective<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,     \
                                         Matrix<Acc<T>, Exec>);                                                         \
   template void poet_assign<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,        \
-                                     Matrix<const Acc<T>, Exec>);
+                                     Matrix<const Acc<T>, Exec>);                                                      \
+  template void poet_merge<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,         \
+                                    const std::function<void()>&);
 SESTINA_INSTANTIATE(SESTINA_POET)
 SESTINA_POET(Serial, float)  // replay of golden files
 

@@ -5,6 +5,8 @@
 // rotations of zero give W. Other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
 // rotations of packed skew matrices (kernels/model/cayley_neumann.hpp); H has no gradient.
 #pragma once
+#include <functional>
+
 #include "core/layout/poet_x_size.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
@@ -19,10 +21,13 @@ struct ProductSpace {
   Workspace<Exec>& workspace;
 };
 
-// The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups.
+// The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups. Values in bf16 alone would
+// lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual beside each
+// one keeps them to 16 bits (kernels/model/merge_residual.hpp). Passes know of the values alone.
 template <class Exec, class T>
 struct PoetBase {
-  Matrix<T, Exec> values;  // empty where codes are kept
+  Matrix<T, Exec> values;                // empty where codes are kept
+  Matrix<std::uint8_t, Exec> residuals;  // empty: none
   Vector<std::uint8_t, Exec> codes, zeros;
   Vector<Acc<T>, Exec> scales;
 };
@@ -51,12 +56,17 @@ void poet_backward_rotations(const ProductSpace<Exec>&, const PoetSetting&, cons
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out);
 
-// w (out, in): the weight that the layer is, computed in Acc<T>.
+// w (out, in): the weight that the layer is in its passes, computed in Acc<T>.
 template <class Exec, class T>
 void poet_effective(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);
 // Base from w (out, in) by the permutations in place; rotations become zero.
 template <class Exec, class T>
 void poet_assign(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
                  Matrix<const Acc<T>, Exec> w);
+// The layer stays what it is, but for the rounding of its base: rotations go into the base, tile of rows by tile, and
+// become zero. draw() gives new permutations in the place of the old ones.
+template <class Exec, class T>
+void poet_merge(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+                const std::function<void()>& draw);
 
 }  // namespace sestina

@@ -54,17 +54,17 @@ class PoetLinear final : public LinearForm<Exec, T> {
                                      rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
   }
   void assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, Matrix<const A, Exec> dense) const override {
-    permute_and_assign(c, w, seed, 0, dense);
+    const PoetWeight<Exec, T> views = weight(c, w);
+    c.exec.fence("permutation");  // `dense` may have been made with those that are drawn anew
+    draw_both(c, w, views, seed, 0);
+    poet_assign<Exec, T>(space(c), setting(c), views, dense);
   }
   void effective(Context<Exec>& c, const FormedWeight& w, Matrix<A, Exec> dense) const override {
     poet_effective<Exec, T>(space(c), setting(c), weight(c, w), dense);
   }
   void merge(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, std::int64_t number) const override {
-    auto frame = c.workspace.frame();
-    const Matrix<A, Exec> dense =
-        c.workspace.template take<A>(static_cast<std::size_t>(w.rows), static_cast<std::size_t>(w.cols));
-    effective(c, w, dense);
-    permute_and_assign(c, w, seed, number, dense);
+    const PoetWeight<Exec, T> views = weight(c, w);
+    poet_merge<Exec, T>(space(c), setting(c), views, [&] { draw_both(c, w, views, seed, number); });
   }
 
  private:
@@ -80,6 +80,8 @@ class PoetLinear final : public LinearForm<Exec, T> {
     PoetWeight<Exec, T> views;
     if (s.group == 0) {
       views.base.values = Matrix<T, Exec>(static_cast<T*>(w.part[poet_base]), out, in);
+      if (s.residual && w.part[poet_residual] != nullptr)
+        views.base.residuals = Matrix<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_residual]), out, in);
     } else {
       const std::size_t groups = (out * in + s.group - 1) / s.group;
       views.base.codes = Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_base]), out * in);
@@ -92,16 +94,13 @@ class PoetLinear final : public LinearForm<Exec, T> {
     views.rotation_out = rotation(w, poet_rotation_out, packed(out));
     return views;
   }
-  void permute_and_assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, std::int64_t number,
-                          Matrix<const A, Exec> dense) const {
-    const PoetWeight<Exec, T> views = weight(c, w);
-    c.exec.fence("permutation");  // `dense` was made with the permutations that are drawn anew
+  static void draw_both(Context<Exec>& c, const FormedWeight& w, const PoetWeight<Exec, T>& views, std::uint64_t seed,
+                        std::int64_t number) {
     const LinearOptions& options = c.config().linear;
     const ShardedSides sides = sharded_sides(options, w.cut);
     const bool inputs = w.cut == TensorCut::cols;
     draw(c.exec, seed, w.name + "/in", number, {sides.in, inputs ? options.first_shard : 0}, views.perm_in);
     draw(c.exec, seed, w.name + "/out", number, {sides.out, inputs ? 0 : options.first_shard}, views.perm_out);
-    poet_assign<Exec, T>(space(c), setting(c), views, dense);
   }
 };
 

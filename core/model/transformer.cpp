@@ -189,9 +189,8 @@ void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool a
 }
 
 template <class Exec, class T>
-void Transformer<Exec, T>::merge(const Weights<Exec, T>& w, std::uint64_t seed, std::int64_t number) {
-  for_each_formed(
-      w, [&](const FormedWeight& one) { linear_form<Exec, T>(config().linear).merge(context_, one, seed, number); });
+void Transformer<Exec, T>::merge(const FormedWeight& w, std::uint64_t seed, std::int64_t number) {
+  linear_form<Exec, T>(config().linear).merge(context_, w, seed, number);
 }
 
 template <class Exec, class T>

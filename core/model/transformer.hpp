@@ -60,9 +60,9 @@ class Transformer {
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                        BlockHooks&);
 
-  // Weights in another form than dense (core/model/linear_form.hpp). Merge number `number` (from 1) of all of them, and
+  // Weights in another form than dense (core/model/linear_form.hpp). Merge number `number` (from 1) of one of them, and
   // one as a dense weight (out, in) in device memory; they use the same scratch as a pass. May wait for the space.
-  void merge(const Weights<Exec, T>&, std::uint64_t seed, std::int64_t number);
+  void merge(const FormedWeight&, std::uint64_t seed, std::int64_t number);
   void assign(const FormedWeight&, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense);
   void effective(const FormedWeight&, Matrix<Acc<T>, Exec> dense);
 

@@ -67,7 +67,7 @@ class Builder {
     while (found < rows) {
       SESTINA_REQUIRE(i < specs_.size() && specs_[i].part == 0 && specs_[i].cols == cols, "{} of {} rows in their form",
                       found, rows);
-      FormedWeight weight{specs_[i].weight, specs_[i].rows, cols, {}, specs_[i].cut};
+      FormedWeight weight{specs_[i].weight, specs_[i].rows, cols, {}, specs_[i].cut, specs_[i].layer};
       const std::size_t first = i;
       for (; i < specs_.size() && specs_[i].weight == weight.name; ++i) weight.part.at(i - first) = part_(i);
       found += weight.rows;

@@ -17,6 +17,7 @@ struct FormedWeight {
   std::int64_t rows = 0, cols = 0;
   std::array<void*, most_parts> part{};
   TensorCut cut = TensorCut::none;  // where tensor parallelism cuts the layer
+  int layer = -1;                   // of the whole model
 };
 
 // M element of matrices, V element of vectors.

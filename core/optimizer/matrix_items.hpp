@@ -37,7 +37,7 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
                              {}};
     if (weight.size() > 0) matrix.weight = Matrix<bf16, Exec>(weight.data() + at, m, n);
     items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
-                     tensor.spec.reset_every});
+                     tensor.spec.reset_every, tensor.spec.reset_phase});
   }
 }
 

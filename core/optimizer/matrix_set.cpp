@@ -51,7 +51,7 @@ class LanedSet : public MatrixSet<Exec> {
       rates_.push_back(items[i].rates);
       saved_.push_back(items[i].saved);
       skew_block_.push_back(items[i].skew_block);
-      reset_every_.push_back(items[i].reset_every);
+      resets_.push_back({items[i].reset_every, items[i].reset_phase});
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
     }
@@ -78,6 +78,7 @@ class LanedSet : public MatrixSet<Exec> {
   // What the pager still moves is memory of the matrices.
   ~LanedSet() override {
     for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
+    withdraw_jobs();
     workers_.reset();
     if (lanes_.empty() || !lanes_[0].pager) return;
     for (Lane<Space>& lane : lanes_) lane.exec.fence("optimizer");
@@ -133,7 +134,7 @@ class LanedSet : public MatrixSet<Exec> {
     }
     return all;
   }
-  WorkerPool* workers() override { return workers_ ? &workers_->pool() : nullptr; }
+  WorkerPool* workers() override { return workers_ ? workers_->pool() : nullptr; }
   std::int64_t refresh_failures() const override {
     return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
                            [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
@@ -257,7 +258,9 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
   // Ahead of update t, behind the booking of all that came before.
-  bool begins_anew(std::size_t i, std::int64_t t) const { return t > 1 && updates_of_state(reset_every_[i], t) == 1; }
+  bool begins_anew(std::size_t i, std::int64_t t) const {
+    return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
+  }
   void begin_anew(std::size_t i) {
     optimizers_[i]->state().set_zero(lanes_[lane_number(i)].exec);
     if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
@@ -305,7 +308,9 @@ class LanedSet : public MatrixSet<Exec> {
       all.scratch = std::max(all.scratch, needs.scratch);
     }
     worker_count_ = setting.workers.workers;
-    workers_ = std::make_unique<RefreshWorkers>(setting.workers, all.scratch, all.jobs, setting.deterministic);
+    workers_ = setting.shared_workers ? setting.shared_workers
+                                      : std::make_shared<RefreshWorkers>(setting.workers, setting.deterministic);
+    workers_->expect(all.scratch, all.jobs);
     for (Lane<Space>& lane : lanes_) {
       copies_.push_back(std::make_unique<CopyQueue<Space>>(lane.exec));
       lane.workers = workers_.get();
@@ -313,18 +318,30 @@ class LanedSet : public MatrixSet<Exec> {
     }
   }
 
+  // Other stages' jobs may go on.
+  void withdraw_jobs() {
+    if (!workers_) return;
+    std::vector<const WorkerTask*> tasks;
+    for (const auto& optimizer : optimizers_)
+      if (const RefreshPort<Space>* port = optimizer->port()) port->add_tasks(tasks);
+    workers_->withdraw(tasks);
+  }
+
   std::vector<int> lane_of_;
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
   std::vector<std::size_t> skew_block_;
-  std::vector<std::int64_t> reset_every_;
+  struct Reset {
+    std::int64_t every, phase;
+  };
+  std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<std::vector<Paged>> paged_;  // blocks that an update of each needs
   std::vector<Lane<Space>> lanes_;
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each lane
-  std::unique_ptr<RefreshWorkers> workers_;                // ends first: it works for the optimizers
+  std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes
 };
 
 }  // namespace

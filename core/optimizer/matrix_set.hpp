@@ -18,11 +18,11 @@ template <class Exec>
 struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
-  std::int64_t index = 0;        // among the matrices of the whole model
-  bool saved = true;             // false: another rank writes the same state to checkpoints
-  std::size_t skew_block = 0;    // b: gradient and master are a packed matrix (b, b), see skew_blocks.hpp; 0: they are
-                                 // the matrix
-  std::int64_t reset_every = 0;  // see TensorSpec
+  std::int64_t index = 0;      // among the matrices of the whole model
+  bool saved = true;           // false: another rank writes the same state to checkpoints
+  std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see skew_blocks.hpp; 0: they are
+                               // the matrix
+  std::int64_t reset_every = 0, reset_phase = 0;                                    // see TensorSpec
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
@@ -81,8 +81,9 @@ struct MatrixSetSetting {
   MatrixOptions options;
   RefreshPolicy refresh;
   bool deterministic = false;
-  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
-  WorkerPool::Setting workers;  // of asynchronous refreshes
+  double* nonfinite = nullptr;                          // see kernels/optimizer/finite_flag.hpp
+  WorkerPool::Setting workers;                          // of asynchronous refreshes
+  std::shared_ptr<RefreshWorkers> shared_workers = {};  // those of all stages of the process; null: a pool of its own
   int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
 };
 

@@ -55,10 +55,15 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
 
 }  // namespace
 
+WorkerPool::Setting worker_setting(const RefreshOptions& refresh) {
+  return {.workers = refresh.workers, .cores = refresh.cores, .priority = refresh.priority, .timeout = refresh.timeout};
+}
+
 template <class Exec, class T>
 Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                               const OptimizerOptions& options, bool deterministic, const MatrixIndex& index,
-                              const std::vector<MatrixItem<Exec>>& homed, double* nonfinite)
+                              const std::vector<MatrixItem<Exec>>& homed, double* nonfinite,
+                              const std::shared_ptr<RefreshWorkers>& workers)
     : scalar_(exec, scalar_tensors(tensors, options), options, nonfinite) {
   std::vector<MatrixItem<Exec>> items = owned_items(tensors, options, index);
   items.insert(items.end(), homed.begin(), homed.end());
@@ -69,10 +74,8 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
   setting.refresh.count = options.refresh.count;
   setting.refresh.window = options.refresh.window;
   setting.refresh.max_failures = options.refresh.max_failures;
-  setting.workers = {.workers = options.refresh.workers,
-                     .cores = options.refresh.cores,
-                     .priority = options.refresh.priority,
-                     .timeout = options.refresh.timeout};
+  setting.workers = worker_setting(options.refresh);
+  setting.shared_workers = workers;
   setting.deterministic = deterministic;
   setting.nonfinite = nonfinite;
   matrices_ = make_matrix_set<Exec>(exec, items, setting);

@@ -9,15 +9,19 @@
 
 namespace sestina {
 
+WorkerPool::Setting worker_setting(const RefreshOptions&);
+
 template <class Exec, class T>
 class Optimizer {
  public:
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
   // matrices that are gathered for their update, behind all others. nonfinite: raised by every update that writes a
-  // weight that is not finite (kernels/optimizer/finite_flag.hpp).
+  // weight that is not finite (kernels/optimizer/finite_flag.hpp). workers: of asynchronous refreshes, null: a pool of
+  // its own (worker_setting).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
-            const MatrixIndex&, const std::vector<MatrixItem<Exec>>& homed = {}, double* nonfinite = nullptr);
+            const MatrixIndex&, const std::vector<MatrixItem<Exec>>& homed = {}, double* nonfinite = nullptr,
+            const std::shared_ptr<RefreshWorkers>& workers = {});
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);

@@ -1,5 +1,5 @@
-// Threads that never see a signal (signals are the main thread's business), and loops over chunks on several of them.
-// No Kokkos.
+// Threads that never see a signal (signals are the main thread's business) and run on all cores of the process, and
+// loops over chunks on several of them. No Kokkos.
 #pragma once
 #include <pthread.h>
 
@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "kernels/base/own_cores.hpp"
 
 namespace sestina {
 
@@ -33,15 +35,16 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Starts a thread that never sees a signal.
+// Starts a thread that never sees a signal, on these cores, wherever the calling thread is bound.
 template <class Work>
-std::thread quiet_thread(Work&& work) {
+std::thread quiet_thread(Work&& work, const std::vector<int>& cores = process_cores()) {
   const SignalsBlocked blocked;
+  const OnCores here(cores);
   return std::thread(std::forward<Work>(work));
 }
 
 inline int thread_count(int wanted) {
-  return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return wanted > 0 ? wanted : std::max(1, static_cast<int>(process_cores().size()));
 }
 
 // Calls work(begin, end) for the chunks of [0, count), in any order, on at most `threads` threads (0: all cores).

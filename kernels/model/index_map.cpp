@@ -59,13 +59,31 @@ void take_elements(const Exec& exec, Matrix<const From, Exec> x, Vector<const st
 template <class Exec, class From, class To>
 void put_elements(const Exec& exec, Matrix<const From, Exec> x, Vector<const std::int32_t, Exec> rows,
                   Vector<const std::int32_t, Exec> cols, Matrix<To, Exec> y) {
-  require_columns(x, cols, y);
-  SESTINA_REQUIRE(rows.extent(0) == x.extent(0), "an index of {} for {} rows", rows.extent(0), x.extent(0));
+  SESTINA_REQUIRE(rows.extent(0) == x.extent(0) && cols.extent(0) == x.extent(1) && y.extent(1) == x.extent(1) &&
+                      y.extent(0) >= x.extent(0),
+                  "x ({}, {}), indexes of {} and {}, y ({}, {})", x.extent(0), x.extent(1), rows.extent(0),
+                  cols.extent(0), y.extent(0), y.extent(1));
   for_elements(
-      "put_elements", exec, y.extent(0), y.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+      "put_elements", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
         const From* from = &x(i, 0);
         To* to = &y(rows(i), 0);
         for (std::size_t j = begin; j < end; ++j) to[cols(j)] = To(static_cast<Acc<From>>(from[j]));
+      });
+}
+
+template <class Exec>
+void invert_index(const Exec& exec, Vector<const std::int32_t, Exec> index, Vector<std::int32_t, Exec> inverse) {
+  for_elements(
+      "invert_index", exec, 1, index.extent(0), KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) inverse(index(i)) = static_cast<std::int32_t>(i);
+      });
+}
+
+template <class Exec>
+void follow_index(const Exec& exec, Vector<const std::int32_t, Exec> index, Vector<std::int32_t, Exec> places) {
+  for_elements(
+      "follow_index", exec, 1, places.extent(0), KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) places(i) = index(places(i));
       });
 }
 
@@ -79,12 +97,14 @@ void put_elements(const Exec& exec, Matrix<const From, Exec> x, Vector<const std
                                               Vector<const std::int32_t, Exec>, Matrix<To, Exec>);                     \
   template void put_elements<Exec, From, To>(const Exec&, Matrix<const From, Exec>, Vector<const std::int32_t, Exec>,  \
                                              Vector<const std::int32_t, Exec>, Matrix<To, Exec>);
-#define SESTINA_INDEX_MAP(Exec)        \
-  SESTINA_COLUMNS(Exec, float)         \
-  SESTINA_COLUMNS(Exec, double)        \
-  SESTINA_COLUMNS(Exec, bf16)          \
-  SESTINA_ELEMENTS(Exec, float, float) \
-  SESTINA_ELEMENTS(Exec, float, bf16)  \
+#define SESTINA_INDEX_MAP(Exec)                                                                                \
+  SESTINA_COLUMNS(Exec, float)                                                                                 \
+  SESTINA_COLUMNS(Exec, double)                                                                                \
+  SESTINA_COLUMNS(Exec, bf16)                                                                                  \
+  template void invert_index<Exec>(const Exec&, Vector<const std::int32_t, Exec>, Vector<std::int32_t, Exec>); \
+  template void follow_index<Exec>(const Exec&, Vector<const std::int32_t, Exec>, Vector<std::int32_t, Exec>); \
+  SESTINA_ELEMENTS(Exec, float, float)                                                                         \
+  SESTINA_ELEMENTS(Exec, float, bf16)                                                                          \
   SESTINA_ELEMENTS(Exec, double, double)
 SESTINA_INSTANTIATE_LANES(SESTINA_INDEX_MAP)
 

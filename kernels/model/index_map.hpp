@@ -17,9 +17,16 @@ void put_columns(const Exec&, Matrix<const T, Exec> x, Vector<const std::int32_t
 template <class Exec, class From, class To>
 void take_elements(const Exec&, Matrix<const From, Exec> x, Vector<const std::int32_t, Exec> rows,
                    Vector<const std::int32_t, Exec> cols, Matrix<To, Exec> y);
-// y (m, n) = x with element (i, j) put to (rows[i], cols[j]).
+// y (m, n) = x with element (i, j) put to (rows[i], cols[j]); y may have more rows than x.
 template <class Exec, class From, class To>
 void put_elements(const Exec&, Matrix<const From, Exec> x, Vector<const std::int32_t, Exec> rows,
                   Vector<const std::int32_t, Exec> cols, Matrix<To, Exec> y);
+
+// inverse[index[i]] = i.
+template <class Exec>
+void invert_index(const Exec&, Vector<const std::int32_t, Exec> index, Vector<std::int32_t, Exec> inverse);
+// places[i] becomes index[places[i]].
+template <class Exec>
+void follow_index(const Exec&, Vector<const std::int32_t, Exec> index, Vector<std::int32_t, Exec> places);
 
 }  // namespace sestina

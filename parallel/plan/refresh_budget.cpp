@@ -71,22 +71,30 @@ RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::i
 }
 
 // By rank of the stage; a matrix that is cut over tensor-parallel ranks counts whole on each of them.
-std::vector<std::vector<RefreshLoad>> loads_of(const StagePlan& stage, const Plan& plan, const OptimizerOptions& o,
-                                               const MatrixIndex& index, double flops) {
-  std::vector<std::vector<RefreshLoad>> loads(at(plan.dp * plan.tp));
+void add_loads(const StagePlan& stage, const Plan& plan, const MatrixIndex& index, const RefreshSpeed& speed,
+               std::vector<RefreshLoad>* loads) {
+  const OptimizerOptions& o = plan.input.optimizer;
   for (std::size_t i = 0; i < stage.specs.size(); ++i) {
     const TensorSpec& spec = stage.specs[i];
     if (!is_matrix_optimized(spec, o)) continue;
     std::int64_t next = index.at(spec.name);
     for (const MatrixPart& part : matrix_parts(spec, o)) {
-      const RefreshLoad load = load_of(*o.matrix, part, next++, flops);
+      const RefreshLoad load = load_of(*o.matrix, part, next++, speed.flops_of(part.rows, part.cols));
       for (int rank = 0; rank < plan.dp * plan.tp; ++rank) {
         const bool owns = stage.owner[i] < 0 || stage.owner[i] == rank / plan.tp;
         const bool homes = stage.home[i] < 0 || stage.home[i] == rank % plan.tp;
-        if (owns && homes) loads[at(rank)].push_back(load);
+        if (owns && homes) loads[rank].push_back(load);
       }
     }
   }
+}
+
+// By rank of the world: of all stages that its process has.
+std::vector<std::vector<RefreshLoad>> loads_of(const Plan& plan, const MatrixIndex& index, const RefreshSpeed& speed) {
+  const int in_stage = plan.dp * plan.tp;
+  std::vector<std::vector<RefreshLoad>> loads(at(in_stage * plan.pipe.ranks));
+  for (int s = 0; s < plan.pp; ++s)
+    add_loads(plan.stages[at(s)], plan, index, speed, &loads[at(in_stage * plan.pipe.rank_of(s))]);
   return loads;
 }
 
@@ -156,22 +164,39 @@ void plan_refreshes(Plan& plan) {
   }
 }
 
+double RefreshSpeed::flops_of(std::int64_t rows, std::int64_t cols) const {
+  for (const RefreshRate& rate : rates)
+    if (rate.rows == rows && rate.cols == cols) return rate.flops;
+  return flops;
+}
+
+std::string to_text(const RefreshSpeed& speed) {
+  std::string text;
+  for (const RefreshRate& rate : speed.rates) {
+    if (rate.measured_rows == 0) continue;
+    text +=
+        fmt::format("{}{} x {} at {:.3g} GFLOP/s", text.empty() ? "" : ", ", rate.rows, rate.cols, rate.flops * 1e-9);
+    if (rate.measured_rows != rate.rows || rate.measured_cols != rate.cols)
+      text += fmt::format(" (measured at {} x {})", rate.measured_rows, rate.measured_cols);
+  }
+  return text.empty() ? "nothing to measure" : text;
+}
+
 RefreshPeriods fit_periods(const Plan& plan, const RefreshSpeed& speed) {
   const OptimizerOptions& o = plan.input.optimizer;
   const MatrixIndex index = matrix_index(tensor_specs(plan.input.model), o);
   const std::int64_t staleness = o.matrix->refresh_staleness;
   RefreshPeriods result;
-  for (const StagePlan& stage : plan.stages)
-    for (const std::vector<RefreshLoad>& loads : loads_of(stage, plan, o, index, speed.flops)) {
-      const std::vector<std::int64_t> periods = fit_periods(loads, o.refresh.workers, staleness, speed.step_s);
-      for (std::size_t i = 0; i < loads.size(); ++i) {
-        const auto place = static_cast<std::size_t>(loads[i].index);
-        result.of.resize(std::max(result.of.size(), place + 1), 0);
-        if (result.of[place] == 0 && loads[i].alone(o.refresh.workers) > static_cast<double>(staleness) * speed.step_s)
-          ++result.late;
-        result.of[place] = std::max(result.of[place], periods[i]);
-      }
+  for (const std::vector<RefreshLoad>& loads : loads_of(plan, index, speed)) {
+    const std::vector<std::int64_t> periods = fit_periods(loads, o.refresh.workers, staleness, speed.step_s);
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      const auto place = static_cast<std::size_t>(loads[i].index);
+      result.of.resize(std::max(result.of.size(), place + 1), 0);
+      if (result.of[place] == 0 && loads[i].alone(o.refresh.workers) > static_cast<double>(staleness) * speed.step_s)
+        ++result.late;
+      result.of[place] = std::max(result.of[place], periods[i]);
     }
+  }
   return result;
 }
 

@@ -1,12 +1,14 @@
 // How often preconditioners are refreshed where the deck gives no period for all of them. optimizer.refresh.budget:
 // stages of an asynchronous pipeline share out as much work as with one period, more often where gradients are older.
-// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/period_fit.hpp).
+// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/period_fit.hpp),
+// which all of its stages share.
 // No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/optimizer/refresh/refresh_rate.hpp"
 #include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
@@ -26,7 +28,11 @@ void plan_refreshes(Plan&);
 // What the model of costs is told: seconds of an update, and FLOP/s of one worker at refreshes (MatrixKind::work).
 struct RefreshSpeed {
   double step_s = 0, flops = 0;
+  std::vector<RefreshRate> rates = {};  // by shape; flops: of those that have none
+  double flops_of(std::int64_t rows, std::int64_t cols) const;
 };
+// "4096 x 1024 at 5.2 GFLOP/s (measured at 1024 x 1024), ...".
+std::string to_text(const RefreshSpeed&);
 
 // Of all matrices of the model by their index; of a matrix on several ranks the longest.
 struct RefreshPeriods {

@@ -2,6 +2,7 @@
 #include "parallel/step/executor.hpp"
 
 #include "core/layout/weight_form.hpp"
+#include "core/optimizer/refresh/refresh_workers.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/traced_communicator.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -51,6 +52,9 @@ void Executor<Exec, T>::build(bool training) {
   schedule_ = pipe_.micros == plan_.pipe.micros ? plan_.schedule : make_schedule(pipe_);
   part_ = model_part(plan_.input.model, plan_.tp, groups_.grid.tp_rank, plan_.input.parallel.sequence_parallel);
   make_links();
+  const OptimizerOptions& optimizer = plan_.input.optimizer;
+  if (training && optimizer.refresh_workers() > 0)
+    groups_.workers = std::make_shared<RefreshWorkers>(worker_setting(optimizer.refresh), plan_.input.deterministic);
   first_tensor_.push_back(0);
   run_of_stage_.resize(at(plan_.pp));
   for (int stage = 0; stage < plan_.pp; ++stage) {

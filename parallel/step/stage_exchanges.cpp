@@ -44,7 +44,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
   optimizer.refresh.window = plan.refresh_window;
-  stage.make_optimizer(input.model, optimizer, homes_.items());
+  stage.make_optimizer(input.model, optimizer, homes_.items(), groups.workers);
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       *groups.tensor, stage.norm().nonfinite());

@@ -27,6 +27,7 @@ struct StageGroups {
   ProcessGrid grid;
   std::unique_ptr<Communicator> replica_group;
   std::unique_ptr<TensorGroup<Exec>> tensor, replicas;
+  std::shared_ptr<RefreshWorkers> workers;  // of all stages of this rank; null: no asynchronous refreshes
 };
 
 template <class Exec, class T>

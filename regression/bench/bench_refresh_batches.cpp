@@ -121,7 +121,7 @@ Times time_jobs(Matrices& x, RefreshMethod method) {
   };
   const auto all = std::make_shared<Batch>(x, method);
   const auto batch = [&] {
-    workers.pool().submit(all);
+    workers.pool()->submit(all);
     finish(*all);
   };
   const auto seconds = medians<2>({single, batch});

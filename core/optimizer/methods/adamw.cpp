@@ -87,7 +87,7 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
 template <class Exec, class T>
 void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
   for (const Run& run : runs_)
-    if (updates_of_state(run.tensor.spec.reset_every, t) == 1) forget(exec, run);
+    if (updates_of_state(run.tensor.spec, t) == 1) forget(exec, run);
 }
 
 template <class Exec, class T>
@@ -98,7 +98,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.gradient_scale = gradient_scale;
   step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
-    const std::int64_t count = updates_of_state(run.tensor.spec.reset_every, t);
+    const std::int64_t count = updates_of_state(run.tensor.spec, t);
     step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
     step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
     step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);

@@ -42,7 +42,7 @@ class AdamW {
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
       return rates.lr == r.lr && rates.weight_decay == r.weight_decay && own.reset_every == spec.reset_every &&
-             own.eps_on_corrected == spec.eps_on_corrected;
+             own.reset_phase == spec.reset_phase && own.eps_on_corrected == spec.eps_on_corrected;
     }
   };
   // Factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.

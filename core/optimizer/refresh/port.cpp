@@ -109,6 +109,12 @@ void RefreshPort<Space>::release(Lane<Space>& lane) {
 }
 
 template <class Space>
+void RefreshPort<Space>::add_tasks(std::vector<const WorkerTask*>& tasks) const {
+  for (const SideState& s : sides_)
+    if (s.task && !s.task->idle()) tasks.push_back(s.task.get());
+}
+
+template <class Space>
 Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   const SideCounts counts = sides_[side].counts();
   Refreshed result = Refreshed::done;

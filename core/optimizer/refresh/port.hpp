@@ -65,6 +65,8 @@ class RefreshPort {
   // The state is about to be written from outside: workers have let go of it when this returns. What is in flight then
   // is computed again, as in a run that was resumed.
   void release(Lane<Space>&);
+  // Those that may be with workers: whoever ends withdraws them (WorkerPool).
+  void add_tasks(std::vector<const WorkerTask*>&) const;
   bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
 
  private:

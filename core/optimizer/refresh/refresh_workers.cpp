@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -49,11 +50,29 @@ void RefreshTask::run(std::size_t worker) {
 
 RefreshWorkers::RefreshWorkers(const WorkerPool::Setting& setting, std::size_t scratch, std::size_t most,
                                bool deterministic)
-    : lanes_(make_lanes(setting.workers, scratch, deterministic)), pool_(setting, most) {}
+    : RefreshWorkers(setting, deterministic) {
+  expect(scratch, most);
+}
+
+RefreshWorkers::RefreshWorkers(const WorkerPool::Setting& setting, bool deterministic)
+    : setting_(setting), deterministic_(deterministic) {}
+
+// A job that is under way keeps the lanes that it was sent with.
+void RefreshWorkers::expect(std::size_t scratch, std::size_t most) {
+  if (!lanes_ || scratch > scratch_) {
+    scratch_ = std::max(scratch_, scratch);
+    lanes_.reset();  // scratch of the old and the new ones does not lie in memory at the same time
+    lanes_ = make_lanes(setting_.workers, scratch_, deterministic_);
+  }
+  if (pool_)
+    pool_->reserve(most);
+  else
+    pool_ = std::make_unique<WorkerPool>(setting_, most);
+}
 
 void RefreshWorkers::submit(const std::shared_ptr<RefreshTask>& task) {
   task->set_lanes(lanes_);
-  pool_.submit(task);
+  pool_->submit(task);
 }
 
 }  // namespace sestina

@@ -1,5 +1,6 @@
 // Refreshes on threads beside those that compute: a pool of them, each with its own scratch and decompositions on one
-// core. What a job reads (its snapshot, and the basis it starts from) stays as it is until its result is taken.
+// core. The stages of a process share one: which of them a job comes from changes none of its bits. What a job reads
+// (its snapshot, and the basis it starts from) stays as it is until its result is taken.
 #pragma once
 #include <functional>
 #include <memory>
@@ -73,16 +74,26 @@ class RefreshTask final : public WorkerTask {
 
 class RefreshWorkers {
  public:
-  // scratch: bytes that the largest job takes. most: jobs in flight at one time. deterministic: of products.
+  // deterministic: of products. No thread starts before somebody is to send jobs.
+  RefreshWorkers(const WorkerPool::Setting&, bool deterministic);
+  // For one sender.
   RefreshWorkers(const WorkerPool::Setting&, std::size_t scratch, std::size_t most, bool deterministic);
 
+  // One more who will send jobs, ahead of the first of them. scratch: bytes that the largest takes. most: in flight at
+  // one time.
+  void expect(std::size_t scratch, std::size_t most);
+
   void submit(const std::shared_ptr<RefreshTask>&);
-  void wait(const RefreshTask& task) { pool_.wait(task); }
-  WorkerPool& pool() { return pool_; }
+  void wait(const RefreshTask& task) { pool_->wait(task); }
+  void withdraw(const std::vector<const WorkerTask*>& tasks) { pool_->withdraw(tasks); }
+  WorkerPool* pool() { return pool_.get(); }  // null: nobody sends jobs
 
  private:
+  WorkerPool::Setting setting_;
+  bool deterministic_;
+  std::size_t scratch_ = 0;
   std::shared_ptr<WorkerLanes> lanes_;
-  WorkerPool pool_;
+  std::unique_ptr<WorkerPool> pool_;
 };
 
 }  // namespace sestina

@@ -1,8 +1,6 @@
 #include "core/optimizer/refresh/worker_pool.hpp"
 
 #include <cxxabi.h>
-#include <pthread.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -34,6 +32,12 @@ struct WorkerPool::Shared {
     if (a->deadline != b->deadline) return a->deadline > b->deadline;
     if (a->cost != b->cost) return a->cost < b->cost;
     return a->order_ > b->order_;
+  }
+
+  // At an end, for what is in hand: a worker that only got no core is not lost.
+  std::chrono::duration<double> patience() const {
+    constexpr double least = 2;
+    return std::chrono::duration<double>(std::max(setting.timeout, least));
   }
 
   Task next() {
@@ -111,22 +115,16 @@ void WorkerTask::collect() {
   }
 }
 
-WorkerPool::WorkerPool(const Setting& setting, std::size_t most) : shared_(std::make_shared<Shared>()) {
+WorkerPool::WorkerPool(const Setting& setting, std::size_t most) : shared_(std::make_shared<Shared>()), most_(most) {
+  const std::vector<int> cores = setting.cores.empty() ? process_cores() : setting.cores;
+  if (const OnCores here(cores); here.error() != 0)
+    fail(ExitCode::bad_deck, "optimizer.refresh.cores: this process may run on none of [{}] ({})",
+         fmt::join(setting.cores, ", "), std::strerror(here.error()));
   shared_->setting = setting;
   shared_->queue.reserve(most);
   shared_->alive = setting.workers;
   for (int i = 0; i < setting.workers; ++i)
-    threads_.push_back(quiet_thread([shared = shared_, i] { shared->work(static_cast<std::size_t>(i)); }));
-  if (setting.cores.empty()) return;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  for (const int core : setting.cores) CPU_SET(static_cast<std::size_t>(core), &cores);
-  for (std::thread& thread : threads_)
-    if (const int error = pthread_setaffinity_np(thread.native_handle(), sizeof cores, &cores); error != 0) {
-      stop();
-      fail(ExitCode::bad_deck, "optimizer.refresh.cores: this process may run on none of [{}] ({})",
-           fmt::join(setting.cores, ", "), std::strerror(error));
-    }
+    threads_.push_back(quiet_thread([shared = shared_, i] { shared->work(static_cast<std::size_t>(i)); }, cores));
 }
 
 WorkerPool::~WorkerPool() { stop(); }
@@ -136,9 +134,7 @@ void WorkerPool::stop() {
   shared_->stopping = true;
   shared_->queue.clear();
   shared_->for_workers.notify_all();
-  constexpr double least = 2;  // seconds: a worker that only got no core is not lost
-  const std::chrono::duration<double> limit(std::max(shared_->setting.timeout, least));
-  const bool over = shared_->for_waiters.wait_for(lock, limit, [&] { return shared_->busy == 0; });
+  const bool over = shared_->for_waiters.wait_for(lock, shared_->patience(), [&] { return shared_->busy == 0; });
   lock.unlock();
   for (std::thread& thread : threads_) {
     if (over)
@@ -147,6 +143,27 @@ void WorkerPool::stop() {
       thread.detach();  // what it holds belongs to it as well
   }
   threads_.clear();
+}
+
+void WorkerPool::reserve(std::size_t more) {
+  const std::lock_guard lock(shared_->mutex);
+  most_ += more;
+  shared_->queue.reserve(most_);
+}
+
+void WorkerPool::withdraw(const std::vector<const WorkerTask*>& tasks) {
+  std::unique_lock lock(shared_->mutex);
+  std::vector<Task>& queue = shared_->queue;
+  const auto is_meant = [&](const Task& task) { return std::count(tasks.begin(), tasks.end(), task.get()) > 0; };
+  const auto kept =
+      std::stable_partition(queue.begin(), queue.end(), [&](const Task& task) { return !is_meant(task); });
+  for (auto task = kept; task != queue.end(); ++task)
+    (*task)->state_.store(WorkerTask::State::idle, std::memory_order_relaxed);
+  queue.erase(kept, queue.end());
+  std::make_heap(queue.begin(), queue.end(), Shared::later);
+  const auto rests = [](const WorkerTask* task) { return task->idle() || task->done(); };
+  shared_->for_waiters.wait_for(lock, shared_->patience(),
+                                [&] { return std::all_of(tasks.begin(), tasks.end(), rests); });
 }
 
 void WorkerPool::submit(const Task& task) {
@@ -173,7 +190,7 @@ void WorkerPool::wait(const WorkerTask& task) {
 
 void WorkerPool::record() {
   const std::lock_guard lock(shared_->mutex);
-  shared_->spans.reserve(2 * shared_->queue.capacity());
+  shared_->spans.reserve(2 * most_);
   shared_->taken.reserve(shared_->spans.capacity());
   shared_->recording = true;
 }

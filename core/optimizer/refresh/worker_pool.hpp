@@ -49,7 +49,7 @@ class WorkerPool {
  public:
   struct Setting {
     int workers = 1;
-    std::vector<int> cores;  // that they may run on; empty: wherever the process may
+    std::vector<int> cores;  // that they may run on; empty: wherever the process may, though the main thread be bound
     int priority = 0;        // added to the nice value of the threads
     double timeout = 60;     // seconds that a wait lasts
     // Called ahead of each task, by its worker: tests delay, throw and hang here.
@@ -68,6 +68,12 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  // So many more tasks may be in the pool at one time.
+  void reserve(std::size_t more);
+  // The one who submitted these ends: those that wait are dropped, and it returns when no worker has one in hand, or
+  // after the timeout.
+  void withdraw(const std::vector<const WorkerTask*>&);
+
   // An idle task. Takes one lock, allocates nothing.
   void submit(const std::shared_ptr<WorkerTask>&);
   // Returns when it is done. Error(unavailable) with its name when the timeout is over or no worker is left.
@@ -84,6 +90,7 @@ class WorkerPool {
 
   struct Shared;  // with the threads, which may outlive the pool when they hang
   std::shared_ptr<Shared> shared_;
+  std::size_t most_;
   std::vector<std::thread> threads_;
 };
 

@@ -264,7 +264,7 @@ TEST(LinearForm, PermutationsStayInTheirShards) {
   c.linear.shards = 2;
   expect_gradients(c);
   FormRig<double> rig(c);
-  rig.model.merge(rig.weights, 7, 1);
+  for_each_formed(rig.weights, [&](const FormedWeight& w) { rig.model.merge(w, 7, 1); });
   for (const std::string layer : {"self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"}) {
     const bool inputs = layer == "self_attn.o_proj" || layer == "mlp.down_proj";
     const std::string weight = "model.layers.1." + layer + ".weight/";
@@ -353,6 +353,30 @@ TEST(LinearForm, FrozenWeightsTakeNoMasterNoGradientAndNoState) {
   EXPECT_LT(mem.activations, fast.activations);
   EXPECT_EQ(mem.weights, fast.weights);
   EXPECT_LT(xq.weights, mem.weights);
+}
+
+// Weights of the layer that is due, and no others.
+TEST(LinearForm, StaggeredLayersMergeOneAfterAnother) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.merge_every = 4;
+  c.linear.staggered = true;
+  FormRig<double> rig(c);
+  const auto first = [&] {
+    return std::pair(places(rig, "model.layers.0.mlp.down_proj.weight/perm_in"),
+                     places(rig, "model.layers.1.mlp.down_proj.weight/perm_in"));
+  };
+  const auto start = first();
+  EXPECT_FALSE(merges_behind(c, 2));
+  merge_if_due<Host, double>(rig.model, rig.weights, 7, 2);
+  EXPECT_EQ(first(), start);
+  EXPECT_TRUE(merges_behind(c, 3));
+  merge_if_due<Host, double>(rig.model, rig.weights, 7, 3);
+  const auto second = first();
+  EXPECT_EQ(second.first, start.first);
+  EXPECT_NE(second.second, start.second);
+  merge_if_due<Host, double>(rig.model, rig.weights, 7, 4);
+  EXPECT_NE(first().first, start.first);
+  EXPECT_EQ(first().second, second.second);
 }
 
 TEST(LinearForm, ClipRisesBehindAMerge) {

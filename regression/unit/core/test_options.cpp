@@ -101,6 +101,20 @@ TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
 }
 
+TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
+  const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n";
+  EXPECT_FALSE(read(poet).model.linear.residual);
+  const std::string bf16_run = "[train]\nprecision = \"bf16\"\n";
+  EXPECT_TRUE(read(poet + bf16_run).model.linear.residual);
+  EXPECT_FALSE(read(poet + "merge_residual = false\n" + bf16_run).model.linear.residual);
+  EXPECT_FALSE(read(poet + "variant = \"xq\"\ngroup_size = 4\n" + bf16_run).model.linear.residual);
+  EXPECT_TRUE(read(poet + "merge_phase = \"staggered\"\n").model.linear.staggered);
+  expect_error(poet + "merge_phase = \"staggered\"\nclip_warmup_steps = 3\n",
+               "model.linear.clip_warmup_steps: conflicts");
+  expect_error(poet + "merge_phase = \"staggered\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
+               "model.linear.merge_phase: conflicts");
+}
+
 TEST(Options, ShardsOfPoetAreThoseOfTensorParallelismUnlessTheyAreSaid) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n";
   EXPECT_EQ(read(poet).model.linear.shards, 1);

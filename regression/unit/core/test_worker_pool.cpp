@@ -182,6 +182,38 @@ TEST(WorkerPool, CoresThatAreNotThereAreRefused) {
             std::string::npos);
 }
 
+// One of several senders ends: its tasks are dropped or waited for, those of others run on.
+TEST(WorkerPool, WithdrawsTheTasksOfOneSender) {
+  Gate gate;
+  std::atomic<bool> running = false;
+  WorkerPool pool({.workers = 1}, 1);
+  pool.reserve(3);
+  const auto in_hand = std::make_shared<Task>("in hand", [&] {
+    running = true;
+    gate.pass();
+  });
+  int dropped = 0, run = 0;
+  const auto mine = std::make_shared<Task>("mine", [&] { ++dropped; });
+  const auto others = std::make_shared<Task>("of others", [&] { ++run; });
+  for (const TaskPtr& task : {in_hand, mine, others}) pool.submit(task);
+  while (!running) std::this_thread::sleep_for(1ms);
+  std::thread opens([&] {
+    std::this_thread::sleep_for(20ms);
+    gate.open();
+  });
+  pool.withdraw({in_hand.get(), mine.get()});
+  EXPECT_TRUE(in_hand->done());
+  EXPECT_TRUE(mine->idle());
+  opens.join();
+  pool.wait(*others);
+  others->collect();
+  EXPECT_EQ(run, 1);
+  EXPECT_EQ(dropped, 0);
+  pool.submit(mine);  // by another one, perhaps
+  pool.wait(*mine);
+  EXPECT_EQ(dropped, 1);
+}
+
 // Each side of the model is idle, or in flight with a value that its task must give, or fail with.
 TEST(WorkerPool, TenThousandTasksFollowTheModel) {
   constexpr int sides = 40, rounds = 10000;

@@ -151,7 +151,7 @@ struct Stage64 {
   }
   Flat merged(const Flat& weights, std::uint64_t seed, std::int64_t number) {
     compute_with(weights);
-    rig.model.merge(rig.weights, seed, number);
+    for_each_formed(rig.weights, [&](const FormedWeight& w) { rig.model.merge(w, seed, number); });
     Flat all;
     for (std::size_t i = 0; i < rig.arena.size(); ++i)
       for (std::size_t k = 0; k < rig.arena.master(i).size(); ++k) all.push_back(rig.arena.master(i)[k]);

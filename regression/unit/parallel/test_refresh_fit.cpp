@@ -118,6 +118,44 @@ TEST(RefreshFit, AMatrixThatIsTooLongByItselfIsCountedAndWaitsForNoOther) {
   EXPECT_LE(periods[0], 300);
 }
 
+// Stages in one process share its workers: their periods are those of a process with all layers; a process of its own
+// for each stage has workers of its own.
+TEST(RefreshFit, StagesOfAProcessShareItsWorkers) {
+  const RefreshSpeed speed{0.5, 4e9};
+  Options options = auto_options(1, 1);
+  const Periods whole = fit_periods(make_plan(options), speed).of;
+  options.parallel.pp = 4;
+  EXPECT_EQ(fit_periods(make_plan({options, 1}), speed).of, whole);
+  EXPECT_NEAR(mean(whole) / mean(fit_periods(make_plan({options, 4}), speed).of), 4, 0.8);
+}
+
+// Rates by shape.
+TEST(RefreshFit, EachShapeHasItsRate) {
+  Options options = auto_options(1, 1);
+  const std::int64_t d = options.model.hidden_size, n = options.model.intermediate_size;
+  RefreshSpeed speed{0.5, 4e9, {{d, d, d, d, 1e9}}};
+  EXPECT_EQ(speed.flops_of(d, d), 1e9);
+  EXPECT_EQ(speed.flops_of(n, d), 4e9);
+  const Periods all = fit_periods(make_plan(options), {0.5, 4e9}).of, slow = fit_periods(make_plan(options), speed).of;
+  EXPECT_GT(mean(slow), mean(all));
+  speed.rates.push_back({n, d, 256, d, 2e9});
+  EXPECT_EQ(to_text(speed),
+            fmt::format("{} x {} at 1 GFLOP/s, {} x {} at 2 GFLOP/s (measured at 256 x {})", d, d, n, d, d));
+}
+
+// At the sides of the matrix where there is time; else at smaller ones, and a rate that falls goes on falling.
+TEST(RefreshFit, MeasuresAtTheSidesOfTheMatrix) {
+  const MatrixOptions soap = default_options(*find_matrix_kind("soap"));
+  const RefreshRate whole = measure_refresh_rate(soap, 272, 260, 100);
+  EXPECT_EQ(whole.measured_rows, 272);
+  EXPECT_EQ(whole.measured_cols, 260);
+  EXPECT_GT(whole.flops, 1e6);
+  const RefreshRate cut = measure_refresh_rate(soap, 8192, 64, 0);
+  EXPECT_EQ(cut.measured_rows, 256);
+  EXPECT_EQ(cut.measured_cols, 64);
+  EXPECT_EQ(measure_refresh_rate(default_options(*find_matrix_kind("muon")), 64, 64, 1).measured_rows, 0);
+}
+
 // Owners on more ranks have fewer matrices each, and refresh them more often; each matrix of the model has a period.
 TEST(RefreshFit, FollowsWhoOwnsWhat) {
   const RefreshSpeed speed{0.5, 4e9};

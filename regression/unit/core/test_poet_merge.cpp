@@ -1,0 +1,197 @@
+// Merges of POET-X: what bf16 weights lose over many of them, tiles of rows and their scratch, and layers that merge at
+// updates of their own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/layout/tensor_spec.hpp"
+#include "core/layout/weight_form.hpp"
+#include "core/model/poet_x.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/model/merge_residual.hpp"
+#include "regression/unit/reference.hpp"
+
+namespace sestina {
+namespace {
+
+// One layer with memory of its own, and as much scratch as is planned.
+template <class T>
+struct PoetLayer {
+  using A = Acc<T>;
+  template <class E>
+  using Values = Kokkos::View<E**, Kokkos::LayoutRight, Kokkos::HostSpace>;
+  template <class E>
+  using Line = Kokkos::View<E*, Kokkos::HostSpace>;
+
+  PoetLayer(std::size_t out, std::size_t in, std::size_t block, bool residual)
+      : setting{.block = block, .fourth = 2, .residual = residual},
+        gemm(exec),
+        workspace(PoetScratch{sizeof(T), sizeof(A)}.merge(setting, out, in)),
+        base("base", out, in),
+        residuals("residuals", residual ? out : 0, residual ? in : 0),
+        perm_in("in", in),
+        perm_out("out", out),
+        rotation_in("rotation in", in * (block - 1) / 2),
+        rotation_out("rotation out", out * (block - 1) / 2) {
+    weight.base.values = base;
+    if (residual) weight.base.residuals = residuals;
+    weight.perm_in = perm_in;
+    weight.perm_out = perm_out;
+    weight.rotation_in = rotation_in;
+    weight.rotation_out = rotation_out;
+    draw(0);
+    Values<A> first("first", out, in);
+    for (std::size_t i = 0; i < first.size(); ++i) first.data()[i] = static_cast<A>(0.02 * normal(7, i));
+    poet_assign<Host, T>({exec, gemm, workspace}, setting, weight, first);
+  }
+  void draw(std::uint64_t number) {
+    for (std::size_t i = 0; i < perm_in.size(); ++i)
+      perm_in(i) = static_cast<std::int32_t>(permute(2 * number, i, perm_in.size()));
+    for (std::size_t i = 0; i < perm_out.size(); ++i)
+      perm_out(i) = static_cast<std::int32_t>(permute(2 * number + 1, i, perm_out.size()));
+  }
+  void move(std::uint64_t number, double size) {
+    for (std::size_t i = 0; i < rotation_in.size(); ++i)
+      rotation_in(i) = static_cast<A>(static_cast<float>(size * normal(1000 + 2 * number, i)));
+    for (std::size_t i = 0; i < rotation_out.size(); ++i)
+      rotation_out(i) = static_cast<A>(static_cast<float>(size * normal(1001 + 2 * number, i)));
+  }
+  void merge(std::uint64_t number) {
+    poet_merge<Host, T>({exec, gemm, workspace}, setting, weight, [&] { draw(number); });
+  }
+  std::vector<double> dense() {
+    Values<A> w("dense", base.extent(0), base.extent(1));
+    poet_effective<Host, T>({exec, gemm, workspace}, setting, weight, w);
+    return {w.data(), w.data() + w.size()};
+  }
+
+  Host exec;
+  PoetSetting setting;
+  Gemm<Host> gemm;
+  Workspace<Host> workspace;
+  Values<T> base;
+  Values<std::uint8_t> residuals;
+  Line<std::int32_t> perm_in, perm_out;
+  Line<A> rotation_in, rotation_out;
+  PoetWeight<Host, T> weight;
+};
+
+double relative_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double off = 0, whole = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    off += (a[i] - b[i]) * (a[i] - b[i]);
+    whole += b[i] * b[i];
+  }
+  return std::sqrt(off / whole);
+}
+
+// Beside the same merges in double. Each one rounds bf16 weights anew: their noise grows with the root of the number.
+TEST(PoetMerge, AResidualKeepsWhatBf16WouldLose) {
+  PoetLayer<double> exact(24, 16, 4, false);
+  PoetLayer<bf16> plain(24, 16, 4, false), kept(24, 16, 4, true);
+  PoetLayer<float> single(24, 16, 4, false);
+  constexpr std::uint64_t merges = 1500;
+  for (std::uint64_t number = 1; number <= merges; ++number) {
+    const auto one = [&](auto& layer) {
+      layer.move(number, 0.02);
+      layer.merge(number);
+    };
+    one(exact), one(plain), one(kept), one(single);
+  }
+  const std::vector<double> want = exact.dense();
+  const double bf16_noise = relative_distance(plain.dense(), want), noise = relative_distance(kept.dense(), want);
+  RecordProperty("noise_bf16", std::to_string(bf16_noise));
+  RecordProperty("noise_residual", std::to_string(noise));
+  EXPECT_GT(bf16_noise, 0.03);
+  EXPECT_LT(noise, 0.1 * bf16_noise);
+  EXPECT_LT(noise, 0.003);  // that of one rounding to bf16
+  EXPECT_LT(relative_distance(single.dense(), want), 1e-4);
+}
+
+TEST(PoetMerge, NothingChangesWithoutARotation) {
+  PoetLayer<bf16> plain(24, 16, 4, false), kept(24, 16, 4, true);
+  EXPECT_EQ(plain.dense(), kept.dense());  // passes know of no residual
+  const std::vector<double> before = kept.dense();
+  for (std::uint64_t number = 1; number <= 5; ++number) kept.merge(number);
+  EXPECT_EQ(kept.dense(), before);
+}
+
+// Several tiles of rows, the last one shorter.
+TEST(PoetMerge, TilesOfRowsAreTheWholeLayer) {
+  PoetLayer<float> layer(1056, 1024, 32, false);
+  ASSERT_LT(layer.setting.tile_rows(1056, 1024), 1056u);
+  layer.move(1, 0.02);
+  const std::vector<double> before = layer.dense();
+  layer.merge(1);
+  EXPECT_LT(relative_distance(layer.dense(), before), 1e-6);
+  for (std::size_t i = 0; i < layer.rotation_in.size(); ++i) EXPECT_EQ(layer.rotation_in(i), 0);
+}
+
+// Less than the two copies in sums that a whole merge took, 2 m n of them, before rotations.
+TEST(PoetMerge, ScratchIsACopyOfTheBaseAndTiles) {
+  constexpr std::size_t m = 4096, n = 4096;
+  PoetSetting setting{.block = 64};
+  const std::size_t whole = 2 * m * n * sizeof(float);
+  EXPECT_LT((PoetScratch{2, 4}.merge(setting, m, n)), whole * 2 / 5);
+  EXPECT_LT((PoetScratch{4, 4}.merge(setting, m, n)), whole * 2 / 3);
+  setting.residual = true;
+  EXPECT_LT((PoetScratch{2, 4}.merge(setting, m, n)), whole / 2);
+}
+
+TEST(PoetMerge, ResidualsKeepSixteenBits) {
+  constexpr std::size_t n = 4096;
+  Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace> x("x", 1, n), back("back", 1, n);
+  for (std::size_t i = 0; i < n; ++i) x(0, i) = static_cast<float>(normal(3, i) * std::pow(2.0, i % 40 - 20.0));
+  for (int k = 0; k < 40; ++k) {  // powers of two, their neighbours, and ties
+    const float power = std::ldexp(1.0f, k - 20);
+    x(0, 4 * k) = -power;
+    x(0, 4 * k + 1) = std::nextafter(power, 0.0f);
+    x(0, 4 * k + 2) = power * (1 + 1.0f / 256);
+    x(0, 4 * k + 3) = -power * (1 + 3.0f / 256);
+  }
+  x(0, n - 1) = 0;
+  Kokkos::View<bf16**, Kokkos::LayoutRight, Kokkos::HostSpace> values("values", 1, n);
+  Kokkos::View<std::uint8_t**, Kokkos::LayoutRight, Kokkos::HostSpace> residuals("residuals", 1, n);
+  Kokkos::View<std::int32_t*, Kokkos::HostSpace> row("row", 1), cols("cols", n);
+  for (std::size_t i = 0; i < n; ++i) cols(i) = static_cast<std::int32_t>(i);
+  const Host exec;
+  put_with_residual<Host>(exec, x, row, cols, values, residuals);
+  widen_with_residual<Host>(exec, Vector<const bf16, Host>(values.data(), n),
+                            Vector<const std::uint8_t, Host>(residuals.data(), n), Vector<float, Host>(back.data(), n));
+  exec.fence();
+  for (std::size_t i = 0; i < n; ++i) {
+    EXPECT_EQ(values(0, i).bits, bf16(x(0, i)).bits);
+    EXPECT_LE(std::abs(back(0, i) - x(0, i)), std::ldexp(std::abs(x(0, i)), -15)) << x(0, i);
+  }
+}
+
+// Layer l merges, and the state of its rotations begins anew, l updates ahead of the first one.
+TEST(PoetMerge, LayersMergeAtUpdatesOfTheirOwn) {
+  LinearOptions o;
+  o.form = "poet-x";
+  o.merge_every = 5;
+  for (const bool staggered : {false, true}) {
+    o.staggered = staggered;
+    for (int layer = 0; layer < 7; ++layer) {
+      const TensorSpec dense{.name = "w", .rows = 256, .cols = 256, .layer = layer};
+      const TensorSpec rotation = find_weight_form(o)->parts(o, dense).at(3);
+      std::int64_t number = 0, since = 0;
+      for (std::int64_t t = 1; t <= 31; ++t) {
+        ++since;
+        EXPECT_EQ(updates_of_state(rotation, t), since) << layer << " " << t;
+        const bool due = (t + (staggered ? layer : 0)) % 5 == 0;
+        const std::int64_t behind = merge_behind(o, layer, t);
+        EXPECT_EQ(behind > 0, due) << layer << " " << t;
+        if (behind == 0) continue;
+        EXPECT_GT(behind, number);  // no permutation is drawn twice
+        number = behind;
+        since = 0;
+      }
+      EXPECT_GE(number, 6);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sestina
