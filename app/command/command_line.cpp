@@ -247,7 +247,9 @@ void Parser::add_data() {
   app->add_option("--tokenizer", t->tokenizer, "tokenizer.json (default: bytes)");
   app->add_option("--separator", t->separator, "line between documents (default: a file is a document)");
   add_json_lines(app, *t);
-  app->add_flag("!--no-end", t->end_of_document, "do not append the end-of-document token");
+  app->add_flag("!--no-end", t->end_of_document, "do not append the end token");
+  app->add_option("--end-token", t->end_token,
+                  "the token behind each document (default: as the files beside FILE say)");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 

@@ -55,7 +55,7 @@ void add_generate_options(CLI::App& app, GenerateArguments& a) {
       ->trigger_on_parse();
   app.add_option("--seed", a.seed, "seed of the sampling");
   app.footer(
-      "Ends at --tokens, --stop, the end-of-document token or the model's max_position_embeddings, and says which "
+      "Ends at --tokens, --stop, an end token or the model's max_position_embeddings, and says which "
       "where\n"
       "it is the last. Tokens per second go to standard error. run.deterministic=true: the bits of the full window.\n"
       "Examples:\n"

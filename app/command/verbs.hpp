@@ -88,7 +88,8 @@ struct DataTokenizeArguments {
   std::string separator;            // splits a file into documents at lines equal to it, "" = one document
   std::string text_key = "text";    // of JSONL files
   double invalid_limit = 0.01;      // share of their lines that may be skipped
-  bool end_of_document = true;      // append the tokenizer's end-of-document token
+  bool end_of_document = true;      // append the end token to each document
+  std::string end_token;            // its text, "" = as the files beside the tokenizer name it
   int threads = 0;                  // 0 = all cores
   bool json = false;
 };

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
+#include <filesystem>
 
 namespace sestina {
 
@@ -11,10 +11,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const DataOptions& data) {
   try {
     return std::make_unique<Tokenizer>(Tokenizer::load(data.tokenizer));
   } catch (const Error& error) {
-    const auto reads_text = [](const DataSource& s) { return is_text(s.format); };
-    const bool needed = std::any_of(data.source.begin(), data.source.end(), reads_text) ||
-                        std::any_of(data.validation.begin(), data.validation.end(), reads_text);
-    if (needed || !data.tokenizer_of_model) throw;
+    if (data.reads_text() || !data.tokenizer_of_model) throw;
     spdlog::warn("{}; no data source is text: continuing without a tokenizer", error.what());
     return nullptr;
   }
@@ -38,9 +35,41 @@ void require_byte_vocabulary(const Options& options, bool needed) {
     fail(ExitCode::bad_data, "{}", defect);
 }
 
-SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll) {
-  return SampleSet(options.data, split, options.model.vocab_size, options.run.seed, tokenizer,
-                   options.model.eos_token_id, poll);
+std::string hf_folder(const Options& options, const std::string& checkpoint) {
+  const std::filesystem::path carried = std::filesystem::path(checkpoint) / "hf";
+  std::error_code ignored;
+  return !checkpoint.empty() && std::filesystem::is_directory(carried, ignored) ? carried.string()
+                                                                                : options.model.from_hf;
+}
+
+namespace {
+
+TokenSources token_sources(const Options& options, const Tokenizer* tokenizer, const std::string& tokenizer_path,
+                           const std::string& folder) {
+  return {tokenizer,
+          tokenizer == nullptr ? "" : tokenizer_path,
+          folder,
+          &options.model,
+          options.data.begin_token,
+          options.data.end_token};
+}
+
+}  // namespace
+
+SpecialTokens special_tokens(const Options& options, const Tokenizer* tokenizer, const std::string& tokenizer_path,
+                             const std::string& folder) {
+  return find_special_tokens(token_sources(options, tokenizer, tokenizer_path, folder));
+}
+
+SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll, TextUse use) {
+  const DataOptions& data = options.data;
+  const TokenSources sources = token_sources(options, tokenizer, data.tokenizer, options.model.from_hf);
+  const SpecialTokens tokens = find_special_tokens(sources);
+  DocumentMarks marks(tokens.end, use == TextUse::ask ? tokens.prefix : std::vector<std::int32_t>{});
+  marks.begin = tokens.begin;
+  const std::string defect = missing_end(tokens, sources);
+  if (!defect.empty() && data.reads_text()) spdlog::warn("{}", defect);
+  return SampleSet(data, split, options.model.vocab_size, options.run.seed, tokenizer, marks, poll);
 }
 
 bool has_validation(const DataOptions& data) { return !data.validation.empty() || data.validation_fraction > 0; }

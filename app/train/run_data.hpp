@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "io/tokenizer/special_tokens.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/data_loader.hpp"
 
@@ -18,9 +19,19 @@ std::string byte_text_defect(const Options&, bool needed = false);
 // Error(bad_data) with that text.
 void require_byte_vocabulary(const Options&, bool needed = false);
 
-// Ids are checked against the model's vocabulary; its end-of-document id marks documents where a format does not.
-// poll: see open_source().
-SampleSet open_samples(const Options&, Split, const Tokenizer*, const Poll& poll = {});
+// The folder with Hugging Face's files of the model: that of the checkpoint, which may be "", where it carries them,
+// else model.from_hf; "" none.
+std::string hf_folder(const Options&, const std::string& checkpoint);
+// tokenizer, null none: read from tokenizer_path. folder: hf_folder().
+SpecialTokens special_tokens(const Options&, const Tokenizer*, const std::string& tokenizer_path,
+                             const std::string& folder);
+
+// Documents that are learnt from are their own tokens and the end token; texts that a model is asked about also have
+// the tokenizer's prefix ahead of them, as transformers has it.
+enum class TextUse { learn, ask };
+// Ids are checked against the model's vocabulary; the end token marks documents where a format does not. Warns when
+// documents that are tokenised get none. poll: see open_source().
+SampleSet open_samples(const Options&, Split, const Tokenizer*, const Poll& poll = {}, TextUse use = TextUse::learn);
 
 // True when the deck holds data back for evaluation.
 bool has_validation(const DataOptions&);

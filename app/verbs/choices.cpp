@@ -59,19 +59,17 @@ std::vector<Question> read_questions(const std::string& path) {
 }
 
 std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, const std::string& path,
-                                        const Codec& codec, std::int64_t end_of_document, const ModelConfig& model) {
+                                        const Codec& codec, const SpecialTokens& marks, const ModelConfig& model) {
   std::vector<ChoiceTokens> all;
   const auto room = static_cast<std::size_t>(model.max_position_embeddings) + 1;  // the last token is no input
   for (const Question& question : questions) {
     std::vector<std::int32_t> context = codec.encode(question.context);
-    if (context.empty() && end_of_document < 0)
-      bad_line(path, question.line, "\"context\" is empty and the tokenizer has no end-of-document token");
+    const std::vector<std::int32_t> ahead = context.empty() ? marks.start() : marks.prefix;
+    if (context.empty() && ahead.empty())
+      bad_line(path, question.line, "\"context\" is empty and no token is known that a text begins or ends with");
     for (const std::string& choice : question.choices) {
-      ChoiceTokens tokens{codec.encode(question.context + choice), context.size()};
-      if (context.empty()) {
-        tokens.ids.insert(tokens.ids.begin(), static_cast<std::int32_t>(end_of_document));
-        tokens.begin = 1;
-      }
+      ChoiceTokens tokens{codec.encode(question.context + choice), ahead.size() + context.size()};
+      tokens.ids.insert(tokens.ids.begin(), ahead.begin(), ahead.end());
       if (tokens.begin >= tokens.ids.size())
         tokens.begin = tokens.ids.size() - 1;  // the choice merged with its context
       const std::size_t excess = tokens.ids.size() > room ? tokens.ids.size() - room : 0;

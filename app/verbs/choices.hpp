@@ -7,6 +7,7 @@
 
 #include "app/train/evaluation.hpp"
 #include "app/verbs/text_stream.hpp"
+#include "io/tokenizer/special_tokens.hpp"
 
 namespace sestina {
 
@@ -26,11 +27,12 @@ struct ChoiceTokens {
   std::vector<std::int32_t> ids;
   std::size_t begin = 0;  // first token of the choice, at least 1
 };
-// All choices of all questions, in order. An empty context is the end-of-document token. What is longer than the
-// model's positions loses tokens in front; Error(bad_data) with path and line when a choice alone is too long, an id is
-// beyond the vocabulary, or the context is empty and there is no such token (end_of_document -1).
+// All choices of all questions, in order. A context has the tokenizer's prefix ahead of it, an empty one is
+// SpecialTokens::start(). What is longer than the model's positions loses tokens in front; Error(bad_data) with path
+// and line when a choice alone is too long, an id is beyond the vocabulary, or the context is empty and there is no
+// token to start from.
 std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>&, const std::string& path, const Codec&,
-                                        std::int64_t end_of_document, const ModelConfig&);
+                                        const SpecialTokens&, const ModelConfig&);
 
 // Log-likelihood of each choice in nats, on all ranks. The executor's windows have room for the longest (ids.size() -
 // 1); data-parallel ranks share them.

@@ -23,7 +23,7 @@ class DecodedBatch {
         first_(first),
         count_(count),
         emit_(emit),
-        sampler_(decoder.config().vocab_size) {
+        sampler_(decoder.config().vocab_size, generation.hidden) {
     for (std::size_t i = 0; i < count; ++i) {
       Sequence& sequence = sequences[first + i];
       const auto room = static_cast<std::size_t>(decoder.config().max_position_embeddings);
@@ -91,7 +91,8 @@ class DecodedBatch {
     if (!std::all_of(logits, logits + decoder_.config().vocab_size, [](float x) { return std::isfinite(x); }))
       fail(ExitCode::diverged, "the logits behind token {} are not finite", sequence.ids.size());
     const std::int32_t token = sampler_.pick(logits, generation_.sampling, sequence.ids, u);
-    if (token == generation_.end_of_document) return end(Finish::end);
+    const auto& ends = generation_.ends;
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) return end(Finish::end);
     sequence.ids.push_back(token);
     ++times.new_tokens;
     if (!emit_(first_ + static_cast<std::size_t>(at), token)) return end(Finish::stop);

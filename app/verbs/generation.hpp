@@ -15,10 +15,11 @@ struct Generation {
   Sampling sampling;
   int tokens = 128;  // added to each prompt at most
   std::uint64_t seed = 1;
-  std::int64_t end_of_document = -1;  // a sequence ends there; -1: never
+  std::vector<std::int64_t> ends;    // a sequence ends at each of these tokens
+  std::vector<std::int32_t> hidden;  // tokens that are never drawn
 };
 
-// Why a sequence ended: all tokens made, the model's end-of-document token, a stop string (emit said so), or the last
+// Why a sequence ended: all tokens made, one of the end tokens, a stop string (emit said so), or the last
 // position that the model knows.
 enum class Finish { length, end, stop, context };
 const char* name(Finish);

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 namespace sestina {
 
-Sampler::Sampler(std::int64_t vocabulary)
-    : scores_(static_cast<std::size_t>(vocabulary)),
+Sampler::Sampler(std::int64_t vocabulary, std::vector<std::int32_t> hidden)
+    : hidden_(std::move(hidden)),
+      scores_(static_cast<std::size_t>(vocabulary)),
       sorted_(scores_.size()),
       order_(scores_.size()),
       seen_(scores_.size()) {}
@@ -42,20 +44,20 @@ void Sampler::keep_share(double share, double total) {
   const double wanted = share * total;
   double held = 0;
   std::size_t kept = 0, sorted = 0;
-  while (sorted < order_.size() && held < wanted) {
+  while (sorted < order_.size() && (kept == 0 || held < wanted)) {  // a share of 0 keeps the largest
     const std::size_t next = std::min(order_.size(), std::max<std::size_t>(64, 4 * sorted));
     std::partial_sort(order_.begin() + static_cast<std::ptrdiff_t>(sorted),
                       order_.begin() + static_cast<std::ptrdiff_t>(next), order_.end(), before);
     sorted = next;
-    while (kept < sorted && held < wanted) held += scores_[static_cast<std::size_t>(order_[kept++])];
+    while (kept < sorted && (kept == 0 || held < wanted)) held += scores_[static_cast<std::size_t>(order_[kept++])];
   }
-  for (std::size_t i = std::max<std::size_t>(kept, 1); i < order_.size(); ++i)
-    scores_[static_cast<std::size_t>(order_[i])] = 0;
+  for (std::size_t i = kept; i < order_.size(); ++i) scores_[static_cast<std::size_t>(order_[i])] = 0;
 }
 
 std::int32_t Sampler::pick(const float* logits, const Sampling& sampling, const std::vector<std::int32_t>& context,
                            double u) {
   std::copy_n(logits, scores_.size(), scores_.begin());
+  for (const std::int32_t token : hidden_) scores_[static_cast<std::size_t>(token)] = -INFINITY;
   if (sampling.repetition_penalty != 1) penalise(sampling.repetition_penalty, context);
   const auto largest = std::max_element(scores_.begin(), scores_.end());
   if (sampling.temperature <= 0) return static_cast<std::int32_t>(largest - scores_.begin());

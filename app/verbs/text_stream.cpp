@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "io/tokenizer/tokenizer_text.hpp"
+
 namespace sestina {
 namespace {
 
@@ -22,21 +24,29 @@ std::vector<std::int32_t> Codec::encode(const std::string& text) const {
   return ids;
 }
 
-std::string Codec::decode(const std::vector<std::int32_t>& ids) const {
-  if (tokenizer) return tokenizer->decode(ids.data(), ids.size(), true);
+std::string Codec::decode_bytes(const std::vector<std::int32_t>& ids) const {
+  if (tokenizer) return tokenizer->decode_bytes(ids.data(), ids.size(), true);
   std::string text;
   for (const std::int32_t id : ids) text.push_back(static_cast<char>(id));
   return text;
 }
 
+std::string Codec::decode(const std::vector<std::int32_t>& ids) const { return repair_utf8(decode_bytes(ids)); }
+
+std::vector<std::int32_t> Codec::unknown_ids(std::int64_t vocabulary) const {
+  constexpr std::int64_t bytes = 256;
+  std::vector<std::int32_t> ids;
+  for (std::int64_t id = 0; id < vocabulary; ++id)
+    if (tokenizer ? !tokenizer->has(id) : id >= bytes) ids.push_back(static_cast<std::int32_t>(id));
+  return ids;
+}
+
 std::string TextStream::push(std::int32_t id) {
-  constexpr std::size_t longest_character = 4;  // bytes, so tokens too; what is longer is no character
   if (stopped_) return "";
-  pending_.push_back(id);
-  const std::string piece = codec_->decode(pending_);
-  if (piece.ends_with("\xef\xbf\xbd") && pending_.size() < longest_character) return "";
-  pending_.clear();
-  held_ += piece;
+  pending_ += codec_->decode_bytes({id});
+  const std::size_t whole = pending_.size() - unfinished_utf8(pending_);
+  held_ += repair_utf8(std::string_view(pending_).substr(0, whole));
+  pending_.erase(0, whole);
   std::size_t end = std::string::npos, back = 0;
   for (const std::string& stop : stops_) {
     end = std::min(end, held_.find(stop));
@@ -50,7 +60,7 @@ std::string TextStream::push(std::int32_t id) {
 }
 
 std::string TextStream::finish() {
-  std::string rest = stopped_ ? "" : held_ + codec_->decode(pending_);
+  std::string rest = stopped_ ? "" : held_ + repair_utf8(pending_);
   held_.clear();
   pending_.clear();
   return rest;

@@ -22,8 +22,7 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "io/hf/hf_model.hpp"
-#include "io/store/mapped_file.hpp"
-#include "io/store/output_file.hpp"
+#include "io/hf/hf_tokenizer.hpp"
 #include "kernels/blas/instruction_set.hpp"
 
 namespace fs = std::filesystem;
@@ -53,12 +52,21 @@ ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoi
       tokenizer.clear();
     }
   }
-  return options.model;
+  ModelConfig model = options.model;
+  if (!tokenizer.empty()) {
+    const Tokenizer known = Tokenizer::load(tokenizer);
+    name_special_tokens({.tokenizer = &known,
+                         .tokenizer_path = tokenizer,
+                         .folder = hf_folder(options, checkpoint),
+                         .model = &model,
+                         .begin_token = options.data.begin_token,
+                         .end_token = options.data.end_token},
+                        model);
+  }
+  return model;
 }
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
-
-void copy_file(const std::string& from, const std::string& to) { write_output_file(to, MappedFile(from).view()); }
 
 // The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
 // says another model is refused.
@@ -151,9 +159,7 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
   const RunDir run_dir(arguments.run_dir);
   if (!list_checkpoints(arguments.run_dir).empty())
     fail(ExitCode::cannot_create, "{}: already contains checkpoints", arguments.run_dir);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    if (has_tokenizer && fs::exists(fs::path(arguments.hf) / name))
-      copy_file((fs::path(arguments.hf) / name).string(), (run_folder / name).string());
+  if (has_tokenizer) copy_tokenizer((fs::path(arguments.hf) / "tokenizer.json").string(), run_folder.string());
   CheckpointWriter writer(arguments.run_dir, CheckpointOptions{});
   writer.carry(read_hf_companions(arguments.hf));
   writer.slot() = std::move(snapshot);

@@ -1,4 +1,5 @@
 // `sestina data tokenize` and `sestina data train-tokenizer`: from text to what training reads.
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "app/train/progress.hpp"
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
+#include "io/tokenizer/special_tokens.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/text_files.hpp"
 #include "io/tokens/token_file.hpp"
@@ -51,8 +53,18 @@ DocumentRule rule_of(const std::string& separator, const std::string& text_key, 
   return {TextForm::by_name, separator, text_key, invalid_limit, threads, std::move(poll)};
 }
 
+// The token behind each document, -1 none: with a warning, where there is a tokenizer.
+std::int64_t end_token(const DataTokenizeArguments& arguments, const Tokenizer* tokenizer) {
+  const TokenSources sources{
+      .tokenizer = tokenizer, .tokenizer_path = arguments.tokenizer, .end_token = arguments.end_token};
+  const SpecialTokens tokens = find_special_tokens(sources);
+  if (tokenizer != nullptr && tokens.end < 0)
+    spdlog::warn("{}; --end-token here, --no-end to leave it out on purpose", missing_end(tokens, sources));
+  return tokens.end;
+}
+
 Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vector<std::string>& files,
-                         const Tokenizer* tokenizer, MegatronWriter& writer, const Poll& poll) {
+                         const Tokenizer* tokenizer, std::int64_t end, MegatronWriter& writer, const Poll& poll) {
   Tokenized result;
   ProgressLine progress;
   const double start = now_seconds();
@@ -65,8 +77,7 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
       files, rule_of(arguments.separator, arguments.text_key, arguments.invalid_limit, arguments.threads, poll),
       [&](const std::vector<std::string_view>& documents, std::size_t read) {
         for (const auto document : documents) result.counts.bytes += document.size();
-        tokenize_documents(documents, tokenizer, arguments.end_of_document, thread_count(arguments.threads), write,
-                           poll);
+        tokenize_documents(documents, tokenizer, end, thread_count(arguments.threads), write, poll);
         progress.show(
             static_cast<double>(read) / static_cast<double>(files.size()),
             fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
@@ -90,7 +101,8 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
   const auto files = list_text_files(arguments.inputs, {});
   MegatronWriter writer(arguments.output, chosen != nullptr ? chosen->vocab_size() : 256);
-  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, writer, poll);
+  const std::int64_t end = arguments.end_of_document ? end_token(arguments, chosen) : -1;
+  const auto [counts, documents, defects] = tokenize_files(arguments, files, chosen, end, writer, poll);
   if (counts.tokens == 0) fail(ExitCode::bad_data, "data tokenize: the {} input files hold no text", files.size());
   writer.finish();
   write_text_counts(arguments.output, counts, arguments.tokenizer);

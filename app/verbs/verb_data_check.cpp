@@ -6,6 +6,7 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
+#include "app/train/run_data.hpp"
 #include "core/deck/options.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/data_loader.hpp"
@@ -100,8 +101,7 @@ nlohmann::ordered_json verify_deck(const DataVerifyArguments& arguments) {
   deck.finish();
   const auto tokenizer = load_tokenizer(options.data.tokenizer);
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
-  const SampleSet train(options.data, Split::train, options.model.vocab_size, options.run.seed, chosen,
-                        options.model.eos_token_id);
+  const SampleSet train = open_samples(options, Split::train, chosen);
   const SampleSet validation = train.validation(chosen);
   checked.push_back({{"what", "training data"}, {"windows", train.windows()}, {"description", train.description()}});
   if (validation.windows() > 0)
@@ -115,7 +115,9 @@ nlohmann::ordered_json verify_deck(const DataVerifyArguments& arguments) {
 int run_data_inspect(const DataInspectArguments& arguments) {
   const DataSource found = find_data_source(arguments.path, arguments.format);
   const auto tokenizer = load_tokenizer(arguments.tokenizer);
-  const auto source = open_source(found, tokenizer ? &*tokenizer : nullptr, 0);
+  const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
+  const SpecialTokens tokens = find_special_tokens({.tokenizer = chosen, .tokenizer_path = arguments.tokenizer});
+  const auto source = open_source(found, chosen, 0, tokens.end);
   const Summary summary = summarise(*source);
   std::vector<std::int32_t> first(
       std::min<std::uint64_t>(source->size(), static_cast<std::uint64_t>(std::max(0, arguments.tokens))));

@@ -66,7 +66,7 @@ int eval_loss(const Setup& setup) {
     require_byte_vocabulary(options);
     tokenizer = open_tokenizer(options.data);
     set = std::make_unique<SampleSet>(
-        open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get()));
+        open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get(), {}, TextUse::ask));
   });
   const Evaluation result = with_model(setup, pass_setting(options), [&](auto& executor) {
     return *evaluate_loss(executor, *set, options.metrics.eval_batches, [&] {
@@ -101,8 +101,9 @@ std::vector<ChoiceTokens> question_tokens(const Setup& setup, const std::vector<
   const Options& options = setup.options;
   require_byte_vocabulary(options, true);
   const Codec codec{open_tokenizer(options.data)};
-  const std::int64_t end = codec.tokenizer ? codec.tokenizer->end_of_document() : options.model.eos_token_id;
-  return choice_tokens(questions, setup.arguments.choices, codec, end, options.model);
+  const SpecialTokens tokens = special_tokens(options, codec.tokenizer.get(), options.data.tokenizer,
+                                              hf_folder(options, setup.source.checkpoint));
+  return choice_tokens(questions, setup.arguments.choices, codec, tokens, options.model);
 }
 
 int eval_choices(const Setup& setup) {

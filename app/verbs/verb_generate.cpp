@@ -40,16 +40,16 @@ std::string text_of(const GenerateArguments::Prompt& prompt) {
   return read_text(file);
 }
 
-std::vector<Prompt> read_prompts(const GenerateArguments& arguments, const Codec& codec, std::int64_t end,
+std::vector<Prompt> read_prompts(const GenerateArguments& arguments, const Codec& codec, const SpecialTokens& tokens,
                                  std::int64_t vocabulary) {
   std::vector<Prompt> prompts;
   for (const auto& given : arguments.prompts) {
     Prompt prompt{text_of(given), {}};
-    prompt.ids = codec.encode(prompt.text);
-    if (prompt.ids.empty() && end >= 0) prompt.ids.push_back(static_cast<std::int32_t>(end));
+    const std::vector<std::int32_t> ids = codec.encode(prompt.text);
+    prompt.ids = ids.empty() ? tokens.start() : tokens.prefix;
+    prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     if (prompt.ids.empty())
-      fail(ExitCode::usage,
-           "generate: the prompt is empty; without a tokenizer there is no document mark to start from");
+      fail(ExitCode::usage, "generate: the prompt is empty, and no token is known that a text begins or ends with");
     for (const std::int32_t id : prompt.ids)
       if (id >= vocabulary)
         fail(ExitCode::bad_data,
@@ -159,15 +159,17 @@ int run_generate(const GenerateArguments& arguments) {
   const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
   Codec codec;
   if (!path.empty()) codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
-  std::int64_t end = codec.tokenizer ? codec.tokenizer->end_of_document() : -1;
-  if (end < 0) end = options.model.eos_token_id;
+  const SpecialTokens tokens =
+      special_tokens(options, codec.tokenizer.get(), path, hf_folder(options, source.checkpoint));
   Generation generation;
   generation.sampling = {arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty};
   generation.tokens = arguments.tokens;
   generation.seed = arguments.seed;
-  generation.end_of_document = end;
+  generation.ends = tokens.ends;
+  generation.hidden = codec.unknown_ids(options.model.vocab_size);
+  std::erase_if(generation.hidden, [&](std::int32_t id) { return tokens.stops_at(id); });
 
-  Output output(arguments, codec, read_prompts(arguments, codec, end, options.model.vocab_size));
+  Output output(arguments, codec, read_prompts(arguments, codec, tokens, options.model.vocab_size));
   const int capacity = decoder_capacity(options.model, output.sequences, arguments.tokens);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   const GenerationTimes times = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {

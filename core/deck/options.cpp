@@ -119,6 +119,8 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
     deck.error("data.sequence_length", fmt::format("longer than model.max_position_embeddings = {}", positions),
                fmt::format("1 to {}", positions));
   read_tokenizer(deck, model, data);
+  data.begin_token = deck.text("data.begin_token", "");
+  data.end_token = deck.text("data.end_token", "");
   data.shuffle = deck.boolean("data.shuffle", true);
   data.mask_documents = deck.boolean("data.mask_documents", false);
   data.validation_fraction = deck.number("data.validation_fraction", 0, below_one);
@@ -133,11 +135,12 @@ DataOptions DataOptions::read(Deck& deck, const ModelConfig& model) {
   return data;
 }
 
-bool DataOptions::reads_bytes() const {
+bool DataOptions::reads_text() const {
   const auto text = [](const DataSource& s) { return is_text(s.format); };
-  return tokenizer.empty() &&
-         (std::any_of(source.begin(), source.end(), text) || std::any_of(validation.begin(), validation.end(), text));
+  return std::any_of(source.begin(), source.end(), text) || std::any_of(validation.begin(), validation.end(), text);
 }
+
+bool DataOptions::reads_bytes() const { return tokenizer.empty() && reads_text(); }
 
 TrainOptions TrainOptions::read(Deck& deck) {
   TrainOptions train;

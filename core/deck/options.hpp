@@ -50,13 +50,15 @@ inline bool is_text(DataSource::Format format) {
 }
 bool is_jsonl_name(std::string_view path);  // .jsonl, .jsonl.gz, .jsonl.zst
 struct DataOptions {
-  int sequence_length = 0;          // default: max_position_embeddings of the model, at most 1024
-  std::string tokenizer;            // empty: text is read as bytes (vocabulary 256)
-  bool bytes_chosen = false;        // data.tokenizer = "bytes": whatever the vocabulary is
-  bool tokenizer_of_model = false;  // it lies in the folder of model.from_hf
+  int sequence_length = 0;             // default: max_position_embeddings of the model, at most 1024
+  std::string tokenizer;               // empty: text is read as bytes (vocabulary 256)
+  bool bytes_chosen = false;           // data.tokenizer = "bytes": whatever the vocabulary is
+  bool tokenizer_of_model = false;     // it lies in the folder of model.from_hf
+  std::string begin_token, end_token;  // "" = as the files beside the tokenizer and the model name them
   bool shuffle = true, mask_documents = false;
   double validation_fraction = 0;  // held out from the end of each source when no validation source is given
   std::vector<DataSource> source, validation;
+  bool reads_text() const;   // some source is text or JSONL
   bool reads_bytes() const;  // some source is text and there is no tokenizer
   static DataOptions read(Deck&, const ModelConfig&);
 };

@@ -51,6 +51,7 @@ struct Tokenizer::State {
   std::unordered_map<std::string, std::int64_t> added_ids;
   std::vector<std::string> bytes;  // by id, what decode writes; "" where there is no token
   std::vector<bool> special;       // by id
+  std::vector<std::int32_t> prefix;
   std::mutex mutex;
   std::vector<std::unique_ptr<Scratch>> idle;
 
@@ -76,6 +77,7 @@ Tokenizer::State::State(TokenizerDescription d, const std::string& where)
     (t.normalized ? after : before).push_back(std::move(t));
   }
   cuttable = sections_cuttable(nfc, after, pre_tokenizer.cuttable(), pre_tokenizer.prefix_space());
+  prefix = std::move(d.prefix);
   raw = AddedTokens(std::move(before));
   normalized = AddedTokens(std::move(after));
 }
@@ -239,13 +241,24 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode(const std::vector<std::
 }
 
 std::string Tokenizer::decode(const std::int32_t* ids, std::size_t count, bool skip_special) const {
+  const std::string bytes = decode_bytes(ids, count, skip_special);
+  return is_valid_utf8(bytes) ? bytes : repair_utf8(bytes);
+}
+
+std::string Tokenizer::decode_bytes(const std::int32_t* ids, std::size_t count, bool skip_special) const {
   std::string bytes;
   for (std::size_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size()) continue;
     if (!(skip_special && state_->special[ids[i]])) bytes += state_->bytes[ids[i]];
   }
-  return is_valid_utf8(bytes) ? bytes : repair_utf8(bytes);
+  return bytes;
 }
+
+bool Tokenizer::has(std::int64_t id) const {
+  return id >= 0 && id < vocab_size() && !state_->bytes[static_cast<std::size_t>(id)].empty();
+}
+
+const std::vector<std::int32_t>& Tokenizer::prefix() const { return state_->prefix; }
 
 std::int64_t Tokenizer::vocab_size() const { return static_cast<std::int64_t>(state_->bytes.size()); }
 
@@ -255,8 +268,8 @@ std::int64_t Tokenizer::id_of(std::string_view token) const {
 }
 
 std::int64_t Tokenizer::end_of_document() const {
-  for (const char* name :
-       {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "<|im_end|>"}) {
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "<|im_end|>",
+                           "<|eot_id|>", "<|eos|>", "[EOS]", "<EOS>"}) {
     const std::int64_t id = id_of(name);
     if (id >= 0) return id;
   }

@@ -31,9 +31,14 @@ class Tokenizer {
               const EncodeSizes& sizes) const;
   std::vector<std::vector<std::int32_t>> encode(const std::vector<std::string_view>& texts, int threads) const;
   std::string decode(const std::int32_t* ids, std::size_t count, bool skip_special) const;
+  // The same as it comes: bytes of a character may be missing, or stand alone. decode() repairs them.
+  std::string decode_bytes(const std::int32_t* ids, std::size_t count, bool skip_special) const;
   std::int64_t vocab_size() const;                   // largest id + 1
   std::int64_t id_of(std::string_view token) const;  // -1 when there is none
-  std::int64_t end_of_document() const;              // <|endoftext|>, </s>, <|end_of_text|> ...; -1 none
+  bool has(std::int64_t id) const;                   // there may be holes below vocab_size()
+  std::int64_t end_of_document() const;              // by name: <|endoftext|>, </s>, <|end_of_text|> ...; -1 none
+  // What the file's post_processor puts ahead of a text, which encode() does not do (special_tokens.hpp).
+  const std::vector<std::int32_t>& prefix() const;
 
  private:
   struct State;

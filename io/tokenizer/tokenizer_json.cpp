@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "io/tokenizer/post_processor.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -24,10 +25,11 @@ class Reader {
     const json root = parse(text);
     if (!root.is_object()) refuse("the file", "is not a JSON object");
     TokenizerDescription d{
-        normalizer(member(root, "normalizer")), pre_tokenizer(member(root, "pre_tokenizer")), {}, {}};
+        normalizer(member(root, "normalizer")), pre_tokenizer(member(root, "pre_tokenizer")), {}, {}, {}};
     d.model = model(member(root, "model"));
     decoder(member(root, "decoder"));
     d.added = added_tokens(member(root, "added_tokens"), d.model);
+    d.prefix = post_processor_prefix(member(root, "post_processor"), where_);
     return d;
   }
 

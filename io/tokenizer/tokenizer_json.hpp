@@ -1,5 +1,6 @@
 // tokenizer.json taken apart and checked. No Kokkos.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,11 +15,12 @@ struct TokenizerDescription {
   bool nfc = false;
   PreTokenizer pre_tokenizer;
   BpeDescription model;
-  std::vector<AddedToken> added;  // with their ids
+  std::vector<AddedToken> added;     // with their ids
+  std::vector<std::int32_t> prefix;  // ids that the post_processor puts ahead of a text
 };
 
-// Reads byte-level BPE files only. truncation, padding and post_processor are not applied and not read: they concern
-// what is put around a text, not its ids. Error(bad_data) with `where` and the part that is damaged or not supported.
+// Reads byte-level BPE files only. truncation and padding are not read, of the post_processor what it puts ahead of a
+// text, which concerns no id of the text. Error(bad_data) with `where` and the part that is damaged or not supported.
 TokenizerDescription parse_tokenizer_json(std::string_view json, const std::string& where);
 
 }  // namespace sestina

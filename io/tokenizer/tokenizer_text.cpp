@@ -171,6 +171,17 @@ std::string repair_utf8(std::string_view text) {
   return out;
 }
 
+std::size_t unfinished_utf8(std::string_view text) {
+  constexpr std::size_t most = 3;
+  for (std::size_t n = 1; n <= std::min(most, text.size()); ++n) {
+    const auto lead = static_cast<unsigned char>(text[text.size() - n]);
+    if (lead < 0xC2 || lead > 0xF4) continue;
+    const Sequence s = sequence_at(text, text.size() - n);
+    return !s.valid && s.bytes == static_cast<int>(n) ? n : 0;
+  }
+  return 0;
+}
+
 // Code points below U+0300 are starters that neither decompose nor join a character before them, so the text falls into
 // independent stretches: at most one such character, then code points from U+0300 on. Only those are worked on.
 std::string nfc(std::string_view text) {

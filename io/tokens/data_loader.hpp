@@ -12,7 +12,8 @@
 namespace sestina {
 
 // Host batch of B windows: tokens (B, T+1) row-major; first_key (B*T): for each position the first position of its own
-// document inside the window (all 0 when documents are not masked).
+// document inside the window (all 0 when documents are not masked). The end token between two documents is a target of
+// the first and the first position of the second.
 struct Batch {
   int batch = 0, sequence = 0;
   std::vector<std::int32_t> tokens, first_key;
@@ -24,13 +25,12 @@ class SampleSet {
  public:
   // Opens all sources of the split. Windows are sequence + 1 tokens that overlap by one. Validation:
   // [[data.validation]], else the last validation_fraction of each training source (whole windows; training never reads
-  // them); without both an empty set. vocab_size 0: ids are not compared. end_of_document: see open_source(); the
-  // model's eos_token_id. Training blends by weight and shuffles each source anew in each epoch; validation reads every
-  // window once per epoch, always in the same order. Error(bad_data): a source too short for one window;
-  // Error(bad_deck): weights.
-  // poll: see open_source().
+  // them); without both an empty set. vocab_size 0: ids are not compared. marks, poll: see open_source(). Training
+  // blends by weight and shuffles each source anew in each epoch; validation reads every window once per epoch, always
+  // in the same order. Error(bad_data): a source too short for one window; Error(bad_deck): weights, documents to be
+  // masked where no end token is known.
   SampleSet(const DataOptions&, Split, std::int64_t vocab_size, std::uint64_t seed, const Tokenizer*,
-            std::int64_t end_of_document = -1, const Poll& poll = {});
+            const DocumentMarks& marks = {}, const Poll& poll = {});
   ~SampleSet();
   SampleSet(SampleSet&&) noexcept;
   // The validation split of a training set; shares its opened sources where it reads the same ones.

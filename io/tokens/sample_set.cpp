@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "io/tokens/sample_set_order.hpp"
 #include "kernels/base/error.hpp"
@@ -24,6 +25,26 @@ void require_window(const TokenSource& source, std::uint64_t windows, int sequen
          sequence, sequence + 1);
 }
 
+// Where documents are told apart by an end token, masking without one would mask nothing, or leave documents without
+// their end. A Megatron index and files of bytes say themselves where documents are.
+void require_end(const DataSource& source, const Tokenizer* tokenizer, std::int64_t end) {
+  if (end >= 0 || source.format == DataSource::Format::megatron) return;
+  if (is_text(source.format) && tokenizer == nullptr) return;
+  if (tokenizer != nullptr && tokenizer->end_of_document() >= 0) return;
+  fail(ExitCode::bad_deck,
+       "data.mask_documents: {}: no end token is known that ends its documents: name it with data.end_token (the text "
+       "of a token of data.tokenizer, or an id), or leave masking off",
+       source.path);
+}
+
+// The end token between two documents is the last that the first one predicts and the first that the second one sees,
+// as a text that is begun from nothing sees it; whether a file has it ahead of documents or behind them. A document
+// with a begin token of its own needs no other.
+std::uint64_t first_of_document(const std::int32_t* tokens, std::uint64_t start, const DocumentMarks& marks) {
+  const bool between = start > 0 && marks.end >= 0 && tokens[start - 1] == marks.end;
+  return between && (marks.begin < 0 || tokens[start] != marks.begin) ? start - 1 : start;
+}
+
 // Windows at the end that are held out: at least one, and never all.
 std::uint64_t held_out(const TokenSource& source, std::uint64_t windows, double fraction) {
   if (fraction <= 0) return 0;
@@ -39,7 +60,8 @@ std::uint64_t held_out(const TokenSource& source, std::uint64_t windows, double 
 struct SampleSet::State {
   DataOptions options;
   Split split = Split::train;
-  std::int64_t vocab_size = 0, end_of_document = -1;
+  std::int64_t vocab_size = 0;
+  DocumentMarks marks;
   std::uint64_t seed = 0, windows = 0;
   std::vector<Part> parts;
   std::vector<double> weights{1.0};
@@ -50,8 +72,10 @@ struct SampleSet::State {
 
   void open(const Tokenizer* tokenizer, const Poll& poll) {
     const bool given = split == Split::validation && own_validation();
-    for (const DataSource& source : given ? options.validation : options.source)
-      parts.push_back({open_source(source, tokenizer, vocab_size, end_of_document, poll), 0, 0});
+    for (const DataSource& source : given ? options.validation : options.source) {
+      if (options.mask_documents) require_end(source, tokenizer, marks.end);
+      parts.push_back({open_source(source, tokenizer, vocab_size, marks, poll), 0, 0});
+    }
   }
 
   // Chooses the windows of the split from the opened sources, and the weights.
@@ -95,14 +119,14 @@ struct SampleSet::State {
 };
 
 SampleSet::SampleSet(const DataOptions& options, Split split, std::int64_t vocab_size, std::uint64_t seed,
-                     const Tokenizer* tokenizer, std::int64_t end_of_document, const Poll& poll)
+                     const Tokenizer* tokenizer, const DocumentMarks& marks, const Poll& poll)
     : state_(std::make_unique<State>()) {
   SESTINA_REQUIRE(options.sequence_length > 0, "sequence_length {}", options.sequence_length);
   state_->options = options;
   state_->split = split;
   state_->vocab_size = vocab_size;
   state_->seed = seed;
-  state_->end_of_document = end_of_document;
+  state_->marks = marks;
   if (split == Split::validation && !state_->own_validation() && options.validation_fraction <= 0) return;
   state_->open(tokenizer, poll);
   if (state_->parts.empty()) fail(ExitCode::bad_deck, "no [[data.source]]: at least one is needed");
@@ -116,8 +140,7 @@ SampleSet::SampleSet(SampleSet&&) noexcept = default;
 SampleSet SampleSet::validation(const Tokenizer* tokenizer, const Poll& poll) const {
   const State& state = *state_;
   if (state.own_validation() || state.options.validation_fraction <= 0)
-    return SampleSet(state.options, Split::validation, state.vocab_size, state.seed, tokenizer, state.end_of_document,
-                     poll);
+    return SampleSet(state.options, Split::validation, state.vocab_size, state.seed, tokenizer, state.marks, poll);
   auto other = std::make_unique<State>(state);
   other->split = Split::validation;
   other->divide();
@@ -135,9 +158,11 @@ void SampleSet::read(std::uint64_t sample, std::int32_t* tokens, std::int32_t* f
   std::fill_n(first_key, length, 0);
   if (!state_->options.mask_documents) return;
   std::vector<std::uint64_t> starts;
-  part->tokens->document_starts(begin, begin + length, starts);
-  for (const std::uint64_t start : starts)
-    std::fill(first_key + (start - begin), first_key + length, static_cast<std::int32_t>(start - begin));
+  part->tokens->document_starts(begin, begin + length + 1, starts);
+  for (const std::uint64_t start : starts) {
+    const std::uint64_t first = first_of_document(tokens, start - begin, state_->marks);
+    std::fill(first_key + std::min(first, length), first_key + length, static_cast<std::int32_t>(first));
+  }
 }
 
 std::string SampleSet::description() const {

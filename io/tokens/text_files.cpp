@@ -126,9 +126,9 @@ TextDefects read_documents(const std::vector<std::string>& files, const Document
 }
 
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
-                        bool end_of_document, int threads,
+                        std::int64_t end_of_document, int threads,
                         const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll) {
-  const std::int64_t end_id = tokenizer != nullptr && end_of_document ? tokenizer->end_of_document() : -1;
+  const std::int64_t end_id = tokenizer != nullptr ? end_of_document : -1;
   std::vector<std::int32_t> tokens;
   const auto end_document = [&] {
     if (end_id >= 0) tokens.push_back(static_cast<std::int32_t>(end_id));

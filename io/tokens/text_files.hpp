@@ -67,10 +67,10 @@ class DocumentFile {
 using DocumentVisitor = std::function<void(const std::vector<std::string_view>&, std::size_t files)>;
 TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule&, const DocumentVisitor& visit);
 
-// Tokens of each document (bytes when tokenizer is null), in order, with the tokenizer's end-of-document id appended
-// when wanted and there is one. The ids are those of the whole document, however long. poll: called every 16 MB.
+// Tokens of each document (bytes when tokenizer is null), in order, with the id end_of_document appended (not to bytes;
+// -1: none). The ids are those of the whole document, however long. poll: called every 16 MB.
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
-                        bool end_of_document, int threads,
+                        std::int64_t end_of_document, int threads,
                         const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll = {});
 
 }  // namespace sestina

@@ -112,19 +112,19 @@ void write_text_counts(const std::string& prefix, const TextCounts& counts, cons
 }
 
 std::unique_ptr<TokenSource> open_source(const DataSource& source, const Tokenizer* tokenizer, std::int64_t vocab_size,
-                                         std::int64_t end_of_document, const Poll& poll) {
-  if (end_of_document < 0 && tokenizer != nullptr) end_of_document = tokenizer->end_of_document();
+                                         DocumentMarks marks, const Poll& poll) {
+  if (marks.end < 0 && tokenizer != nullptr) marks.end = tokenizer->end_of_document();
   switch (source.format) {
     case DataSource::Format::megatron:
       return open_megatron(source.path, vocab_size);
     case DataSource::Format::llmc:
-      return open_llmc(source.path, vocab_size, end_of_document);
+      return open_llmc(source.path, vocab_size, marks.end);
     case DataSource::Format::npy:
-      return open_npy(source.path, vocab_size, end_of_document);
+      return open_npy(source.path, vocab_size, marks.end);
     case DataSource::Format::text:
-      return open_text(source.path, vocab_size, tokenizer, poll);
+      return open_text(source.path, vocab_size, tokenizer, marks, poll);
     case DataSource::Format::jsonl:
-      return open_jsonl(source, vocab_size, tokenizer, poll);
+      return open_jsonl(source, vocab_size, tokenizer, marks, poll);
   }
   fail(ExitCode::internal, "unknown format of {}", source.path);
 }

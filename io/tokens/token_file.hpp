@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/deck/options.hpp"
@@ -13,6 +14,17 @@
 namespace sestina {
 
 class Tokenizer;
+
+// The tokens around documents (io/tokenizer/special_tokens.hpp).
+struct DocumentMarks {
+  DocumentMarks(std::int64_t end_id = -1, std::vector<std::int32_t> ahead = {})
+      : end(end_id), prefix(std::move(ahead)) {}
+  // Behind each document that is tokenised; in llm.c and .npy streams it is what tells documents apart. -1: that of
+  // the tokenizer by name, if any; without one a file of these is one document.
+  std::int64_t end;
+  std::int64_t begin = -1;           // that documents may begin with; for masking
+  std::vector<std::int32_t> prefix;  // ahead of each document that is tokenised
+};
 
 // A stream of tokens with document boundaries.
 class TokenSource {
@@ -28,11 +40,10 @@ class TokenSource {
 };
 
 // Opens and validates; every token id must lie in [0, vocab_size) (0: not known). tokenizer: for text; null reads
-// bytes. end_of_document: the id that ends a document in llm.c and .npy streams (-1: the tokenizer's, if any); without
-// one each file is one document. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns.
-// poll: called again and again while text is tokenised.
+// bytes. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns. poll: called again and again
+// while text is tokenised.
 std::unique_ptr<TokenSource> open_source(const DataSource&, const Tokenizer* tokenizer, std::int64_t vocab_size,
-                                         std::int64_t end_of_document = -1, const Poll& poll = {});
+                                         DocumentMarks marks = {}, const Poll& poll = {});
 
 // Writes a Megatron pair prefix.bin, prefix.idx (u16 below 65500 entries, else i32), document by document;
 // temporary names until finish().

@@ -19,8 +19,10 @@ std::vector<std::string> list_text_source(const std::string& path, TextForm form
 std::unique_ptr<TokenSource> open_megatron(const std::string& prefix, std::int64_t vocab_size);
 std::unique_ptr<TokenSource> open_llmc(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document);
 std::unique_ptr<TokenSource> open_npy(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document);
-std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer*, const Poll&);
-std::unique_ptr<TokenSource> open_jsonl(const DataSource&, std::int64_t vocab_size, const Tokenizer*, const Poll&);
+std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer*,
+                                       const DocumentMarks&, const Poll&);
+std::unique_ptr<TokenSource> open_jsonl(const DataSource&, std::int64_t vocab_size, const Tokenizer*,
+                                        const DocumentMarks&, const Poll&);
 
 // "tokens" and "bytes" of the text that a Megatron pair was made of, in <prefix>.json. Zeros when the file is not
 // there.

@@ -13,14 +13,16 @@ namespace {
 class TextTokens : public TokenSource {
  public:
   // tokenizer: null reads bytes
-  TextTokens(const std::vector<std::string>& paths, const DocumentRule& rule, const Tokenizer* tokenizer)
+  TextTokens(const std::vector<std::string>& paths, const DocumentRule& rule, const Tokenizer* tokenizer,
+             const DocumentMarks& marks)
       : path_(paths.front()), files_(paths.size()) {
     const auto append = [&](const std::vector<std::int32_t>& document) {
       if (!document.empty()) starts_.push_back(tokens_.size());
+      if (tokenizer != nullptr) tokens_.insert(tokens_.end(), marks.prefix.begin(), marks.prefix.end());
       tokens_.insert(tokens_.end(), document.begin(), document.end());
     };
     defects_ = to_text(read_documents(paths, rule, [&](const auto& documents, std::size_t) {
-      tokenize_documents(documents, tokenizer, true, 0, append, rule.poll);
+      tokenize_documents(documents, tokenizer, marks.end, 0, append, rule.poll);
       for (const std::string_view document : documents) bytes_ += document.size();
     }));
   }
@@ -76,21 +78,21 @@ std::vector<std::string> list_text_source(const std::string& path, TextForm form
 }
 
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer,
-                                       const Poll& poll) {
+                                       const DocumentMarks& marks, const Poll& poll) {
   const auto paths = list_text_source(path, TextForm::text);
   if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
   DocumentRule rule;
   rule.form = TextForm::text;
   rule.poll = poll;
-  auto tokens = std::make_unique<TextTokens>(paths, rule, tokenizer);
+  auto tokens = std::make_unique<TextTokens>(paths, rule, tokenizer, marks);
   tokens->check(vocab_size);
   return tokens;
 }
 
 std::unique_ptr<TokenSource> open_jsonl(const DataSource& source, std::int64_t vocab_size, const Tokenizer* tokenizer,
-                                        const Poll& poll) {
+                                        const DocumentMarks& marks, const Poll& poll) {
   const DocumentRule rule{TextForm::jsonl, "", source.text_key, source.invalid_limit, 0, poll};
-  auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer);
+  auto tokens = std::make_unique<TextTokens>(list_text_source(source.path, TextForm::jsonl), rule, tokenizer, marks);
   tokens->check(vocab_size);
   return tokens;
 }

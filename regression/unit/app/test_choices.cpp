@@ -46,7 +46,7 @@ ModelConfig byte_model() {
 
 TEST(Choices, ScoresAreSumsOfLogProbabilities) {
   const std::vector<Question> questions = {{"2+2=", {"4", "five"}, 0, 1}, {"a long context ", {"ends", " x"}, 1, 2}};
-  const auto choices = choice_tokens(questions, "q.jsonl", Codec{}, -1, byte_model());
+  const auto choices = choice_tokens(questions, "q.jsonl", Codec{}, {}, byte_model());
   ASSERT_EQ(choices.size(), 4u);
   EXPECT_EQ(choices[1].begin, 4u);
   EXPECT_EQ(choices[2].ids.size(), 13u);  // 12 positions and the last target: cut in front
@@ -107,10 +107,30 @@ TEST_F(ChoicesFile, BadLinesAreNamed) {
   EXPECT_THROW(read_questions(path_.string()), Error);
 }
 
+// As transformers encodes it: the begin token is ahead of a context, and is the context where there is none.
+TEST(Choices, TextsBeginAsTheTokenizerSays) {
+  SpecialTokens tokens;
+  tokens.begin = 2;
+  tokens.end = 3;
+  const auto ids = [&](const std::string& context) {
+    return choice_tokens({{context, {"x", "yz"}, 0, 1}}, "q.jsonl", Codec{}, tokens, byte_model());
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(ids("c")[1].ids, (Ids{'c', 'y', 'z'}));
+  EXPECT_EQ(ids("")[0].ids, (Ids{2, 'x'}));
+  tokens.prefix = {7, 8};
+  EXPECT_EQ(ids("c")[1].ids, (Ids{7, 8, 'c', 'y', 'z'}));
+  EXPECT_EQ(ids("c")[1].begin, 3u);
+  EXPECT_EQ(ids("")[0].ids, (Ids{7, 8, 'x'}));
+  EXPECT_EQ(ids("")[0].begin, 2u);
+}
+
 TEST(Choices, WhatDoesNotFitIsNamed) {
   const auto failure = [](const Question& question, std::int64_t end) {
     try {
-      choice_tokens({question}, "q.jsonl", Codec{}, end, byte_model());
+      SpecialTokens tokens;
+      tokens.end = end;
+      choice_tokens({question}, "q.jsonl", Codec{}, tokens, byte_model());
     } catch (const Error& error) {
       return std::string(error.what());
     }

@@ -22,6 +22,29 @@ std::int32_t pick(const std::vector<float>& logits, const Sampling& sampling, do
 
 TEST(Sampler, ZeroTemperatureTakesTheLargest) { EXPECT_EQ(pick({0.1f, 3.0f, -2.0f}, {.temperature = 0}, 0.99), 1); }
 
+TEST(Sampler, AShareOfZeroTakesTheLargest) {
+  for (const double u : {0.0, 0.5, 0.999})
+    for (const double share : {0.0, 1e-300}) {
+      EXPECT_EQ(pick({0.1f, 3.0f, -2.0f, 3.0f}, {.temperature = 1, .top_p = share}, u), 1);
+      EXPECT_EQ(pick({0.1f, 3.0f, -2.0f, 3.0f}, {.temperature = 1, .top_k = 3, .top_p = share}, u), 1);
+    }
+}
+
+TEST(Sampler, NeverPicksWhatIsHidden) {
+  const std::vector<float> logits = {1.0f, 9.0f, 2.0f, 8.0f, 1.5f};
+  Sampler sampler(5, {1, 3});
+  const auto pick_with = [&](const Sampling& sampling, double u) {
+    return sampler.pick(logits.data(), sampling, {1, 2, 3}, u);
+  };
+  EXPECT_EQ(pick_with({.temperature = 0}, 0), 2);
+  EXPECT_EQ(pick_with({.temperature = 0, .repetition_penalty = 1.5}, 0), 4);
+  for (const Sampling s : {Sampling{1.0, 0, 1, 1}, {100.0, 0, 1, 1}, {100.0, 4, 1, 1}, {100.0, 0, 0.999999, 1.3}})
+    for (double u = 0; u < 1; u += 0.01) {
+      const std::int32_t token = pick_with(s, u);
+      EXPECT_TRUE(token == 0 || token == 2 || token == 4) << token << " " << u;
+    }
+}
+
 TEST(Sampler, FollowsTheProbabilities) {
   // Softmax of log(1), log(2), log(5): cumulative 1/8, 3/8, 1.
   const std::vector<float> logits = {0.0f, 0.6931472f, 1.6094379f};
@@ -200,7 +223,7 @@ TEST(Generate, EndsWhereItShould) {
   EXPECT_EQ(run({{{5, 6}}}, greedy, 1).sequences[0].finish, Finish::length);
 
   Generation ends = greedy;
-  ends.end_of_document = all[6];
+  ends.ends = {-1, all[6], 1000};
   const Result ended = run({{{5, 6}}}, ends, 1);
   EXPECT_EQ(ended.sequences[0].finish, Finish::end);
   const auto end = std::find(all.begin() + 2, all.end(), all[6]);

@@ -73,5 +73,38 @@ TEST(TextStream, WaitsForWholeCharacters) {
   EXPECT_EQ(shown.finish(), "");
 }
 
+// Bytes that are part of no character do not take the next one along. Expected: Python's
+// b"...".decode("utf-8", errors="replace"), piece by piece those of its incremental decoder.
+TEST(TextStream, ReplacesStrayBytesAlone) {
+  const std::string r = "\uFFFD", smile = "\U0001F601";
+  const std::pair<std::string, std::string> cases[] = {{"A\x80\xf0\x9f\x98\x81"
+                                                        "B",
+                                                        "A" + r + smile + "B"},
+                                                       {"\xff\xfe\xc0\xf0\x9f\x98\x81", r + r + r + smile},
+                                                       {"\xf0\x9f\x98\xf0\x9f\x98\x81", r + smile},
+                                                       {"\xe2\x82"
+                                                        "A\xe2",
+                                                        r + "A" + r},
+                                                       {"\xed\xa0\x80\xc3\xa4", r + r + r + "\xc3\xa4"},
+                                                       {"\xf4\x90\x80\x80z", r + r + r + r + "z"},
+                                                       {"z\xf0\x9f\x98", "z" + r}};
+  for (const auto& [bytes, text] : cases) EXPECT_EQ(stream(bytes, {}).all(), text);
+  EXPECT_EQ(stream(cases[0].first, {}).pieces, (std::vector<std::string>{"A", r, "", "", "", smile, "B", ""}));
+  EXPECT_EQ(stream(cases[0].first, {smile}).all(), "A" + r);
+  EXPECT_EQ(Codec{}.decode(Codec{}.encode(cases[0].first)), cases[0].second);
+}
+
+// A vocabulary is often padded to a multiple of some number: the rest stands for no token.
+TEST(Codec, KnowsTheIdsThatStandForNothing) {
+  Codec codec;
+  EXPECT_EQ(codec.unknown_ids(258), (std::vector<std::int32_t>{256, 257}));
+  codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::parse(
+      R"({"normalizer": null, "added_tokens": [{"id": 4, "content": "</s>", "special": true}],
+          "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
+          "model": {"type": "BPE", "vocab": {"a": 0, "b": 2}, "merges": []}})",
+      "t.json"));
+  EXPECT_EQ(codec.unknown_ids(7), (std::vector<std::int32_t>{1, 3, 5, 6}));
+}
+
 }  // namespace
 }  // namespace sestina

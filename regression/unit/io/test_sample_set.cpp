@@ -170,6 +170,58 @@ TEST(SampleSet, MarksWhereTheOwnDocumentBegins) {
   }
 }
 
+// The same documents in llm.c's order (the end token first), in the other, and in a Megatron pair: the end token is the
+// last target of one document and the first position of the next.
+TEST(SampleSet, TheEndTokenStandsBetweenDocuments) {
+  constexpr std::int32_t end = 9;
+  const std::vector<std::int32_t> documents[] = {{1, 2, 3}, {4}, {5, 6}, {7, 8, 1, 2}};
+  Sources sources(6);
+  sources.options.shuffle = false;
+  sources.options.mask_documents = true;
+  std::vector<std::int32_t> first{}, last{};
+  MegatronWriter writer(sources.folder / "pair", 65000);
+  for (std::vector<std::int32_t> document : documents) {
+    first.push_back(end);
+    first.insert(first.end(), document.begin(), document.end());
+    document.push_back(end);
+    last.insert(last.end(), document.begin(), document.end());
+    writer.add_document(document.data(), document.size());
+  }
+  writer.finish();
+  const auto write = [&](const char* name, const std::vector<std::int32_t>& tokens) {
+    const std::vector<std::uint16_t> narrow(tokens.begin(), tokens.end());
+    test::write_bytes(sources.folder / name,
+                      std::string(reinterpret_cast<const char*>(narrow.data()), 2 * narrow.size()));
+  };
+  write("first.npy", first);
+  write("last.npy", last);
+  const auto keys = [&](const DataSource& source, const DocumentMarks& marks) {
+    sources.options.source = {source};
+    const SampleSet set(sources.options, Split::train, 100, 1, nullptr, marks);
+    std::vector<std::int32_t> all;
+    for (std::uint64_t w = 0; w < set.windows(); ++w) {
+      std::int32_t tokens[7], key[6];
+      set.read(w, tokens, key);
+      all.insert(all.end(), key, key + 6);
+    }
+    return all;
+  };
+  using Keys = std::vector<std::int32_t>;
+  const DataSource npy_first{DataSource::Format::npy, sources.folder / "first.npy", 1},
+      npy_last{DataSource::Format::npy, sources.folder / "last.npy", 1},
+      pair{DataSource::Format::megatron, sources.folder / "pair", 1};
+  // 9 1 2 3 9 4 | 9 5 6 9 7 8 and 1 2 3 9 4 9 | 5 6 9 7 8 1
+  EXPECT_EQ(keys(npy_first, {end}), (Keys{0, 0, 0, 0, 4, 4, 0, 0, 0, 3, 3, 3}));
+  EXPECT_EQ(keys(npy_last, {end}), (Keys{0, 0, 0, 3, 3, 5, 0, 0, 2, 2, 2, 2}));
+  EXPECT_EQ(keys(pair, {end}), keys(npy_last, {end}));
+  EXPECT_EQ(keys(pair, {}), (Keys{0, 0, 0, 0, 4, 4, 0, 0, 0, 3, 3, 3}));  // where the index cuts
+  DocumentMarks marks(end);
+  marks.begin = 4;  // a document that has a begin of its own
+  EXPECT_EQ(keys(npy_last, marks), (Keys{0, 0, 0, 0, 4, 5, 0, 0, 2, 2, 2, 2}));
+  for (const DataSource& source : {npy_first, npy_last})
+    expect_error(ExitCode::bad_deck, {"data.mask_documents", "data.end_token", source.path}, [&] { keys(source, {}); });
+}
+
 TEST(SampleSet, RefusesSourcesWithoutAWindow) {  // fault 17
   Sources sources(8);
   sources.options.source = {sources.add("a", 9, 0, 9, 1)};

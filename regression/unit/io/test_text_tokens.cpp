@@ -36,7 +36,7 @@ TEST(TextTokens, LongDocumentsGetTheIdsOfTheWhole) {
   for (const char* pattern : {"gpt2", "llama3", "qwen"}) {
     const Tokenizer tokenizer = trained(pattern);
     std::vector<std::int32_t> got;
-    tokenize_documents({text}, &tokenizer, false, 2, [&](const std::vector<std::int32_t>& tokens) { got = tokens; });
+    tokenize_documents({text}, &tokenizer, -1, 2, [&](const std::vector<std::int32_t>& tokens) { got = tokens; });
     EXPECT_EQ(got, tokenizer.encode(text)) << pattern;
   }
 }

@@ -372,7 +372,7 @@ TEST(TextFiles, TokenizesLongDocumentsAsBytesInOrder) {
   std::string text;
   while (text.size() < 1'000'000) text += "some words in a line\nAnother line\n\n  indented\n";
   std::vector<std::vector<std::int32_t>> got;
-  tokenize_documents({text, "", "ab"}, nullptr, true, 2,
+  tokenize_documents({text, "", "ab"}, nullptr, 7, 2,
                      [&](const std::vector<std::int32_t>& tokens) { got.push_back(tokens); });
   ASSERT_EQ(got.size(), 3u);
   EXPECT_TRUE(std::equal(got[0].begin(), got[0].end(), text.begin(), text.end()));
