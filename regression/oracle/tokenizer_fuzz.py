@@ -8,7 +8,6 @@ import argparse
 import json
 import pathlib
 import random
-import struct
 import subprocess
 import sys
 import tempfile
@@ -85,6 +84,7 @@ def kinds():
                     ("none", normalizers.Sequence([])), ("byte_level", normalizers.ByteLevel())):
         result["normal_" + name] = (level(False, True), n, {}, NAMED)
     result["byte_fallback"] = (level(False, True), None, {"byte_fallback": True}, [])
+    result["missing"] = (level(True, True), nfc, {}, NAMED)  # without x, y and z
     result["unk"] = (level(False, True), None, {"unk_token": "a", "fuse_unk": True}, [])
     return result
 
@@ -129,7 +129,7 @@ def ours(sestina, folder, texts):
 def compare(name, kind, arguments):
     rng = random.Random(f"{arguments.seed} {name}")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer = build(kind, alphabet if name != "unk" else [c for c in alphabet if c not in "xyz"])
+    tokenizer = build(kind, [c for c in alphabet if name not in ("unk", "missing") or c not in "xyz"])
     texts = [mixed(rng, rng.randrange(1, 200)) for _ in range(arguments.count)] + [around_the_cut(rng)]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

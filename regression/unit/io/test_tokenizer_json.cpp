@@ -87,7 +87,15 @@ TEST(TokenizerJson, Refused) {
   refused("/pre_tokenizer/type", "Metaspace", {"Metaspace", "ByteLevel"});
   refused("/pre_tokenizer", nullptr, {"pre_tokenizer", "byte-level"});
   refused("/pre_tokenizer", json::parse(R"({"type": "Sequence", "pretokenizers": []})"), {"ByteLevel"});
-  refused("/normalizer", json::parse(R"({"type": "Lowercase"})"), {"normalizer", "Lowercase", "NFC"});
+  for (const char* kind :
+       {"Lowercase", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip", "ByteLevel", "Precompiled"}) {
+    refused("/normalizer", {{"type", kind}}, {"normalizer", kind, "NFC"});
+    refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", kind}}}}}, {kind});
+  }
+  for (const char* behavior : {"MergedWithPrevious", "MergedWithNext", "Contiguous"}) {
+    const json split{{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", behavior}};
+    refused("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, {{"type", "ByteLevel"}}}}}, {behavior});
+  }
   refused("/decoder", json::parse(R"({"type": "WordPiece"})"), {"decoder", "ByteLevel"});
   refused("/model/byte_fallback", true, {"byte_fallback"});
   refused("/model/dropout", 0.1, {"dropout"});
