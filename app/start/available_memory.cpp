@@ -81,9 +81,9 @@ void take_all_groups(MemoryShare& least, const MemoryPlaces& places) {
   }
 }
 
-// Addresses that libraries and the stacks of threads take beside what a plan counts: a run of one thread has 120 MiB of
-// them more than it began with.
-constexpr std::uint64_t for_libraries = std::uint64_t{160} << 20;
+// Addresses beside what a plan counts: a run of one thread has 120 MiB of them more than it began with, and each thread
+// a stack.
+constexpr std::uint64_t for_libraries = std::uint64_t{160} << 20, stack = std::uint64_t{8} << 20;
 
 // Each process has these to itself.
 void take_limit(MemoryShare& least, decltype(RLIMIT_AS) resource, const Bytes& used, const char* name) {
@@ -94,14 +94,21 @@ void take_limit(MemoryShare& least, decltype(RLIMIT_AS) resource, const Bytes& u
 
 }  // namespace
 
-MemoryShare available_memory(int sharers, const MemoryPlaces& places) {
+MemoryShare process_memory(int threads, const MemoryPlaces& places) {
+  MemoryShare least;
+  const std::string status = places.proc + "/self/status";
+  const std::uint64_t to_come = for_libraries + stack * static_cast<std::uint64_t>(std::max(0, threads - 1));
+  take_limit(least, RLIMIT_AS, number_after(status, "VmSize:", 1024).value_or(0) + to_come, "ulimit -v");
+  take_limit(least, RLIMIT_DATA, number_after(status, "VmData:", 1024), "ulimit -d");
+  return least;
+}
+
+MemoryShare available_memory(int sharers, int threads, const MemoryPlaces& places) {
   MemoryShare least;
   take_smaller(least, number_after(places.proc + "/meminfo", "MemAvailable:", 1024), least.name);
   take_all_groups(least, places);
   least.bytes /= static_cast<std::uint64_t>(std::max(1, sharers));
-  const std::string status = places.proc + "/self/status";
-  take_limit(least, RLIMIT_AS, number_after(status, "VmSize:", 1024).value_or(0) + for_libraries, "ulimit -v");
-  take_limit(least, RLIMIT_DATA, number_after(status, "VmData:", 1024), "ulimit -d");
+  if (const MemoryShare own = process_memory(threads, places); own.bytes > 0) take_smaller(least, own.bytes, own.name);
   return least;
 }
 

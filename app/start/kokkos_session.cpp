@@ -9,6 +9,7 @@
 #include <limits>
 #include <string_view>
 
+#include "app/start/available_memory.hpp"
 #include "core/deck/options.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/own_cores.hpp"
@@ -71,6 +72,9 @@ KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags,
   // bound to its first ones. Kokkos warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
   threads = session_threads(threads, flags, sharers, workers);
+  if (const MemoryShare left = process_memory(threads); left.bytes == 1)
+    fail(ExitCode::unavailable, "out of memory: {} has none left for {} threads and their libraries", left.name,
+         threads);
   std::vector<std::string> words = {"sestina", fmt::format("--kokkos-num-threads={}", threads)};
   if (std::any_of(flags.begin(), flags.end(), sets_threads)) words.pop_back();
   words.insert(words.end(), flags.begin(), flags.end());

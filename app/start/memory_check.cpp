@@ -57,9 +57,9 @@ int planned_threads(const Options& options, int sharers) {
 
 PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_ranks) {
   PlannedRun run{make_plan({options, ranks}), {}};
-  run.memory = rank_memory(run.plan, planned_threads(options, node_ranks),
-                           options.checkpoint.async)[static_cast<std::size_t>(rank)];
-  require_memory(run.memory, available_memory(node_ranks),
+  const int threads = planned_threads(options, node_ranks);
+  run.memory = rank_memory(run.plan, threads, options.checkpoint.async)[static_cast<std::size_t>(rank)];
+  require_memory(run.memory, available_memory(node_ranks, threads + options.optimizer.refresh_workers()),
                  on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
   return run;
 }

@@ -36,6 +36,10 @@ class Memory(Case):
             codes.append(child.returncode)
         self.assertEqual(codes, sorted(codes, reverse=True), "more is never worse")
         self.assertEqual([codes[0], codes[-1]], [UNAVAILABLE, DONE])
+        checkpoint = self.folder("run", 3)
+        for kilobytes in range(270000, 700000, 80000):
+            self.limited(kilobytes, "eval", "-r", checkpoint, "-i", "deck.toml", 'data.validation=[{path="text.txt"}]', "metrics.eval_batches=1",
+                         expected=(DONE, UNAVAILABLE))
 
     def test_31_a_run_that_needs_more(self):
         """Said with numbers before anything is allocated; every rank's limit is its own."""

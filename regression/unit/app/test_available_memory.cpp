@@ -22,7 +22,9 @@ struct Machine {
     test::write_bytes(folder / ("groups/" + file), text);
   }
   void set(const std::string& file, std::uint64_t bytes) const { set(file, std::to_string(bytes) + "\n"); }
-  MemoryShare share(int sharers = 1) const { return available_memory(sharers, {folder / "proc", folder / "groups"}); }
+  MemoryShare share(int sharers = 1, int threads = 1) const {
+    return available_memory(sharers, threads, {folder / "proc", folder / "groups"});
+  }
 
   test::TemporaryFolder folder;
 };
@@ -35,7 +37,7 @@ TEST(AvailableMemory, IsTheMachinesWhereNothingLimitsIt) {
   machine.set("user.slice/memory.max", "max\n");
   machine.set("user.slice/memory.current", 63 * gib);
   EXPECT_EQ(machine.share().bytes, 64 * gib);
-  EXPECT_EQ(available_memory(1, {machine.folder / "none", machine.folder / "none"}).bytes, 0u) << "unknown";
+  EXPECT_EQ(available_memory(1, 1, {machine.folder / "none", machine.folder / "none"}).bytes, 0u) << "unknown";
 }
 
 TEST(AvailableMemory, IsWhatAGroupLeavesAndPagesOfFilesCanGo) {
@@ -98,10 +100,11 @@ TEST(AvailableMemory, LimitsOfTheProcessCount) {
     ASSERT_EQ(::getrlimit(resource, &before), 0);
     const struct rlimit small { 40 * gib, before.rlim_max };
     ASSERT_EQ(::setrlimit(resource, &small), 0);
-    const MemoryShare one = machine.share(), two = machine.share(2);
+    const MemoryShare one = machine.share(), two = machine.share(2), many = machine.share(1, 16);
     ::setrlimit(resource, &before);
     EXPECT_EQ(one.bytes, left);
     EXPECT_EQ(one.name, name);
+    EXPECT_EQ(many.bytes, resource == RLIMIT_AS ? left - 15 * (gib / 128) : left) << "stacks of threads";
     EXPECT_EQ(two.bytes, 32 * gib) << "two have half of the machine each, which is less";
   }
 }
