@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string folder_of(const std::string& checkpoint) { return checkpoint + "/" + kCompanionFolder; }
+std::string companions_folder(const std::string& checkpoint) { return checkpoint + "/" + kCompanionFolder; }
 
 std::string path_of(const std::string& checkpoint, const ManifestFile& file) {
-  return folder_of(checkpoint) + "/" + file.name;
+  return companions_folder(checkpoint) + "/" + file.name;
 }
 
 // A plain name: nothing that leads out of the folder.
@@ -35,7 +35,7 @@ ManifestFile listed(const std::string& name, std::string_view bytes) {
 
 void write_companions(const std::string& checkpoint, const std::vector<CompanionFile>& files) {
   if (files.empty()) return;
-  const std::string folder = folder_of(checkpoint);
+  const std::string folder = companions_folder(checkpoint);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(ExitCode::io_error, "{}: cannot be created: {}", folder, error.message());
@@ -46,7 +46,7 @@ void write_companions(const std::string& checkpoint, const std::vector<Companion
 std::vector<ManifestFile> list_companions(const std::string& checkpoint) {
   std::vector<ManifestFile> files;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(checkpoint), error))
+  for (const fs::directory_entry& entry : fs::directory_iterator(companions_folder(checkpoint), error))
     files.push_back(listed(entry.path().filename().string(), MappedFile(entry.path().string()).view()));
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return files;
@@ -74,7 +74,7 @@ void check_companion_sizes(const std::string& checkpoint, const Manifest& manife
       fail(ExitCode::bad_data, "{}: has {} bytes, the manifest says {}", path, size, file.size);
     known.insert(file.name);
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(checkpoint), error))
+  for (const fs::directory_entry& entry : fs::directory_iterator(companions_folder(checkpoint), error))
     if (!known.contains(entry.path().filename().string()))
       fail(ExitCode::bad_data, "{}: is not listed in the manifest", entry.path().string());
 }
