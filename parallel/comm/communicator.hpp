@@ -89,6 +89,10 @@ class Communicator {
 
   // Which ranks share nodes, where the group works in two levels; else null.
   virtual const NodeLevels* levels() const { return nullptr; }
+
+  // Whether exchanges run one behind the other in the order of their starts, so that one may send what the one before
+  // it receives.
+  virtual bool runs_in_order() const { return false; }
 };
 
 // The group of one rank: everything is the identity.

@@ -12,6 +12,7 @@
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/device_copies.hpp"
 #include "parallel/comm/forwarding_communicator.hpp"
+#include "parallel/comm/nccl_start.hpp"
 #include "parallel/comm/poll.hpp"
 
 namespace sestina {
@@ -20,6 +21,14 @@ namespace {
 void check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return;
   fail(ExitCode::unavailable, "NCCL: {}: {} ({})", what, ncclGetErrorString(result), ncclGetLastError(nullptr));
+}
+
+void require_same_library(Communicator& group) {
+  int version = 0;
+  check(ncclGetVersion(&version), "asking for the version");
+  std::vector<int> versions(static_cast<std::size_t>(group.size()));
+  group.all_gather(&version, sizeof version, versions.data());
+  require_nccl_versions(versions);
 }
 
 // Contiguous device memory that goes to, or comes from, a peer.
@@ -35,13 +44,18 @@ struct Transfer {
 class Lane {
  public:
   explicit Lane(Communicator& group) {
-    ncclUniqueId id = {};
-    if (group.rank() == 0) check(ncclGetUniqueId(&id), "naming a group");
-    group.broadcast(&id, sizeof id, 0);
+    require_same_library(group);
+    struct {  // the first rank's, and whether it got one: else the others would wait for it
+      ncclUniqueId id = {};
+      ncclResult_t result = ncclSuccess;
+    } name;
+    if (group.rank() == 0) name.result = ncclGetUniqueId(&name.id);
+    group.broadcast(&name, sizeof name, 0);
+    check(name.result, "naming a group on its rank 0");
     group.barrier();  // the next call waits for all ranks without a limit
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    check(ncclCommInitRankConfig(&comm_, group.size(), id, group.rank(), &config), "connecting a group");
+    check(ncclCommInitRankConfig(&comm_, group.size(), name.id, group.rank(), &config), "connecting a group");
   }
   ~Lane() {
     if (comm_ == nullptr) return;
@@ -271,6 +285,7 @@ class NcclCommunicator final : public ForwardingCommunicator {
     lane_->follow(static_cast<cudaStream_t>(queue));
     return true;
   }
+  bool runs_in_order() const override { return true; }
   void settle(const char* name) override {
     if (lane_) lane_->settle(name);
   }
@@ -315,7 +330,7 @@ std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> group) {
 std::string nccl_version() {
   int code = 0;
   check(ncclGetVersion(&code), "asking for the version");
-  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+  return nccl_version_text(code);
 }
 
 }  // namespace sestina

@@ -29,6 +29,7 @@ class ForwardingCommunicator : public Communicator {
   void wait(const char* name) override { inner_->wait(name); }
   std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
   std::unique_ptr<Communicator> split_by_node() override { return inner_->split_by_node(); }
+  const NodeLevels* levels() const override { return inner_->levels(); }
 
  protected:
   std::unique_ptr<Communicator> inner_;

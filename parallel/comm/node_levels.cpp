@@ -1,41 +1,40 @@
 #include "parallel/comm/node_levels.hpp"
 
-#include <algorithm>
 #include <utility>
 
+#include "kernels/base/error.hpp"
+
 namespace sestina {
-namespace {
 
-// One after the other, the second as soon as someone looks after the first is complete.
-class TwoExchanges final : public Exchange {
- public:
-  TwoExchanges(std::unique_ptr<Exchange> first, std::unique_ptr<Exchange> second)
-      : first_(std::move(first)), second_(std::move(second)) {}
-  void start() override {
-    first_->start();
-    in_first_ = true;
-  }
-  bool test() override {
-    if (in_first_ && first_->test()) {
-      in_first_ = false;
-      second_->start();
-    }
-    return !in_first_ && second_->test();
-  }
-  void finish() override {
-    if (std::exchange(in_first_, false)) {
-      first_->finish();
-      second_->start();
-    }
-    second_->finish();
-  }
+Gather::Gather(const Communicator& group, std::unique_ptr<Exchange> first, std::unique_ptr<Exchange> second)
+    : first_(std::move(first)), second_(std::move(second)), in_order_(group.runs_in_order()) {}
 
- private:
-  std::unique_ptr<Exchange> first_, second_;
-  bool in_first_ = false;
-};
+void Gather::start() {
+  first_->start();
+  due_ = second_ != nullptr;
+  if (due_ && in_order_) start_second();
+}
 
-}  // namespace
+void Gather::test() {
+  first_->test();
+  if (second_ && !due_) second_->test();
+}
+
+bool Gather::finish_first_in(Queue queue) {
+  if (due_) first_->finish_in(queue);
+  return due_;
+}
+
+void Gather::start_second() {
+  second_->start();
+  due_ = false;
+}
+
+void Gather::finish_in(Queue queue) {
+  SESTINA_REQUIRE(!due_, "a gather is finished ahead of its second phase");
+  first_->finish_in(queue);
+  if (second_) second_->finish_in(queue);
+}
 
 NodeLevels::NodeLevels(std::vector<int> by_rank) : node_of(std::move(by_rank)) {
   for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
@@ -80,8 +79,7 @@ NodeLevels bulk_levels(const Communicator& group) {
   return levels != nullptr ? bulk_levels(*levels) : even_nodes(group.size(), group.size());
 }
 
-std::unique_ptr<Exchange> make_gather(Communicator& group, const char* name,
-                                      const std::vector<std::vector<Block>>& owned) {
+Gather make_gather(Communicator& group, const char* name, const std::vector<std::vector<Block>>& owned) {
   const NodeLevels levels = bulk_levels(group);
   const int me = group.rank(), here = levels.node(me);
   const auto blocks = [&](int rank) -> const std::vector<Block>& { return owned[static_cast<std::size_t>(rank)]; };
@@ -105,9 +103,9 @@ std::unique_ptr<Exchange> make_gather(Communicator& group, const char* name,
     relayed.push_back(std::move(in));
   }
   auto first = group.make_exchange(name, std::move(sends), std::move(receives));
-  if (levels.nodes.size() == 1) return first;
-  return std::make_unique<TwoExchanges>(std::move(first),
-                                        group.make_exchange(name, std::move(onward), std::move(relayed)));
+  std::unique_ptr<Exchange> second;
+  if (levels.nodes.size() > 1) second = group.make_exchange(name, std::move(onward), std::move(relayed));
+  return {group, std::move(first), std::move(second)};
 }
 
 }  // namespace sestina

@@ -38,8 +38,29 @@ bool continues_the_tree(const NodeLevels&);
 NodeLevels bulk_levels(const NodeLevels&);
 NodeLevels bulk_levels(const Communicator&);  // likewise on the group's, if it has any
 
-// An exchange in which every rank sends what it owns to all others: owned[rank] are the blocks on this rank that hold
-// it, to be sent where the rank is this one, else to be filled. In the group's bulk levels.
-std::unique_ptr<Exchange> make_gather(Communicator&, const char* name, const std::vector<std::vector<Block>>& owned);
+// An exchange in which every rank sends what it owns to all others, on several nodes in two phases. The second starts
+// at a point of the program, the same on all ranks, never because something has come: so all ranks start the operations
+// of all their groups in one order.
+class Gather {
+ public:
+  Gather() = default;
+  Gather(const Communicator&, std::unique_ptr<Exchange> first, std::unique_ptr<Exchange> second);  // second: or null
+  explicit operator bool() const { return first_ != nullptr; }
+  void start();
+  void test();  // moves on what has started
+  // True where the second phase is due, and may be started: the first is complete, for what the queue gets from now on.
+  bool finish_first_in(Queue);
+  void start_second();
+  void finish_in(Queue);  // behind the second's start
+
+ private:
+  std::unique_ptr<Exchange> first_, second_;
+  bool in_order_ = false;  // the second may start right behind the first
+  bool due_ = false;
+};
+
+// owned[rank] are the blocks on this rank that hold what a rank owns, to be sent where the rank is this one, else to be
+// filled. In the group's bulk levels.
+Gather make_gather(Communicator&, const char* name, const std::vector<std::vector<Block>>& owned);
 
 }  // namespace sestina

@@ -12,6 +12,7 @@
 
 #include "kernels/base/exit_handler.hpp"
 #include "parallel/comm/copy_blocks.hpp"
+#include "parallel/comm/counted_bytes_mpi.hpp"
 #include "parallel/comm/poll.hpp"
 #include "parallel/comm/roll_call_mpi.hpp"
 #include "parallel/comm/runtime.hpp"
@@ -68,7 +69,8 @@ class BlockType {
       places.push_back(MPI_Aint_diff(place, origin));
       types.push_back(rows_type(block));
     }
-    MPI_Type_create_struct(static_cast<int>(types.size()), lengths.data(), places.data(), types.data(), &type_);
+    MPI_Type_create_struct(mpi_count(types.size(), "blocks of a message"), lengths.data(), places.data(), types.data(),
+                           &type_);
     MPI_Type_commit(&type_);
     for (MPI_Datatype& part : types) MPI_Type_free(&part);
   }
@@ -79,27 +81,11 @@ class BlockType {
   MPI_Datatype get() const { return type_; }
 
  private:
-  static MPI_Datatype bytes_type(std::size_t bytes) {
-    constexpr std::size_t page = std::size_t{1} << 20;
-    MPI_Datatype type;
-    if (bytes <= INT_MAX) {
-      MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &type);
-      return type;
-    }
-    MPI_Datatype one_page, parts[2];
-    MPI_Type_contiguous(static_cast<int>(page), MPI_BYTE, &one_page);
-    MPI_Type_contiguous(static_cast<int>(bytes / page), one_page, &parts[0]);
-    MPI_Type_contiguous(static_cast<int>(bytes % page), MPI_BYTE, &parts[1]);
-    const int lengths[2] = {1, 1};
-    const MPI_Aint places[2] = {0, static_cast<MPI_Aint>(bytes / page * page)};
-    MPI_Type_create_struct(2, lengths, places, parts, &type);
-    for (MPI_Datatype* done : {&one_page, &parts[0], &parts[1]}) MPI_Type_free(done);
-    return type;
-  }
   static MPI_Datatype rows_type(const Block& block) {
     if (block.rows == 1 || block.stride == block.row_bytes) return bytes_type(block.bytes());
     MPI_Datatype row = bytes_type(block.row_bytes), type;
-    MPI_Type_create_hvector(static_cast<int>(block.rows), 1, static_cast<MPI_Aint>(block.stride), row, &type);
+    MPI_Type_create_hvector(mpi_count(block.rows, "rows of a block"), 1, static_cast<MPI_Aint>(block.stride), row,
+                            &type);
     MPI_Type_free(&row);
     return type;
   }
@@ -141,7 +127,7 @@ class MpiExchange final : public Exchange {
   }
 
  private:
-  int count() const { return static_cast<int>(requests_.size()); }
+  int count() const { return mpi_count(requests_.size(), "messages of an exchange"); }
   void add(Message message, MPI_Comm comm, int rank, int tag, bool out) {
     if (message.bytes() == 0) return;
     if (message.peer == rank) {
@@ -175,17 +161,13 @@ class MpiExchange final : public Exchange {
   bool active_ = false;
 };
 
-int int_count(std::size_t n) {
-  SESTINA_REQUIRE(n <= INT_MAX, "{} elements in one call", n);
-  return static_cast<int>(n);
-}
-
 class MpiAllGather final : public Exchange {
  public:
   MpiAllGather(const char* name, MPI_Comm comm, const void* mine, std::size_t bytes, void* all)
-      : name_(name), comm_(comm), mine_(mine), bytes_(int_count(bytes)), all_(all) {}
+      : name_(name), comm_(comm), mine_(mine), bytes_(bytes), all_(all) {}
   void start() override {
-    check(MPI_Iallgather(mine_, bytes_, MPI_BYTE, all_, bytes_, MPI_BYTE, comm_, &request_), name_);
+    check(MPI_Iallgather(mine_, bytes_.count(), bytes_.type(), all_, bytes_.count(), bytes_.type(), comm_, &request_),
+          name_);
   }
   bool test() override {
     int flag = 0;
@@ -198,7 +180,7 @@ class MpiAllGather final : public Exchange {
   const char* name_;
   MPI_Comm comm_;
   const void* mine_;
-  int bytes_;
+  CountedBytes bytes_;
   void* all_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
@@ -223,20 +205,27 @@ class MpiCommunicator final : public Communicator {
     wait_for(request, "barrier");
   }
   void all_reduce(double* data, std::size_t n, Reduction reduction) override {
-    MPI_Request request;
-    check(MPI_Iallreduce(MPI_IN_PLACE, data, int_count(n), MPI_DOUBLE, operation(reduction), comm_, &request),
-          "all_reduce");
-    wait_for(request, "all_reduce");
+    constexpr std::size_t most = INT_MAX;
+    for (std::size_t done = 0; done < n || n == 0; done += most) {  // a sum of none is a meeting all the same
+      MPI_Request request;
+      const int count = static_cast<int>(std::min(most, n - done));
+      check(MPI_Iallreduce(MPI_IN_PLACE, data + done, count, MPI_DOUBLE, operation(reduction), comm_, &request),
+            "all_reduce");
+      wait_for(request, "all_reduce");
+      if (n == 0) break;
+    }
   }
   void broadcast(void* data, std::size_t bytes, int root) override {
     MPI_Request request;
-    check(MPI_Ibcast(data, int_count(bytes), MPI_BYTE, root, comm_, &request), "broadcast");
+    const CountedBytes counted(bytes);
+    check(MPI_Ibcast(data, counted.count(), counted.type(), root, comm_, &request), "broadcast");
     wait_for(request, "broadcast");
   }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     MPI_Request request;
-    const int n = int_count(bytes);
-    check(MPI_Iallgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, comm_, &request), "all_gather");
+    const CountedBytes counted(bytes);
+    check(MPI_Iallgather(mine, counted.count(), counted.type(), all, counted.count(), counted.type(), comm_, &request),
+          "all_gather");
     wait_for(request, "all_gather");
   }
   std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
@@ -251,18 +240,21 @@ class MpiCommunicator final : public Communicator {
     if (bytes == 0) return;
     started_.push_back(MPI_REQUEST_NULL);
     peers_.push_back(peer);
-    check(MPI_Isend(data, int_count(bytes), MPI_BYTE, peer, 0, comm_, &started_.back()), "send");
+    const CountedBytes counted(bytes);
+    check(MPI_Isend(data, counted.count(), counted.type(), peer, 0, comm_, &started_.back()), "send");
   }
   void receive(int peer, void* data, std::size_t bytes) override {
     if (bytes == 0) return;
     started_.push_back(MPI_REQUEST_NULL);
     peers_.push_back(peer);
-    check(MPI_Irecv(data, int_count(bytes), MPI_BYTE, peer, 0, comm_, &started_.back()), "receive");
+    const CountedBytes counted(bytes);
+    check(MPI_Irecv(data, counted.count(), counted.type(), peer, 0, comm_, &started_.back()), "receive");
   }
   void wait(const char* name) override {
     const auto done = [&] {
       int flag = 0;
-      check(MPI_Testall(static_cast<int>(started_.size()), started_.data(), &flag, MPI_STATUSES_IGNORE), name);
+      check(MPI_Testall(mpi_count(started_.size(), "single messages"), started_.data(), &flag, MPI_STATUSES_IGNORE),
+            name);
       return flag != 0;
     };
     poll_until(name, done, [this] { return lost_or(fmt::format("rank {} of the group", fmt::join(peers_, ", "))); });

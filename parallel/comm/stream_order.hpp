@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/blas/queue_of.hpp"
 #include "parallel/comm/communicator.hpp"
+#include "parallel/comm/node_levels.hpp"
 
 namespace sestina {
 
@@ -14,6 +15,20 @@ bool start_after(const Exec& exec, Communicator& group, const char* label) {
   if (group.start_after(queue_of(exec))) return true;
   exec.fence(label);
   return false;
+}
+
+// The second phase of a gather, if it has one that has not begun: behind what the space has to do so far.
+template <class Exec>
+void go_on(const Exec& exec, Communicator& group, Gather& gather, const char* label) {
+  if (!gather.finish_first_in(queue_of(exec))) return;
+  start_after(exec, group, label);
+  gather.start_second();
+}
+
+template <class Exec>
+void finish(const Exec& exec, Communicator& group, Gather& gather, const char* label) {
+  go_on(exec, group, gather, label);
+  gather.finish_in(queue_of(exec));
 }
 
 }  // namespace sestina

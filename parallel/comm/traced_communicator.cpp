@@ -77,7 +77,6 @@ class TracedCommunicator final : public ForwardingCommunicator {
     return std::make_unique<TracedExchange>(inner_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
                                             name, exchanges_[name]++);
   }
-  const NodeLevels* levels() const override { return inner_->levels(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<TracedCommunicator>(inner_->split(color, key), trace_, label_);
   }
@@ -99,6 +98,7 @@ class TracedCommunicator final : public ForwardingCommunicator {
     end_round(name);
   }
   bool start_after(Queue queue) override { return inner_->start_after(queue); }
+  bool runs_in_order() const override { return inner_->runs_in_order(); }
   void settle(const char* name) override { inner_->settle(name); }
 
  private:

@@ -10,8 +10,12 @@
 namespace sestina {
 namespace {
 
-std::size_t length(const std::vector<std::int64_t>& cut, int rank) {
-  return static_cast<std::size_t>(cut[at(rank) + 1] - cut[at(rank)]);
+std::vector<std::size_t> piece_lengths(const BucketLayout& bucket, int ranks) {
+  const std::vector<std::int64_t> cut = bucket_cuts(bucket, ranks);
+  std::vector<std::size_t> lengths;
+  for (int rank = 0; rank < ranks; ++rank)
+    lengths.push_back(static_cast<std::size_t>(cut[at(rank) + 1] - cut[at(rank)]));
+  return lengths;
 }
 
 }  // namespace
@@ -23,21 +27,25 @@ std::vector<std::int64_t> bucket_cuts(const BucketLayout& bucket, int ranks) {
   return even;
 }
 
-// Its own piece from each mate and each other node; pieces of other nodes that it passes on, from each mate.
-std::size_t received_elements(const NodeLevels& levels, int rank, const std::vector<std::int64_t>& cut) {
-  const std::size_t mates = levels.mates(rank).size() - 1;
-  std::size_t count = length(cut, rank) * (mates + levels.nodes.size() - 1);
-  for (const int owner : levels.passed_on_by(rank)) count += length(cut, owner) * mates;
-  return count;
-}
-
-std::size_t received_bytes(const std::vector<BucketLayout>& buckets, const NodeLevels& levels, int dp_rank) {
+BucketReduction bucket_reduction(const std::vector<BucketLayout>& buckets, const NodeLevels& levels, bool device) {
+  BucketReduction reduction;
   const int ranks = static_cast<int>(levels.node_of.size());
-  if (ranks == 1) return 0;
+  if (ranks == 1 || buckets.empty()) return reduction;
+  LinkModel link;
+  link.packs = !device;
   std::size_t largest = 0;
-  for (const BucketLayout& bucket : buckets)
-    largest = std::max(largest, received_elements(levels, dp_rank, bucket_cuts(bucket, ranks)));
-  return bucket_places * largest * sizeof(float);
+  for (const BucketLayout& bucket : buckets) largest = std::max(largest, static_cast<std::size_t>(bucket.elements));
+  reduction.place_elements.resize(at(ranks));
+  for (const BucketLayout& bucket : buckets) {
+    const std::vector<std::size_t> lengths = piece_lengths(bucket, ranks);
+    reduction.rounds.push_back(choose_rounds(lengths, levels, largest, link));
+    const std::vector<std::size_t> elements = elements_of_chunk(reduction.rounds.back(), lengths);
+    for (std::size_t rank = 0; rank < elements.size(); ++rank)
+      reduction.place_elements[rank] = std::max(reduction.place_elements[rank], elements[rank]);
+  }
+  const std::size_t place = *std::max_element(reduction.place_elements.begin(), reduction.place_elements.end());
+  reduction.places = std::clamp<std::size_t>(place == 0 ? 1 : 2 * largest / place, 1, most_chunk_places);
+  return reduction;
 }
 
 NodeLevels planned_levels(const ParallelOptions& parallel) {

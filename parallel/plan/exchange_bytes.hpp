@@ -11,20 +11,29 @@
 #include "core/layout/model_size.hpp"
 #include "core/layout/plan.hpp"
 #include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/reduce_rounds.hpp"
 
 namespace sestina {
 
-// Buckets that are reduced take turns in so many places, micro-groups that are updated at home in so many.
-inline constexpr std::size_t bucket_places = 3, group_places = 2;
+// Micro-groups that are updated at home take turns in so many places, chunks of buckets that are reduced in at most so
+// many.
+inline constexpr std::size_t group_places = 2, most_chunk_places = 3;
 
 // Where the ranks of a data-parallel group cut a bucket: at what each owns, or evenly where nobody does.
 std::vector<std::int64_t> bucket_cuts(const BucketLayout&, int ranks);
 
-// Elements that come to a rank from others when a bucket cut like this is summed.
-std::size_t received_elements(const NodeLevels&, int rank, const std::vector<std::int64_t>& cut);
-
-// Bytes of all places, for the largest bucket. levels: of the data-parallel group.
-std::size_t received_bytes(const std::vector<BucketLayout>&, const NodeLevels& levels, int dp_rank);
+// How the buckets of a stage are reduced, alike on all ranks of the group, and what comes from others meanwhile: chunks
+// take turns in places, which together are no larger than the two largest buckets.
+struct BucketReduction {
+  std::vector<ReduceRounds> rounds;         // by bucket
+  std::size_t places = 0;                   // 0: nothing is reduced
+  std::vector<std::size_t> place_elements;  // by rank
+  std::size_t bytes(int dp_rank) const {
+    return places == 0 ? 0 : places * place_elements[static_cast<std::size_t>(dp_rank)] * sizeof(float);
+  }
+};
+// levels: of the data-parallel group, for bulk data. device: gradients lie in its memory.
+BucketReduction bucket_reduction(const std::vector<BucketLayout>&, const NodeLevels& levels, bool device);
 
 // The nodes of a data-parallel group, as make_grid lays it out: on each so many of its ranks.
 NodeLevels planned_levels(const ParallelOptions&);

@@ -38,6 +38,7 @@ struct Shard {
   StagePlan stage;  // with its own buckets
   std::vector<TensorSpec> local;
   GradientBuckets buckets;
+  BucketReduction reduction;
   ModelPart part;
   StagePlace place;
   int tp_rank = 0;
@@ -261,7 +262,7 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
   const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
   const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
-  memory.size.exchanges = received_bytes(shard.buckets.buckets, s.levels, dp_rank) +
+  memory.size.exchanges = shard.reduction.bytes(dp_rank) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
@@ -280,6 +281,7 @@ Shard shard_of(const Setting& s, int number, int tp_rank) {
   shard.stage = s.plan.stages[at(number)];
   lay_out_buckets(shard.stage, s.input, tp_rank);
   shard.buckets = gradient_buckets(shard.stage);
+  shard.reduction = bucket_reduction(shard.buckets.buckets, s.levels, s.on_device());
   shard.local = local_shapes(shard.stage.specs, s.input.model, s.plan.tp, tp_rank);
   shard.part = model_part(s.input.model, s.plan.tp, tp_rank, s.input.parallel.sequence_parallel);
   shard.place = stage_place(s.pipe, s.schedule, s.input.parallel, updates_between_merges(s.input.model.linear), number);

@@ -1,6 +1,7 @@
 #include "parallel/step/gradient_reduce.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/blas/tree_sum.hpp"
 #include "parallel/comm/stream_order.hpp"
@@ -8,8 +9,18 @@
 namespace sestina {
 namespace {
 
-Block floats(float* begin, std::int64_t from, std::int64_t to) {
-  return block_of(begin + from, static_cast<std::size_t>(to - from) * sizeof(float));
+Block floats(float* begin, std::size_t n) { return block_of(begin, n * sizeof(float)); }
+
+// One to each peer, or one for each block, which needs no copy in a device's memory.
+std::vector<Message> messages(const std::map<int, std::vector<Block>>& by_peer, bool packs) {
+  std::vector<Message> list;
+  for (const auto& [peer, blocks] : by_peer) {
+    if (packs)
+      list.push_back({peer, blocks});
+    else
+      for (const Block& block : blocks) list.push_back({peer, {block}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -17,167 +28,158 @@ Block floats(float* begin, std::int64_t from, std::int64_t to) {
 template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
                                      Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial)
-    : exec_(exec), group_(dp_group), levels_(bulk_levels(dp_group)), partial_(std::move(partial)) {
-  if (group_.size() == 1) return;
+    : exec_(exec), group_(dp_group), partial_(std::move(partial)) {
+  const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>);
+  if (reduction.places == 0) return;
   std::vector<std::size_t> order(all.buckets.size());
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = b;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
-  std::size_t largest = 0;
-  for (const BucketLayout& bucket : all.buckets)
-    largest = std::max(largest, received_elements(levels_, group_.rank(), bucket_cuts(bucket, group_.size())));
-  for (auto& slot : received_) slot = std::decay_t<decltype(slot)>("sestina::received", largest);
-  for (const std::size_t b : order)
-    add_bucket(all.buckets[b], gradients.data() + all.begin[b], buckets_.size() % bucket_places);
+  const std::size_t elements = reduction.place_elements[static_cast<std::size_t>(group_.rank())];
+  for (std::size_t place = 0; place < reduction.places; ++place) received_.emplace_back("sestina::received", elements);
+  for (const std::size_t b : order) add_bucket(b, all.buckets[b], gradients.data() + all.begin[b], reduction.rounds[b]);
 }
 
 template <class Exec>
-void GradientReduce<Exec>::add_bucket(const BucketLayout& layout, float* begin, std::size_t slot) {
-  const auto cut = bucket_cuts(layout, group_.size());
-  Bucket bucket;
-  bucket.block = layout.block;
-  float* place = received_[slot].data();
-  std::vector<int> owners = levels_.passed_on_by(group_.rank());
-  owners.insert(owners.begin(), group_.rank());
-  for (const int owner : owners) {
-    const auto o = static_cast<std::size_t>(owner);
-    const auto length = static_cast<std::size_t>(cut[o + 1] - cut[o]);
-    const std::size_t others = length * (levels_.mates(group_.rank()).size() - 1);
-    bucket.node_pieces.push_back({Vector<float, Exec>(begin + cut[o], length), Vector<float, Exec>(place, others)});
-    place += others;
-  }
-  bucket.node_sums = Vector<float, Exec>(place, bucket.node_pieces[0].own.extent(0) * (levels_.nodes.size() - 1));
-  route_pieces(bucket, cut, begin);
-  if (levels_.nodes.size() > 1) route_between(bucket, cut, begin);
-  if (layout.cut.empty()) {
-    std::vector<std::vector<Block>> owned;
-    for (std::size_t r = 0; r + 1 < cut.size(); ++r) owned.push_back({floats(begin, cut[r], cut[r + 1])});
-    bucket.sums = make_gather(group_, "summed gradients", owned);
-  }
-  buckets_.push_back(std::move(bucket));
-}
-
-// Inside the node: every piece to the rank that sums it there.
-template <class Exec>
-void GradientReduce<Exec>::route_pieces(Bucket& bucket, const std::vector<std::int64_t>& cut, float* begin) {
-  const int me = group_.rank(), here = levels_.node(me);
-  std::vector<Message> sends, receives;
-  std::size_t number = 0;  // of the mate among the others
-  for (const int mate : levels_.mates(me)) {
-    if (mate == me) continue;
-    Message out{mate, {floats(begin, cut[static_cast<std::size_t>(mate)], cut[static_cast<std::size_t>(mate) + 1])}};
-    Message in{mate, {}};
-    for (int owner = 0; owner < group_.size(); ++owner)
-      if (levels_.node(owner) != here && levels_.relay(here, owner) == mate)
-        out.blocks.push_back(
-            floats(begin, cut[static_cast<std::size_t>(owner)], cut[static_cast<std::size_t>(owner) + 1]));
-    for (const NodePiece& piece : bucket.node_pieces) {
-      const std::size_t length = piece.own.extent(0);
-      in.blocks.push_back(block_of(piece.others.data() + number * length, length * sizeof(float)));
+void GradientReduce<Exec>::add_bucket(std::size_t number, const BucketLayout& layout, float* begin,
+                                      const ReduceRounds& rounds) {
+  const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
+  for (std::int64_t chunk = 0; chunk < rounds.chunks; ++chunk) {
+    std::vector<Stretch> owned;
+    for (std::size_t r = 0; r + 1 < cut.size(); ++r) {
+      const std::int64_t length = cut[r + 1] - cut[r];
+      const auto at = [&](std::int64_t number) { return length * number / rounds.chunks; };
+      owned.push_back({begin + cut[r] + at(chunk), static_cast<std::size_t>(at(chunk + 1) - at(chunk)),
+                       static_cast<std::size_t>((length + rounds.chunks - 1) / rounds.chunks)});
     }
-    sends.push_back(std::move(out));
-    receives.push_back(std::move(in));
-    ++number;
+    add_chunk(number, layout, owned, rounds.levels);
   }
-  bucket.pieces = group_.make_exchange("gradients", std::move(sends), std::move(receives));
-}
-
-// Between nodes: sums to their owners.
-template <class Exec>
-void GradientReduce<Exec>::route_between(Bucket& bucket, const std::vector<std::int64_t>& cut, float* begin) {
-  const int me = group_.rank(), here = levels_.node(me);
-  std::vector<Message> sends, receives;
-  for (const int owner : levels_.passed_on_by(group_.rank()))
-    sends.push_back(
-        {owner, {floats(begin, cut[static_cast<std::size_t>(owner)], cut[static_cast<std::size_t>(owner) + 1])}});
-  const std::size_t length = bucket.node_pieces[0].own.extent(0);
-  float* place = bucket.node_sums.data();
-  for (int node = 0; node < static_cast<int>(levels_.nodes.size()); ++node) {
-    if (node == here) continue;
-    receives.push_back({levels_.relay(node, me), {block_of(place, length * sizeof(float))}});
-    place += length;
-  }
-  bucket.between = group_.make_exchange("sums of nodes", std::move(sends), std::move(receives));
 }
 
 template <class Exec>
-void GradientReduce<Exec>::start(std::size_t number) {
-  using State = typename Bucket::State;
-  if (number >= bucket_places && buckets_[number - bucket_places].state != State::idle &&
-      buckets_[number - bucket_places].state != State::summed) {
-    add_up(buckets_[number - bucket_places]);
-    start_after(exec_, group_, "reduce");  // its turn in the slot ends
+void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& bucket, const std::vector<Stretch>& owned,
+                                     const std::vector<int>& levels) {
+  float* place = received_[chunks_.size() % received_.size()].data();
+  Chunk chunk;
+  chunk.block = bucket.block;
+  chunk.bucket = number;
+  int before = 0;
+  for (const int level : levels) {
+    chunk.rounds.push_back(make_round(owned, before, level, place));
+    before = level;
   }
-  buckets_[number].pieces->start();
-  buckets_[number].state = State::pieces_under_way;
+  if (bucket.cut.empty()) {
+    std::vector<std::vector<Block>> sums;
+    for (const Stretch& stretch : owned) sums.push_back({floats(stretch.begin, stretch.length)});
+    chunk.sums = make_gather(group_, "summed gradients", sums);
+  }
+  chunks_.push_back(std::move(chunk));
 }
 
-// The pieces of this node are here.
 template <class Exec>
-void GradientReduce<Exec>::sum_in_node(Bucket& bucket) {
-  const std::vector<int>& mates = levels_.mates(group_.rank());
-  const int place = levels_.place_of[static_cast<std::size_t>(group_.rank())];
-  for (const NodePiece& piece : bucket.node_pieces)
-    tree_sum<Exec, float>(exec_, place, static_cast<int>(mates.size()), piece.own, piece.others, piece.own);
-  if (!bucket.between) return;
+typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const std::vector<Stretch>& owned,
+                                                                      int level_before, int level, float*& place) {
+  const RoundRoute route = round_route(group_.size(), group_.rank(), level_before, level);
+  Round round;
+  round.place = route.place;
+  round.parts = route.parts;
+  std::map<int, std::vector<Block>> sends, receives;
+  for (const RoundRoute::Way& way : route.sent) {
+    const Stretch& piece = owned[static_cast<std::size_t>(way.owner)];
+    if (piece.length > 0) sends[way.to].push_back(floats(piece.begin, piece.length));
+  }
+  for (std::size_t k = 0; k < route.kept.size(); ++k) {
+    const Stretch& piece = owned[static_cast<std::size_t>(route.kept[k])];
+    float* from = place;
+    for (const int peer : route.from[k]) {
+      receives[peer].push_back(floats(from, piece.length));
+      from += piece.length;
+    }
+    round.pieces.push_back({Vector<float, Exec>(piece.begin, piece.length),
+                            Vector<float, Exec>(place, piece.length * route.from[k].size())});
+    place += piece.room * route.from[k].size();
+  }
+  round.exchange = group_.make_exchange(level_before == 0 ? "gradients" : "sums of gradients",
+                                        messages(sends, is_host<Exec>), messages(receives, is_host<Exec>));
+  return round;
+}
+
+// What a round is going to receive overwrites nothing that is still to be summed: chunks of one bucket lay their rounds
+// out alike, others in the same place have to be over. Which, no length on this rank decides: all ranks do the same.
+template <class Exec>
+void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
+  for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {
+    const bool alike = chunks_[older].bucket == chunks_[number].bucket;
+    while (chunks_[older].under_way() && (!alike || chunks_[older].at <= round)) advance(older);
+  }
+}
+
+template <class Exec>
+void GradientReduce<Exec>::start(std::size_t number, std::size_t round) {
+  Chunk& chunk = chunks_[number];
+  make_room(number, round);
   start_after(exec_, group_, "reduce");
-  bucket.between->start();
-  bucket.state = Bucket::State::between_under_way;
+  chunk.rounds[round].exchange->start();
+  chunk.at = round;
+  chunk.started = true;
 }
 
+// Waits for the round under way, adds up, and starts the next one or lets all ranks have the sums.
 template <class Exec>
-void GradientReduce<Exec>::add_up(Bucket& bucket) {
-  if (bucket.state == Bucket::State::pieces_under_way) {
-    bucket.pieces->finish_in(queue_of(exec_));
-    sum_in_node(bucket);
-  }
-  if (bucket.between) {
-    bucket.between->finish_in(queue_of(exec_));
-    const Vector<float, Exec> own = bucket.node_pieces[0].own;
-    tree_sum<Exec, float>(exec_, levels_.node(group_.rank()), static_cast<int>(levels_.nodes.size()), own,
-                          bucket.node_sums, own);
-  }
-  bucket.state = Bucket::State::summed;
-  if (!bucket.sums) return;
+void GradientReduce<Exec>::advance(std::size_t number) {
+  Chunk& chunk = chunks_[number];
+  Round& round = chunk.rounds[chunk.at];
+  round.exchange->finish_in(queue_of(exec_));
+  for (const Piece& piece : round.pieces)
+    tree_sum<Exec, float>(exec_, round.place, round.parts, piece.own, piece.others, piece.own);
+  if (++chunk.at < chunk.rounds.size()) return start(number, chunk.at);
+  if (!chunk.sums) return;
   start_after(exec_, group_, "reduce");
-  bucket.sums->start();
+  chunk.sums.start();
 }
 
 template <class Exec>
 void GradientReduce<Exec>::block_done(int block) {
   for (const PartialGradient<Exec>& partial : partial_)
     if (partial.block == block) partial.group->sum(exec_, partial.gradient);
-  bool ordered = false;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (buckets_[b].block == block && buckets_[b].state == Bucket::State::idle) {
-      if (!ordered) start_after(exec_, group_, "reduce");
-      ordered = true;
-      start(b);
-    } else if (buckets_[b].state == Bucket::State::pieces_under_way) {
-      if (buckets_[b].pieces->test() && buckets_[b].between) sum_in_node(buckets_[b]);
-    } else if (buckets_[b].state == Bucket::State::between_under_way) {
-      buckets_[b].between->test();
-    } else if (buckets_[b].sums) {
-      buckets_[b].sums->test();
-    }
+  for (std::size_t number = 0; number < chunks_.size(); ++number) {
+    Chunk& chunk = chunks_[number];
+    if (chunk.under_way() && chunk.at + 1 < chunk.rounds.size())
+      advance(number);
+    else if (chunk.started && !chunk.under_way() && chunk.sums)
+      go_on(exec_, group_, chunk.sums, "reduce");
+  }
+  for (std::size_t number = 0; number < chunks_.size(); ++number)
+    if (chunks_[number].block == block && !chunks_[number].started) start(number, 0);
+  for (Chunk& chunk : chunks_) {  // moves messages on; what follows them waits for its turn
+    if (chunk.under_way()) chunk.rounds[chunk.at].exchange->test();
+    if (chunk.started && !chunk.under_way() && chunk.sums) chunk.sums.test();
   }
 }
 
 template <class Exec>
 void GradientReduce<Exec>::finish() {
-  for (Bucket& bucket : buckets_)
-    if (bucket.state != Bucket::State::idle && bucket.state != Bucket::State::summed) add_up(bucket);
-  for (Bucket& bucket : buckets_) {
-    SESTINA_REQUIRE(bucket.state == Bucket::State::summed, "the bucket of block {} was never started", bucket.block);
-    if (bucket.sums) bucket.sums->finish_in(queue_of(exec_));
-    bucket.state = Bucket::State::idle;
+  for (const Chunk& chunk : chunks_)
+    SESTINA_REQUIRE(chunk.started, "the bucket of block {} was never started", chunk.block);
+  for (bool left = true; left;) {  // a round of each in turn
+    left = false;
+    for (std::size_t number = 0; number < chunks_.size(); ++number) {
+      if (chunks_[number].under_way()) advance(number);
+      left = left || chunks_[number].under_way();
+    }
+  }
+  for (Chunk& chunk : chunks_)
+    if (chunk.sums) go_on(exec_, group_, chunk.sums, "reduce");
+  for (Chunk& chunk : chunks_) {
+    if (chunk.sums) chunk.sums.finish_in(queue_of(exec_));
+    chunk.started = false;
   }
 }
 
 template <class Exec>
 std::int64_t GradientReduce<Exec>::exchanges_per_step() const {
   std::int64_t count = 0;
-  for (const Bucket& bucket : buckets_) count += 1 + (bucket.between ? 1 : 0) + (bucket.sums ? 1 : 0);
+  for (const Chunk& chunk : chunks_) count += static_cast<std::int64_t>(chunk.rounds.size()) + (chunk.sums ? 1 : 0);
   return count;
 }
 

@@ -1,8 +1,14 @@
 // Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
-// reduce-scatter. Every rank sends each owner its piece (one message, the bytes of a ring's reduce-scatter), and owners
-// add the pieces up in tree order, so that no bit depends on the library or on arrival. On several nodes in two levels:
-// a piece is summed inside each node first, by the rank that stands for its owner there, and one sum of each node goes
-// to the owner. What several tensor-parallel ranks hold parts of is summed over them first.
+// reduce-scatter in the rounds of parallel/comm/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks, so
+// that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
+// which chunks of buckets take turns: two buckets of memory at most, on however many ranks. What several
+// tensor-parallel ranks hold parts of is summed over them first.
+//
+// The schedule is a matter of the program alone. When a block is finished, every chunk under way that has a further
+// round enters it, oldest first; then the block's own chunks start their first one, for which chunks that lie in the
+// same memory are moved on as far as it takes. So a round has the backward pass of a block to travel under, every rank
+// starts the same operations in the same order whatever comes when, and a wait is only for what all ranks have started
+// before they wait: there is no deadlock.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,6 +17,7 @@
 #include "core/model/seams.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/reduce_rounds.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -39,34 +46,42 @@ class GradientReduce {
   std::int64_t exchanges_per_step() const;  // started in a step
 
  private:
-  // A piece of this rank, where its sum over the node comes to lie, and those of the node's other ranks in rank order.
-  struct NodePiece {
+  // The piece of an owner, where this rank's sum comes to lie, and those of the round's other parts in their order.
+  struct Piece {
     Vector<float, Exec> own, others;
   };
-  struct Bucket {
-    int block = 0;
-    std::vector<NodePiece>
-        node_pieces;                    // what this rank sums over its node: what it owns, first, and what it passes on
-    Vector<float, Exec> node_sums;      // the other nodes' sums of what it owns, in the order of the nodes
-    std::unique_ptr<Exchange> pieces;   // inside the node
-    std::unique_ptr<Exchange> between;  // sums of nodes, only where there are several
-    std::unique_ptr<Exchange> sums;     // only where every rank needs all sums (replicated)
-    enum class State { idle, pieces_under_way, between_under_way, summed } state = State::idle;
+  struct Round {
+    std::unique_ptr<Exchange> exchange;
+    int place = 0, parts = 1;  // of this rank's sums among those that the round adds up
+    std::vector<Piece> pieces;
   };
-  void add_bucket(const BucketLayout&, float* begin, std::size_t slot);
-  void route_pieces(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
-  void route_between(Bucket&, const std::vector<std::int64_t>& cut, float* begin);
-  void start(std::size_t bucket);
-  void sum_in_node(Bucket&);
-  void add_up(Bucket&);
+  struct Chunk {
+    int block = 0;
+    std::size_t bucket = 0;
+    std::vector<Round> rounds;
+    Gather sums;         // only where every rank needs all sums (replicated)
+    std::size_t at = 0;  // the round under way; behind the last: summed
+    bool started = false;
+    bool under_way() const { return started && at < rounds.size(); }
+  };
+  // A chunk of an owner's piece in the gradient buffer; room: for the longest chunk of the piece.
+  struct Stretch {
+    float* begin;
+    std::size_t length, room;
+  };
+  void add_bucket(std::size_t number, const BucketLayout&, float* begin, const ReduceRounds&);
+  void add_chunk(std::size_t bucket, const BucketLayout&, const std::vector<Stretch>& owned,
+                 const std::vector<int>& levels);
+  Round make_round(const std::vector<Stretch>& owned, int level_before, int level, float*& place);
+  void start(std::size_t chunk, std::size_t round);
+  void make_room(std::size_t chunk, std::size_t round);
+  void advance(std::size_t chunk);
 
   Exec exec_;
   Communicator& group_;
-  NodeLevels levels_;
-  std::vector<Bucket> buckets_;  // in the order in which they are completed
+  std::vector<Chunk> chunks_;  // in the order in which they are started
   std::vector<PartialGradient<Exec>> partial_;
-  // What comes from other ranks: buckets take turns in these, so memory does not grow with their number.
-  Kokkos::View<float*, typename Exec::memory_space> received_[bucket_places];
+  std::vector<Kokkos::View<float*, typename Exec::memory_space>> received_;  // the places
 };
 
 }  // namespace sestina

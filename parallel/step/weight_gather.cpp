@@ -38,20 +38,25 @@ bool WeightGather<Exec, T>::start() {
   if (buckets_.empty()) return true;
   const bool ordered = start_after(exec_, group_, "update");
   for (Bucket& bucket : buckets_) {
-    bucket.weights->start();
+    bucket.weights.start();
     bucket.open = true;
   }
   return ordered;
 }
 
+// Buckets enter their second phase a block ahead, whatever has come.
 template <class Exec, class T>
 void WeightGather<Exec, T>::before_forward(int block) {
+  const auto next = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& b) { return b.block > block; });
   for (Bucket& bucket : buckets_) {
     if (!bucket.open) continue;
     if (bucket.block <= block) {
       wait_for(bucket);
+    } else if (bucket.block == next->block) {
+      const SecondsSpent spent(wait_seconds_);
+      go_on(exec_, group_, bucket.weights, "weights");
     } else {
-      bucket.weights->test();
+      bucket.weights.test();
     }
   }
 }
@@ -65,7 +70,7 @@ void WeightGather<Exec, T>::finish() {
 template <class Exec, class T>
 void WeightGather<Exec, T>::wait_for(Bucket& bucket) {
   const SecondsSpent spent(wait_seconds_);
-  bucket.weights->finish_in(queue_of(exec_));
+  sestina::finish(exec_, group_, bucket.weights, "weights");
   bucket.open = false;
 }
 

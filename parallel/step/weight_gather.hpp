@@ -2,12 +2,12 @@
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
 // staged.
 #pragma once
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/layout/arena.hpp"
 #include "parallel/comm/communicator.hpp"
+#include "parallel/comm/node_levels.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -20,7 +20,7 @@ class WeightGather {
   // The owned weights have been updated. Starts everything, first what the forward pass needs first. False: the host
   // has waited for the space.
   bool start();
-  // Waits for what the block needs, moves the rest on.
+  // Waits for what the block needs; what the next one needs enters its second phase, the rest is moved on.
   void before_forward(int block);
   void finish();
   double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // spent in waiting since the last call
@@ -30,7 +30,7 @@ class WeightGather {
  private:
   struct Bucket {
     int block = 0;  // lowest: the first to need it
-    std::unique_ptr<Exchange> weights;
+    Gather weights;
     bool open = false;
   };
   void wait_for(Bucket&);

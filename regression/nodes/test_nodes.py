@@ -49,7 +49,7 @@ class TwoNodes(fault.Case):
         bulk = sum(c["between_nodes_bytes"] for c in plan["collectives"] if c["what"] in ("gradients", "weights"))
         self.assertGreaterEqual(two, bulk)
         self.assertLess(two, 1.15 * bulk)  # headers of TCP, small sums
-        self.assertGreaterEqual(one, 2 * bulk)
+        self.assertGreaterEqual(one, 1.5 * bulk)  # weights twice; of gradients, what is exchanged directly
         self.train("alone", *MICRO, "run.steps=50", *keys)
         self.assertEqual(self.losses("alone"), self.losses("two50"))
         self.assertEqual(self.losses("alone"), self.losses("one50"))

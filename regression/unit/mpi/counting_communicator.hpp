@@ -15,7 +15,7 @@ struct CountedKind {
 };
 
 // By group, operation and what, with blanks between them. all_to_all: bytes are those that this rank sends, to itself
-// too, and add up over the group.
+// too, and add up over the group. Gradients that are reduced: likewise, in all rounds, to others alone.
 using CountedKinds = std::map<std::string, CountedKind>;
 
 class CountingCommunicator final : public Communicator {
@@ -44,9 +44,11 @@ class CountingCommunicator final : public Communicator {
     for (const Message& message : receives)
       if (message.peer != rank()) from_others += message.bytes();
     const std::string what = name;
-    const std::size_t scattered = to_others + from_others / others(), gathered = from_others + to_others / others();
+    const std::size_t gathered = from_others + to_others / others();
     Counted::Kind kind{"all_to_all", "updates", to_others + to_me, to_others};
-    if (what == "gradients") kind = {"reduce_scatter", what, scattered, to_others};
+    if (what == "gradients") kind = {"reduce_scatter", what, to_others, to_others};
+    if (what == "sums of gradients")
+      kind = {"reduce_scatter", "gradients", to_others, to_others, 0};  // a further round
     if (what == "summed gradients") kind = {"all_gather", "gradients", gathered, to_others};
     if (what == "weights") kind = {"all_gather", what, gathered, to_others};
     if (what == "whole gradients" && homes_) kind.what = what;
@@ -89,11 +91,12 @@ class CountingCommunicator final : public Communicator {
     struct Kind {
       std::string operation, what;
       std::size_t bytes, to_others;
+      std::int64_t count = 1;
     };
     Counted(std::unique_ptr<Exchange> exchange, CountingCommunicator& group, Kind kind)
         : exchange(std::move(exchange)), group(group), kind(std::move(kind)) {}
     void start() override {
-      group.add(kind.operation, kind.what, kind.bytes, kind.to_others);
+      group.add(kind.operation, kind.what, kind.bytes, kind.to_others, kind.count);
       exchange->start();
     }
     bool test() override { return exchange->test(); }
@@ -105,10 +108,11 @@ class CountingCommunicator final : public Communicator {
 
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
   std::size_t others() const { return ranks() > 1 ? ranks() - 1 : 1; }
-  void add(const std::string& operation, const std::string& what, std::size_t bytes, std::size_t to_others) {
+  void add(const std::string& operation, const std::string& what, std::size_t bytes, std::size_t to_others,
+           std::int64_t count = 1) {
     if (size() == 1) return;
     CountedKind& kind = counts_[name_ + " " + operation + " " + what];
-    ++kind.count;
+    kind.count += count;
     kind.bytes += static_cast<std::int64_t>(bytes);
     kind.to_others += static_cast<std::int64_t>(to_others);
   }

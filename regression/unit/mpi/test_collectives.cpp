@@ -73,8 +73,13 @@ CountedKinds over_ranks(const CountedKinds& mine, const ProcessGrid& grid) {
     const CountedKind own = mine.count(name) > 0 ? mine.at(name) : CountedKind();
     const bool add = name.find("all_to_all") != std::string::npos;
     CountedKind& kind = sent[name];
+    double bytes = static_cast<double>(own.bytes);
+    if (name.find("reduce_scatter gradients") != std::string::npos) {  // every piece by all but its owner
+      grid.dp_group->all_reduce(&bytes, 1, Reduction::sum);
+      bytes /= grid.dp - 1;
+    }
     kind.count = static_cast<std::int64_t>(busiest(grid, static_cast<double>(own.count), false));
-    kind.bytes = static_cast<std::int64_t>(busiest(grid, static_cast<double>(own.bytes), add));
+    kind.bytes = static_cast<std::int64_t>(busiest(grid, bytes, add));
     if (busiest(grid, static_cast<double>(own.to_others), add) == 0) sent.erase(name);  // copies on each rank
   }
   return sent;

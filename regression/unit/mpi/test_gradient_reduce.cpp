@@ -1,0 +1,201 @@
+// Gradients to their owners, against the plain sum over all ranks, to the bit; the memory that it takes; and the order
+// of what ranks start, which no delay changes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <thread>
+
+#include "parallel/comm/forwarding_communicator.hpp"
+#include "parallel/comm/node_groups.hpp"
+#include "parallel/step/gradient_reduce.hpp"
+#include "regression/unit/mpi/training_rig.hpp"
+
+namespace sestina {
+namespace {
+
+using Gradients = Kokkos::View<float*, Host::memory_space>;
+
+float gradient_of(int rank, std::size_t i) {
+  return std::sin(static_cast<float>(i) * 0.37F + static_cast<float>(rank) * 1.9F) *
+         std::pow(10.0F, static_cast<float>(static_cast<int>(i % 7) - 3));
+}
+
+// A tree over ranks: (0 + 1) + (2 + 3), ...; the right side of the last pairs may be missing.
+float plain_sum(int ranks, std::size_t i) {
+  std::vector<float> parts;
+  for (int r = 0; r < ranks; ++r) parts.push_back(gradient_of(r, i));
+  while (parts.size() > 1) {
+    std::vector<float> next;
+    for (std::size_t p = 0; p < parts.size(); p += 2)
+      next.push_back(p + 1 < parts.size() ? parts[p] + parts[p + 1] : parts[p]);
+    parts = next;
+  }
+  return parts[0];
+}
+
+// Buckets of odd sizes: cut evenly, owned by one rank, by the last two, by some at odd places, and by nobody.
+GradientBuckets odd_buckets(int ranks) {
+  GradientBuckets all;
+  std::int64_t begin = 0;
+  int block = 9;
+  for (const std::int64_t elements : {1009, 997, 3, 501, 2003, 1, 770, 997}) {
+    const int kind = block % 5;
+    BucketLayout bucket;
+    bucket.elements = elements;
+    bucket.block = block - (block % 3 == 0 ? 1 : 0);  // two of one block
+    for (int r = 0; kind != 4 && r <= ranks; ++r)
+      bucket.cut.push_back(kind == 0   ? elements * r / ranks
+                           : kind == 1 ? (r == 0 ? 0 : elements)
+                           : kind == 2 ? (r < ranks - 1 ? 0 : elements * (r - ranks + 2) / 2)
+                                       : std::min<std::int64_t>(elements, 211 * r * r));
+    if (kind == 3) bucket.cut.back() = elements;
+    all.begin.push_back(begin);
+    begin += elements;
+    all.buckets.push_back(bucket);
+    --block;
+  }
+  all.begin.push_back(begin);
+  return all;
+}
+
+void expect_plain_sums(Communicator& group, const std::string& what) {
+  const GradientBuckets all = odd_buckets(group.size());
+  Gradients gradients("gradients", static_cast<std::size_t>(all.begin.back()));
+  GradientReduce<Host> reduce(Host(), group, all, gradients, {});
+  for (int step = 0; step < 2; ++step) {
+    for (std::size_t i = 0; i < gradients.extent(0); ++i) gradients(i) = gradient_of(group.rank(), i);
+    for (int block = 9; block >= 0; --block) reduce.block_done(block);
+    reduce.finish();
+    int wrong = 0;
+    for (std::size_t b = 0; b < all.buckets.size(); ++b) {
+      const BucketLayout& bucket = all.buckets[b];
+      const auto r = static_cast<std::size_t>(group.rank());
+      const std::int64_t from = bucket.cut.empty() ? 0 : bucket.cut[r];
+      const std::int64_t to = bucket.cut.empty() ? bucket.elements : bucket.cut[r + 1];
+      for (std::int64_t i = all.begin[b] + from; i < all.begin[b] + to; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        wrong += gradients(at) != plain_sum(group.size(), at) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << what << ", rank " << group.rank() << ", step " << step;
+  }
+}
+
+// Ranks: GradientReduceSums 2 3 4 5 8
+
+TEST(GradientReduceSums, AreThePlainSumOfAllRanks) {
+  for (const int node_size : {1, 2, 3, 4}) {
+    const auto group = with_node_groups(world().split(0, world().rank()), node_size);
+    expect_plain_sums(*group, "nodes of " + std::to_string(node_size));
+  }
+}
+
+TEST(GradientReduceSums, TakeTheMemoryThatThePlanSays) {
+  static double allocated = 0;
+  for (const int node_size : {1, 2}) {
+    const auto group = with_node_groups(world().split(0, world().rank()), node_size);
+    const GradientBuckets all = odd_buckets(group->size());
+    Gradients gradients("gradients", static_cast<std::size_t>(all.begin.back()));
+    const BucketReduction planned = bucket_reduction(all.buckets, bulk_levels(*group), false);
+    allocated = 0;
+    Kokkos::Tools::Experimental::set_allocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
+          if (std::string(label) == "sestina::received") allocated += static_cast<double>(n);
+        });
+    const GradientReduce<Host> reduce(Host(), *group, all, gradients, {});
+    Kokkos::Tools::Experimental::set_allocate_data_callback(nullptr);
+    const auto bytes = static_cast<double>(planned.bytes(group->rank()));
+    EXPECT_GE(allocated, bytes);
+    EXPECT_LE(allocated, bytes + 256.0 * most_chunk_places);  // Kokkos's own, and its alignment
+    EXPECT_LE(bytes, 2 * 2003 * sizeof(float));               // of the largest bucket
+  }
+}
+
+// Writes down what a rank starts. A late rank never sees anything come before it waits for it; the others wait a while
+// for what they ask for.
+class OrderCommunicator final : public ForwardingCommunicator {
+ public:
+  OrderCommunicator(std::unique_ptr<Communicator> group, std::string label, bool late, std::vector<std::string>& order)
+      : ForwardingCommunicator(std::move(group)), label_(std::move(label)), late_(late), order_(order) {}
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    return std::make_unique<Started>(inner_->make_exchange(name, std::move(sends), std::move(receives)),
+                                     label_ + " " + name + " " + std::to_string(made_++), late_, order_);
+  }
+  void wait(const char* name) override {
+    order_.push_back(label_ + " " + name);
+    inner_->wait(name);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<OrderCommunicator>(inner_->split(color, key), label_ + "." + std::to_string(splits_++),
+                                               late_, order_);
+  }
+
+ private:
+  struct Started final : Exchange {
+    Started(std::unique_ptr<Exchange> exchange, std::string what, bool late, std::vector<std::string>& order)
+        : exchange(std::move(exchange)), what(std::move(what)), late(late), order(order) {}
+    void start() override {
+      order.push_back(what);
+      exchange->start();
+    }
+    bool test() override {
+      for (int i = 0; i < 2000 && !late; ++i) {
+        if (exchange->test()) return true;
+        std::this_thread::sleep_for(std::chrono::microseconds(10));
+      }
+      return false;
+    }
+    void finish() override { exchange->finish(); }
+    std::unique_ptr<Exchange> exchange;
+    std::string what;
+    bool late;
+    std::vector<std::string>& order;
+  };
+
+  std::string label_;
+  bool late_;
+  std::vector<std::string>& order_;
+  int made_ = 0, splits_ = 0;
+};
+
+// Ranks: OrderOfOperations 4
+
+TEST(OrderOfOperations, IsTheSameOnAllRanksWhateverArrivesFirst) {
+  for (const auto partition : {ParallelOptions::Partition::optimal, ParallelOptions::Partition::replicated})
+    for (const int tp : {1, 2})
+      for (int late = 0; late < 2; ++late) {
+        TrainingCase run = training_case("muon");
+        run.options.train.global_batch = 2 * world().size();
+        run.options.parallel.tp = tp;
+        run.options.parallel.dp = world().size() / tp;
+        run.options.parallel.node_size = tp == 1 ? 2 : 0;
+        run.options.parallel.partition = partition;
+        run.options.parallel.bucket_elements = 5000;
+        std::vector<std::string> order;
+        OrderCommunicator group(world().split(0, world().rank()), "all", world().rank() == late, order);
+        train_on<float>(group, run, 3);
+        std::string mine;
+        for (const std::string& what : order) mine += what + "\n";
+        EXPECT_GT(order.size(), 20u);
+        for (const std::string& other : world().all_gather(mine)) EXPECT_EQ(other, mine) << "rank " << late << " late";
+      }
+}
+
+// Ranks: LevelsOfWrappedGroups 4
+
+// Groups that carry device memory forward to the group of the nodes: the levels stay known.
+TEST(LevelsOfWrappedGroups, AreThoseOfTheGroupInside) {
+  struct Carrier final : ForwardingCommunicator {
+    using ForwardingCommunicator::ForwardingCommunicator;
+  };
+  Carrier carrier(with_node_groups(world().split(0, world().rank()), 2));
+  ASSERT_NE(carrier.levels(), nullptr);
+  EXPECT_EQ(bulk_levels(carrier).nodes.size(), 2u);
+  expect_plain_sums(carrier, "carried");
+}
+
+}  // namespace
+}  // namespace sestina
