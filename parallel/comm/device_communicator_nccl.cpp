@@ -12,8 +12,8 @@
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/device_copies.hpp"
 #include "parallel/comm/forwarding_communicator.hpp"
-#include "parallel/comm/nccl_start.hpp"
 #include "parallel/comm/poll.hpp"
+#include "parallel/library/nccl_start.hpp"
 
 namespace sestina {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/layout/model_size.hpp"
 #include "core/layout/plan.hpp"
 #include "parallel/comm/node_levels.hpp"
-#include "parallel/comm/reduce_rounds.hpp"
+#include "parallel/rounds/reduce_rounds.hpp"
 
 namespace sestina {
 

@@ -1,6 +1,6 @@
 // Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
-// reduce-scatter in the rounds of parallel/comm/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks, so
-// that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
+// reduce-scatter in the rounds of parallel/rounds/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks,
+// so that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
 // which chunks of buckets take turns: two buckets of memory at most, on however many ranks. What several
 // tensor-parallel ranks hold parts of is summed over them first.
 //
@@ -17,9 +17,9 @@
 #include "core/model/seams.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/node_levels.hpp"
-#include "parallel/comm/reduce_rounds.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
+#include "parallel/rounds/reduce_rounds.hpp"
 
 namespace sestina {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "parallel/comm/counted_bytes_mpi.hpp"
+#include "parallel/library/counted_bytes_mpi.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {

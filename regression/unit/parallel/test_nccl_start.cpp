@@ -1,7 +1,7 @@
 // Ranks with NCCLs that do not fit together end with a message.
 #include <gtest/gtest.h>
 
-#include "parallel/comm/nccl_start.hpp"
+#include "parallel/library/nccl_start.hpp"
 
 namespace sestina {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/reduce_rounds.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/rounds/reduce_rounds.hpp"
 
 namespace sestina {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/comm/reduce_rounds.hpp"
+#include "parallel/rounds/reduce_rounds.hpp"
 
 #include <algorithm>
 #include <optional>
