@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "kernels/blas/tree_sum.hpp"
 #include "parallel/comm/stream_order.hpp"
@@ -63,9 +64,11 @@ void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& buc
   Chunk chunk;
   chunk.block = bucket.block;
   chunk.bucket = number;
+  // The first of a bucket stands for all of them where exchanges are counted.
+  const char* name = chunks_.empty() || chunks_.back().bucket != number ? "gradients" : "further gradients";
   int before = 0;
   for (const int level : levels) {
-    chunk.rounds.push_back(make_round(owned, before, level, place));
+    chunk.rounds.push_back(make_round(std::exchange(name, "further gradients"), owned, before, level, place));
     before = level;
   }
   if (bucket.cut.empty()) {
@@ -77,7 +80,8 @@ void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& buc
 }
 
 template <class Exec>
-typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const std::vector<Stretch>& owned,
+typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const char* name,
+                                                                      const std::vector<Stretch>& owned,
                                                                       int level_before, int level, float*& place) {
   const RoundRoute route = round_route(group_.size(), group_.rank(), level_before, level);
   Round round;
@@ -99,8 +103,7 @@ typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const std:
                             Vector<float, Exec>(place, piece.length * route.from[k].size())});
     place += piece.room * route.from[k].size();
   }
-  round.exchange = group_.make_exchange(level_before == 0 ? "gradients" : "sums of gradients",
-                                        messages(sends, is_host<Exec>), messages(receives, is_host<Exec>));
+  round.exchange = group_.make_exchange(name, messages(sends, is_host<Exec>), messages(receives, is_host<Exec>));
   return round;
 }
 

@@ -72,7 +72,7 @@ class GradientReduce {
   void add_bucket(std::size_t number, const BucketLayout&, float* begin, const ReduceRounds&);
   void add_chunk(std::size_t bucket, const BucketLayout&, const std::vector<Stretch>& owned,
                  const std::vector<int>& levels);
-  Round make_round(const std::vector<Stretch>& owned, int level_before, int level, float*& place);
+  Round make_round(const char* name, const std::vector<Stretch>& owned, int level_before, int level, float*& place);
   void start(std::size_t chunk, std::size_t round);
   void make_room(std::size_t chunk, std::size_t round);
   void advance(std::size_t chunk);

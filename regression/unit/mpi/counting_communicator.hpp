@@ -47,8 +47,7 @@ class CountingCommunicator final : public Communicator {
     const std::size_t gathered = from_others + to_others / others();
     Counted::Kind kind{"all_to_all", "updates", to_others + to_me, to_others};
     if (what == "gradients") kind = {"reduce_scatter", what, to_others, to_others};
-    if (what == "sums of gradients")
-      kind = {"reduce_scatter", "gradients", to_others, to_others, 0};  // a further round
+    if (what == "further gradients") kind = {"reduce_scatter", "gradients", to_others, to_others, 0};  // rounds, chunks
     if (what == "summed gradients") kind = {"all_gather", "gradients", gathered, to_others};
     if (what == "weights") kind = {"all_gather", what, gathered, to_others};
     if (what == "whole gradients" && homes_) kind.what = what;

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/plan_memory.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
+#include "plan_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -151,6 +153,20 @@ TEST(ReduceRounds, NeedTheMemoryOfTwoBucketsWhateverTheRanks) {
             EXPECT_LE(reduction.bytes(r), 2 * sizeof(float) * static_cast<std::size_t>(elements))
                 << ranks << " ranks, " << members << " on a node, rank " << r;
         }
+  }
+}
+
+// With what matrices take on their way to tensor-parallel homes.
+TEST(ReduceRounds, OfALargeModelOnManyRanksArePlannedInTwoBuckets) {
+  for (const auto& [dp, tp] : {std::pair{512, 8}, {128, 8}, {128, 1}}) {
+    const Plan plan = make_plan(plan_options(preset("qwen3-32b"), "muon", dp, tp));
+    std::size_t largest = 0;
+    for (const StagePlan& stage : plan.stages)
+      for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
+        for (const BucketLayout& bucket : *buckets)
+          largest = std::max(largest, sizeof(float) * static_cast<std::size_t>(bucket.elements));
+    for (const RankMemory& rank : rank_memory(plan, 1))
+      ASSERT_LE(rank.size.exchanges, 2 * largest) << dp << " x " << tp;
   }
 }
 
