@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
