@@ -6,7 +6,7 @@
 namespace sestina {
 
 MatrixKind apollo_kind() {
-  MatrixKind kind = low_rank_kind("apollo", 1, "random");
+  MatrixKind kind = low_rank_kind("apollo", 1, {"random"});
   const std::vector<KindKey> own = {
       flag_key("scale_front", false),   word_key("scale_type", {"channel", "tensor"}),
       number_key("growth_limit", 1.01), eps_key("norm_eps", 1e-8),

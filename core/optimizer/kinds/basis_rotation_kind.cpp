@@ -32,6 +32,7 @@ MatrixKind basis_rotation_kind() {
       number_key("factor_beta", 0.999, below_one),
       word_key("source", {"2nd", "1st"}),
       word_key("geometry", {"bilateral", "unilateral"}),
+      word_key("basis_first", {"eigh", "svd"}),
       word_key("momentum_basis", {"original", "rotated"}),
       word_key("dialect", {"corrected", "release"}),
   };

@@ -19,7 +19,7 @@ void add_lazy_fields(std::vector<FieldSize>& fields, const LowRank& low, std::in
 RefreshNeeds galore_needs(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 
 MatrixKind galore_kind() {
-  MatrixKind kind = low_rank_kind("galore", 0.25, "svd");
+  MatrixKind kind = low_rank_kind("galore", 0.25, {"gram", "svd"});
   kind.keys.push_back(number_key("lazy_cosine", 0, {.min = 0, .max = 1}));
   kind.refresh_needs = galore_needs;
   kind.weight_group = 256;  // as Q-GaLore (arXiv 2407.08296)
@@ -30,10 +30,12 @@ MatrixKind galore_kind() {
     add_jobs(fields, options, {{"snapshot", DType::f32, rows, cols}});
     return fields;
   };
-  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // refresh: Gram, eigenvectors
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const LowRank low = low_rank_of(options, rows, cols);
-    const UpdateWork gram = side_work({!low.right, low.right}, rows, cols, 1, all_eigenvectors);
-    return UpdateWork{projection_work(low, rows, cols), gram.update + gram.refresh};
+    const bool whole = options.word("projector") == "svd";  // else the Gram matrix and its eigenvectors
+    const UpdateWork basis = side_work({!low.right, low.right}, rows, cols, whole ? svd_products : 1,
+                                       whole ? svd_vectors : all_eigenvectors);
+    return UpdateWork{projection_work(low, rows, cols), basis.update + basis.refresh};
   };
   return kind;
 }

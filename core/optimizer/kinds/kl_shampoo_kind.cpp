@@ -40,6 +40,7 @@ MatrixKind kl_kind(std::string name) {
       number_key("clamp_floor", 10),
       number_key("clamp_ceiling", 4000),
       flag_key("sort", false),
+      word_key("basis_first", {"eigh", "svd"}),
       word_key("first_step", {"skip", "use"}),
       word_key("decay_order", {"after", "before"}),
   };

@@ -94,7 +94,8 @@ LowRank low_rank_of(const MatrixOptions& options, std::int64_t rows, std::int64_
   return low;
 }
 
-MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
+MatrixKind low_rank_kind(std::string name, double scale, std::vector<std::string> sources) {
+  sources.emplace_back("given");
   MatrixKind kind;
   kind.name = std::move(name);
   kind.weight_decay = 0;
@@ -106,7 +107,7 @@ MatrixKind low_rank_kind(std::string name, double scale, std::string source) {
       number_key("beta1", 0.9, below_one),
       number_key("beta2", 0.999, below_one),
       eps_key("eps", 1e-6),
-      word_key("projector", {std::move(source), "given"}),
+      word_key("projector", std::move(sources)),
       integer_key("projector_bits", 32),
       integer_key("weight_bits", 32),
       word_key("decay_order", {"after", "before"}),

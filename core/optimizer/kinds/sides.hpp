@@ -60,7 +60,7 @@ inline constexpr std::int64_t lazy_window = 5;  // cosines of projectors that Q-
 bool has_coded_projector(const MatrixOptions&);
 LowRank low_rank_of(const MatrixOptions&, std::int64_t rows, std::int64_t cols);
 // Its name, keys and defaults as GaLore and APOLLO share them. source: of the projector, where it is not given.
-MatrixKind low_rank_kind(std::string name, double scale, std::string source);
+MatrixKind low_rank_kind(std::string name, double scale, std::vector<std::string> sources);
 // projector (or its codes, with those of zero behind them, and scales), momentum, second_moment and counters; block: of
 // moments in 8 bits.
 std::vector<FieldSize> low_rank_fields(const MatrixOptions&, std::int64_t rows, std::int64_t cols,

@@ -39,7 +39,7 @@ MatrixKind soap_kind() {
       flag_key("bias_correction", true),
       flag_key("factor_bias_correction", false),
       flag_key("permute_second_moment", true),
-      word_key("basis_first", {"eigh"}),
+      word_key("basis_first", {"eigh", "svd"}),
       word_key("basis_refresh", {"qr", "eigh"}),
       word_key("momentum_basis", {"original", "rotated"}),
       flag_key("normalize", false),

@@ -67,7 +67,8 @@ class GaLore : public MatrixOptimizer<Space> {
                                 .name = state_.path(),
                                 .factor = gradient,
                                 .root = projector,
-                                .right = low_.right};
+                                .right = low_.right,
+                                .form = rule_.form};
     const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
     return port_.at(lane, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
   }
@@ -94,7 +95,8 @@ RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::
   const LowRank low = low_rank_of(options, rows, cols);
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return {.jobs = 1,
-          .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
+          .scratch = leading_vectors_bytes<Serial>(basis_form(options.word("projector")), m, n, low.right,
+                                                   static_cast<std::size_t>(low.rank)),
           .results = low.projector_elements(m, n) * sizeof(float),
           .copies = m * n * sizeof(float)};
 }
@@ -106,7 +108,8 @@ std::size_t scratch_galore(const MatrixOptions& options, std::size_t rows, std::
   const std::size_t update =
       2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
   return Projector<Space>::scratch(options, low, rows, cols) +
-         std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
+         std::max(update, leading_vectors_bytes<Space>(basis_form(options.word("projector")), rows, cols, low.right,
+                                                       static_cast<std::size_t>(low.rank)));
 }
 
 #define SESTINA_GALORE(Space)                                                                             \

@@ -128,7 +128,7 @@ std::size_t kl_scratch_bytes(const MatrixOptions& options, std::size_t rows, std
   const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
   const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
                              column_squares_workspace_bytes<Space>(rows, cols);
-  return std::max({update, first_bases_bytes<Space>(sides, rows, cols),
+  return std::max({update, first_bases_bytes<Space>(options, sides, rows, cols),
                    refresh_bytes<Space>(sides, KlRule::read(options).refresh, rows, cols)});
 }
 

@@ -152,7 +152,7 @@ std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, cons
       (rule.normalize ? reduce_workspace_bytes<Space>(size) + Workspace<Space>::template bytes<double>(1) : 0);
   const std::size_t refresh = rule.from_momentum ? refresh_from_momentum_bytes<Space>(sides, rule, rows, cols)
                                                  : refresh_bytes<Space>(sides, rule.refresh, rows, cols);
-  return std::max({update, refresh, first_bases_bytes<Space>(sides, rows, cols)});
+  return std::max({update, refresh, first_bases_bytes<Space>(options, sides, rows, cols)});
 }
 
 template <class Space>

@@ -81,6 +81,7 @@ class TwoSided {
   std::vector<RefreshSide> sides_of(MatrixState<Space>&);
 
   std::size_t rows_, cols_;
+  BasisForm form_;
   RefreshPort<Space> port_;
 };
 
@@ -89,7 +90,7 @@ RefreshNeeds two_sided_needs(Sides, RefreshMethod, std::int64_t rows, std::int64
 
 // Scratch of first_bases() and of refresh() of a matrix with bases on these sides.
 template <class Space>
-std::size_t first_bases_bytes(Sides, std::size_t rows, std::size_t cols);
+std::size_t first_bases_bytes(const MatrixOptions&, Sides, std::size_t rows, std::size_t cols);
 template <class Space>
 std::size_t refresh_bytes(Sides, const RefreshRule&, std::size_t rows, std::size_t cols);
 
