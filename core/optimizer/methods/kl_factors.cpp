@@ -24,6 +24,7 @@ void KlOptions::fields(OptionFields& f) {
   f.number("clamp_floor", clamp_floor);
   f.number("clamp_ceiling", clamp_ceiling);
   f.flag("sort", sort);
+  f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("first_step", first_step, {"skip", "use"});
   f.choice("decay_order", decay_order, {"after", "before"});
 }
@@ -38,7 +39,7 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
     : rule_(rule),
       rows_(rows),
       cols_(cols),
-      sides_(state, options, rows, cols),
+      sides_(state, options, rule.refresh.first, rows, cols),
       left_values_(state.vector("eigenvalue_left")),
       right_values_(state.vector("eigenvalue_right")) {}
 
@@ -160,8 +161,8 @@ std::size_t kl_scratch_bytes(const MatrixOptions& options, const KlRule& rule, s
   const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
   const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
                              column_squares_workspace_bytes<Space>(rows, cols);
-  return std::max(
-      {update, first_bases_bytes<Space>(sides, rows, cols), refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
+  return std::max({update, first_bases_bytes<Space>(rule.refresh.first, sides, rows, cols),
+                   refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
 }
 
 template <class Space>
