@@ -15,7 +15,7 @@ constexpr std::size_t head_bytes = 512;
 constexpr std::string_view unpack("unpack it first"), to_lines("write its text as JSONL, one {\"text\": ...} a line"),
     fetch("fetch the file itself with git lfs pull"), other("give its text as a file of its own");
 
-// From the formats' own specifications. What could begin a text as well stands in is_weak().
+// From the formats' own specifications; each is too long, or too odd, to begin a text or tokens by chance.
 struct Magic {
   std::size_t at;
   std::string_view bytes;
@@ -39,7 +39,6 @@ constexpr Magic magics[] = {
     {0, "Obj\1"sv, {"an Avro file", to_lines}},
     {0, "\x89HDF\r\n\x1A\n"sv, {"an HDF5 file", to_lines}},
     {0, "\x93NUMPY"sv, {"a NumPy array", "tokens are read with format = \"npy\""}},
-    {0, "MMIDIDX\0\0"sv, {"an index of Megatron", "format = \"megatron\" reads it with the .bin beside it"}},
     {0, "SQLite format 3\0"sv, {"an SQLite database", to_lines}},
     {0, "%PDF-1."sv, {"a PDF file", other}},
     {0, "%PDF-2."sv, {"a PDF file", other}},
@@ -50,8 +49,9 @@ constexpr Magic magics[] = {
     {0, "\x89PNG\r\n\x1A\n"sv, {"a PNG image", other}},
     {0, "\xFF\xD8\xFF"sv, {"a JPEG image", other}},
 };
-// Only where text is expected: numbers may begin so.
+// Only where text is expected: tokens may begin so.
 constexpr Magic marks[] = {
+    {0, "MMIDIDX\0\0"sv, {"an index of Megatron", "format = \"megatron\" reads it with the .bin beside it"}},
     {0, "\x1F\x9D"sv, {"data of compress (.Z)", unpack}},
     {0, "\xFF\xFF\xFF\xFF"sv, {"an Arrow stream", to_lines}},
     {0, "\xFF\xFE\0\0"sv, {"text in UTF-32", "write it as UTF-8, for instance with iconv -f UTF-32 -t UTF-8"}},

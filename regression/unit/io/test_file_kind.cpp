@@ -133,7 +133,9 @@ TEST(FileKind, RefusesWhatIsNoUtf8) {
   std::string latin;
   for (int i = 0; i < 50; ++i) latin += "{\"text\": \"caf\xE9\"}\n";
   write_bytes(folder / "l.jsonl", latin);
-  expect_no_text(folder / "l.jsonl", "50 not UTF-8");
+  expect_error(ExitCode::input_missing, {"l.jsonl", "50 not UTF-8"}, [&] {
+    open_source({Format::jsonl, folder / "l.jsonl", 1}, nullptr, 256);
+  });
 }
 
 TEST(FileKind, TakesWhatLooksLikeAnArchiveForTokensOnlyWhereItIsOne) {

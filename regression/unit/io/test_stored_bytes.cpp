@@ -147,7 +147,7 @@ TEST(FolderList, RefusesWhatCannotBeRead) {
     fs::remove(folder / "in/self.txt");
   }
   write_bytes(folder / "in/closed/y.txt", "text");
-  fs::permissions(folder.path(), fs::perms::others_read | fs::perms::others_exec, fs::perm_options::add);
+  fs::permissions(folder.path(), static_cast<fs::perms>(0755));
   fs::permissions(folder / "in/closed", fs::perms::none);
   const pid_t child = ::fork();  // root reads everything: somebody else looks
   if (child == 0) {
