@@ -5,7 +5,7 @@
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
 #include "app/verbs/run_plan.hpp"
-#include "core/deck/options_groups.hpp"
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 

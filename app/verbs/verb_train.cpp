@@ -31,6 +31,7 @@
 #include "app/train/trainer.hpp"
 #include "core/deck/model_keys.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
@@ -188,6 +189,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   setup.options = Options::read(deck);
   require_training_keys(deck);
   require_trainable(deck, setup.options);
+  require_matching_groups(deck, setup.options);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
   if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
@@ -334,6 +336,7 @@ int print_deck(const TrainArguments& arguments) {
   Options options = Options::read(deck);
   require_training_keys(deck);
   require_trainable(deck, options);
+  require_matching_groups(deck, options);
   deck.finish();
   if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
   if (const std::string defect = byte_text_defect(options); !defect.empty())

@@ -5,7 +5,6 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
-#include "core/deck/options_groups.hpp"
 
 namespace sestina {
 namespace {
@@ -253,7 +252,6 @@ int shared_micro_batch(const TrainOptions& train, int dp) {
 void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   require_pipeline(deck, options);
-  require_matching_groups(deck, options);
   require_whole_blocks(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work))

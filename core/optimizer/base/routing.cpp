@@ -9,7 +9,6 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/deck_words.hpp"
-#include "core/deck/options_groups.hpp"
 #include "core/layout/block_memory.hpp"
 
 namespace sestina {
