@@ -404,7 +404,7 @@ class Ranks(Case):
         self.assertGreaterEqual(step, 10)
         (self.work / "b.txt").write_bytes((self.work / "text.txt").read_bytes())
         self.train_ranks(2, "run", *MICRO, "metrics.every=1", "-r", "auto", f"run.steps={step + 3}")
-        self.train("whole", *MICRO, "metrics.every=1", f"run.steps={step + 3}")
+        self.train_ranks(2, "whole", *MICRO, "metrics.every=1", f"run.steps={step + 3}")
         self.assert_same_run("run", "whole", step + 3)
 
 
