@@ -104,10 +104,7 @@ struct Layer {
       zeros = decltype(zeros)("zeros", group_count(out * in, s.group));
       scales = decltype(scales)("scales", 1, zeros.size());
     }
-    weight = {{Matrix<float, Space>(base.data(), base.extent(0), base.extent(1)),
-               {},
-               codes,
-               zeros,
+    weight = {{Matrix<float, Space>(base.data(), base.extent(0), base.extent(1)), codes, zeros,
                Vector<float, Space>(scales.data(), scales.size())},
               perm_in,
               perm_out,
