@@ -50,7 +50,7 @@ TEST(TextTokens, LongDocumentsKeepTheirPrefixAndAddedTokens) {
   for (const char* name : {"gpt2_prefix", "qwen"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden + name + ".json");
     std::vector<std::int32_t> got;
-    tokenize_documents({text}, &tokenizer, false, 2, [&](const std::vector<std::int32_t>& tokens) { got = tokens; });
+    tokenize_documents({text}, &tokenizer, -1, 2, [&](const std::vector<std::int32_t>& tokens) { got = tokens; });
     EXPECT_EQ(got, tokenizer.encode(text)) << name;
   }
 }
