@@ -119,10 +119,10 @@ void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>
 
 namespace {
 
-std::vector<FieldSize> kl_fields(const MatrixOptions& options, bool second_moment, std::int64_t rows,
-                                 std::int64_t cols) {
+template <bool HasSecondMoment>
+std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
-  if (second_moment) fields.push_back({"second_moment", DType::f32, rows, cols});
+  if (HasSecondMoment) fields.push_back({"second_moment", DType::f32, rows, cols});
   add_squares(fields, "factor", {}, rows, cols);
   add_squares(fields, "basis", {}, rows, cols, FieldUse::result);
   add_vectors(fields, "eigenvalue", {}, rows, cols);
@@ -137,13 +137,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, bool second_momen
 void fill_kl_kind(MatrixKind& kind, bool second_moment) {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
-  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return kl_fields(options, false, rows, cols);
-  };
-  if (second_moment)
-    kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-      return kl_fields(options, true, rows, cols);
-    };
+  kind.state = second_moment ? kl_fields<true> : kl_fields<false>;
   kind.refresh_needs = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
     return two_sided_needs({}, RefreshRule().method, rows, cols);
   };
