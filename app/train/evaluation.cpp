@@ -7,6 +7,21 @@
 #include <numeric>
 
 namespace sestina {
+namespace {
+
+void read_sample(const SampleSet& set, std::uint64_t sample, std::int32_t* tokens, std::int32_t* first_key,
+                 const std::function<void(const Error&)>& unreadable) {
+  try {
+    set.read(sample, tokens, first_key);
+  } catch (const Error& error) {
+    if (!unreadable) throw;
+    unreadable(error);
+    std::fill_n(tokens, set.sequence() + 1, 0);
+    std::fill_n(first_key, set.sequence(), 0);
+  }
+}
+
+}  // namespace
 
 MeanError mean_error(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
@@ -24,7 +39,8 @@ void share_results(Executor<Exec, T>& executor, std::vector<double>& results) {
 
 template <class Exec, class T>
 std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const SampleSet& set, int batches,
-                                        const std::function<bool()>& stop) {
+                                        const std::function<bool()>& stop,
+                                        const std::function<void(const Error&)>& unreadable) {
   const ProcessGrid& grid = executor.grid();
   const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
              length = static_cast<std::size_t>(executor.setting().sequence);
@@ -40,7 +56,8 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
     if (i >= losses.size()) continue;
     const std::uint64_t sample = i * B;
     const std::size_t rows = std::min<std::uint64_t>(B, wanted - sample);
-    for (std::size_t b = 0; b < rows; ++b) set.read(sample + b, &tokens[b * (length + 1)], &first_key[b * length]);
+    for (std::size_t b = 0; b < rows; ++b)
+      read_sample(set, sample + b, &tokens[b * (length + 1)], &first_key[b * length], unreadable);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
     losses[i] = executor.loss({tokens.data(), executor.setting().mask_documents ? first_key.data() : nullptr});
@@ -65,7 +82,8 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
 #define SESTINA_EVALUATE(Exec, T)                                                                      \
   template void share_results<Exec, T>(Executor<Exec, T>&, std::vector<double>&);                      \
   template std::optional<Evaluation> evaluate_loss<Exec, T>(Executor<Exec, T>&, const SampleSet&, int, \
-                                                            const std::function<bool()>&);
+                                                            const std::function<bool()>&,              \
+                                                            const std::function<void(const Error&)>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)
 
 }  // namespace sestina

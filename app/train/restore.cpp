@@ -68,6 +68,15 @@ void restore_field(const Exec& exec, const CheckpointReader& reader, const State
   });
 }
 
+template <class Exec>
+void zero_field(const Exec& exec, const StateField& field, std::vector<std::byte>& host) {
+  const Pin pin(field.pager, field.data, Pager::Need::room);
+  for_each_rows(field, [&](const StateField& rows) {
+    host.assign(rows.bytes(), std::byte{0});
+    copy_from_host(exec, rows, host.data());
+  });
+}
+
 }  // namespace
 
 template <class Exec>
@@ -78,8 +87,7 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
       if (field.optional) {  // it was inline, and nothing is in flight; or there were no residuals of merges yet
-        host.assign(field.bytes(), std::byte{0});
-        copy_from_host(exec, field, host.data());
+        zero_field(exec, field, host);
         continue;
       }
       if (!reset_missing)

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "io/hf/hf_companions.hpp"
+
 namespace sestina {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const DataOptions& data) {
@@ -35,13 +37,6 @@ void require_byte_vocabulary(const Options& options, bool needed) {
     fail(ExitCode::bad_data, "{}", defect);
 }
 
-std::string hf_folder(const Options& options, const std::string& checkpoint) {
-  const std::filesystem::path carried = std::filesystem::path(checkpoint) / "hf";
-  std::error_code ignored;
-  return !checkpoint.empty() && std::filesystem::is_directory(carried, ignored) ? carried.string()
-                                                                                : options.model.from_hf;
-}
-
 namespace {
 
 TokenSources token_sources(const Options& options, const Tokenizer* tokenizer, const std::string& tokenizer_path,
@@ -63,7 +58,11 @@ SpecialTokens special_tokens(const Options& options, const Tokenizer* tokenizer,
 
 SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll, TextUse use) {
   const DataOptions& data = options.data;
-  const TokenSources sources = token_sources(options, tokenizer, data.tokenizer, options.model.from_hf);
+  // A run that goes on has the model's folder no more: its files lie beside the tokenizer, in the checkpoint.
+  const std::filesystem::path carried = std::filesystem::path(data.tokenizer).parent_path();
+  const bool is_carried = options.model.from_hf.empty() && carried.filename() == kCompanionFolder;
+  const TokenSources sources =
+      token_sources(options, tokenizer, data.tokenizer, is_carried ? carried.string() : options.model.from_hf);
   const SpecialTokens tokens = find_special_tokens(sources);
   DocumentMarks marks(tokens.end, use == TextUse::ask ? tokens.prefix : std::vector<std::int32_t>{});
   marks.begin = tokens.begin;

@@ -19,10 +19,7 @@ std::string byte_text_defect(const Options&, bool needed = false);
 // Error(bad_data) with that text.
 void require_byte_vocabulary(const Options&, bool needed = false);
 
-// The folder with Hugging Face's files of the model: that of the checkpoint, which may be "", where it carries them,
-// else model.from_hf; "" none.
-std::string hf_folder(const Options&, const std::string& checkpoint);
-// tokenizer, null none: read from tokenizer_path. folder: hf_folder().
+// tokenizer, null none: read from tokenizer_path. folder: hf_companion_folder().
 SpecialTokens special_tokens(const Options&, const Tokenizer*, const std::string& tokenizer_path,
                              const std::string& folder);
 

@@ -176,6 +176,7 @@ ExitCode Trainer<Exec, T>::run() {
   double unsaved = saved_step_ == step_ ? failed_saves(1) : 1;
   runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
   const bool saved = unsaved == 0;
+  require_data(saved);
   if (!stopped_) {
     if (!saved) fail_unsaved(unsaved, "the final checkpoint");
     return ExitCode::done;
@@ -221,9 +222,36 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
 template <class Exec, class T>
 BatchView Trainer<Exec, T>::next_batch() {
   clock_.end(Phase::forward_backward);
-  loader_->next(batch_);
+  try {
+    loader_->next(batch_);
+  } catch (const Error& error) {
+    if (asynchronous()) throw;  // its updates are not waited for: none of them can be dropped
+    lose_data(error);
+  }
   clock_.end(Phase::data);
   return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
+}
+
+// The step goes on, on tokens that are none, because other ranks wait for this one's part of it; behind its passes all
+// vote, and drop it.
+template <class Exec, class T>
+void Trainer<Exec, T>::lose_data(const Error& error) {
+  if (!data_error_) spdlog::warn("{}", error.what());
+  data_error_ = error;
+  const auto rows = static_cast<std::size_t>(executor_.share().micro_batch),
+             length = static_cast<std::size_t>(options_.data.sequence_length);
+  batch_.tokens.assign(rows * (length + 1), 0);
+  batch_.first_key.assign(rows * length, 0);
+}
+
+template <class Exec, class T>
+void Trainer<Exec, T>::require_data(bool saved) {
+  if (data_error_) metrics_.event(step_, "stop", data_error_->what());
+  runtime_.together([&] {
+    if (data_error_)
+      fail(data_error_->code(), "{}; stopped at step {}{}", data_error_->what(), step_,
+           saved ? ", which is saved: with the data in their place run again with -r auto" : ", NOT saved");
+  });
 }
 
 // Decided before the update of a synchronous step: what is refused leaves weights and moments untouched.
@@ -233,7 +261,7 @@ bool Trainer<Exec, T>::accept(const StepSums& sums) {
   loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
-  if (several() && stop_voted()) return false;
+  if ((several() || data_error_) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
 }
@@ -311,7 +339,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::poll_stop(double (&votes)[RunMessages::votes]) {
   const double steps = asynchronous() ? 1.0 + executor_.lag() : 1.0;  // until a vote takes effect
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
-  votes[0] = vote == Stop::Vote::stop ? 1 : 0;
+  votes[0] = vote == Stop::Vote::stop || data_error_ ? 1 : 0;
   votes[1] = vote == Stop::Vote::save ? 1 : 0;
   votes[2] = failed_saves(2);
 }
@@ -340,9 +368,12 @@ void Trainer<Exec, T>::evaluate() {
   const TraceSpan span(trace_.get(), "evaluation");
   executor_.synchronise();
   const double start = now_seconds();
-  const auto result =
-      evaluate_loss(executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); });
-  if (!result) return;  // stopped meanwhile: half an evaluation is none
+  const auto result = evaluate_loss(
+      executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); },
+      [this](const Error& error) { lose_data(error); });
+  double lost = data_error_ ? 1 : 0;
+  runtime_.world().all_reduce(&lost, 1, Reduction::max);
+  if (!result || lost > 0) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;
   metrics_.validation(step_, tokens_, result->loss, result->bits_per_byte, seconds);
   if (result->bits_per_byte)

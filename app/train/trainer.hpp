@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "app/start/memory_check.hpp"
@@ -69,6 +70,8 @@ class Trainer final : StepDriver {
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
   [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
+  void lose_data(const Error&);   // a file that cannot be read any more: this rank votes to stop
+  void require_data(bool saved);  // fails on all ranks where one of them voted so
   void save();
   void require_run_dir();                                 // that it is still there, before a save
   void require_finite_state(const std::string& problem);  // of the state that is saved, on all ranks: this one's
@@ -128,6 +131,7 @@ class Trainer final : StepDriver {
   PhaseClock clock_;
   EnergyCounters energy_;
   Batch batch_;
+  std::optional<Error> data_error_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen

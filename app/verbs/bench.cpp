@@ -7,6 +7,7 @@
 #include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/train/rank_agreement.hpp"
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 
@@ -31,6 +32,7 @@ StepOptions bench_step_options(const BenchArguments& arguments, Runtime& runtime
     Deck deck = layered_deck(layers);
     options = Options::read(deck);
     require_trainable(deck, options);
+    require_matching_groups(deck, options);
     require_ranks(deck, options.parallel, runtime.size());
     deck.finish();
     said = deck_statements(deck, given_deck(arguments.deck));

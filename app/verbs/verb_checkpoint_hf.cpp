@@ -57,7 +57,7 @@ ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoi
     const Tokenizer known = Tokenizer::load(tokenizer);
     name_special_tokens({.tokenizer = &known,
                          .tokenizer_path = tokenizer,
-                         .folder = hf_folder(options, checkpoint),
+                         .folder = hf_companion_folder(checkpoint, options.model.from_hf),
                          .model = &model,
                          .begin_token = options.data.begin_token,
                          .end_token = options.data.end_token},

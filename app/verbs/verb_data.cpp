@@ -83,7 +83,6 @@ Tokenized tokenize_files(const DataTokenizeArguments& arguments, const std::vect
             fmt::format("{} of {} files, {:.1f} MB, {:.1f} MB/s", read, files.size(), megabytes(result.counts.bytes),
                         megabytes(result.counts.bytes) / (now_seconds() - start)));
       });
-  if (tokenizer == nullptr) result.defects.repaired = 0;  // bytes are taken as they are
   return result;
 }
 
@@ -110,15 +109,10 @@ int run_data_tokenize(const DataTokenizeArguments& arguments) {
   const double ratio = static_cast<double>(counts.bytes) / static_cast<double>(counts.tokens),
                seconds = now_seconds() - start;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {{"output", arguments.output},
-                                         {"files", files.size()},
-                                         {"documents", documents},
-                                         {"tokens", counts.tokens},
-                                         {"bytes", counts.bytes},
-                                         {"bytes_per_token", ratio},
-                                         {"seconds", seconds},
-                                         {"lines_skipped", defects.skipped()},
-                                         {"documents_repaired", defects.repaired}};
+    const nlohmann::ordered_json json = {{"output", arguments.output}, {"files", files.size()},
+                                         {"documents", documents},     {"tokens", counts.tokens},
+                                         {"bytes", counts.bytes},      {"bytes_per_token", ratio},
+                                         {"seconds", seconds},         {"lines_skipped", defects.skipped()}};
     fmt::print("{}\n", json.dump());
   } else {
     fmt::print(

@@ -18,6 +18,7 @@
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/choices.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"
 
 namespace sestina {
@@ -102,7 +103,7 @@ std::vector<ChoiceTokens> question_tokens(const Setup& setup, const std::vector<
   require_byte_vocabulary(options, true);
   const Codec codec{open_tokenizer(options.data)};
   const SpecialTokens tokens = special_tokens(options, codec.tokenizer.get(), options.data.tokenizer,
-                                              hf_folder(options, setup.source.checkpoint));
+                                              hf_companion_folder(setup.source.checkpoint, options.model.from_hf));
   return choice_tokens(questions, setup.arguments.choices, codec, tokens, options.model);
 }
 

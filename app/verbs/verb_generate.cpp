@@ -15,6 +15,7 @@
 #include "app/train/run_data.hpp"
 #include "app/verbs/generation.hpp"
 #include "app/verbs/text_stream.hpp"
+#include "io/hf/hf_companions.hpp"
 
 namespace sestina {
 namespace {
@@ -159,8 +160,8 @@ int run_generate(const GenerateArguments& arguments) {
   const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
   Codec codec;
   if (!path.empty()) codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
-  const SpecialTokens tokens =
-      special_tokens(options, codec.tokenizer.get(), path, hf_folder(options, source.checkpoint));
+  const SpecialTokens tokens = special_tokens(options, codec.tokenizer.get(), path,
+                                              hf_companion_folder(source.checkpoint, options.model.from_hf));
   Generation generation;
   generation.sampling = {arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty};
   generation.tokens = arguments.tokens;

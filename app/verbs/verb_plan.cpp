@@ -5,12 +5,14 @@
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
 #include "app/verbs/run_plan.hpp"
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 
 int run_plan(const PlanArguments& arguments) {
   Deck deck = layered_deck(arguments.deck);
   const Options options = Options::read(deck);
+  require_matching_groups(deck, options);
   require_whole_blocks(deck, options);
   deck.finish();
   if (!arguments.reading.empty()) {

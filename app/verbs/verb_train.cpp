@@ -31,6 +31,8 @@
 #include "app/train/trainer.hpp"
 #include "core/deck/model_keys.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/blas/bf16_way.hpp"
@@ -187,6 +189,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   setup.options = Options::read(deck);
   require_training_keys(deck);
   require_trainable(deck, setup.options);
+  require_matching_groups(deck, setup.options);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
   if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
@@ -306,6 +309,9 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   });
   if (const std::string defect = byte_text_defect(options); runtime.is_first() && !defect.empty())
     spdlog::warn("{}", defect);
+  if (const std::string warning = short_run_warning(options.run, options.schedule);
+      runtime.is_first() && !warning.empty())
+    spdlog::warn("{}", warning);
   spdlog::info("{}: {} parameters, {} steps of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
@@ -330,10 +336,13 @@ int print_deck(const TrainArguments& arguments) {
   Options options = Options::read(deck);
   require_training_keys(deck);
   require_trainable(deck, options);
+  require_matching_groups(deck, options);
   deck.finish();
   if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
   if (const std::string defect = byte_text_defect(options); !defect.empty())
     fmt::print(stderr, "sestina: warning: {}\n", defect);
+  if (const std::string warning = short_run_warning(options.run, options.schedule); !warning.empty())
+    fmt::print(stderr, "sestina: warning: {}\n", warning);
   std::fputs(deck.dump().c_str(), stdout);
   return static_cast<int>(ExitCode::done);
 }

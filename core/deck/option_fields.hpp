@@ -44,6 +44,9 @@ class OptionFields {
 };
 
 // Words that several optimizers share.
+// Where first bases and projectors come from: the eigenvectors of the Gram matrix of the shorter side, or an SVD of the
+// whole matrix, which are the same as far as the rounding of an fp32 matrix leaves them (refresh/cold_bases.cpp).
+enum class BasisForm : std::uint8_t { gram, svd };
 enum class Order : std::uint8_t { after, before };              // of the step
 enum class FirstStep : std::uint8_t { skip, use };              // the first call only sets up bases and factors, or not
 enum class MomentumBasis : std::uint8_t { original, rotated };  // rotated: the rotated momentum is kept too

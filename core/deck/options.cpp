@@ -1,6 +1,7 @@
 #include "core/deck/options.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
 
 #include "core/deck/deck.hpp"
@@ -63,11 +64,17 @@ void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
 
 }  // namespace
 
-// By name, so that nobody trains on braces: .jsonl, .jsonl.gz, .jsonl.zst.
+// By name, so that nobody trains on braces.
 bool is_jsonl_name(std::string_view path) {
-  for (const std::string_view packed : {".gz", ".zst"})
-    if (path.ends_with(packed)) path.remove_suffix(packed.size());
-  return path.ends_with(".jsonl");
+  const auto drop = [&](std::string_view suffix) {  // in letters of either case
+    const bool there = path.size() >= suffix.size() &&
+                       std::equal(suffix.rbegin(), suffix.rend(), path.rbegin(),
+                                  [](unsigned char a, unsigned char b) { return a == std::tolower(b); });
+    if (there) path.remove_suffix(suffix.size());
+    return there;
+  };
+  if (!drop(".gz")) drop(".zst");
+  return drop(".jsonl") || drop(".ndjson") || drop(".json");
 }
 
 RunOptions RunOptions::read(Deck& deck) {
@@ -172,11 +179,13 @@ ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
   schedule.steps = steps == 0 ? run.steps : steps;
   constexpr std::int64_t decay_part = 5;  // wsd decays over the last fifth unless the deck says otherwise
   schedule.decay_steps = decay_steps == 0 ? schedule.steps / decay_part : decay_steps;
-  if (schedule.steps > 0 && schedule.warmup_steps > schedule.steps)
-    deck.error("schedule.warmup_steps", "beyond the last step of the schedule", fmt::format("0 to {}", schedule.steps));
-  else if (schedule.kind == Kind::wsd && schedule.steps > 0 && decay_steps > schedule.steps - schedule.warmup_steps)
+  // A run is often cut short for a trial: without a length of its own the schedule follows it, which
+  // short_run_warning() says.
+  if (steps > 0 && schedule.warmup_steps > steps)
+    deck.error("schedule.warmup_steps", "beyond the last step of the schedule", fmt::format("0 to {}", steps));
+  else if (schedule.kind == Kind::wsd && steps > 0 && decay_steps > steps - schedule.warmup_steps)
     deck.error("schedule.decay_steps", "warm-up and decay are longer than the schedule",
-               fmt::format("0 to {}", schedule.steps - schedule.warmup_steps));
+               fmt::format("0 to {}", steps - schedule.warmup_steps));
   return schedule;
 }
 

@@ -48,7 +48,7 @@ struct DataSource {
 inline bool is_text(DataSource::Format format) {
   return format == DataSource::Format::text || format == DataSource::Format::jsonl;
 }
-bool is_jsonl_name(std::string_view path);  // .jsonl, .jsonl.gz, .jsonl.zst
+bool is_jsonl_name(std::string_view path);  // .jsonl, .ndjson, .json, then .gz or .zst or neither, in either case
 struct DataOptions {
   int sequence_length = 0;             // default: max_position_embeddings of the model, at most 1024
   std::string tokenizer;               // empty: text is read as bytes (vocabulary 256)

@@ -26,10 +26,10 @@ struct ProductSpace {
 // one keeps them to 16 bits (kernels/model/merge_residual.hpp). Passes know of the values alone.
 template <class Exec, class T>
 struct PoetBase {
-  Matrix<T, Exec> values;                // empty where codes are kept
-  Matrix<std::uint8_t, Exec> residuals;  // empty: none
+  Matrix<T, Exec> values;  // empty where codes are kept
   Vector<std::uint8_t, Exec> codes, zeros;
   Vector<Acc<T>, Exec> scales;
+  Matrix<std::uint8_t, Exec> residuals = {};  // beside values; empty: none
 };
 
 template <class Exec, class T>

@@ -21,4 +21,22 @@ double Schedule::factor(std::int64_t step) const {
   return o.min_lr_ratio + (1.0 - o.min_lr_ratio) * shape;
 }
 
+std::string short_run_warning(const RunOptions& run, const ScheduleOptions& schedule) {
+  if (run.steps <= 0 || schedule.steps != run.steps) return "";
+  constexpr const char* help =
+      "for a short trial of a longer run, schedule.steps=N keeps the rates of a run of N steps";
+  if (schedule.warmup_steps > run.steps)
+    return fmt::format(
+        "the run of run.steps = {} ends inside its warm-up of schedule.warmup_steps = {}, at {:.3g} of the learning "
+        "rate; {}, schedule.warmup_steps=0 leaves the warm-up out",
+        run.steps, schedule.warmup_steps, static_cast<double>(run.steps) / static_cast<double>(schedule.warmup_steps),
+        help);
+  if (schedule.kind == ScheduleOptions::Kind::wsd && schedule.decay_steps > run.steps - schedule.warmup_steps)
+    return fmt::format(
+        "schedule.warmup_steps = {} and schedule.decay_steps = {} are longer than the run of run.steps = {}; {}, "
+        "schedule.decay_steps=0 decays over a fifth of it",
+        schedule.warmup_steps, schedule.decay_steps, run.steps, help);
+  return "";
+}
+
 }  // namespace sestina

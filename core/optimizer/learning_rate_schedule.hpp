@@ -2,6 +2,8 @@
 // made. Linear warm-up step / warmup_steps; then cosine or linear down to min_lr_ratio at `steps`, or wsd: flat, then
 // linear down over the last decay_steps, or constant. Beyond `steps` it stays at its last value. No Kokkos.
 #pragma once
+#include <string>
+
 #include "core/deck/options.hpp"
 
 namespace sestina {
@@ -14,5 +16,9 @@ class Schedule {
  private:
   ScheduleOptions options_;
 };
+
+// What a run makes of a schedule that is longer than it, where that has no length of its own (schedule.steps), and what
+// to change; "" where it is not.
+std::string short_run_warning(const RunOptions&, const ScheduleOptions&);
 
 }  // namespace sestina

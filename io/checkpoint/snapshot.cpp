@@ -49,27 +49,27 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run, c
                    Snapshot& snapshot, bool copies) {
   constexpr std::size_t kAlign = 64;
   const auto room = [](const StateField& field) { return (field.bytes() + kAlign - 1) / kAlign * kAlign; };
+  const auto streams = [copies](const StateField& field) { return !copies || is_beyond_memory(field); };
+  std::size_t total = 0;
+  for (const StateField& field : fields)
+    if (field.saved && !streams(field)) total += room(field);
+  if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.fields.clear();
   snapshot.streamed.clear();
-  std::size_t total = 0;
-  for (const StateField& field : fields) {
-    if (!field.saved) continue;
-    const bool streams = !copies || is_beyond_memory(field);
-    if (streams) snapshot.streamed.push_back(field);
-    if (!streams) total += room(field);
-    snapshot.fields.push_back(field);
-    if (streams) snapshot.fields.back().data = nullptr;
-  }
-  if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.run = run;
   snapshot.problem.clear();
   std::byte* to = snapshot.storage.data();
-  for (StateField& field : snapshot.fields) {
-    if (field.data != nullptr) {
-      const std::string problem = copy_field(field, copy_from_device, to);
+  for (const StateField& from : fields) {
+    if (!from.saved) continue;
+    StateField& field = snapshot.fields.emplace_back(from);
+    if (streams(from)) {
+      snapshot.streamed.push_back(from);
+      field.data = nullptr;
+    } else {
+      const std::string problem = copy_field(from, copy_from_device, to);
       if (snapshot.problem.empty()) snapshot.problem = problem;
       field.data = to;
-      to += room(field);
+      to += room(from);
     }
     field.pager = nullptr;
     field.of_places = false;

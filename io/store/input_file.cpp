@@ -20,7 +20,7 @@ InputFile::InputFile(const std::string& path) {
     ::close(file_);
     fail(ExitCode::input_missing, "{}: is not a regular file", path);
   }
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  identity_ = {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size)};
 }
 
 InputFile::~InputFile() { ::close(file_); }

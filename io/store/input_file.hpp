@@ -14,11 +14,18 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   int get() const { return file_; }  // descriptor
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return identity_.size; }
+
+  // Which file it is, as the file system knows it; size: when it was opened.
+  struct Identity {
+    std::uint64_t device = 0, number = 0, size = 0;
+    bool same_file(const Identity& other) const { return device == other.device && number == other.number; }
+  };
+  const Identity& identity() const { return identity_; }
 
  private:
   int file_ = -1;
-  std::uint64_t size_ = 0;
+  Identity identity_;
 };
 
 }  // namespace sestina

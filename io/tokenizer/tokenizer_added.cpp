@@ -77,14 +77,18 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
 // The next token that its flags let pass, with the space that it takes.
 bool AddedTokens::find(Scan& scan, AddedSplit& found) const {
   const std::string_view text = scan.text;
-  while (scan.at < text.size()) {
-    const AddedToken* token = longest_at(text, scan.at);
-    if (token == nullptr) {
-      ++scan.at;
+  for (std::size_t at = scan.at; at < text.size();) {
+    if (start_[static_cast<unsigned char>(text[at])] < 0) {
+      ++at;
       continue;
     }
-    std::size_t begin = scan.at, end = begin + token->content.size();
-    scan.at = end;
+    const AddedToken* token = longest_at(text, at);
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    std::size_t begin = at, end = begin + token->content.size();
+    at = scan.at = end;
     if (token->single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token->lstrip) begin = std::max(space_begin(text, begin, std::min(scan.done, begin)), scan.done);
     if (token->rstrip) end = space_end(text, end);

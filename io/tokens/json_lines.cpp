@@ -38,7 +38,6 @@ void TextDefects::add(const TextDefects& other) {
   invalid_utf8 += other.invalid_utf8;
   invalid_json += other.invalid_json;
   without_text += other.without_text;
-  repaired += other.repaired;
 }
 
 std::vector<std::string> read_json_lines(std::string_view file, const std::string& text_key, int threads,
@@ -63,19 +62,14 @@ void require_valid_lines(const TextDefects& counts, double limit, const std::str
   const double allowed = limit > 0 ? std::max(always_allowed, limit * static_cast<double>(counts.lines)) : 0;
   const bool all = counts.lines > 0 && counts.skipped() == counts.lines;
   if (static_cast<double>(counts.skipped()) > allowed || all)
-    fail(ExitCode::bad_data, "{}: {}; allowed: a fraction of {} (data.invalid_limit), and not all of them", where,
-         to_text(counts), limit);
+    fail(2 * counts.invalid_utf8 > counts.skipped() ? ExitCode::input_missing : ExitCode::bad_data,
+         "{}: {}; allowed: a fraction of {} (data.invalid_limit), and not all of them", where, to_text(counts), limit);
 }
 
 std::string to_text(const TextDefects& counts) {
-  std::string text;
-  if (counts.skipped() > 0)
-    text = fmt::format("{} of {} lines skipped ({} not UTF-8, {} not JSON objects, {} without the text key)",
-                       counts.skipped(), counts.lines, counts.invalid_utf8, counts.invalid_json, counts.without_text);
-  if (counts.repaired > 0)
-    text += fmt::format("{}{} documents hold bytes that are not UTF-8, read as U+FFFD", text.empty() ? "" : "; ",
-                        counts.repaired);
-  return text;
+  if (counts.skipped() == 0) return "";
+  return fmt::format("{} of {} lines skipped ({} not UTF-8, {} not JSON objects, {} without the text key)",
+                     counts.skipped(), counts.lines, counts.invalid_utf8, counts.invalid_json, counts.without_text);
 }
 
 }  // namespace sestina

@@ -13,7 +13,6 @@ struct TextDefects {
   std::uint64_t invalid_utf8 = 0;  // of these lines: bytes that are no UTF-8
   std::uint64_t invalid_json = 0;  // no JSON object
   std::uint64_t without_text = 0;  // no member of that name, or it is no string
-  std::uint64_t repaired = 0;      // documents of plain text with bytes that are no UTF-8, each read as U+FFFD
   std::uint64_t skipped() const { return invalid_utf8 + invalid_json + without_text; }
   void add(const TextDefects&);
 };
@@ -21,7 +20,8 @@ struct TextDefects {
 // The documents in order, empty ones left out; adds to the counts.
 std::vector<std::string> read_json_lines(std::string_view file, const std::string& text_key, int threads, TextDefects&);
 
-// Error(bad_data) when more than `limit` (a share of the lines; ten are allowed anyway, unless it is 0) were skipped.
+// Error(bad_data) when more than `limit` (a share of the lines; ten are allowed anyway, unless it is 0) were skipped;
+// Error(input_missing) when most of these are no UTF-8, because then the file is none.
 void require_valid_lines(const TextDefects&, double limit, const std::string& where);
 
 std::string to_text(const TextDefects&);  // "3 of 900 lines skipped (...)", "" when there is none

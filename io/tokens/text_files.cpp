@@ -1,14 +1,17 @@
 #include "io/tokens/text_files.hpp"
 
 #include <fnmatch.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <list>
 
 #include "core/deck/options.hpp"
+#include "io/store/folder_list.hpp"
+#include "io/store/stored_bytes.hpp"
 #include "io/tokenizer/tokenizer.hpp"
-#include "io/tokenizer/tokenizer_text.hpp"
+#include "io/tokens/file_kind.hpp"
 #include "io/tokens/text_unpack.hpp"
 #include "kernels/base/error.hpp"
 
@@ -18,34 +21,42 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> usual_patterns = {"*.txt",     "*.txt.gz", "*.txt.zst",  "*.md",
-                                                 "*.md.gz",   "*.md.zst", "*.rst",      "*.rst.gz",
-                                                 "*.rst.zst", "*.jsonl",  "*.jsonl.gz", "*.jsonl.zst"};
+const std::vector<std::string> usual_suffixes = {".txt", ".md", ".rst", ".jsonl", ".ndjson", ".json"};
 constexpr std::size_t batch_bytes = std::size_t{1} << 26;
 
 bool matches(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), name.c_str(), FNM_CASEFOLD) == 0;
+  });
 }
 
-std::vector<std::string> list_folder(const std::string& folder, const std::vector<std::string>& patterns) {
-  std::vector<std::string> found;
-  std::error_code error;
-  const auto options = fs::directory_options::skip_permission_denied;
-  for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_regular_file(ignored) && matches(entry->path().filename().string(), patterns))
-      found.push_back(entry->path().string());
-  }
-  if (error) fail(ExitCode::io_error, "{}: cannot be listed: {}", folder, error.message());
+std::vector<std::string> list_texts(const std::string& folder, const std::vector<std::string>& patterns) {
+  auto found = list_folder(folder, Depth::all_below, [&](const std::string& name) { return matches(name, patterns); });
   if (found.empty())
     fail(ExitCode::input_missing, "{}: no file below this folder matches {}", folder, fmt::join(patterns, " "));
-  std::sort(found.begin(), found.end());
   return found;
 }
 
+// A .json below a folder may as well be somebody's settings: one value is not taken for a document. A file that begins
+// with a longer one than this is JSONL or is refused later.
+bool is_one_value(const std::string& path) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;
+  if (!matches(path, {"*.json"})) return false;
+  const FileBytes file(path);
+  const std::string head = file.text(0, static_cast<std::size_t>(std::min(most, file.size())));
+  const bool one = json_values(head) != JsonValues::lines;
+  if (one) spdlog::warn("{}: is one JSON value, not one object a line: left out", path);
+  return one;
+}
+
 }  // namespace
+
+std::vector<std::string> text_patterns(const std::vector<std::string>& suffixes) {
+  std::vector<std::string> patterns;
+  for (const std::string& suffix : suffixes)
+    for (const char* packed : {"", ".gz", ".zst"}) patterns.push_back("*" + suffix + packed);
+  return patterns;
+}
 
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns) {
@@ -53,7 +64,9 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
   std::error_code ignored;  // a name that is too long is that of no file
   for (const std::string& input : inputs) {
     if (fs::is_directory(input, ignored)) {
-      const auto found = list_folder(input, patterns.empty() ? usual_patterns : patterns);
+      auto found = list_texts(input, patterns.empty() ? text_patterns(usual_suffixes) : patterns);
+      std::erase_if(found, is_one_value);
+      if (found.empty()) fail(ExitCode::input_missing, "{}: no file below this folder is text or JSONL", input);
       files.insert(files.end(), found.begin(), found.end());
     } else if (fs::exists(input, ignored)) {
       files.push_back(input);
@@ -64,17 +77,18 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
   return files;
 }
 
-TextFile::TextFile(const std::string& path) : contents_(MappedFile(path)) {
-  const std::string_view raw = view();  // ends with the mapping, which the unpacked text replaces
-  if (raw.starts_with("\x1f\x8b"))
-    contents_ = unpack_gzip(raw, path);
-  else if (raw.starts_with("\x28\xb5\x2f\xfd"))
-    contents_ = unpack_zstd(raw, path);
+std::string unpack_text(std::string contents, const std::string& path) {
+  if (is_gzip(contents)) return unpack_gzip(contents, path);
+  if (is_zstd(contents)) return unpack_zstd(contents, path);
+  return contents;
 }
 
-std::string_view TextFile::view() const {
-  if (const auto* mapped = std::get_if<MappedFile>(&contents_)) return mapped->view();
-  return std::get<std::string>(contents_);
+TextFile::TextFile(const std::string& path, TextForm form) : contents_(unpack_text(read_whole_file(path), path)) {
+  if (form == TextForm::jsonl)
+    refuse_non_text(ViewedBytes(contents_), path);
+  else
+    require_utf8(ViewedBytes(contents_), path);
+  if (contents_.starts_with(utf8_mark)) begin_ = utf8_mark.size();
 }
 
 std::vector<std::string_view> split_documents(std::string_view text, const std::string& separator) {
@@ -95,15 +109,23 @@ std::vector<std::string_view> split_documents(std::string_view text, const std::
   return documents;
 }
 
-DocumentFile::DocumentFile(const std::string& path, const DocumentRule& rule) : file_(path) {
-  const bool lines = rule.form == TextForm::by_name ? is_jsonl_name(path) : rule.form == TextForm::jsonl;
-  if (lines) {
+namespace {
+
+TextForm form_of(const std::string& path, TextForm form) {
+  return form != TextForm::by_name ? form : is_jsonl_name(path) ? TextForm::jsonl : TextForm::text;
+}
+
+}  // namespace
+
+DocumentFile::DocumentFile(const std::string& path, const DocumentRule& rule) : file_(path, form_of(path, rule.form)) {
+  if (form_of(path, rule.form) == TextForm::jsonl) {
+    require_json_lines(file_.view(), path);
     texts_ = read_json_lines(file_.view(), rule.text_key, rule.threads, counts_);
+    file_.drop();
     documents_.assign(texts_.begin(), texts_.end());
     return;
   }
   documents_ = split_documents(file_.view(), rule.separator);
-  for (const std::string_view document : documents_) counts_.repaired += is_valid_utf8(document) ? 0 : 1;
 }
 
 TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule& rule,

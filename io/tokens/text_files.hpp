@@ -5,11 +5,9 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "io/store/digest.hpp"
-#include "io/store/mapped_file.hpp"
 #include "io/tokens/json_lines.hpp"
 
 namespace sestina {
@@ -17,26 +15,38 @@ namespace sestina {
 class Tokenizer;
 
 // Files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of `patterns`
-// (shell globs; none given: the usual suffixes of text, and of JSONL, with or without .gz or .zst), sorted by path.
+// (shell globs, of letters of either case; none given: the usual suffixes of text, and of JSONL, with or without .gz or
+// .zst, but no .json that holds one JSON value, which a warning names), as list_folder() lists them.
 // Error(input_missing) when an input is not there or a folder holds no such file.
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns);
 
-// The text of one file: mapped, or unpacked when it begins as gzip or zstd do.
+// "*.txt", "*.txt.gz", "*.txt.zst" for ".txt".
+std::vector<std::string> text_patterns(const std::vector<std::string>& suffixes);
+
+// Unpacks what begins as gzip or zstd do. Error(bad_data) when it is damaged.
+std::string unpack_text(std::string contents, const std::string& path);
+
+enum class TextForm { by_name, text, jsonl };
+
+// The text of one file, unpacked when it begins as gzip or zstd do, without a mark of UTF-8.
 class TextFile {
  public:
-  explicit TextFile(const std::string& path);  // Error(input_missing, bad_data)
-  std::string_view view() const;
+  // form: jsonl allows lines that are no UTF-8, which are counted later. Error(bad_data) for packed data that are
+  // damaged; Error(input_missing) for what is no text (file_kind.hpp).
+  explicit TextFile(const std::string& path, TextForm form = TextForm::text);
+  std::string_view view() const { return std::string_view(contents_).substr(begin_); }
+  void drop() { contents_ = {}, begin_ = 0; }
 
  private:
-  std::variant<MappedFile, std::string> contents_;
+  std::string contents_;
+  std::size_t begin_ = 0;
 };
 
 // Cuts a text at lines equal to `separator` (which belong to no document); empty documents are left out.
 std::vector<std::string_view> split_documents(std::string_view text, const std::string& separator);
 
 // How files become documents.
-enum class TextForm { by_name, text, jsonl };
 struct DocumentRule {
   TextForm form = TextForm::by_name;
   std::string separator;          // plain text: split_documents

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "io/store/mapped_file.hpp"
+#include "io/store/folder_list.hpp"
 #include "io/store/output_file.hpp"
+#include "io/store/stored_bytes.hpp"
 #include "io/tokenizer/tokenizer.hpp"
+#include "io/tokens/file_kind.hpp"
 #include "io/tokens/token_file_flat.hpp"
 #include "io/tokens/token_file_forms.hpp"
 #include "io/tokens/token_file_index.hpp"
@@ -23,13 +25,8 @@ namespace {
 // The stream of a .bin with the documents of its .idx.
 class MegatronTokens : public TokenSource {
  public:
-  MegatronTokens(TokenPart part, MappedFile index_file, const MegatronIndex& index, std::string prefix,
-                 TextCounts counts)
-      : part_(std::move(part)),
-        index_file_(std::move(index_file)),
-        index_(index),
-        prefix_(std::move(prefix)),
-        counts_(counts) {}
+  MegatronTokens(TokenPart part, MegatronIndex index, std::string prefix, TextCounts counts)
+      : part_(std::move(part)), index_(std::move(index)), prefix_(std::move(prefix)), counts_(counts) {}
   std::uint64_t size() const override { return part_.count; }
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const override {
     SESTINA_REQUIRE(begin + count <= part_.count, "tokens {} to {} of {}", begin, begin + count, part_.count);
@@ -49,8 +46,7 @@ class MegatronTokens : public TokenSource {
 
  private:
   TokenPart part_;
-  MappedFile index_file_;
-  MegatronIndex index_;  // points into index_file_
+  MegatronIndex index_;
   std::string prefix_;
   TextCounts counts_;
 };
@@ -71,12 +67,10 @@ std::vector<std::string> expand_pattern(const std::string& pattern) {
 std::vector<std::string> list_token_files(const std::string& path, const std::string& suffix) {
   std::vector<std::string> files;
   std::error_code ignored;  // a name that is too long is that of no file
-  if (fs::is_directory(path, ignored)) {
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_regular_file() && entry.path().extension() == suffix) files.push_back(entry.path().string());
-  } else {
-    files = fs::exists(path, ignored) ? std::vector{path} : expand_pattern(path);
-  }
+  if (fs::is_directory(path, ignored))
+    files = list_folder(path, Depth::this_folder, [&](const std::string& name) { return name.ends_with(suffix); });
+  else
+    files = fs::exists(path, ignored) ? std::vector{path} : each_once(expand_pattern(path));
   if (files.empty())
     fail(ExitCode::input_missing, "{}: no such file, and no folder or pattern with {} files", path, suffix);
   std::sort(files.begin(), files.end());
@@ -85,20 +79,20 @@ std::vector<std::string> list_token_files(const std::string& path, const std::st
 
 std::unique_ptr<TokenSource> open_megatron(const std::string& prefix, std::int64_t vocab_size) {
   const std::string bin = prefix + ".bin", idx = prefix + ".idx";
-  MappedFile index_file(idx);
-  const auto tokens = std::make_shared<MappedFile>(bin);
-  const auto index = parse_megatron_index(index_file.view(), tokens->size(), idx);
-  const TokenPart part{bin, tokens, tokens->data(), index.tokens, index.type};
+  const auto index_file = std::make_shared<FileBytes>(idx), tokens = std::make_shared<FileBytes>(bin);
+  refuse_foreign(*index_file, idx);
+  refuse_foreign(*tokens, bin);
+  MegatronIndex index = parse_megatron_index(index_file, tokens->size(), idx);
+  TokenPart part{bin, tokens, 0, index.tokens, index.type};
   check_tokens(part, vocab_size);
-  return std::make_unique<MegatronTokens>(part, std::move(index_file), index, prefix, read_text_counts(prefix));
+  return std::make_unique<MegatronTokens>(part, std::move(index), prefix, read_text_counts(prefix));
 }
 
 TextCounts read_text_counts(const std::string& prefix) {
   const std::string path = counts_path(prefix);
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return {};
-  const MappedFile file(path);
-  const auto json = nlohmann::json::parse(file.view(), nullptr, false);
+  const auto json = nlohmann::json::parse(read_whole_file(path), nullptr, false);
   const auto number = [&](const char* key) -> std::uint64_t {
     return json.is_object() && json.contains(key) && json[key].is_number_unsigned() ? json[key].get<std::uint64_t>()
                                                                                     : 0;

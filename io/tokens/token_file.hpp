@@ -1,4 +1,4 @@
-// Token sources on disk, memory-mapped and fully validated when opened: Megatron .bin/.idx, llm.c .bin, .npy (raw or
+// Token sources on disk, fully validated when opened and read by position: Megatron .bin/.idx, llm.c .bin, .npy (raw or
 // with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or
 // Error(input_missing). No Kokkos.
 #pragma once

@@ -1,9 +1,10 @@
 // llm.c .bin files and .npy files, raw or with NumPy's header.
 #include <algorithm>
 #include <cctype>
-#include <cstring>
+#include <utility>
 
-#include "io/store/mapped_file.hpp"
+#include "io/store/stored_bytes.hpp"
+#include "io/tokens/file_kind.hpp"
 #include "io/tokens/token_file_flat.hpp"
 #include "io/tokens/token_file_forms.hpp"
 #include "kernels/base/error.hpp"
@@ -15,12 +16,13 @@ namespace {
 constexpr std::size_t llmc_header = 1024;
 constexpr std::int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801, llmc_evaluation = 20240522;
 
-TokenPart llmc_part(const std::string& path) {
-  const auto file = std::make_shared<MappedFile>(path);
+TokenPart llmc_part(const std::string& path, const std::shared_ptr<OpenFiles>& files) {
+  const auto file = std::make_shared<FileBytes>(path, files);
+  refuse_foreign(*file, path);
   if (file->size() < llmc_header)
     fail(ExitCode::bad_data, "{}: {} bytes, the header has {}", path, file->size(), llmc_header);
   std::int32_t head[3];
-  std::memcpy(head, file->data(), sizeof head);
+  file->read(0, sizeof head, head);
   const auto [magic, version, count] = head;
   if (magic == llmc_evaluation)
     fail(ExitCode::bad_data, "{}: is an evaluation file of llm.c, not a stream of tokens", path);
@@ -35,7 +37,7 @@ TokenPart llmc_part(const std::string& path) {
   const std::uint64_t tokens = static_cast<std::uint64_t>(count), need = llmc_header + tokens * width(type);
   if (file->size() != need)
     fail(ExitCode::bad_data, "{}: {} bytes, the {} tokens of its header need {}", path, file->size(), tokens, need);
-  return {path, file, file->data() + llmc_header, tokens, type};
+  return {path, file, llmc_header, tokens, type};
 }
 
 // The value behind 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
@@ -50,72 +52,91 @@ std::string header_value(std::string_view header, std::string_view key) {
   return text.substr(begin, end - begin);
 }
 
-// NumPy's format: 6 bytes of magic, two of version, header length (u16 in version 1, else u32), a Python dictionary.
-TokenPart numpy_part(const std::string& path, const std::shared_ptr<MappedFile>& file) {
-  const std::string_view image = file->view();
-  const std::size_t prefix = image.size() > 6 && image[6] == 1 ? 10 : 12;
+// The dictionary of NumPy's format, which stands behind 6 bytes of magic, two of version and its length (u16 in version
+// 1, else u32), and where the numbers begin.
+std::pair<std::string, std::uint64_t> numpy_header(const std::string& path, const StoredBytes& file) {
+  constexpr std::uint32_t most = 1 << 20;
+  const std::uint64_t size = file.size();
+  const std::size_t prefix = size > 6 && file.text(6, 1)[0] == 1 ? 10 : 12;
   std::uint32_t length = 0;
-  if (image.size() >= prefix) std::memcpy(&length, image.data() + 8, prefix - 8);
-  if (image.size() < prefix || length > image.size() - prefix)
-    fail(ExitCode::bad_data, "{}: NumPy header is truncated ({} bytes)", path, image.size());
-  const std::string_view header = image.substr(prefix, length);
+  if (size >= prefix) file.read(8, prefix - 8, &length);
+  if (size < prefix || length > size - prefix)
+    fail(ExitCode::bad_data, "{}: NumPy header is truncated ({} bytes)", path, size);
+  if (length > most) fail(ExitCode::bad_data, "{}: NumPy header of {} bytes, allowed are {}", path, length, most);
+  return {file.text(prefix, length), prefix + length};
+}
+
+TokenPart numpy_part(const std::string& path, const std::shared_ptr<const StoredBytes>& file) {
+  const auto [header, begin] = numpy_header(path, *file);
   const std::string type = header_value(header, "descr"), shape = header_value(header, "shape");
   constexpr std::pair<const char*, TokenType> types[] = {
-      {"'<u2'", TokenType::u16}, {"'<u4'", TokenType::u32}, {"'<i4'", TokenType::i32}};
+      {"'|u1'", TokenType::u8},  {"'|i1'", TokenType::i8},  {"'<u2'", TokenType::u16}, {"'<i2'", TokenType::i16},
+      {"'<u4'", TokenType::u32}, {"'<i4'", TokenType::i32}, {"'<u8'", TokenType::i64}, {"'<i8'", TokenType::i64}};
   const auto* found =
       std::find_if(std::begin(types), std::end(types), [&](const auto& entry) { return type == entry.first; });
-  if (found == std::end(types)) fail(ExitCode::bad_data, "{}: NumPy type {}, allowed: '<u2', '<u4', '<i4'", path, type);
+  if (found == std::end(types))
+    fail(ExitCode::bad_data, "{}: NumPy type {}, allowed are integers of 1, 2, 4 or 8 bytes, as '<u2' or '<i4'", path,
+         type);
   if (shape.size() < 4 || shape.find_first_not_of("0123456789", 1) != shape.size() - 2 || !shape.ends_with(",)") ||
       shape.size() > 22)
     fail(ExitCode::bad_data, "{}: NumPy shape {}, allowed is one dimension, (N,)", path, shape);
-  const std::uint64_t tokens = std::stoull(shape.substr(1)), bytes = image.size() - prefix - length;
+  const std::uint64_t tokens = std::stoull(shape.substr(1)), bytes = file->size() - begin;
   if (tokens > bytes || tokens * width(found->second) != bytes)
     fail(ExitCode::bad_data, "{}: {} bytes after the header, shape {} of {} needs {}", path, bytes, shape, type,
          tokens * width(found->second));
-  return {path, file, file->data() + prefix + length, tokens, found->second};
+  return {path, file, begin, tokens, found->second};
 }
 
 // A u32 file read as u16 has a zero in every second place.
 bool every_second_zero(const TokenPart& part) {
   if (part.count < 8 || part.count % 2 != 0) return false;
-  std::uint16_t any = 0, value;
-  for (std::uint64_t i = 1; i < part.count && any == 0; i += 2) {
-    std::memcpy(&value, part.data + 2 * i, sizeof value);
-    any |= value;
+  constexpr std::size_t block = 4096;
+  std::int32_t ids[block];
+  for (std::uint64_t begin = 0; begin < part.count; begin += block) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(block, part.count - begin));
+    widen(part, begin, count, ids);
+    for (std::size_t i = 1; i < count; i += 2)
+      if (ids[i] != 0) return false;
   }
-  return any == 0;
+  return true;
 }
 
-// Raw numbers name no type: it is the narrowest that holds the vocabulary, as their writers choose it.
-TokenPart raw_part(const std::string& path, const std::shared_ptr<MappedFile>& file, std::int64_t vocab_size) {
-  const TokenType type = vocab_size > 65536 ? TokenType::u32 : TokenType::u16;
-  if (file->size() % width(type) != 0)
-    fail(ExitCode::bad_data, "{}: {} bytes, raw {} tokens (vocabulary of {}) need a multiple of {}", path, file->size(),
-         name(type), vocab_size, width(type));
-  const TokenPart part{path, file, file->data(), file->size() / width(type), type};
-  if (type == TokenType::u16 && every_second_zero(part))
-    fail(ExitCode::bad_data, "{}: every second u16 token is 0: is u32, allowed for a vocabulary of {} is u16", path,
-         vocab_size);
-  return part;
+// Raw numbers name no type. It is the narrowest that holds the vocabulary, as most writers choose it, where the file
+// agrees: u32 where every second u16 is zero, u16 where the numbers are no ids of the vocabulary as u32.
+TokenPart raw_part(const std::string& path, const std::shared_ptr<const StoredBytes>& file, std::int64_t vocab_size) {
+  const auto as = [&](TokenType type) { return TokenPart{path, file, 0, file->size() / width(type), type}; };
+  const TokenPart narrow = as(TokenType::u16), wide = as(TokenType::u32);
+  const std::uint64_t size = file->size();
+  if (size % width(TokenType::u16) != 0)
+    fail(ExitCode::bad_data, "{}: {} bytes, raw tokens (u16, u32) need a multiple of 2", path, size);
+  if (size % width(TokenType::u32) != 0) return narrow;
+  const bool is_wide = vocab_size > 65536 ? are_ids(wide, vocab_size) : every_second_zero(narrow);
+  return is_wide ? wide : narrow;
 }
 
-TokenPart npy_part(const std::string& path, std::int64_t vocab_size) {
-  const auto file = std::make_shared<MappedFile>(path);
-  return file->view().starts_with("\x93NUMPY") ? numpy_part(path, file) : raw_part(path, file, vocab_size);
+TokenPart npy_part(const std::string& path, std::int64_t vocab_size, const std::shared_ptr<OpenFiles>& files) {
+  const auto file = std::make_shared<FileBytes>(path, files);
+  constexpr std::string_view numpy("\x93NUMPY");
+  if (file->size() >= numpy.size() && file->text(0, numpy.size()) == numpy) return numpy_part(path, file);
+  refuse_foreign(*file, path);
+  return raw_part(path, file, vocab_size);
 }
 
 }  // namespace
 
 std::unique_ptr<TokenSource> open_llmc(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document) {
   std::vector<TokenPart> parts;
-  for (const auto& file : list_token_files(path, ".bin")) check_tokens(parts.emplace_back(llmc_part(file)), vocab_size);
+  const auto open = std::make_shared<OpenFiles>();
+  for (const auto& file : list_token_files(path, ".bin"))
+    check_tokens(parts.emplace_back(llmc_part(file, open)), vocab_size);
   return std::make_unique<FlatTokens>(std::move(parts), end_of_document, "llm.c");
 }
 
 std::unique_ptr<TokenSource> open_npy(const std::string& path, std::int64_t vocab_size, std::int64_t end_of_document) {
   std::vector<TokenPart> parts;
+  const auto open = std::make_shared<OpenFiles>();
   for (const auto& file : list_token_files(path, ".npy"))
-    check_tokens(parts.emplace_back(npy_part(file, vocab_size)), vocab_size);
+    check_tokens(parts.emplace_back(npy_part(file, vocab_size, open)), vocab_size);
   return std::make_unique<FlatTokens>(std::move(parts), end_of_document, "npy");
 }
 

@@ -1,7 +1,6 @@
 #include "io/tokens/token_file_flat.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -34,54 +33,75 @@ void with_type(TokenType type, const Work& work) {
   }
 }
 
-template <class T>
-T load(const std::byte* data, std::uint64_t index) {
-  T value;
-  std::memcpy(&value, data + index * sizeof(T), sizeof(T));
-  return value;
+constexpr std::size_t block = 4096;  // tokens that are read at once: 32 KiB at most
+
+// Calls use(values, how many, index of the first) for blocks of tokens [begin, end) as they are stored.
+template <class T, class Use>
+void for_blocks(const TokenPart& part, std::uint64_t begin, std::uint64_t end, const Use& use) {
+  T values[block];
+  while (begin < end) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(block, end - begin));
+    part.bytes->read(part.begin + begin * sizeof(T), count * sizeof(T), values);
+    use(values, count, begin);
+    begin += count;
+  }
 }
 
 // One pass without branches, which the compiler vectorises: a negative id is a large unsigned one.
 template <class T>
-bool all_below(const std::byte* data, std::uint64_t begin, std::uint64_t end, std::uint64_t limit) {
+bool all_below(const T* values, std::size_t count, std::uint64_t limit) {
   using Unsigned = std::make_unsigned_t<T>;
-  if (limit > std::numeric_limits<Unsigned>::max()) return true;
   const auto bound = static_cast<Unsigned>(limit);
   unsigned bad = 0;
-  for (std::uint64_t i = begin; i < end; ++i) bad |= static_cast<Unsigned>(load<T>(data, i)) >= bound;
+  for (std::size_t i = 0; i < count; ++i) bad |= static_cast<Unsigned>(values[i]) >= bound;
   return bad == 0;
 }
 
 template <class T>
-void check_ids(const TokenPart& part, std::uint64_t limit) {
-  const auto check = [&](std::uint64_t begin, std::uint64_t end) {
-    if (all_below<T>(part.data, begin, end, limit)) return;
-    for (std::uint64_t i = begin; i < end; ++i) {
-      const T id = load<T>(part.data, i);
-      if (static_cast<std::make_unsigned_t<T>>(id) >= limit)
-        fail(ExitCode::bad_data, "{}: token {} has id {}, allowed are 0 to {} (vocabulary of {})", part.path, i, +id,
-             limit - 1, limit);
-    }
+void check_ids(const TokenPart& part, std::uint64_t vocabulary) {
+  const auto most = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+  if (std::is_unsigned_v<T> && vocabulary > most) return;
+  const std::uint64_t limit = std::is_signed_v<T> ? std::min(vocabulary, most + 1) : vocabulary;
+  const auto check = [&](const T* values, std::size_t count, std::uint64_t first) {
+    if (all_below(values, count, limit)) return;
+    for (std::size_t i = 0; i < count; ++i)
+      if (static_cast<std::make_unsigned_t<T>>(values[i]) >= limit)
+        fail(ExitCode::bad_data, "{}: token {} has id {}, allowed are 0 to {} (vocabulary of {})", part.path, first + i,
+             +values[i], vocabulary - 1, vocabulary);
   };
-  parallel_chunks(part.count, check_chunk, 0, check);
+  parallel_chunks(part.count, check_chunk, 0,
+                  [&](std::uint64_t begin, std::uint64_t end) { for_blocks<T>(part, begin, end, check); });
 }
 
 }  // namespace
 
 void widen(const TokenPart& part, std::uint64_t begin, std::size_t count, std::int32_t* out) {
   with_type(part.type, [&](auto zero) {
-    using T = decltype(zero);
-    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::int32_t>(load<T>(part.data, begin + i));
+    for_blocks<decltype(zero)>(part, begin, begin + count, [&](const auto* values, std::size_t n, std::uint64_t first) {
+      std::transform(values, values + n, out + (first - begin), [](auto id) { return static_cast<std::int32_t>(id); });
+    });
   });
+  const auto valid = [&](std::int32_t id) { return id >= 0 && id < part.limit; };
+  if (const std::int32_t* odd = std::find_if_not(out, out + count, valid); odd != out + count)
+    fail(ExitCode::input_missing, "{}: token {} has id {} now: the file was written anew since it was opened",
+         part.path, begin + static_cast<std::uint64_t>(odd - out), *odd);
 }
 
-void check_tokens(const TokenPart& part, std::int64_t vocab_size) {
+void check_tokens(TokenPart& part, std::int64_t vocab_size) {
   if (part.count == 0) fail(ExitCode::bad_data, "{}: holds no tokens", part.path);
-  if (part.type == TokenType::u16 && vocab_size > 65536)
-    fail(ExitCode::bad_data, "{}: tokens are u16, the vocabulary of {} needs 32 bits: made with another tokenizer?",
-         part.path, vocab_size);
   const std::uint64_t limit = vocab_size > 0 ? static_cast<std::uint64_t>(vocab_size) : std::uint64_t{1} << 31;
   with_type(part.type, [&](auto zero) { check_ids<decltype(zero)>(part, limit); });
+  part.limit = static_cast<std::int64_t>(limit);
+}
+
+bool are_ids(TokenPart part, std::int64_t vocab_size) {
+  try {
+    check_tokens(part, vocab_size);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::bad_data) throw;
+    return false;
+  }
+  return true;
 }
 
 FlatTokens::FlatTokens(std::vector<TokenPart> parts, std::int64_t end_of_document, std::string form)
@@ -115,8 +135,10 @@ void FlatTokens::document_starts(std::uint64_t begin, std::uint64_t end, std::ve
     if (end_of_document_ >= 0)
       with_type(part.type, [&](auto zero) {
         using T = decltype(zero);
-        for (std::uint64_t i = begin; i < last; ++i)
-          if (static_cast<std::int64_t>(load<T>(part.data, i - first - 1)) == end_of_document_) out.push_back(i);
+        for_blocks<T>(part, begin - first - 1, last - first - 1, [&](const T* values, std::size_t n, std::uint64_t at) {
+          for (std::size_t i = 0; i < n; ++i)
+            if (static_cast<std::int64_t>(values[i]) == end_of_document_) out.push_back(first + at + i + 1);
+        });
       });
     begin = last;
   }

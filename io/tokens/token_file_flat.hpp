@@ -1,10 +1,11 @@
-// Tokens that lie back to back in memory as numbers of one width, in one or more parts. No Kokkos.
+// Tokens that lie back to back as numbers of one width, in one or more parts. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "io/store/stored_bytes.hpp"
 #include "io/tokens/token_file.hpp"
 #include "io/tokens/token_file_index.hpp"
 
@@ -12,18 +13,22 @@ namespace sestina {
 
 struct TokenPart {
   std::string path;
-  std::shared_ptr<const void> owner;  // keeps `data` alive
-  const std::byte* data = nullptr;    // not aligned
+  std::shared_ptr<const StoredBytes> bytes;
+  std::uint64_t begin = 0;  // where in the bytes
   std::uint64_t count = 0;
   TokenType type = TokenType::u16;
+  std::int64_t limit = std::int64_t{1} << 31;  // ids were found to lie below it
 };
 
-// out = tokens [begin, begin + count) of the part.
+// out = tokens [begin, begin + count) of the part. Error(input_missing) when an id is not below the limit any more: the
+// file is being written anew.
 void widen(const TokenPart&, std::uint64_t begin, std::size_t count, std::int32_t* out);
 
-// Every id must lie in [0, vocab_size) (vocab_size 0: must fit 31 bits); a part of u16 is refused for a vocabulary that
-// needs more, and a part without tokens always. Error(bad_data) names file, position, what was got and what is allowed.
-void check_tokens(const TokenPart&, std::int64_t vocab_size);
+// Every id must lie in [0, vocab_size) (vocab_size 0: must fit 31 bits), and there must be one. Error(bad_data) names
+// file, position, what was got and what is allowed. Sets the limit.
+void check_tokens(TokenPart&, std::int64_t vocab_size);
+// The same as an answer.
+bool are_ids(TokenPart, std::int64_t vocab_size);
 
 // Parts one after the other; a document begins with each part and behind each end_of_document (-1: none).
 class FlatTokens : public TokenSource {

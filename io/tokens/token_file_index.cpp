@@ -1,7 +1,7 @@
 #include "io/tokens/token_file_index.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 
@@ -12,11 +12,35 @@ constexpr std::string_view magic("MMIDIDX\0\0", 9);
 constexpr std::size_t header_bytes = 34;  // magic, u64 version, u8 type, u64 sequences, u64 document entries
 
 template <class T>
-T load(const char* data, std::uint64_t index = 0) {
+T load(const StoredBytes& image, std::uint64_t table, std::uint64_t index = 0) {
   T value;
-  std::memcpy(&value, data + index * sizeof(T), sizeof(T));
+  image.read(table + index * sizeof(T), sizeof(T), &value);
   return value;
 }
+
+// A table from its first entry to its last, a block at a time.
+template <class T>
+class Column {
+ public:
+  Column(const StoredBytes& image, std::uint64_t table, std::uint64_t count)
+      : image_(image), table_(table), count_(count) {}
+  T next() {
+    constexpr std::uint64_t block = 4096;
+    if (at_ == held_.size()) {
+      held_.resize(static_cast<std::size_t>(std::min(block, count_ - read_)));
+      image_.read(table_ + read_ * sizeof(T), held_.size() * sizeof(T), held_.data());
+      read_ += held_.size();
+      at_ = 0;
+    }
+    return held_[at_++];
+  }
+
+ private:
+  const StoredBytes& image_;
+  std::uint64_t table_, count_, read_ = 0;
+  std::size_t at_ = 0;
+  std::vector<T> held_;
+};
 
 TokenType type_of(std::uint8_t code, const std::string& where) {
   switch (code) {
@@ -39,7 +63,7 @@ TokenType type_of(std::uint8_t code, const std::string& where) {
 }
 
 // The tables after the header, the last one (modes, of multimodal files) optional; returns its length.
-void check_size(std::string_view image, std::uint64_t sequences, std::uint64_t entries, const std::string& where) {
+void check_size(const StoredBytes& image, std::uint64_t sequences, std::uint64_t entries, const std::string& where) {
   const std::uint64_t room = image.size() - header_bytes;
   if (sequences > room / 12 || entries > room / 8)
     fail(ExitCode::bad_data, "{}: {} sequences and {} document entries do not fit into {} bytes", where, sequences,
@@ -48,18 +72,18 @@ void check_size(std::string_view image, std::uint64_t sequences, std::uint64_t e
   if (image.size() != need && image.size() != need + sequences)
     fail(ExitCode::bad_data, "{}: {} bytes, {} sequences and {} document entries need {}", where, image.size(),
          sequences, entries, need);
-  const auto modes = image.substr(need);
-  if (std::any_of(modes.begin(), modes.end(), [](char mode) { return mode != 0; }))
-    fail(ExitCode::bad_data, "{}: has modes of multimodal data, only text is allowed", where);
+  Column<char> modes(image, need, image.size() - need);
+  for (std::uint64_t i = need; i < image.size(); ++i)
+    if (modes.next() != 0) fail(ExitCode::bad_data, "{}: has modes of multimodal data, only text is allowed", where);
 }
 
 // Sequences lie in the .bin back to back: monotone, inside, without holes or overlaps. Returns the bytes they take.
-std::uint64_t check_sequences(const char* lengths, const char* pointers, std::uint64_t sequences, std::uint64_t element,
-                              std::uint64_t bin_bytes, const std::string& where) {
+std::uint64_t check_sequences(Column<std::int32_t> lengths, Column<std::int64_t> pointers, std::uint64_t sequences,
+                              std::uint64_t element, std::uint64_t bin_bytes, const std::string& where) {
   std::uint64_t end = 0;
   for (std::uint64_t i = 0; i < sequences; ++i) {
-    const auto length = load<std::int32_t>(lengths, i);
-    const auto pointer = load<std::int64_t>(pointers, i);
+    const std::int32_t length = lengths.next();
+    const std::int64_t pointer = pointers.next();
     if (length < 0) fail(ExitCode::bad_data, "{}: sequence {} has length {}, allowed is 0 or more", where, i, length);
     if (pointer < 0 || static_cast<std::uint64_t>(pointer) != end)
       fail(ExitCode::bad_data, "{}: sequence {} begins at byte {} of the .bin, the one before ends at {}", where, i,
@@ -73,13 +97,14 @@ std::uint64_t check_sequences(const char* lengths, const char* pointers, std::ui
   return end;
 }
 
-void check_documents(const char* indices, std::uint64_t entries, std::uint64_t sequences, const std::string& where) {
+void check_documents(Column<std::int64_t> indices, std::uint64_t entries, std::uint64_t sequences,
+                     const std::string& where) {
   if (entries < 2)
     fail(ExitCode::bad_data, "{}: {} document entries, need one more than there are documents, at least 2", where,
          entries);
   std::int64_t before = 0;
   for (std::uint64_t d = 0; d < entries; ++d) {
-    const auto index = load<std::int64_t>(indices, d);
+    const std::int64_t index = indices.next();
     if (index < before || (d == 0 && index != 0) || static_cast<std::uint64_t>(index) > sequences)
       fail(ExitCode::bad_data, "{}: document entry {} is {}, allowed are {} to {}, in ascending order", where, d, index,
            before, d == 0 ? 0 : sequences);
@@ -115,8 +140,8 @@ const char* name(TokenType type) {
 }
 
 std::uint64_t MegatronIndex::document_start(std::uint64_t document) const {
-  const auto sequence = load<std::uint64_t>(document_indices, document);
-  return sequence == sequences ? tokens : load<std::uint64_t>(pointers, sequence) / width(type);
+  const auto sequence = load<std::uint64_t>(*image, document_indices, document);
+  return sequence >= sequences ? tokens : load<std::uint64_t>(*image, pointers, sequence) / width(type);
 }
 
 void MegatronIndex::document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const {
@@ -132,32 +157,40 @@ void MegatronIndex::document_starts(std::uint64_t begin, std::uint64_t end, std:
   for (; low < documents; ++low) {
     const std::uint64_t start = document_start(low);
     if (start >= end) return;
+    if (start < begin) continue;                                   // a file that is written anew meanwhile
     if (out.empty() || out.back() != start) out.push_back(start);  // empty documents share their start with the next
   }
 }
 
-MegatronIndex parse_megatron_index(std::string_view image, std::uint64_t bin_bytes, const std::string& where) {
-  if (image.size() < header_bytes)
-    fail(ExitCode::bad_data, "{}: {} bytes, the header has {}", where, image.size(), header_bytes);
-  if (!image.starts_with(magic)) fail(ExitCode::bad_data, "{}: does not begin with MMIDIDX and two zero bytes", where);
-  const auto version = load<std::uint64_t>(image.data() + 9);
+MegatronIndex parse_megatron_index(std::shared_ptr<const StoredBytes> image, std::uint64_t bin_bytes,
+                                   const std::string& where) {
+  if (image->size() < header_bytes)
+    fail(ExitCode::bad_data, "{}: {} bytes, the header has {}", where, image->size(), header_bytes);
+  if (image->text(0, magic.size()) != magic)
+    fail(ExitCode::bad_data, "{}: does not begin with MMIDIDX and two zero bytes", where);
+  const auto version = load<std::uint64_t>(*image, 9);
   if (version != 1) fail(ExitCode::bad_data, "{}: version {}, allowed: 1", where, version);
   MegatronIndex index;
-  index.type = type_of(load<std::uint8_t>(image.data() + 17), where);
-  index.sequences = load<std::uint64_t>(image.data() + 18);
-  const auto entries = load<std::uint64_t>(image.data() + 26);
-  check_size(image, index.sequences, entries, where);
-  const char* lengths = image.data() + header_bytes;
-  index.pointers = lengths + 4 * index.sequences;
+  index.type = type_of(load<std::uint8_t>(*image, 17), where);
+  index.sequences = load<std::uint64_t>(*image, 18);
+  const auto entries = load<std::uint64_t>(*image, 26);
+  check_size(*image, index.sequences, entries, where);
+  index.pointers = header_bytes + 4 * index.sequences;
   index.document_indices = index.pointers + 8 * index.sequences;
-  check_documents(index.document_indices, entries, index.sequences, where);
+  check_documents({*image, index.document_indices, entries}, entries, index.sequences, where);
   index.documents = entries - 1;
   const std::uint64_t bytes =
-      check_sequences(lengths, index.pointers, index.sequences, width(index.type), bin_bytes, where);
+      check_sequences({*image, header_bytes, index.sequences}, {*image, index.pointers, index.sequences},
+                      index.sequences, width(index.type), bin_bytes, where);
   if (bytes != bin_bytes)
     fail(ExitCode::bad_data, "{}: sequences take {} bytes, the .bin has {}", where, bytes, bin_bytes);
   index.tokens = bytes / width(index.type);
+  index.image = std::move(image);
   return index;
+}
+
+MegatronIndex parse_megatron_index(std::string_view image, std::uint64_t bin_bytes, const std::string& where) {
+  return parse_megatron_index(std::make_shared<ViewedBytes>(image), bin_bytes, where);
 }
 
 }  // namespace sestina

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "io/tokenizer/tokenizer.hpp"
+#include "io/tokens/file_kind.hpp"
 #include "io/tokens/text_files.hpp"
 #include "io/tokens/token_file_flat.hpp"
 #include "io/tokens/token_file_forms.hpp"
@@ -57,13 +58,20 @@ class TextTokens : public TokenSource {
   std::vector<std::uint64_t> starts_;
 };
 
-std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, std::int64_t vocab_size) {
+std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, std::int64_t vocab_size,
+                                        const Poll& poll) {
+  constexpr std::uint64_t head_bytes = 64;
   std::vector<TokenPart> parts;
+  const auto open = std::make_shared<OpenFiles>();
   for (const auto& path : paths) {
-    const auto file = std::make_shared<TextFile>(path);
-    const auto text = file->view();
-    if (text.empty()) continue;
-    parts.push_back({path, file, reinterpret_cast<const std::byte*>(text.data()), text.size(), TokenType::u8});
+    std::shared_ptr<const StoredBytes> bytes = std::make_shared<FileBytes>(path, open);
+    const std::string head = bytes->text(0, static_cast<std::size_t>(std::min(head_bytes, bytes->size())));
+    if (is_gzip(head) || is_zstd(head)) bytes = std::make_shared<OwnedBytes>(unpack_text(read_whole_file(path), path));
+    require_utf8(*bytes, path, poll);
+    const bool marked = bytes->size() >= utf8_mark.size() && bytes->text(0, utf8_mark.size()) == utf8_mark;
+    const std::uint64_t begin = marked ? utf8_mark.size() : 0;
+    if (bytes->size() == begin) continue;
+    parts.push_back({path, bytes, begin, bytes->size() - begin, TokenType::u8});
     check_tokens(parts.back(), vocab_size);
   }
   if (parts.empty()) fail(ExitCode::bad_data, "{}: holds no text", paths.front());
@@ -73,14 +81,14 @@ std::unique_ptr<TokenSource> open_bytes(const std::vector<std::string>& paths, s
 }  // namespace
 
 std::vector<std::string> list_text_source(const std::string& path, TextForm form) {
-  if (form == TextForm::jsonl) return list_text_files({path}, {"*.jsonl", "*.jsonl.gz", "*.jsonl.zst"});
-  return list_text_files({path}, {"*.txt", "*.txt.gz", "*.txt.zst"});
+  if (form == TextForm::jsonl) return list_text_files({path}, text_patterns({".jsonl", ".ndjson", ".json"}));
+  return list_text_files({path}, text_patterns({".txt"}));
 }
 
 std::unique_ptr<TokenSource> open_text(const std::string& path, std::int64_t vocab_size, const Tokenizer* tokenizer,
                                        const DocumentMarks& marks, const Poll& poll) {
   const auto paths = list_text_source(path, TextForm::text);
-  if (tokenizer == nullptr) return open_bytes(paths, vocab_size);
+  if (tokenizer == nullptr) return open_bytes(paths, vocab_size, poll);
   DocumentRule rule;
   rule.form = TextForm::text;
   rule.poll = poll;

@@ -1,6 +1,7 @@
 #include "kernels/base/own_cores.hpp"
 
 #include <omp.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,18 +24,12 @@ std::vector<int> process_cores() {
   return found;
 }
 
-OnCores::OnCores(const std::vector<int>& cores) {
-  CPU_ZERO(&before_);
+int bind_this_thread(const std::vector<int>& cores) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   for (const int core : cores)
     if (core >= 0 && core < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(core), &mine);
-  if (sched_getaffinity(0, sizeof before_, &before_) != 0 || sched_setaffinity(0, sizeof mine, &mine) != 0)
-    error_ = errno;
-}
-
-OnCores::~OnCores() {
-  if (error_ == 0) sched_setaffinity(0, sizeof before_, &before_);
+  return sched_setaffinity(0, sizeof mine, &mine) == 0 ? 0 : errno;
 }
 
 }  // namespace sestina

@@ -35,12 +35,15 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Starts a thread that never sees a signal, on these cores, wherever the calling thread is bound.
+// Starts a thread that never sees a signal, on these cores, wherever the calling thread is bound. It binds itself: were
+// the main thread bound meanwhile, process_cores() would tell others of that mask.
 template <class Work>
-std::thread quiet_thread(Work&& work, const std::vector<int>& cores = process_cores()) {
+std::thread quiet_thread(Work&& work, std::vector<int> cores = process_cores()) {
   const SignalsBlocked blocked;
-  const OnCores here(cores);
-  return std::thread(std::forward<Work>(work));
+  return std::thread([work = std::forward<Work>(work), cores = std::move(cores)]() mutable {
+    bind_this_thread(cores);
+    work();
+  });
 }
 
 inline int thread_count(int wanted) {

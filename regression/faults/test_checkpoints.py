@@ -215,6 +215,21 @@ class Staged(Case):
                 self.assert_nothing_left(run)
                 self.assertEqual(list((self.work / "fast").iterdir()), [])
 
+    def test_01_what_a_checkpoint_carries_is_completed_too(self):
+        """The files of a Hugging Face folder, which goes while the checkpoint is on its staging disk."""
+        self.train("base", "run.steps=1")
+        self.run_sestina("checkpoint", "export", self.work / "base", "-o", self.work / "hf")
+        shutil.rmtree(self.work / "base")
+        deck = self.deck.read_text()
+        self.deck.write_text(deck[:deck.index("[model]")] + '[model]\nfrom_hf = "hf"\n' + deck[deck.index("[data]"):])
+        self.kill_between("run")
+        config = (self.work / "hf" / "config.json").read_text()
+        shutil.rmtree(self.work / "hf")
+        self.train("run", "-r", "auto", *self.keys, "run.steps=220")
+        for step in (200, 220):
+            self.assertEqual((self.folder("run", step) / "hf" / "config.json").read_text(), config)
+            self.run_sestina("checkpoint", "verify", self.folder("run", step), "--full")
+
     def test_01_a_fresh_start_does_not_bury_it(self):
         self.kill_between("run")
         output = self.train("run", *self.keys, expected=CANNOT_CREATE)

@@ -90,6 +90,24 @@ class Folders(Case):
         self.run_sestina("train", "-r", alone, "-d", self.work / "fork", "run.steps=4")
         self.assert_carried(self.folder("fork", 4) / "hf")
 
+    def test_another_tokenizer_goes_along_too(self):
+        """One that the command line names takes the place of the folder's, and of the files that went with that one."""
+        other = self.work / "other.json"
+        other.write_text(byte_tokenizer().replace("<|endoftext|>", "<|fin|>"))
+        self.train("run", "run.steps=2", f"data.tokenizer={other}")
+        before = self.loss("-r", self.work / "run")
+        content = other.read_text()
+        other.unlink()
+        shutil.rmtree(self.hf)
+        self.assertEqual(self.loss("-r", self.work / "run"), before)
+        self.train("run", "-r", "auto", "run.steps=3")
+        carried = self.folder("run", 3) / "hf"
+        self.assertEqual(sorted(p.name for p in carried.iterdir()), ["config.json", "generation_config.json", "tokenizer.json"])
+        self.assertEqual((carried / "tokenizer.json").read_text(), content)
+
+    def test_the_dry_run_prints_the_folder(self):
+        self.assertIn(f'from_hf = "{self.hf}"', self.run_sestina("train", "-i", self.deck, "-n"))
+
     def test_an_import_carries_the_files_beside_the_weights(self):
         self.run_sestina("checkpoint", "import", self.hf, "-d", self.work / "in")
         shutil.rmtree(self.hf)

@@ -1,4 +1,4 @@
-"""Faults 1 to 6, 9, 10, 12 to 16, 22 and 25 on several ranks: one message, one exit code, nothing lost."""
+"""Faults 1 to 6, 9, 10, 12 to 16, 22, 25 and 40 on several ranks: one message, one exit code, nothing lost."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import struct
 import time
 import unittest
 
-from sestina import (BAD_DATA, BAD_DECK, Case, DIVERGED, DONE, HUP, IO_ERROR, KILL, MICRO, STOPPED_SAVED, STOPPED_UNSAVED, TERM,
+from sestina import (BAD_DATA, BAD_DECK, Case, DIVERGED, DONE, HUP, INPUT_MISSING, IO_ERROR, KILL, MICRO, STOPPED_SAVED, STOPPED_UNSAVED, TERM,
                      UNAVAILABLE, flip_bit, rounds)
 
 
@@ -382,6 +382,30 @@ class Ranks(Case):
         for number in self.rank_processes(child, 2).values():
             os.kill(number, TERM)
         self.finish(child, STOPPED_SAVED)
+
+    def test_40_a_file_that_shrinks_on_one_rank(self):
+        """The file of the second rank is its own: all ranks save, and end with 66."""
+        for name in ("a.txt", "b.txt"):
+            (self.work / name).write_bytes((self.work / "text.txt").read_bytes())
+        (self.work / "here").mkdir()
+        (self.work / "there").mkdir()
+        for folder, name in (("here", "a.txt"), ("there", "b.txt")):
+            (self.work / folder / "deck.toml").write_text(self.deck.read_text().replace("text.txt", "data.txt"))
+            (self.work / folder / "data.txt").symlink_to(f"../{name}")
+        keys = ("-d", self.work / "run", *MICRO, "metrics.every=1", "run.steps=1000000")
+        child = self.start_unlike(("train", "-i", "deck.toml", *keys), ("train", "-i", "deck.toml", *keys),
+                                  folders=(self.work / "here", self.work / "there"))
+        self.wait_for(lambda: self.steps_done("run") >= 10, child, 60)
+        os.truncate(self.work / "b.txt", 0)
+        output = self.finish(child, INPUT_MISSING, 120)[1]
+        self.assertRegex(output, r"sestina: error: rank 1: \S*/data.txt: ends .* which is saved")
+        self.assert_one_message(output)
+        step = self.saved_steps("run")[-1]
+        self.assertGreaterEqual(step, 10)
+        (self.work / "b.txt").write_bytes((self.work / "text.txt").read_bytes())
+        self.train_ranks(2, "run", *MICRO, "metrics.every=1", "-r", "auto", f"run.steps={step + 3}")
+        self.train_ranks(2, "whole", *MICRO, "metrics.every=1", f"run.steps={step + 3}")
+        self.assert_same_run("run", "whole", step + 3)
 
 
 if __name__ == "__main__":

@@ -191,6 +191,7 @@ TEXT = "".join(f"some text number {i} for the model to read and read again.\n" f
 
 def main():
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     failed = 0
     with torch.no_grad(), tempfile.TemporaryDirectory() as work:
         path = work + "/text.txt"

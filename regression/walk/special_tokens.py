@@ -74,9 +74,9 @@ def write_tokenizer(folder, names, begins=False):
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "vocab": vocabulary, "merges": []}})
 
 
-def generated(folder, prompt, *words):
-    found = answer("generate", "--hf", folder, "--prompt", prompt, "--tokens", 6, "--json", "--temperature", 0, *words)
-    return found["sequences"][0]
+def generated(folder, prompt, *words, tokens=6, temperature=0):
+    return answer("generate", "--hf", folder, "--prompt", prompt, "--tokens", tokens, "--temperature", temperature, "--json",
+                  *words)["sequences"][0]
 
 
 def check_ends(work):
@@ -125,15 +125,14 @@ def check_sampling(work):
     folder = work / "padded"  # more ids than tokens
     write_model(folder, {}, VOCABULARY - 1)
     write_tokenizer(folder, ["[BOS]"])
-    for words in ((), ("--temperature", 5, "--samples", 20), ("--temperature", 1, "--top-p", 0.5)):
-        assert all(i <= BEGIN for i in generated(folder, "hi", *words)["ids"]), words
+    for temperature in (0, 1, 50):
+        assert all(i <= BEGIN for i in generated(folder, "hi", tokens=50, temperature=temperature)["ids"]), temperature
     assert all(i < 256 for i in generated(folder, "hi", "data.tokenizer=bytes")["ids"])
     folder = work / "stray"
     text = b"A\x80\xf0\x9f\x98\x81B\xff"
     write_model(folder, dict(zip(text, text[1:])), ord("."))
     write_tokenizer(folder, ["[BOS]"])
-    for words in (("--temperature", 0), ("--temperature", 1, "--top-p", 0)):
-        one = generated(folder, "A", "--tokens", 7, *words)
+    for one in (generated(folder, "A", tokens=7), generated(folder, "A", "--top-p", 0, tokens=7, temperature=50)):
         assert one["ids"] == list(text), one
         assert one["text"] == text.decode(errors="replace"), one
     shown = run("generate", "--hf", folder, "--prompt", "A", "--tokens", 4, "--temperature", 0)
@@ -150,11 +149,11 @@ def check_documents(work):
         said = run("data", "tokenize", lines, "--tokenizer", tokenizer, "-o", work / "out", *words)
         return list(array.array("H", (work / "out.bin").read_bytes())), said
 
-    write_tokenizer(folder, ["[BOS]", "[EOS]"], begins=True)
+    write_tokenizer(folder, ["[START]", "[FINISH]"], begins=True)
     ids, said = tokens()
     assert ids == list(b"abc") and "data.end_token" in said and "--end-token" in said, said
-    assert tokens("--end-token", "[EOS]")[0] == [*b"ab", END, *b"c", END]
-    write(folder, "tokenizer_config", {"eos_token": "[EOS]"})
+    assert tokens("--end-token", "[FINISH]")[0] == [*b"ab", END, *b"c", END]
+    write(folder, "tokenizer_config", {"eos_token": "[FINISH]"})
     ids, said = tokens()
     assert ids == [*b"ab", END, *b"c", END] and "data.end_token" not in said, said
     assert tokens("--no-end")[0] == list(b"abc")

@@ -1,10 +1,14 @@
 #include "core/optimizer/base/routing.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/deck_words.hpp"
 #include "core/layout/block_memory.hpp"
 
 namespace sestina {
@@ -236,6 +240,74 @@ PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options) 
     sum.refresh = std::max(sum.refresh, matrix.refresh);
   }
   return sum;
+}
+
+namespace {
+
+bool is_number(const std::string& word) {
+  return std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+// Parts of a name or a pattern, without wildcards and numbers of layers.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words(1);
+  for (const char c : text) {
+    if (c == '.' || c == '/' || c == '*' || c == '?')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  std::erase_if(words, is_number);  // empty ones too
+  return words;
+}
+
+// "model.layers.*.mlp.up_proj.weight" of all layers, in the order of the model.
+std::vector<std::string> names_of_all_layers(const std::vector<TensorSpec>& specs) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : specs) {
+    std::string name = spec.name;
+    const std::string number = fmt::format(".{}.", spec.layer);
+    if (const std::size_t at = name.find(number); spec.layer >= 0 && at != name.npos)
+      name.replace(at, number.size(), ".*.");
+    if (spec.trainable && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// The first word of the pattern that no name has, as one that they have; "" when none is near.
+std::string meant_by(const std::string& pattern, const std::vector<std::string>& names) {
+  std::set<std::string> known;
+  for (const std::string& name : names)
+    for (const std::string& word : words_of(name)) known.insert(word);
+  const std::vector<std::string> candidates(known.begin(), known.end());
+  for (const std::string& word : words_of(pattern)) {
+    const auto inside = [&](const std::string& one) { return one.find(word) != one.npos; };
+    if (std::any_of(candidates.begin(), candidates.end(), inside)) continue;
+    if (const std::string meant = nearest(word, candidates); !meant.empty())
+      return fmt::format(", did you mean {} for {}?", meant, word);
+  }
+  return "";
+}
+
+}  // namespace
+
+void require_matching_groups(Deck& deck, const Options& options) {
+  if (options.optimizer.group.empty()) return;
+  const std::vector<TensorSpec> specs = tensor_specs(options.model);
+  const std::vector<std::string> names = names_of_all_layers(specs);
+  for (std::size_t i = 0; i < options.optimizer.group.size(); ++i) {
+    const std::string& pattern = options.optimizer.group[i].match;
+    bool fits = false, trains = false;
+    for (const TensorSpec& spec : specs) {
+      if (!glob_match(pattern, spec.name)) continue;
+      fits = true;
+      trains = trains || spec.trainable;
+    }
+    if (trains || pattern.empty()) continue;
+    const std::string what = fits ? "fits frozen weights alone" : "fits no weight of the model";
+    deck.error(fmt::format("optimizer.group.{}.match", i), what + (fits ? "" : meant_by(pattern, names)),
+               fmt::format("a glob on {}", fmt::join(names, ", ")));
+  }
 }
 
 }  // namespace sestina

@@ -50,6 +50,10 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
   return static_cast<std::int64_t>((static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(period)) >> 32);
 }
 
+// A pattern that fits no tensor of the whole model, or frozen ones alone, would change nothing: deck error with the
+// names that are there, and the one that was meant.
+void require_matching_groups(Deck&, const Options&);
+
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
 // they would begin anew (TensorSpec::reset_every) while results are on their way.
 void require_skew_updates(Deck&, Options&);

@@ -17,6 +17,8 @@ double stated_roots(double rows, double cols);     // by side: 4 a^2 b + 11 a^3 
 // FLOPs of decomposing a symmetric a x a matrix, over a^3: one step of orthogonal iteration (product and QR), all
 // eigenvectors, a coupled Newton iteration for an inverse root.
 inline constexpr double qr_step = 22.0 / 3, all_eigenvectors = 11, newton_root = 48;
+// Of an SVD with the vectors of both sides by way of a QR, a the shorter side: 6 a^2 b + 20 a^3 (Golub and Van Loan).
+inline constexpr double svd_products = 6, svd_vectors = 20;
 
 // Executed, by side of length a with the other one b: products of `per_product` a^2 b in each update, and `per_refresh`
 // a^3 in a refresh.

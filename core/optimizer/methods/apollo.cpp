@@ -14,7 +14,7 @@
 namespace sestina {
 
 void ApolloOptions::fields(OptionFields& f) {
-  LowRankOptions::fields(f, "random");
+  LowRankOptions::fields(f, {"random", "given"});
   f.flag("scale_front", scale_front);
   f.choice("scale_type", scale_type, {"channel", "tensor"});
   f.number("growth_limit", growth_limit);

@@ -13,6 +13,7 @@ void BasisRotationOptions::fields(OptionFields& f) {
   f.number("factor_beta", factor_beta, below_one);
   f.choice("source", source, {"2nd", "1st"});
   f.choice("geometry", geometry, {"bilateral", "unilateral"});
+  f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.choice("dialect", dialect, {"corrected", "release"});
 }
@@ -35,6 +36,7 @@ RotatedAdamRule rotation_rule(const MatrixOptions& options, std::size_t rows, st
   rule.adam = {o.beta1, o.beta2, o.eps};
   rule.factor_beta = o.factor_beta;
   rule.refresh_every = options.refresh_every;
+  rule.refresh.first = o.basis_first;
   rule.skip_first = false;
   rule.factors_first = true;
   rule.decay_first = true;

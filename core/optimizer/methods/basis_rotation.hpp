@@ -9,6 +9,7 @@ struct BasisRotationOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, factor_beta = 0.999;
   enum class Source : std::uint8_t { second, first } source = Source::second;  // moment that the bases follow
   enum class Geometry : std::uint8_t { bilateral, unilateral } geometry = Geometry::bilateral;
+  BasisForm basis_first = BasisForm::gram;
   MomentumBasis momentum_basis = MomentumBasis::original;
   enum class Dialect : std::uint8_t { corrected, release } dialect = Dialect::corrected;
 

@@ -15,7 +15,7 @@
 namespace sestina {
 
 void GaloreOptions::fields(OptionFields& f) {
-  LowRankOptions::fields(f, "svd");
+  LowRankOptions::fields(f, {"gram", "svd", "given"});
   f.number("lazy_cosine", lazy_cosine, {.min = 0, .max = 1});
 }
 
@@ -100,7 +100,8 @@ class GaLore final : public MatrixOptimizer<Space> {
     const std::size_t update =
         2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
     return Projector<Space>::scratch(o, low, rows, cols) +
-           std::max(update, leading_vectors_bytes<Space>(rows, cols, low.right));
+           std::max(update,
+                    leading_vectors_bytes<Space>(o.form, rows, cols, low.right, static_cast<std::size_t>(low.rank)));
   }
 
   void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
@@ -146,7 +147,8 @@ class GaLore final : public MatrixOptimizer<Space> {
                                 .name = state_.path(),
                                 .factor = gradient,
                                 .root = projector,
-                                .right = low_.right};
+                                .right = low_.right,
+                                .form = rule_.form};
     const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
     return port_.at(lane, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
   }
@@ -178,16 +180,20 @@ std::vector<FieldSize> galore_fields(const MatrixOptions& options, std::int64_t 
 }
 
 UpdateWork galore_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-  const LowRank low = low_rank_of(options.as<GaloreOptions>(), rows, cols);
-  const UpdateWork gram = side_work({!low.right, low.right}, rows, cols, 1, all_eigenvectors);
-  return {projection_work(low, rows, cols), gram.update + gram.refresh};
+  const auto& o = options.as<GaloreOptions>();
+  const LowRank low = low_rank_of(o, rows, cols);
+  const bool whole = o.form == BasisForm::svd;  // else the Gram matrix and its eigenvectors
+  const UpdateWork basis =
+      side_work({!low.right, low.right}, rows, cols, whole ? svd_products : 1, whole ? svd_vectors : all_eigenvectors);
+  return {projection_work(low, rows, cols), basis.update + basis.refresh};
 }
 
 RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const LowRank low = low_rank_of(options.as<GaloreOptions>(), rows, cols);
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
   return {.jobs = 1,
-          .scratch = leading_vectors_bytes<Serial>(m, n, low.right),
+          .scratch = leading_vectors_bytes<Serial>(options.as<GaloreOptions>().form, m, n, low.right,
+                                                   static_cast<std::size_t>(low.rank)),
           .results = low.projector_elements(m, n) * sizeof(float),
           .copies = m * n * sizeof(float)};
 }

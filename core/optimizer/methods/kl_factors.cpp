@@ -24,6 +24,7 @@ void KlOptions::fields(OptionFields& f) {
   f.number("clamp_floor", clamp_floor);
   f.number("clamp_ceiling", clamp_ceiling);
   f.flag("sort", sort);
+  f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("first_step", first_step, {"skip", "use"});
   f.choice("decay_order", decay_order, {"after", "before"});
 }
@@ -38,7 +39,7 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
     : rule_(rule),
       rows_(rows),
       cols_(cols),
-      sides_(state, options, rows, cols),
+      sides_(state, options, rule.refresh.first, rows, cols),
       left_values_(state.vector("eigenvalue_left")),
       right_values_(state.vector("eigenvalue_right")) {}
 
@@ -118,10 +119,10 @@ void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>
 
 namespace {
 
-std::vector<FieldSize> kl_fields(const MatrixOptions& options, bool second_moment, std::int64_t rows,
-                                 std::int64_t cols) {
+template <bool HasSecondMoment>
+std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   std::vector<FieldSize> fields = {{"momentum", DType::f32, rows, cols}};
-  if (second_moment) fields.push_back({"second_moment", DType::f32, rows, cols});
+  if (HasSecondMoment) fields.push_back({"second_moment", DType::f32, rows, cols});
   add_squares(fields, "factor", {}, rows, cols);
   add_squares(fields, "basis", {}, rows, cols, FieldUse::result);
   add_vectors(fields, "eigenvalue", {}, rows, cols);
@@ -136,13 +137,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, bool second_momen
 void fill_kl_kind(MatrixKind& kind, bool second_moment) {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
-  kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return kl_fields(options, false, rows, cols);
-  };
-  if (second_moment)
-    kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-      return kl_fields(options, true, rows, cols);
-    };
+  kind.state = second_moment ? kl_fields<true> : kl_fields<false>;
   kind.refresh_needs = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
     return two_sided_needs({}, RefreshRule().method, rows, cols);
   };
@@ -160,8 +155,8 @@ std::size_t kl_scratch_bytes(const MatrixOptions& options, const KlRule& rule, s
   const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
   const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
                              column_squares_workspace_bytes<Space>(rows, cols);
-  return std::max(
-      {update, first_bases_bytes<Space>(sides, rows, cols), refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
+  return std::max({update, first_bases_bytes<Space>(rule.refresh.first, sides, rows, cols),
+                   refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
 }
 
 template <class Space>

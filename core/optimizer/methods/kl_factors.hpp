@@ -12,7 +12,7 @@ struct KlRule : KlOptions {
   std::int64_t refresh_every = 10;
 
   KlRule(const KlOptions& keys, const MatrixOptions& options)
-      : KlOptions(keys), refresh{.sort = keys.sort}, refresh_every(options.refresh_every) {}
+      : KlOptions(keys), refresh{.first = keys.basis_first, .sort = keys.sort}, refresh_every(options.refresh_every) {}
   bool skips_first() const { return first_step == FirstStep::skip; }
   bool starts_from_gradient() const { return eigenvalue_start == Start::gradient; }
   double ceiling(std::size_t d) const;  // of the inverse root of an eigenvalue of a side of size d; 0: none

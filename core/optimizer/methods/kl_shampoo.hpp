@@ -11,6 +11,7 @@ struct KlOptions {
   bool clamp = true;
   double clamp_floor = 10, clamp_ceiling = 4000;
   bool sort = false;
+  BasisForm basis_first = BasisForm::gram;
   FirstStep first_step = FirstStep::skip;
   Order decay_order = Order::after;
 

@@ -19,8 +19,9 @@ struct LowRankRule {
   double scale = 1;  // of the direction
   bool right = true;
   bool decay_first = false;
-  bool given = false;        // the projector is not renewed
-  std::uint64_t stream = 0;  // of how coded weights are rounded
+  bool given = false;                // the projector is not renewed
+  BasisForm form = BasisForm::gram;  // where a new one comes from
+  std::uint64_t stream = 0;          // of how coded weights are rounded
   std::int64_t refresh_every = 200;
 
   LowRankRule(const LowRankOptions& o, const MatrixOptions& options, const MatrixShape& shape)
@@ -29,6 +30,7 @@ struct LowRankRule {
         right(low_rank_of(o, std::int64_t(shape.rows), std::int64_t(shape.cols)).right),
         decay_first(o.decay_order == Order::before),
         given(o.given),
+        form(o.form),
         stream(stream_of(options.run_seed, shape.path + "/rounding")),
         refresh_every(options.refresh_every) {}
   // Of both moments, behind t updates.

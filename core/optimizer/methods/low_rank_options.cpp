@@ -8,14 +8,17 @@
 
 namespace sestina {
 
-void LowRankOptions::fields(OptionFields& f, const char* source) {
+void LowRankOptions::fields(OptionFields& f, const std::vector<std::string>& projectors) {
   f.integer("rank", rank);
   f.choice("side", side, {"auto", "left", "right"});
   f.number("scale", scale);
   f.number("beta1", beta1, below_one);
   f.number("beta2", beta2, below_one);
   f.eps("eps", eps);
-  f.choice("projector", given, {source, "given"});
+  std::string from = given ? "given" : form == BasisForm::svd ? "svd" : projectors.front();
+  f.word("projector", from, projectors);
+  given = from == "given";
+  form = from == "svd" ? BasisForm::svd : BasisForm::gram;
   f.integer("projector_bits", projector_bits);
   f.integer("weight_bits", weight_bits);
   f.choice("decay_order", decay_order, {"after", "before"});

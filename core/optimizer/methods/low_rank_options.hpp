@@ -12,15 +12,16 @@ struct LowRankOptions {
   enum class Side : std::uint8_t { automatic, left, right } side = Side::automatic;
   double scale = 1;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
-  bool given = false;  // the projector is not renewed
+  bool given = false;                // the projector is not renewed
+  BasisForm form = BasisForm::gram;  // where it comes from, unless it is drawn at random
   std::int64_t projector_bits = 32, weight_bits = 32;
   Order decay_order = Order::after;
 
   bool has_coded_projector() const { return projector_bits < 32; }
 
  protected:
-  // source: the word for where the projector comes from, where it is not given.
-  void fields(OptionFields&, const char* source);
+  // projectors: the words for where the projector comes from, the default first, "given" last.
+  void fields(OptionFields&, const std::vector<std::string>& projectors);
 };
 
 // Rank and side that the keys give a matrix.

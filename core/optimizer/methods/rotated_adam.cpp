@@ -43,7 +43,7 @@ RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options,
     : rule_(rule),
       shape_(shape),
       state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-      sides_(state_, options, shape.rows, shape.cols),
+      sides_(state_, options, rule.refresh.first, shape.rows, shape.cols),
       momentum_(state_.matrix("momentum")),
       second_moment_(state_.matrix("second_moment")),
       updates_(state_.counter("updates")),
@@ -166,7 +166,7 @@ std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, cons
       (rule.normalize ? reduce_workspace_bytes<Space>(size) + Workspace<Space>::template bytes<double>(1) : 0);
   const std::size_t refresh = rule.from_momentum ? refresh_from_momentum_bytes<Space>(sides, rule, rows, cols)
                                                  : refresh_bytes<Space>(sides, rule.refresh, rows, cols);
-  return std::max({update, refresh, first_bases_bytes<Space>(sides, rows, cols)});
+  return std::max({update, refresh, first_bases_bytes<Space>(rule.refresh.first, sides, rows, cols)});
 }
 
 template <class Space>

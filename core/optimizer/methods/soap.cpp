@@ -19,7 +19,7 @@ void SoapOptions::fields(OptionFields& f) {
   f.flag("bias_correction", bias_correction);
   f.flag("factor_bias_correction", factor_bias_correction);
   f.flag("permute_second_moment", permute_second_moment);
-  f.only("basis_first", "eigh");
+  f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("basis_refresh", basis_refresh, {"qr", "eigh"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.flag("normalize", normalize);
@@ -41,6 +41,7 @@ RotatedAdamRule soap_rule(const MatrixOptions& options) {
   rule.factor_beta = o.factor_beta;
   rule.refresh_every = options.refresh_every;
   if (o.basis_refresh == SoapOptions::Refresh::eigh) rule.refresh.method = RefreshMethod::eigen_basis;
+  rule.refresh.first = o.basis_first;
   rule.refresh.permute = o.permute_second_moment;
   rule.skip_first = o.first_step == FirstStep::skip;
   rule.factors_first = o.factor_update == Order::before;

@@ -12,6 +12,7 @@ struct SoapOptions {
   FirstStep first_step = FirstStep::skip;
   Order factor_update = Order::after, decay_order = Order::after;
   bool bias_correction = true, factor_bias_correction = false, permute_second_moment = true;
+  BasisForm basis_first = BasisForm::gram;
   enum class Refresh : std::uint8_t { qr, eigh } basis_refresh = Refresh::qr;
   MomentumBasis momentum_basis = MomentumBasis::original;
   bool normalize = false;

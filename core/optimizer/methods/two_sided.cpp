@@ -13,8 +13,9 @@ bool is_zero(Lane<Space>& lane, Matrix<const float, Space> x) {
 }
 
 template <class Space>
-TwoSided<Space>::TwoSided(MatrixState<Space>& state, const MatrixOptions& options, std::size_t rows, std::size_t cols)
-    : rows_(rows), cols_(cols), port_(state, options, sides_of(state)) {}
+TwoSided<Space>::TwoSided(MatrixState<Space>& state, const MatrixOptions& options, BasisForm first, std::size_t rows,
+                          std::size_t cols)
+    : rows_(rows), cols_(cols), form_(first), port_(state, options, sides_of(state)) {}
 
 template <class Space>
 std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
@@ -71,7 +72,7 @@ template <class Space>
 bool TwoSided<Space>::first_bases(Lane<Space>& lane, std::int64_t t, Matrix<const float, Space> gradient) {
   if (!rotates()) return true;
   const Pin left_pin(lane.pager.get(), left.basis.data()), right_pin(lane.pager.get(), right.basis.data());
-  if (!cold_bases<Space>(lane, gradient, left.basis, right.basis)) return false;
+  if (!cold_bases<Space>(lane, form_, gradient, left.basis, right.basis)) return false;
   port_.renew(t);
   return true;
 }
@@ -139,9 +140,11 @@ RefreshNeeds two_sided_needs(Sides sides, RefreshMethod method, std::int64_t row
 }
 
 template <class Space>
-std::size_t first_bases_bytes(Sides sides, std::size_t rows, std::size_t cols) {
+std::size_t first_bases_bytes(BasisForm form, Sides sides, std::size_t rows, std::size_t cols) {
   const std::size_t check = reduce_workspace_bytes<Space>(rows * cols);
-  return sides.left || sides.right ? std::max(check, cold_bases_workspace_bytes<Space>(rows, cols)) : check;
+  if (!sides.left && !sides.right) return check;
+  return std::max(check,
+                  cold_bases_workspace_bytes<Space>(form, rows, cols, sides.left ? rows : 0, sides.right ? cols : 0));
 }
 
 template <class Space>
@@ -156,7 +159,7 @@ std::size_t refresh_bytes(Sides sides, const RefreshRule& rule, std::size_t rows
 
 #define SESTINA_TWO_SIDED(Space)                                                                  \
   template bool is_zero<Space>(Lane<Space>&, Matrix<const float, Space>);                         \
-  template std::size_t first_bases_bytes<Space>(Sides, std::size_t, std::size_t);                 \
+  template std::size_t first_bases_bytes<Space>(BasisForm, Sides, std::size_t, std::size_t);      \
   template std::size_t refresh_bytes<Space>(Sides, const RefreshRule&, std::size_t, std::size_t); \
   template class TwoSided<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_TWO_SIDED)

@@ -30,6 +30,7 @@ struct Side {
 };
 
 struct RefreshRule {
+  BasisForm first = BasisForm::gram;
   RefreshMethod method = RefreshMethod::power_qr;
   bool sort = true;     // columns by falling q^T K q, which power_qr can do
   bool permute = true;  // what lies in the basis follows the columns
@@ -39,7 +40,7 @@ template <class Space>
 class TwoSided {
  public:
   // The sides are those of which the state has basis_left, basis_right; it must outlive this.
-  TwoSided(MatrixState<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols);
+  TwoSided(MatrixState<Space>&, const MatrixOptions&, BasisForm first, std::size_t rows, std::size_t cols);
 
   Side<Space> left, right;
   bool rotates() const { return left.on() || right.on(); }
@@ -81,6 +82,7 @@ class TwoSided {
   std::vector<RefreshSide> sides_of(MatrixState<Space>&);
 
   std::size_t rows_, cols_;
+  BasisForm form_;
   RefreshPort<Space> port_;
 };
 
@@ -89,7 +91,7 @@ RefreshNeeds two_sided_needs(Sides, RefreshMethod, std::int64_t rows, std::int64
 
 // Scratch of first_bases() and of refresh() of a matrix with bases on these sides.
 template <class Space>
-std::size_t first_bases_bytes(Sides, std::size_t rows, std::size_t cols);
+std::size_t first_bases_bytes(BasisForm, Sides, std::size_t rows, std::size_t cols);
 template <class Space>
 std::size_t refresh_bytes(Sides, const RefreshRule&, std::size_t rows, std::size_t cols);
 

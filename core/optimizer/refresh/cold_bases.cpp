@@ -1,4 +1,11 @@
-// First bases (refresh.hpp) from the singular vectors of a gradient.
+// First bases (refresh.hpp) from the singular vectors of a gradient, whole or by way of a Gram matrix.
+//
+// What the Gram matrix loses: its eigenvalues are the squares of the singular values s, with errors of eps64 s_1^2. By
+// Davis and Kahan the span of some of them turns by at most c eps64 s_1^2 / (s_i^2 - s_j^2), i inside and j outside,
+// that is (eps64 / eps32) s_1 / (s_i + s_j) of the c eps32 s_1 / (s_i - s_j) by which the rounding of the fp32 gradient
+// itself turns it. Directions with s below max(m, n) eps32 s_1 are not looked at: for all others this is below 1 / 100.
+// Vectors of the longer side, A^T u / s, have products of eps64 s_1^2 / (s_i s_j): where that is more than the rounding
+// to fp32, they are made orthonormal, the largest s first.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,10 +28,15 @@ void copy_block(const Space& exec, Matrix<const From, Space> x, Matrix<To, Space
       KOKKOS_LAMBDA(std::size_t at) { y(at / cols, at % cols) = static_cast<To>(x(at / cols, at % cols)); });
 }
 
+struct Rank {
+  std::size_t columns = 0;
+  double spread = 1;  // of the values that count, the largest over the smallest
+};
+
 // Singular vectors whose values rounding has not decided. The gradient is fp32: directions below its rounding are
-// noise, and a library may return any basis of the rest.
+// noise, and a library may return any basis of the rest. power: of the singular values that `values` are, 1 or 2.
 template <class Space>
-std::size_t numerical_rank(const Space& exec, Vector<const double, Space> values, std::size_t longest) {
+Rank numerical_rank(const Space& exec, Vector<const double, Space> values, std::size_t longest, int power) {
   const double* falling = values.data();
   std::vector<double> fetched;
   if constexpr (!is_host<Space>) {
@@ -34,11 +46,13 @@ std::size_t numerical_rank(const Space& exec, Vector<const double, Space> values
   }
   exec.fence("cold_bases");
   const double* end = falling + values.extent(0);
-  if (falling == end) return 0;
+  if (falling == end) return {};
   const double floor =
-      *falling * static_cast<double>(longest) * static_cast<double>(std::numeric_limits<float>::epsilon());
-  return static_cast<std::size_t>(std::find_if(falling, end, [floor](double value) { return value <= floor; }) -
-                                  falling);
+      *falling *
+      std::pow(static_cast<double>(longest) * static_cast<double>(std::numeric_limits<float>::epsilon()), power);
+  const double* const last = std::find_if(falling, end, [floor](double value) { return value <= floor; });
+  if (last == falling) return {};
+  return {static_cast<std::size_t>(last - falling), *falling / last[-1]};
 }
 
 // basis (d, d) = [the first `rank` columns of vectors (d, k), their complement], signs fixed.
@@ -59,19 +73,96 @@ bool complete(Lane<Space>& lane, Matrix<const double, Space> vectors, std::size_
   return true;
 }
 
+// basis (d, p) = `vectors` (d, rank), which are changed, and as many more columns of an orthonormal basis; signs fixed.
+// What completes it is computed in fp32, as it is kept: no vector of the gradient is in it. are_orthonormal: to fp32.
+template <class Space>
+bool fill_basis(Lane<Space>& lane, bool are_orthonormal, Matrix<double, Space> vectors, Matrix<float, Space> basis) {
+  const std::size_t d = basis.extent(0), rank = vectors.extent(1);
+  const auto frame = lane.workspace.frame();
+  lane.exec.fence("cold_bases");
+  if (!are_orthonormal && !lane.solver.template qr<double>(vectors, vectors, lane.workspace)) return false;
+  fix_signs<Space, double>(lane.exec, vectors);
+  if (rank < basis.extent(1)) {
+    const Matrix<float, Space> known = lane.workspace.template take<float>(d, rank);
+    copy_block<Space, double, float>(lane.exec, vectors, known);
+    lane.exec.fence("cold_bases");
+    if (!lane.solver.template qr<float>(known, basis, lane.workspace)) return false;
+    fix_signs<Space, float>(lane.exec, basis);
+  }
+  copy_block<Space, double, float>(lane.exec, vectors,
+                                   Kokkos::subview(basis, Kokkos::ALL, std::make_pair(std::size_t{0}, rank)));
+  return true;
+}
+
+// Column j of x over the root of values(j): A^T U = V diag(roots).
+template <class Space>
+void over_roots(const Space& exec, Vector<const double, Space> values, Matrix<double, Space> x) {
+  for_elements(
+      "over_roots", exec, x.extent(0), x.extent(1), KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t j = begin; j < end; ++j) x(i, j) /= Kokkos::sqrt(values(j));
+      });
+}
+
+// All of both sides, from an SVD.
+template <class Space>
+bool bases_of_svd(Lane<Space>& lane, Matrix<const double, Space> a, Matrix<float, Space> left,
+                  Matrix<float, Space> right) {
+  const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
+  const Matrix<double, Space> u = lane.workspace.template take<double>(m, k);
+  const Matrix<double, Space> v = lane.workspace.template take<double>(n, k);
+  const Vector<double, Space> values = lane.workspace.template take<double>(k);
+  lane.exec.fence("cold_bases");
+  if (!lane.solver.svd(a, u, values, v, lane.workspace)) return false;
+  const std::size_t rank = numerical_rank<Space>(lane.exec, values, std::max(m, n), 1).columns;
+  return (left.extent(0) == 0 || complete<Space>(lane, u, rank, left)) &&
+         (right.extent(0) == 0 || complete<Space>(lane, v, rank, right));
+}
+
+// From the eigenvectors of the shorter side's Gram matrix; of the longer side, what A makes of them.
+template <class Space>
+bool bases_of_gram(Lane<Space>& lane, Matrix<const double, Space> a, Matrix<float, Space> left,
+                   Matrix<float, Space> right) {
+  const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
+  const bool by_rows = m <= n;  // the shorter side is the left one
+  const Matrix<float, Space> shorter = by_rows ? left : right, longer = by_rows ? right : left;
+  const Matrix<double, Space> gram = lane.workspace.template take<double>(k, k);
+  const Matrix<double, Space> u = lane.workspace.template take<double>(k, k);
+  const Vector<double, Space> squares = lane.workspace.template take<double>(k);
+  lane.gemm.template symmetric<double, double>(by_rows ? Op::none : Op::transpose, 1, a, 0, gram);
+  lane.exec.fence("cold_bases");
+  if (!lane.solver.template eigh<double>(gram, u, squares, lane.workspace)) return false;
+  const Rank rank = numerical_rank<Space>(lane.exec, squares, std::max(m, n), 2);
+  const auto first = [&](std::size_t columns) {
+    const std::size_t kept = std::min(rank.columns, columns);
+    const Matrix<double, Space> some = lane.workspace.template take<double>(k, kept);
+    copy_block<Space, double, double>(lane.exec, Kokkos::subview(u, Kokkos::ALL, std::make_pair(std::size_t{0}, kept)),
+                                      some);
+    return some;
+  };
+  if (shorter.extent(0) > 0) {
+    const auto frame = lane.workspace.frame();
+    if (!fill_basis<Space>(lane, true, first(shorter.extent(1)), shorter)) return false;
+  }
+  if (longer.extent(0) == 0) return true;
+  const auto frame = lane.workspace.frame();
+  const Matrix<double, Space> some = first(longer.extent(1));
+  const Matrix<double, Space> v = lane.workspace.template take<double>(longer.extent(0), some.extent(1));
+  lane.gemm.template operator()<double, double>(by_rows ? Op::transpose : Op::none, Op::none, 1, a, some, 0, v);
+  over_roots<Space>(lane.exec, squares, v);
+  constexpr double eps64 = std::numeric_limits<double>::epsilon(), eps32 = std::numeric_limits<float>::epsilon();
+  return fill_basis<Space>(lane, static_cast<double>(k) * eps64 * rank.spread < eps32, v, longer);
+}
+
 }  // namespace
 
 template <class Space>
-bool cold_bases(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<float, Space> left,
+bool cold_bases(Lane<Space>& lane, BasisForm form, Matrix<const float, Space> gradient, Matrix<float, Space> left,
                 Matrix<float, Space> right) {
-  const std::size_t m = gradient.extent(0), n = gradient.extent(1), k = std::min(m, n);
+  const std::size_t m = gradient.extent(0), n = gradient.extent(1);
   SESTINA_REQUIRE((left.extent(0) == m || left.extent(0) == 0) && (right.extent(0) == n || right.extent(0) == 0),
                   "gradient ({}, {}), left ({}), right ({})", m, n, left.extent(0), right.extent(0));
   const auto frame = lane.workspace.frame();
   const Matrix<double, Space> a = lane.workspace.template take<double>(m, n);
-  const Matrix<double, Space> u = lane.workspace.template take<double>(m, k);
-  const Matrix<double, Space> v = lane.workspace.template take<double>(n, k);
-  const Vector<double, Space> values = lane.workspace.template take<double>(k);
   copy_block<Space, float, double>(lane.exec, gradient, a);
   const Vector<const double, Space> all(a.data(), a.size());
   const double squares = sum_of_squares<Space, double>(lane.exec, all, lane.workspace);
@@ -81,30 +172,42 @@ bool cold_bases(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<f
     set_identity(lane.exec, right);
     return true;
   }
-  lane.exec.fence("cold_bases");
-  if (!lane.solver.svd(a, u, values, v, lane.workspace)) return false;
-  const std::size_t rank = numerical_rank<Space>(lane.exec, values, std::max(m, n));
-  const bool good = (left.extent(0) == 0 || complete<Space>(lane, u, rank, left)) &&
-                    (right.extent(0) == 0 || complete<Space>(lane, v, rank, right));
+  const bool good =
+      form == BasisForm::svd ? bases_of_svd<Space>(lane, a, left, right) : bases_of_gram<Space>(lane, a, left, right);
   lane.exec.fence("cold_bases");
   return good;
 }
 
 template <class Space>
-std::size_t cold_bases_workspace_bytes(std::size_t m, std::size_t n) {
+std::size_t cold_bases_workspace_bytes(BasisForm form, std::size_t m, std::size_t n, std::size_t left,
+                                       std::size_t right) {
   using W = Workspace<Space>;
-  const std::size_t k = std::min(m, n), d = std::max(m, n);
-  const std::size_t held = W::template bytes<double>(m * n) + W::template bytes<double>(m * k) +
-                           W::template bytes<double>(n * k) + W::template bytes<double>(k);
-  const std::size_t completion = W::template bytes<double>(d * k) + W::template bytes<double>(d * d) +
-                                 Solver<Space>::template qr_bytes<double>(d, k, d);
-  return held + std::max({reduce_workspace_bytes<Space>(m * n), Solver<Space>::svd_bytes(m, n), completion});
+  const auto bytes = [](std::size_t size) { return W::template bytes<double>(size); };
+  const auto qr = [](std::size_t d, std::size_t known, std::size_t p) {
+    return p == 0 ? 0 : Solver<Space>::template qr_bytes<double>(d, known, p);
+  };
+  const std::size_t k = std::min(m, n), d = std::max(m, n), check = reduce_workspace_bytes<Space>(m * n);
+  if (form == BasisForm::svd) {
+    const std::size_t completion = bytes(d * k) + bytes(d * d) + qr(d, k, d);
+    return bytes(m * n) + bytes(m * k) + bytes(n * k) + bytes(k) +
+           std::max({check, Solver<Space>::svd_bytes(m, n), completion});
+  }
+  const auto side = [&](std::size_t length, std::size_t columns) {  // fill_basis
+    const std::size_t known = std::min(k, columns), made = known == 0 ? 0 : qr(length, known, known);
+    return bytes(k * known) + bytes(length * known) +
+           std::max(made, columns == 0 ? 0
+                                       : W::template bytes<float>(length * known) +
+                                             Solver<Space>::template qr_bytes<float>(length, known, columns));
+  };
+  const std::size_t shorter = side(k, m <= n ? left : right), longer = side(d, m <= n ? right : left);
+  return bytes(m * n) + 2 * bytes(k * k) + bytes(k) +
+         std::max({check, Solver<Space>::template eigh_bytes<double>(k), shorter, longer});
 }
 
-#define SESTINA_COLD_BASES(Space)                                                                 \
-  template bool cold_bases<Space>(Lane<Space>&, Matrix<const float, Space>, Matrix<float, Space>, \
-                                  Matrix<float, Space>);                                          \
-  template std::size_t cold_bases_workspace_bytes<Space>(std::size_t, std::size_t);
+#define SESTINA_COLD_BASES(Space)                                                                            \
+  template bool cold_bases<Space>(Lane<Space>&, BasisForm, Matrix<const float, Space>, Matrix<float, Space>, \
+                                  Matrix<float, Space>);                                                     \
+  template std::size_t cold_bases_workspace_bytes<Space>(BasisForm, std::size_t, std::size_t, std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_COLD_BASES)
 
 }  // namespace sestina

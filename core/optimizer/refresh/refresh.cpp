@@ -200,13 +200,17 @@ bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<d
   return good;
 }
 
+// Columns of the basis that a projector of this rank is taken from.
+std::size_t columns_for(BasisForm form, std::size_t d, std::size_t rank) { return form == BasisForm::svd ? d : rank; }
+
 // With signs that depend on the vectors alone: moments outlive the projector.
 template <class Space>
 Refreshed leading_vectors(Lane<Space>& lane, const RefreshJob<Space>& job) {
   const auto frame = lane.workspace.frame();
-  const std::size_t d = job.factor.extent(job.right ? 1 : 0);
-  const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d), none;
-  if (!cold_bases<Space>(lane, job.factor, job.right ? none : basis, job.right ? basis : none)) return Refreshed::kept;
+  const std::size_t d = job.factor.extent(job.right ? 1 : 0), rank = job.root.extent(job.right ? 0 : 1);
+  const Matrix<float, Space> basis = lane.workspace.template take<float>(d, columns_for(job.form, d, rank)), none;
+  if (!cold_bases<Space>(lane, job.form, job.factor, job.right ? none : basis, job.right ? basis : none))
+    return Refreshed::kept;
   leading_columns<Space>(lane.exec, basis, job.right, job.root);
   return Refreshed::done;
 }
@@ -347,10 +351,11 @@ std::size_t refresh_workspace_bytes(RefreshMethod method, std::size_t d) {
 }
 
 template <class Space>
-std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right) {
-  const std::size_t d = right ? cols : rows;
+std::size_t leading_vectors_bytes(BasisForm form, std::size_t rows, std::size_t cols, bool right, std::size_t rank) {
+  const std::size_t d = right ? cols : rows, columns = columns_for(form, d, rank);
   return std::max(reduce_workspace_bytes<Space>(rows * cols),
-                  Workspace<Space>::template bytes<float>(d * d) + cold_bases_workspace_bytes<Space>(rows, cols));
+                  Workspace<Space>::template bytes<float>(d * columns) +
+                      cold_bases_workspace_bytes<Space>(form, rows, cols, right ? 0 : columns, right ? columns : 0));
 }
 
 #define SESTINA_REFRESH(Space)                                                                          \
@@ -360,7 +365,7 @@ std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right
   template void judge_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
   template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&);             \
   template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);                      \
-  template std::size_t leading_vectors_bytes<Space>(std::size_t, std::size_t, bool);
+  template std::size_t leading_vectors_bytes<Space>(BasisForm, std::size_t, std::size_t, bool, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_REFRESH)
 
 }  // namespace sestina

@@ -41,6 +41,7 @@ struct RefreshJob {
   int max_iterations = 1;          // inverse_root_qr, inverse_root_newton (0: until it converges, at most 100)
   // leading_vectors: root is the projector, (r, n) of the right side or (m, r) of the left one.
   bool right = false;
+  BasisForm form = BasisForm::svd;
 };
 
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands
@@ -74,16 +75,18 @@ Refreshed refresh(Lane<Space>&, const RefreshJob<Space>&, std::int64_t& failures
 template <class Space>
 std::size_t refresh_workspace_bytes(RefreshMethod, std::size_t d);
 template <class Space>
-std::size_t leading_vectors_bytes(std::size_t rows, std::size_t cols, bool right);
+std::size_t leading_vectors_bytes(BasisForm, std::size_t rows, std::size_t cols, bool right, std::size_t rank);
 
-// First bases of an m x n matrix, made unique: singular vectors of G (falling singular values) from an SVD in fp64, the
-// null space completed by Householder QR, the sign of each column such that its entry of largest size is positive.
-// left (m, m) or right (n, n) may be (0, 0): not wanted. G = 0 gives the identity; a G that is not finite leaves both
-// untouched and returns false. Fences.
+// First bases of an m x n matrix, made unique: singular vectors of G (falling singular values) in fp64, the null space
+// completed by Householder QR, the sign of each column such that its entry of largest size is positive. left (m, m) or
+// right (n, n) may be (0, 0): not wanted; by the Gram matrix they may have fewer columns, the leading ones. G = 0 gives
+// the identity; a G that is not finite leaves both untouched and returns false. Fences.
 template <class Space>
-bool cold_bases(Lane<Space>&, Matrix<const float, Space> gradient, Matrix<float, Space> left,
+bool cold_bases(Lane<Space>&, BasisForm, Matrix<const float, Space> gradient, Matrix<float, Space> left,
                 Matrix<float, Space> right);
+// left, right: columns of the bases, 0: not wanted.
 template <class Space>
-std::size_t cold_bases_workspace_bytes(std::size_t rows, std::size_t cols);
+std::size_t cold_bases_workspace_bytes(BasisForm, std::size_t rows, std::size_t cols, std::size_t left,
+                                       std::size_t right);
 
 }  // namespace sestina

@@ -47,7 +47,8 @@ class RefreshTask final : public WorkerTask {
         .perturb_before = job.perturb_before,
         .tolerance = job.tolerance,
         .max_iterations = job.max_iterations,
-        .right = job.right};
+        .right = job.right,
+        .form = job.form};
     prepare_own(own);
   }
   void run(std::size_t worker) override;

@@ -117,9 +117,11 @@ void WorkerTask::collect() {
 
 WorkerPool::WorkerPool(const Setting& setting, std::size_t most) : shared_(std::make_shared<Shared>()), most_(most) {
   const std::vector<int> cores = setting.cores.empty() ? process_cores() : setting.cores;
-  if (const OnCores here(cores); here.error() != 0)
+  int error = 0;
+  std::thread([&] { error = bind_this_thread(cores); }).join();
+  if (error != 0)
     fail(ExitCode::bad_deck, "optimizer.refresh.cores: this process may run on none of [{}] ({})",
-         fmt::join(setting.cores, ", "), std::strerror(here.error()));
+         fmt::join(setting.cores, ", "), std::strerror(error));
   shared_->setting = setting;
   shared_->queue.reserve(most);
   shared_->alive = setting.workers;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -156,6 +157,62 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
   std::set<std::string> documented;
   for (const auto& [key, unused] : documented_keys()) documented.insert(key);
   EXPECT_EQ(documented, known);
+}
+
+// Third column of the README's tables, where it is one value: "0.9", "\"text\"", "true"; keys whose default depends on
+// something have more words there.
+std::map<std::string, std::string> documented_defaults() {
+  std::map<std::string, std::string> defaults;
+  std::ifstream file(folder + "/README.md");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| `", 0) != 0) continue;
+    std::istringstream cells(line);
+    std::string cell;
+    for (int i = 0; i < 4; ++i) std::getline(cells, cell, '|');
+    std::erase(cell, ' ');
+    if (cell.size() > 2 && cell.front() == '`' && cell.find('`', 1) == cell.size() - 1)
+      cell = cell.substr(1, cell.size() - 2);
+    const bool value = cell == "true" || cell == "false" || cell == "[]" ||
+                       (cell.front() == '"' && cell.back() == '"') ||
+                       cell.find_first_not_of("0123456789.e-") == cell.npos;
+    if (value) defaults.emplace(line.substr(3, line.find('`', 3) - 3), cell);
+  }
+  return defaults;
+}
+
+bool same_value(const std::string& a, const std::string& b) {
+  char *end_a = nullptr, *end_b = nullptr;
+  const double number_a = std::strtod(a.c_str(), &end_a), number_b = std::strtod(b.c_str(), &end_b);
+  const bool numbers = end_a != a.c_str() && *end_a == 0 && end_b != b.c_str() && *end_b == 0;
+  return numbers ? number_a == number_b : a == b;
+}
+
+TEST(Inputs, ReadmeSaysTheDefaults) {
+  const std::map<std::string, std::string> documented = documented_defaults();
+  std::set<std::string> seen;
+  const auto compare = [&](const std::string& text) {
+    Deck deck;
+    deck.add_text("[model]\npreset = \"llama-8m\"\n" + text, "defaults", "");
+    Options::read(deck);
+    deck.finish();
+    for (const auto& key : deck.resolved_keys()) {
+      const auto found = documented.find(without_index(key));
+      if (found == documented.end() || deck.has(key)) continue;
+      seen.insert(found->first);
+      EXPECT_TRUE(same_value(deck.resolved(key), found->second))
+          << key << " is " << deck.resolved(key) << ", inputs/README.md says " << found->second << "\n"
+          << text;
+    }
+  };
+  compare("[[data.source]]\npath = \"x.txt\"\n[[data.validation]]\npath = \"x.txt\"\n");
+  compare("rope_scaling = {rope_type = \"llama3\"}\n");
+  for (const MatrixKind& kind : matrix_kinds()) compare("[optimizer]\nkind = \"" + kind.name + "\"\n");
+  compare("[optimizer]\nkind = \"soap\"\nrefresh = {mode = \"async\"}\n");
+  for (const std::string form : {"form = \"lora\"\n", "form = \"poet-x\"\nblock_size = 16\n",
+                                 "form = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n"})
+    compare("[model.linear]\n" + form);
+  compare("[parallel]\npp = 2\nschedule = \"async-1f1b\"\ndelay_correction = \"pipemare\"\nstash = \"saved\"\n");
+  EXPECT_GT(seen.size(), 120u);
 }
 
 TEST(Inputs, ReadmeSaysWhatAResumeMayChange) {

@@ -46,7 +46,7 @@ double counted_merge(const ModelConfig& config) {
   Rig rig(config, sequences, sequence);
   initialise_formed<Host, float>(rig.exec, rig.model, rig.arena, rig.weights, 7);
   rig.model.gemm().take_count();
-  rig.model.merge(rig.weights, 7, 1);
+  for_each_formed(rig.weights, [&](const FormedWeight& w) { rig.model.merge(w, 7, 1); });
   return rig.model.gemm().take_count().flops;
 }
 

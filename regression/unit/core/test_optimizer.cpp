@@ -34,8 +34,7 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
       options.state_block = 16;
       options.matrix->state_bits = bits;
       options.matrix->state_block = 16;
-      if (bits == 8 && options.matrix->has("projector_bits"))
-        options.matrix->set("projector_bits", 4);
+      if (bits == 8 && options.matrix->has("projector_bits")) options.matrix->set("projector_bits", 4);
       StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
       EXPECT_EQ(rig.stage.optimizer().state_bytes(),
                 optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))

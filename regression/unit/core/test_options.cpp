@@ -318,9 +318,9 @@ TEST(Options, WeightsInEightBits) {
 TEST(Options, RulesBetweenKeys) {
   expect_error("[train]\nglobal_batch = 8\nmicro_batch = 3\n",
                "train.micro_batch: does not divide train.global_batch, got 3, allowed a divisor of 8");
-  expect_error("[run]\nsteps = 5\n[schedule]\nwarmup_steps = 6\n",
+  expect_error("[schedule]\nsteps = 5\nwarmup_steps = 6\n",
                "schedule.warmup_steps: beyond the last step of the schedule");
-  expect_error("[run]\nsteps = 10\n[schedule]\nkind = \"wsd\"\nwarmup_steps = 6\ndecay_steps = 5\n",
+  expect_error("[schedule]\nsteps = 10\nkind = \"wsd\"\nwarmup_steps = 6\ndecay_steps = 5\n",
                "schedule.decay_steps: warm-up and decay are longer");
   expect_error("[data]\nsequence_length = 100000\n", "data.sequence_length: longer than model.max_position_embeddings");
   expect_error("[run]\nstop_signals = [\"KILL\"]\n", "run.stop_signals: unknown signal \"KILL\"");

@@ -224,66 +224,157 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
 
 TYPED_TEST(Refresh, ColdBasesDiagonaliseTheGradient) {
   using Space = TypeParam;
-  for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
-    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(m, n));
-    const Array g = rounded<float>(random_array(m, n, 11));
-    const Field<float, Space> gradient(g, 3), left(m, m), right(n, n);
-    ASSERT_TRUE(cold_bases<Space>(lane, gradient.read(), left.matrix(), right.matrix()));
-    expect_orthonormal(left.get());
-    expect_orthonormal(right.get());
-    const Array turned = product(transposed(left.get()), product(g, right.get()));
-    double last = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < m; ++i)
-      for (std::size_t j = 0; j < n; ++j) {
-        if (i != j) {
-          EXPECT_NEAR(turned(i, j), 0, 1e-5);
-        } else {
-          EXPECT_LE(std::abs(turned(i, i)), last);
-          last = std::abs(turned(i, i));
+  for (const BasisForm form : {BasisForm::svd, BasisForm::gram})
+    for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
+      auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      const Array g = rounded<float>(random_array(m, n, 11));
+      const Field<float, Space> gradient(g, 3), left(m, m), right(n, n);
+      ASSERT_TRUE(cold_bases<Space>(lane, form, gradient.read(), left.matrix(), right.matrix()));
+      expect_orthonormal(left.get());
+      expect_orthonormal(right.get());
+      const Array turned = product(transposed(left.get()), product(g, right.get()));
+      double last = std::numeric_limits<double>::infinity();
+      for (std::size_t i = 0; i < m; ++i)
+        for (std::size_t j = 0; j < n; ++j) {
+          if (i != j) {
+            EXPECT_NEAR(turned(i, j), 0, 1e-5);
+          } else {
+            EXPECT_LE(std::abs(turned(i, i)), last);
+            last = std::abs(turned(i, i));
+          }
         }
-      }
-    for (const Array& basis : {left.get(), right.get()})
-      for (std::size_t j = 0; j < basis.cols; ++j) {
-        double largest = 0;
-        for (std::size_t i = 0; i < basis.rows; ++i)
-          if (std::abs(basis(i, j)) > std::abs(largest)) largest = basis(i, j);
-        EXPECT_GT(largest, 0);
-      }
-  }
+      for (const Array& basis : {left.get(), right.get()})
+        for (std::size_t j = 0; j < basis.cols; ++j) {
+          double largest = 0;
+          for (std::size_t i = 0; i < basis.rows; ++i)
+            if (std::abs(basis(i, j)) > std::abs(largest)) largest = basis(i, j);
+          EXPECT_GT(largest, 0);
+        }
+    }
 }
 
 // The point of the rule: rounding of the gradient moves the bases by no more than rounding, null space included.
 TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
   using Space = TypeParam;
   constexpr std::size_t m = 20, n = 6;
-  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(m, n));
-  const Array low = product(random_array(m, 3, 1), random_array(3, n, 2));  // rank 3
-  Array moved = low;
-  const Array noise = random_array(m, n, 3);
-  for (std::size_t i = 0; i < moved.values.size(); ++i) moved.values[i] *= 1 + 0.5 * eps32 * noise.values[i];
-  const Field<float, Space> a(low), b(moved), left_a(m, m), left_b(m, m), right_a(n, n), right_b(n, n);
-  ASSERT_TRUE(cold_bases<Space>(lane, a.read(), left_a.matrix(), right_a.matrix()));
-  ASSERT_TRUE(cold_bases<Space>(lane, b.read(), left_b.matrix(), right_b.matrix()));
-  EXPECT_LE(largest_difference(left_a.get(), left_b.get()), 1e-5);
-  EXPECT_LE(largest_difference(right_a.get(), right_b.get()), 1e-5);
+  for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
+    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+    const Array low = product(random_array(m, 3, 1), random_array(3, n, 2));  // rank 3
+    Array moved = low;
+    const Array noise = random_array(m, n, 3);
+    for (std::size_t i = 0; i < moved.values.size(); ++i) moved.values[i] *= 1 + 0.5 * eps32 * noise.values[i];
+    const Field<float, Space> a(low), b(moved), left_a(m, m), left_b(m, m), right_a(n, n), right_b(n, n);
+    ASSERT_TRUE(cold_bases<Space>(lane, form, a.read(), left_a.matrix(), right_a.matrix()));
+    ASSERT_TRUE(cold_bases<Space>(lane, form, b.read(), left_b.matrix(), right_b.matrix()));
+    EXPECT_LE(largest_difference(left_a.get(), left_b.get()), 1e-5);
+    EXPECT_LE(largest_difference(right_a.get(), right_b.get()), 1e-5);
+  }
 }
 
 TYPED_TEST(Refresh, ColdBasesOfZeroAreIdentitiesAndOfNanNone) {
   using Space = TypeParam;
-  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(4, 3));
-  const Field<float, Space> zero(Array(4, 3)), left(4, 4), right(3, 3), none(0, 0);
-  ASSERT_TRUE(cold_bases<Space>(lane, zero.read(), left.matrix(), right.matrix()));
-  expect_same(left.get(), identity(4), "left");
-  expect_same(right.get(), identity(3), "right");
-  Array g = random_array(4, 3, 1);
-  g(2, 1) = std::numeric_limits<double>::quiet_NaN();
-  const Field<float, Space> bad(g);
-  EXPECT_FALSE(cold_bases<Space>(lane, bad.read(), left.matrix(), right.matrix()));
-  expect_same(left.get(), identity(4), "left");
-  const Field<float, Space> good(random_array(4, 3, 1));
-  ASSERT_TRUE(cold_bases<Space>(lane, good.read(), none.matrix(), right.matrix()));
-  expect_same(left.get(), identity(4), "left");
-  expect_orthonormal(right.get());
+  for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
+    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, 4, 3, 4, 3));
+    const Field<float, Space> zero(Array(4, 3)), left(4, 4), right(3, 3), none(0, 0);
+    ASSERT_TRUE(cold_bases<Space>(lane, form, zero.read(), left.matrix(), right.matrix()));
+    expect_same(left.get(), identity(4), "left");
+    expect_same(right.get(), identity(3), "right");
+    Array g = random_array(4, 3, 1);
+    g(2, 1) = std::numeric_limits<double>::quiet_NaN();
+    const Field<float, Space> bad(g);
+    EXPECT_FALSE(cold_bases<Space>(lane, form, bad.read(), left.matrix(), right.matrix()));
+    expect_same(left.get(), identity(4), "left");
+    const Field<float, Space> good(random_array(4, 3, 1));
+    ASSERT_TRUE(cold_bases<Space>(lane, form, good.read(), none.matrix(), right.matrix()));
+    expect_same(left.get(), identity(4), "left");
+    expect_orthonormal(right.get());
+  }
+}
+
+// P = Q Q^T of the first columns.
+Array projector_on(const Array& basis, std::size_t columns) {
+  Array kept(basis.rows, columns);
+  for (std::size_t i = 0; i < basis.rows; ++i)
+    for (std::size_t j = 0; j < columns; ++j) kept(i, j) = basis(i, j);
+  return product(kept, transposed(kept));
+}
+
+double distance(const Array& a, const Array& b) {
+  double squares = 0;
+  for (std::size_t i = 0; i < a.values.size(); ++i) squares += std::pow(a.values[i] - b.values[i], 2);
+  return std::sqrt(squares);
+}
+
+// A matrix with these singular values, in fp32.
+template <class Space>
+Array with_singular_values(const std::vector<double>& values, std::size_t m, std::size_t n) {
+  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(BasisForm::svd, m, n, m, n));
+  const Field<float, Space> any(random_array(m, n, 21)), left(m, m), right(n, n);
+  EXPECT_TRUE(cold_bases<Space>(lane, BasisForm::svd, any.read(), left.matrix(), right.matrix()));
+  Array scaled(m, n);
+  const Array u = left.get(), v = right.get();
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t k = 0; k < std::min(m, n); ++k)
+      for (std::size_t j = 0; j < n; ++j) scaled(i, j) += u(i, k) * values[k] * v(j, k);
+  return rounded<float>(scaled);
+}
+
+// Spans, never single columns: those of values that lie close together are anybody's choice. The bound is that of
+// cold_bases.cpp beside the rounding of the bases to fp32, and a small part of what the rounding of the matrix does.
+TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
+  using Space = TypeParam;
+  const std::vector<double> values = {8, 8, 5, 1, 1, 1, 0.3, 1e-2, 1e-2, 1e-3, 3e-4, 1e-4};  // floor: 40 eps32 8
+  const std::vector<std::size_t> cuts = {2, 3, 6, 7, 9, 10, 11};
+  for (const auto& [m, n] : {std::pair<std::size_t, std::size_t>{12, 40}, {40, 12}}) {
+    const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
+    std::vector<Array> left, right;
+    for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
+      auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      const Field<float, Space> l(m, m), r(n, n);
+      ASSERT_TRUE(cold_bases<Space>(lane, form, gradient.read(), l.matrix(), r.matrix()));
+      left.push_back(l.get());
+      right.push_back(r.get());
+    }
+    constexpr double eps64 = std::numeric_limits<double>::epsilon();
+    for (const std::size_t cut : cuts) {
+      const double inside = values[cut - 1], outside = values[cut];
+      const double turn = 20 * eps64 * values[0] * values[0] / (inside * inside - outside * outside);
+      const double bound = 4 * eps32 * std::sqrt(static_cast<double>(cut)) + turn;
+      EXPECT_LE(turn, 0.01 * eps32 * values[0] / (inside - outside) * 20) << cut;
+      EXPECT_LE(distance(projector_on(left[0], cut), projector_on(left[1], cut)), bound) << m << " left " << cut;
+      EXPECT_LE(distance(projector_on(right[0], cut), projector_on(right[1], cut)), bound) << m << " right " << cut;
+    }
+    EXPECT_LE(distance(projector_on(left[1], m), identity(m)), 1e-5);
+    EXPECT_LE(distance(projector_on(right[1], n), identity(n)), 1e-5);
+  }
+}
+
+// GaLore's projector of either side and any rank, beyond that of the gradient too.
+TYPED_TEST(Refresh, LeadingVectorsOfBothFormsSpanTheSame) {
+  using Space = TypeParam;
+  const std::vector<double> values = {4, 3, 2, 1, 0.5, 0.25, 0, 0};
+  for (const auto& [m, n] : {std::pair<std::size_t, std::size_t>{8, 20}, {20, 8}})
+    for (const bool right : {false, true})
+      for (const std::size_t rank : {1, 4, 6, 7}) {
+        const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
+        std::vector<Array> projectors;
+        for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
+          auto lane = make_lane<Space>(leading_vectors_bytes<Space>(form, m, n, right, rank));
+          const Field<float, Space> root(right ? rank : m, right ? n : rank);
+          RefreshJob<Space> job;
+          job.method = RefreshMethod::leading_vectors;
+          job.factor = gradient.read();
+          job.root = root.matrix();
+          job.right = right;
+          job.form = form;
+          ASSERT_EQ(compute_refresh<Space>(lane, job), Refreshed::done);
+          projectors.push_back(right ? transposed(root.get()) : root.get());
+          expect_orthonormal(projectors.back());
+        }
+        if (rank <= 6)
+          EXPECT_LE(distance(projector_on(projectors[0], rank), projector_on(projectors[1], rank)), 1e-5)
+              << m << " " << right << " " << rank;
+      }
 }
 
 }  // namespace

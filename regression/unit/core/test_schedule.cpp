@@ -67,5 +67,25 @@ TEST(Schedule, EmptyHorizonsAreHarmless) {
   EXPECT_EQ(Schedule(o).factor(1), 1.0);
 }
 
+TEST(Schedule, SaysWhenARunIsShorterThanItIs) {
+  RunOptions run;
+  run.steps = 5;
+  auto o = options(ScheduleOptions::Kind::wsd);
+  o.steps = 5;
+  o.warmup_steps = 20;
+  const std::string warning = short_run_warning(run, o);
+  EXPECT_NE(warning.find("run.steps = 5 ends inside its warm-up of schedule.warmup_steps = 20"), warning.npos)
+      << warning;
+  EXPECT_NE(warning.find("at 0.25 of"), warning.npos) << warning;
+  o.warmup_steps = 2;
+  o.decay_steps = 4;
+  EXPECT_NE(short_run_warning(run, o).find("schedule.decay_steps = 4"), warning.npos);
+  o.decay_steps = 3;
+  EXPECT_EQ(short_run_warning(run, o), "");
+  o.steps = 100;  // a length of its own
+  o.warmup_steps = 20;
+  EXPECT_EQ(short_run_warning(run, o), "");
+}
+
 }  // namespace
 }  // namespace sestina

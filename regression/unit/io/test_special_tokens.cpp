@@ -18,11 +18,12 @@ using test::expect_error;
 using test::TemporaryFolder;
 using EndIds = std::vector<std::int64_t>;
 
-// Letters a and b, and added tokens from id 10 on.
+// Letters a to j, and added tokens from id 10 on.
 json tokenizer_json(const std::vector<std::string>& added, const json& post_processor = nullptr) {
   json j = json::parse(R"({"normalizer": null, "added_tokens": [],
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
-    "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+    "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "merges": [],
+    "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 6, "h": 7, "i": 8, "j": 9}}})");
   int id = 10;
   for (const std::string& token : added)
     j["added_tokens"].push_back({{"id", id++}, {"content", token}, {"special", true}});

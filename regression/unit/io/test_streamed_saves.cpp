@@ -238,6 +238,20 @@ TEST(StreamedSaves, AWriterThatGoesInTheMiddleOfASaveLeavesNone) {
   EXPECT_TRUE(list_checkpoints(folder.path()).empty());
 }
 
+// As those of an import: what is copied lies in a file.
+TEST(StreamedSaves, FieldsWithoutMemoryAreFetched) {
+  const test::TemporaryFolder folder;
+  const auto fetch = [](const StateField& field, void* to) { std::memset(to, 1, field.bytes()); };
+  StateField field = field_of("/model/w", 17, nullptr);
+  field.on_device = true;
+  CheckpointWriter writer(folder.path(), {});
+  take_snapshot({field}, run_of(3), fetch, writer.slot());
+  EXPECT_TRUE(writer.slot().streamed.empty());
+  writer.save();
+  writer.wait();
+  EXPECT_EQ(writer.take_events().at(0).error, "");
+}
+
 // What a load and `checkpoint convert` have in memory at a time.
 TEST(StreamedSaves, RowsComeInPiecesThatCoverTheField) {
   StateField field = field_of("/model/w", 5000, nullptr);

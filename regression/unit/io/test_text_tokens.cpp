@@ -41,6 +41,20 @@ TEST(TextTokens, LongDocumentsGetTheIdsOfTheWhole) {
   }
 }
 
+// With a prefix space, and added tokens that take white space or are words.
+TEST(TextTokens, LongDocumentsKeepTheirPrefixAndAddedTokens) {
+  const std::string golden = std::string(SESTINA_SOURCE_DIR) + "/regression/golden/tokenizer/";
+  std::string text;
+  while (text.size() < 600'000)
+    text += long_text().substr(text.size() % 999, 50'000) + "<right>\nword wordy\n<mask>\nl r\nX";
+  for (const char* name : {"gpt2_prefix", "qwen"}) {
+    const Tokenizer tokenizer = Tokenizer::load(golden + name + ".json");
+    std::vector<std::int32_t> got;
+    tokenize_documents({text}, &tokenizer, -1, 2, [&](const std::vector<std::int32_t>& tokens) { got = tokens; });
+    EXPECT_EQ(got, tokenizer.encode(text)) << name;
+  }
+}
+
 TEST(TextTokens, TextSourcesEndEachDocument) {
   const test::TemporaryFolder folder;
   test::write_bytes(folder / "a.txt", "Maren counted nine loaves.");

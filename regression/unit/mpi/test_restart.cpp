@@ -65,6 +65,7 @@ void save(Executor<Exec, float>& run, Communicator& ranks, RestartGrid grid, con
   WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
   ranks.broadcast(group.token, 0);
   CheckpointWriter writer(folder, CheckpointOptions(), group);
+  ranks.barrier();  // the first rank has removed what was left there
   RunState state;
   state.step = 5;
   take_snapshot(run.fields(), state, {}, writer.slot());

@@ -50,8 +50,7 @@ TEST(PlanCost, SecondsFollowTheOptionsOfTheDeck) {
     EXPECT_GT(seconds(name, [](MatrixOptions& options) { options.refresh_every = 1; }), 1.2 * seconds(name, as_is))
         << name;
   EXPECT_LT(seconds("soap", [](MatrixOptions& options) { options.set("max_dim", 80); }), seconds("soap", as_is));
-  EXPECT_LT(seconds("shampoo", [](MatrixOptions& options) { options.set("max_dim", 32); }),
-            seconds("shampoo", as_is));
+  EXPECT_LT(seconds("shampoo", [](MatrixOptions& options) { options.set("max_dim", 32); }), seconds("shampoo", as_is));
   EXPECT_GT(seconds("apollo", [](MatrixOptions& options) { options.set("rank", 64); }), seconds("apollo", as_is));
 }
 
