@@ -369,6 +369,8 @@ void Parser::add_bench() {
   add_machine(app, k.get());
   auto o = verb<BenchOptimizerArguments>(*bench, "optimizer", "whole update passes with random gradients", app);
   fill(app, o.get(), o);
+  app->add_option("--machine", o->machine,
+                  "write the measured rates and updates by shape as a [machine] table: a deck for plan -i");
   app->add_option("--shapes", o->shapes, "matrices such as 1024x1024,768x2048 instead of the model's");
   auto i = verb<BenchIoArguments>(*bench, "io", "the store of preconditioners beside the bare disk", app);
   fill(app, i.get(), i);

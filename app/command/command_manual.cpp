@@ -48,7 +48,9 @@ constexpr Example examples[] = {
     {"bench step",
      "sestina bench step -i deck.toml --steps 20\nmpirun -n 2 sestina bench step -i deck.toml --machine machine.toml"},
     {"bench kernels", "sestina bench kernels -i deck.toml"},
-    {"bench optimizer", "sestina bench optimizer -i deck.toml optimizer.kind=muon"},
+    {"bench optimizer",
+     "sestina bench optimizer -i deck.toml optimizer.kind=muon\nsestina bench optimizer -i deck.toml --machine "
+     "machine.toml"},
     {"bench io", "sestina bench io -i deck.toml optimizer.refresh.path=/nvme/scratch"},
     {"info", "sestina info --json"},
 };

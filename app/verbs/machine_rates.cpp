@@ -71,7 +71,8 @@ MachineRates measure_rates(const Exec& exec, Runtime& runtime, const MachinePeak
   return {rates[0], rates[1], rates[2], several ? std::optional(rates[3]) : std::nullopt};
 }
 
-std::string machine_table(const MachineRates& rates, const std::string& how) {
+std::string machine_table(const MachineRates& rates, const std::string& how,
+                          const std::vector<MeasuredUpdate>& updates) {
   std::string text = fmt::format("# {}\n[machine]\n", how);
   const auto add = [&](const char* key, std::optional<double> value, const char* what) {
     if (value) text += fmt::format("{} = {:.4g}  # {}\n", key, *value, what);
@@ -80,18 +81,25 @@ std::string machine_table(const MachineRates& rates, const std::string& how) {
   add("memory_bandwidth", rates.memory_bandwidth, "GB/s, of a rank");
   add("disk_bandwidth", rates.disk_bandwidth, "GB/s that a rank writes beside this file");
   add("network_bandwidth", rates.network_bandwidth, "GB/s that a rank sends while it receives as much");
+  if (!updates.empty()) text += fmt::format("host = \"{}\"  # of the updates\n", host_name());
+  for (const MeasuredUpdate& update : updates) {
+    text += fmt::format("[[machine.update]]\nkind = \"{}\"\nprecision = \"{}\"\nrows = {}\ncols = {}\n", update.kind,
+                        update.bf16 ? "bf16" : "fp32", update.rows, update.cols);
+    text += fmt::format("gflop = {:.9g}\nseconds = {:.4g}\nrefresh_s = {:.4g}\n", update.gflop, update.seconds,
+                        update.refresh_s);
+  }
   return text;
 }
 
 void write_machine(Runtime& runtime, const std::string& file, const MachineRates& rates,
-                   TrainOptions::Precision precision) {
+                   TrainOptions::Precision precision, const std::vector<MeasuredUpdate>& updates) {
   runtime.together([&] {
     if (!runtime.is_first()) return;
     const bool bf16_run = precision == TrainOptions::Precision::bf16;
     const auto source =
         fmt::format("Measured by sestina {} on {}, {}; ranks at a time: {}, threads of each: {}", version().text,
                     host_name(), bf16_run ? "bf16" : "fp32", runtime.size(), Kokkos::num_threads());
-    write_output_file(file, machine_table(rates, source));
+    write_output_file(file, machine_table(rates, source, updates));
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/deck/options.hpp"
 #include "kernels/blas/machine_peak.hpp"
@@ -22,10 +23,11 @@ template <class Exec>
 MachineRates measure_rates(const Exec&, Runtime&, const MachinePeak& mine, TrainOptions::Precision,
                            const std::string& file);
 
-// The table, as a deck by itself. how: a comment.
-std::string machine_table(const MachineRates&, const std::string& how);
+// The table, as a deck by itself, with what updates took. how: a comment.
+std::string machine_table(const MachineRates&, const std::string& how, const std::vector<MeasuredUpdate>& = {});
 
 // Written by the first rank, whole or not at all. Collective.
-void write_machine(Runtime&, const std::string& file, const MachineRates&, TrainOptions::Precision);
+void write_machine(Runtime&, const std::string& file, const MachineRates&, TrainOptions::Precision,
+                   const std::vector<MeasuredUpdate>& = {});
 
 }  // namespace sestina

@@ -143,6 +143,7 @@ RunPlan make_run_plan(const Options& options) {
   run.tokens_per_step = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   run.flops_per_step = run.flops_per_token * run.tokens_per_step;
   estimate(run);
+  if (options.optimizer.matrix) run.measured = measured_shapes(run.plan.stages, run.plan.input);
   run.refresh_periods = planned_periods(run);
   estimate_workers(run);
   return run;

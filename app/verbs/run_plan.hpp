@@ -7,6 +7,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
+#include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
 #include "parallel/plan/refresh_budget.hpp"
@@ -34,6 +35,7 @@ struct RunPlan {
   struct Link {
     double refreshes = 0, tiers = 0;
   } link;  // bytes between device and host in an update, of the rank with most of each
+  MeasuredShapes measured;
   double planning_s = 0;
   // What is sent is hidden under the model's work at best; for workers that take longer than a step updates wait.
   std::optional<double> step_s() const {

@@ -141,13 +141,17 @@ Json pipeline_json(const RunPlan& run) {
 Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
   const auto& compared = run.compared;
-  Json out = {
-      {"model", model_json(run.options)},
-      {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
-      {"ranks", ranks_json(run)},
-      {"ratios",
-       {{"dp", {{"cost", plan.dp_cost.ratio}, {"elements", plan.dp_elements.ratio}, {"bound", plan.dp_cost.bound}}},
-        {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
+  Json out = {{"model", model_json(run.options)},
+              {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
+              {"ranks", ranks_json(run)},
+              {"ratios",
+               {{"dp",
+                 {{"cost", plan.dp_cost.ratio},
+                  {"elements", plan.dp_elements.ratio},
+                  {"bound", plan.dp_cost.bound},
+                  {"received", plan.dp_received.ratio},
+                  {"received_bound", plan.dp_received.bound}}},
+                {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
   if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
   if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
@@ -178,6 +182,10 @@ Json to_json(const RunPlan& run) {
                 {"nvme_s", json_of(run.nvme_s)},
                 {"link_s", json_of(run.link_s)},
                 {"refresh_s", json_of(run.refresh_s)}}},
+              {"measured",
+               {{"shapes", run.measured.shapes},
+                {"measured", run.measured.measured},
+                {"host", run.options.machine.host.empty() ? Json(nullptr) : Json(run.options.machine.host)}}},
               {"refresh_flops", json_of(run.refresh_flops)},
               {"link", {{"refreshes_bytes", run.link.refreshes}, {"tiers_bytes", run.link.tiers}}},
               {"planning_s", run.planning_s}});

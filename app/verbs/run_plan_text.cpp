@@ -5,6 +5,7 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_sums.hpp"
+#include "kernels/base/host_name.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 
 namespace sestina {
@@ -122,6 +123,7 @@ void print_balance(const RunPlan& run) {
   fmt::print("load of {} matrices, max / mean\n", matrices);
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
+  if (plan.dp > 1) print_ratio("received of each bucket", plan.dp_received);
   if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.home_cost);
   print_loads(run);
   fmt::print("\n");
@@ -238,6 +240,26 @@ void print_memory(const RunPlan& run) {
   fmt::print("\n");
 }
 
+// Where seconds of updates come from.
+void print_measured(const RunPlan& run) {
+  const MachineOptions& machine = run.options.machine;
+  const bool by_seconds = run.options.parallel.cost == ParallelOptions::Cost::seconds;
+  if (run.measured.shapes == 0 || (!by_seconds && machine.update.empty())) return;
+  const auto& [shapes, measured] = run.measured;
+  if (measured == 0)
+    fmt::print(
+        "updates     {}: seconds are those of products at the machine's peak; `bench optimizer --machine FILE` "
+        "measures\n",
+        machine.update.empty() ? "none was measured" : "none was measured with this kind, keys and precision");
+  else
+    fmt::print("updates     {} of {} shapes as measured{}{}\n", measured, shapes,
+               machine.host.empty() ? "" : " on " + machine.host,
+               measured < shapes ? "; others by their products, at the rate of those" : "");
+  if (!machine.host.empty() && machine.host != host_name())
+    fmt::print("            this machine is another one: {}\n", host_name());
+  fmt::print("\n");
+}
+
 void print_time(const RunPlan& run) {
   const auto line = [](const char* what, std::optional<double> seconds, const char* keys) {
     fmt::print("  {:16}{:>12}{}\n", what, seconds ? time_text(*seconds) : "unknown",
@@ -278,6 +300,7 @@ void print_text(const RunPlan& run) {
   print_workers(run);
   print_coherence(run);
   print_memory(run);
+  print_measured(run);
   print_time(run);
 }
 

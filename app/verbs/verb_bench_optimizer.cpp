@@ -1,8 +1,10 @@
 // `sestina bench optimizer`: whole update passes over the deck's model, or over a list of matrices, with random
 // gradients: time with refreshes spread over their period, time of the refreshes, state, and speed of the products.
+// With --machine also each shape of matrix by itself, for parallel.cost = "seconds" of `plan`.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
@@ -13,6 +15,7 @@
 #include "app/train/state_tier.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
+#include "app/verbs/machine_rates.hpp"
 #include "core/layout/arena.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "kernels/blas/machine_peak.hpp"
@@ -118,6 +121,68 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   return bench;
 }
 
+// Matrices of one shape, updated as a rank would that has so many of them: as many as there are, or threads.
+struct ShapeGroup {
+  MatrixPart part;
+  std::vector<TensorSpec> specs;
+};
+
+std::vector<ShapeGroup> groups_by_shape(const std::vector<TensorSpec>& specs, const OptimizerOptions& optimizer,
+                                        std::size_t threads) {
+  std::map<std::pair<std::int64_t, std::int64_t>, ShapeGroup> groups;
+  for (const TensorSpec& spec : specs) {
+    if (!is_matrix_optimized(spec, optimizer) || spec.skew_block > 0) continue;
+    for (const MatrixPart& part : matrix_parts(spec, optimizer)) {
+      ShapeGroup& group = groups[{part.rows, part.cols}];
+      group.part = part;
+      TensorSpec alone{fmt::format("matrix.{}.weight", group.specs.size()), part.rows, part.cols};
+      if (group.specs.size() < threads) group.specs.push_back(alone);
+    }
+  }
+  std::vector<ShapeGroup> list;
+  for (auto& [shape, group] : groups) list.push_back(std::move(group));
+  return list;
+}
+
+// Refreshes inline and often enough to be timed: `plan` knows how often they come, and whether workers do them.
+Options measured_options(const Options& options) {
+  constexpr std::int64_t period = 2;
+  Options measured = options;
+  MatrixOptions& matrix = *measured.optimizer.matrix;
+  matrix.refresh_every = std::min(matrix.refresh_every, period);
+  matrix.refresh_staleness = 0;
+  matrix.refresh_eager = false;
+  matrix.tier = Tier::device;
+  matrix.field_tiers.clear();
+  measured.optimizer.refresh = {};
+  measured.optimizer.group.clear();
+  measured.optimizer.per_head = false;
+  return measured;
+}
+
+template <class Exec, class T>
+std::vector<MeasuredUpdate> measure_updates(const Exec& exec, const std::vector<TensorSpec>& specs,
+                                            const Options& options, const BenchArguments& arguments) {
+  constexpr double giga = 1e9;
+  std::vector<MeasuredUpdate> updates;
+  if (!options.optimizer.matrix) return updates;
+  const Options measured = measured_options(options);
+  const MatrixOptions& matrix = *measured.optimizer.matrix;
+  const auto threads = static_cast<std::size_t>(is_host<Exec> ? threads_of(exec) : 1);
+  for (const ShapeGroup& group : groups_by_shape(specs, options.optimizer, threads)) {
+    const OptimizerBench bench = time_optimizer<Exec, T>(exec, group.specs, measured, arguments);
+    const auto count = static_cast<double>(group.specs.size());
+    MeasuredUpdate update{.kind = matrix.kind, .bf16 = std::is_same_v<T, bf16>};
+    update.rows = group.part.rows;
+    update.cols = group.part.cols;
+    update.gflop = find_matrix_kind(matrix.kind)->work(matrix, update.rows, update.cols).update / giga;
+    update.seconds = (bench.update_s - bench.refresh_s) / count;
+    update.refresh_s = bench.refresh_s * static_cast<double>(matrix.refresh_every) / count;
+    updates.push_back(update);
+  }
+  return updates;
+}
+
 }  // namespace
 
 int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
@@ -134,6 +199,13 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
     using Exec = std::decay_t<decltype(exec)>;
     const OptimizerBench result = time_optimizer<Exec, typename decltype(tag)::type>(exec, specs, options, arguments);
     peak = measure_machine_peak<Exec>(exec);
+    if (!arguments.machine.empty()) {
+      using T = typename decltype(tag)::type;
+      Runtime alone({}, options.run.start_timeout);
+      const MachineRates rates = measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine);
+      write_machine(alone, arguments.machine, rates, options.train.precision,
+                    measure_updates<Exec, T>(exec, specs, options, arguments));
+    }
     return result;
   });
   std::int64_t parameters = 0;

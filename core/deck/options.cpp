@@ -103,6 +103,25 @@ RunOptions RunOptions::read(Deck& deck) {
   return run;
 }
 
+namespace {
+
+MeasuredUpdate read_update(Deck& deck, const std::string& at) {
+  for (const char* key : {".kind", ".precision", ".rows", ".cols", ".gflop", ".seconds"})
+    deck.require(at + key, "each measured update needs it, as `bench optimizer --machine` writes it");
+  MeasuredUpdate update;
+  update.kind = deck.text(at + ".kind", "");
+  update.bf16 = deck.choice(at + ".precision", "fp32", {"fp32", "bf16"}) == "bf16";
+  constexpr double longest = 1e9;
+  update.rows = deck.integer(at + ".rows", 1, {.min = 1, .max = longest});
+  update.cols = deck.integer(at + ".cols", 1, {.min = 1, .max = longest});
+  update.gflop = deck.number(at + ".gflop", 0, not_negative);
+  update.seconds = deck.number(at + ".seconds", 1, positive);
+  update.refresh_s = deck.number(at + ".refresh_s", 0, not_negative);
+  return update;
+}
+
+}  // namespace
+
 MachineOptions MachineOptions::read(Deck& deck) {
   MachineOptions machine;
   machine.peak_tflops = deck.maybe_number("machine.peak_tflops", positive);
@@ -112,6 +131,10 @@ MachineOptions MachineOptions::read(Deck& deck) {
   machine.host_bandwidth = deck.maybe_number("machine.host_bandwidth", positive);
   machine.memory = deck.maybe_number("machine.memory", positive);
   machine.host_memory = deck.maybe_number("machine.host_memory", positive);
+  machine.host = deck.text("machine.host", "");
+  const std::size_t updates = deck.table_count("machine.update");
+  for (std::size_t i = 0; i < updates; ++i)
+    machine.update.push_back(read_update(deck, fmt::format("machine.update.{}", i)));
   return machine;
 }
 

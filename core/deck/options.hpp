@@ -30,10 +30,20 @@ struct RunOptions {
   static RunOptions read(Deck&);
 };
 
+// [[machine.update]]: what one matrix took when it was measured (`bench optimizer --machine`).
+struct MeasuredUpdate {
+  std::string kind;  // as optimizer.kind
+  bool bf16 = false;
+  std::int64_t rows = 0, cols = 0;
+  double gflop = 0;  // of an update's products, by which other keys of the kind are told from those measured
+  double seconds = 0, refresh_s = 0;  // of an update without refreshes; of a refresh of all its sides
+};
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
   std::optional<double> host_bandwidth;       // GB/s between a device and host memory, both ways together
   std::optional<double> memory, host_memory;  // GB of a device, of a node
+  std::string host;                           // where updates were measured
+  std::vector<MeasuredUpdate> update;
   static MachineOptions read(Deck&);
 };
 

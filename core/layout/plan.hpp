@@ -41,7 +41,10 @@ struct PlanInput {
         seed(options.run.seed),
         metrics_every(options.metrics.every),
         tensors_every(options.metrics.tensors_every),
-        pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {}
+        pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {
+    const bool bf16_run = train.precision == TrainOptions::Precision::bf16;
+    std::erase_if(machine.update, [bf16_run](const MeasuredUpdate& update) { return update.bf16 != bf16_run; });
+  }
 };
 
 // A contiguous piece of the flat gradient buffer: reduced to the owners when its last block has its gradients, gathered

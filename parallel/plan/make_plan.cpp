@@ -25,6 +25,17 @@ struct Draft {
   std::vector<PartitionItem> items;
   std::vector<std::int64_t> cost;
   Buckets buckets;  // of items
+  std::vector<std::int64_t> elements() const {
+    std::vector<std::int64_t> all;
+    for (const PartitionItem& item : items) all.push_back(item.elements);
+    return all;
+  }
+  std::vector<int> bucket_of() const {
+    std::vector<int> bucket(items.size(), 0);
+    for (std::size_t b = 0; b < buckets.size(); ++b)
+      for (const int item : buckets[b]) bucket[at(item)] = static_cast<int>(b);
+    return bucket;
+  }
 };
 
 Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const ParallelOptions& parallel,
@@ -53,18 +64,28 @@ Buckets numbers_of_specs(const Draft& draft) {
 // Homes of all data-parallel ranks filled together; then tp of them make a rank.
 void assign_jointly(StagePlan& stage, const Draft& draft, const PlanInput& input) {
   const int dp = input.parallel.dp, tp = input.parallel.tp;
-  const Assignment best = assign_optimal(draft.cost, dp * tp);
-  std::vector<std::int64_t> bytes(at(dp * tp), 0);  // master weights and state
-  ByShape<std::size_t> state = state_bytes(input.optimizer);
+  Assignment best = assign_optimal(draft.cost, dp * tp);
+  std::vector<std::int64_t> whole;
+  for (const int spec : draft.specs) whole.push_back(stage.specs[at(spec)].elements());
+  even_bytes(draft.cost, whole, dp * tp, best);
+  std::vector<std::int64_t> received(at(dp * tp), 0);  // for it, by all ranks of its group
+  for (std::size_t i = 0; i < whole.size(); ++i) received[at(best.bin[i])] += draft.items[i].elements;
+  const std::vector<int> rank = group_homes(received, dp, tp);
+  std::vector<int> place;
+  for (const int bin : best.bin) place.push_back(rank[at(bin)]);
+  even_buckets(draft.cost, draft.elements(), draft.bucket_of(), dp, tp, place);
   for (std::size_t i = 0; i < draft.specs.size(); ++i) {
-    const TensorSpec& spec = stage.specs[at(draft.specs[i])];
-    bytes[at(best.bin[i])] += spec.elements() * f32_bytes + static_cast<std::int64_t>(state.of(spec));
+    stage.owner[at(draft.specs[i])] = place[i] / tp;
+    stage.home[at(draft.specs[i])] = place[i] % tp;
   }
-  const std::vector<int> rank = group_homes(bytes, dp, tp);
-  for (std::size_t i = 0; i < draft.specs.size(); ++i) {
-    stage.owner[at(draft.specs[i])] = rank[at(best.bin[i])] / tp;
-    stage.home[at(draft.specs[i])] = rank[at(best.bin[i])] % tp;
-  }
+}
+
+// The least largest load, then the fewest bytes at the rank with most of them, of all and of each bucket.
+std::vector<int> optimal_owners(const Draft& draft, int dp) {
+  Assignment best = assign_optimal(draft.cost, dp);
+  even_bytes(draft.cost, draft.elements(), dp, best);
+  even_buckets(draft.cost, draft.elements(), draft.bucket_of(), dp, 1, best.bin);
+  return best.bin;
 }
 
 std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) {
@@ -80,7 +101,7 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) 
     case Partition::optimal:
       break;
   }
-  return assign_optimal(draft.cost, parallel.dp).bin;
+  return optimal_owners(draft, parallel.dp);
 }
 
 // Homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
@@ -152,6 +173,26 @@ double mean_of(const std::vector<std::int64_t>& load) {
                             }) / static_cast<double>(load.size());
 }
 
+// What the rank that receives most of each bucket receives, over the mean; no tensor is received in parts.
+LoadRatio received(const Plan& plan) {
+  double most = 0, least = 0, all = 0;
+  for (const StagePlan& stage : plan.stages)
+    for (const BucketLayout& bucket : stage.buckets) {
+      if (bucket.cut.empty()) continue;
+      std::int64_t shard = 0, tensor = 0;
+      for (std::size_t rank = 0; rank < at(plan.dp); ++rank)
+        shard = std::max(shard, bucket.cut[rank + 1] - bucket.cut[rank]);
+      for (std::size_t i = 0; i < bucket.specs.size(); ++i)
+        tensor =
+            std::max(tensor, (i + 1 < bucket.specs.size() ? bucket.offset[i + 1] : bucket.elements) - bucket.offset[i]);
+      const auto elements = static_cast<double>(bucket.elements);
+      most += static_cast<double>(shard);
+      least += std::max(static_cast<double>(tensor), elements / plan.dp);
+      all += elements;
+    }
+  return all > 0 ? LoadRatio{most * plan.dp / all, least * plan.dp / all} : LoadRatio{};
+}
+
 void add_ratios(Plan& plan, const ParallelOptions& parallel) {
   std::vector<std::int64_t> cost, elements, homes;
   std::int64_t dp_bound = 0, home_bound = 0;
@@ -172,6 +213,7 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
   const auto bound = [](std::int64_t load, double mean) { return mean > 0 ? static_cast<double>(load) / mean : 1; };
   plan.dp_cost = {ratio_of(cost), bound(dp_bound, mean_of(cost))};
   plan.dp_elements = {ratio_of(elements), 1};
+  plan.dp_received = received(plan);
   const bool home = plan.tp > 1 && parallel.tp_update == TpUpdate::home;
   plan.home_cost = home ? LoadRatio{ratio_of(homes), bound(home_bound, mean_of(homes))} : plan.dp_cost;
 }

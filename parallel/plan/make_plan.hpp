@@ -23,6 +23,7 @@ struct Plan {
   PipelineSetting pipe;                       // of data-parallel ranks with the largest share of the batch
   PipelineSchedule schedule;                  // likewise
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
+  LoadRatio dp_received;                      // of each bucket of gradients, by the rank that receives most of it
   std::vector<Collective> collectives;
   CoherencePlan coherence;
   int ranks() const { return dp * tp * pp; }

@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 #include <queue>
+#include <tuple>
+#include <utility>
 
 #include "parallel/plan/load_patterns.hpp"
 
@@ -122,6 +124,277 @@ Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins) {
   if (out.largest > out.bound && items.classes() <= most_classes) search(items, bins, packing, out.largest, out.bound);
   out.bin = deal(classed, std::move(packing), cost.size());
   return out;
+}
+
+namespace {
+
+// Items that may change places: as dear and as large as one another.
+struct Alike {
+  std::vector<std::int64_t> cost, bytes;  // by class
+  std::vector<std::vector<int>> items;    // by class, in the order given
+  std::vector<std::size_t> of;            // by item
+  std::size_t classes() const { return items.size(); }
+};
+
+// The largest first.
+Alike alike(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<int>, std::greater<>> found;
+  for (std::size_t i = 0; i < cost.size(); ++i) found[{bytes[i], cost[i]}].push_back(static_cast<int>(i));
+  Alike out;
+  out.of.resize(cost.size());
+  for (auto& [key, items] : found) {
+    for (const int item : items) out.of[static_cast<std::size_t>(item)] = out.classes();
+    out.bytes.push_back(key.first);
+    out.cost.push_back(key.second);
+    out.items.push_back(std::move(items));
+  }
+  return out;
+}
+
+// Numbers of items by bin and class, with what they cost and weigh.
+struct Filling {
+  std::vector<std::vector<int>> count;
+  std::vector<std::int64_t> load, bytes;
+
+  Filling(const Alike& items, const std::vector<int>& bin, int bins)
+      : count(static_cast<std::size_t>(bins), std::vector<int>(items.classes(), 0)),
+        load(count.size(), 0),
+        bytes(count.size(), 0) {
+    for (std::size_t i = 0; i < bin.size(); ++i) move(items, items.of[i], static_cast<std::size_t>(bin[i]), 1);
+  }
+  void move(const Alike& items, std::size_t kind, std::size_t bin, int by) {
+    count[bin][kind] += by;
+    load[bin] += by * items.cost[kind];
+    bytes[bin] += by * items.bytes[kind];
+  }
+};
+
+// One item of the fullest bin against a smaller one of another bin, or none.
+struct Swap {
+  std::size_t give = 0, take = 0, to = 0;  // take: a class, or the number of classes for none
+  std::int64_t fuller = 0;                 // the larger of both bins, afterwards
+};
+
+// The swap that leaves the least in both bins without a load above `largest`; fuller = what `from` has: there is none.
+Swap best_swap(const Alike& items, const Filling& now, std::size_t from, std::int64_t largest) {
+  const std::size_t none = items.classes();
+  Swap best{.fuller = now.bytes[from]};
+  for (std::size_t give = 0; give < none; ++give) {
+    if (now.count[from][give] == 0) continue;
+    for (std::size_t to = 0; to < now.count.size(); ++to)
+      for (std::size_t take = 0; take <= none; ++take) {
+        if (to == from || (take < none && now.count[to][take] == 0)) continue;
+        const std::int64_t less = items.bytes[give] - (take < none ? items.bytes[take] : 0),
+                           cheaper = items.cost[give] - (take < none ? items.cost[take] : 0);
+        const std::int64_t fuller = std::max(now.bytes[from] - less, now.bytes[to] + less);
+        if (fuller >= best.fuller || now.load[from] - cheaper > largest || now.load[to] + cheaper > largest) continue;
+        best = {give, take, to, fuller};
+      }
+  }
+  return best;
+}
+
+// What each bin receives of each bucket, and the most of each bucket.
+class Shards {
+ public:
+  Shards(const Alike& items, const std::vector<int>& bucket, int bins, int places)
+      : items_(items), bucket_(bucket), places_(places) {
+    const int buckets = bucket.empty() ? 0 : *std::max_element(bucket.begin(), bucket.end()) + 1;
+    bytes_.assign(static_cast<std::size_t>(buckets), std::vector<std::int64_t>(static_cast<std::size_t>(bins), 0));
+  }
+  std::size_t buckets() const { return bytes_.size(); }
+  std::size_t bin(int place) const { return static_cast<std::size_t>(place / places_); }
+  std::size_t bucket(int item) const { return static_cast<std::size_t>(bucket_[static_cast<std::size_t>(item)]); }
+  std::int64_t size(int item) const { return items_.bytes[items_.of[static_cast<std::size_t>(item)]]; }
+  std::int64_t of(std::size_t bucket, std::size_t bin) const { return bytes_[bucket][bin]; }
+  void add(int item, std::size_t bin, int sign) { bytes_[bucket(item)][bin] += sign * size(item); }
+  std::size_t fullest(std::size_t bucket) const {
+    const auto& row = bytes_[bucket];
+    return static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+  }
+  std::int64_t most(std::size_t bucket) const { return bytes_[bucket][fullest(bucket)]; }
+  // The most of any bucket, and of all of them one after the other.
+  std::pair<std::int64_t, std::int64_t> measure() const {
+    std::pair<std::int64_t, std::int64_t> sum(0, 0);
+    for (std::size_t k = 0; k < buckets(); ++k) sum = {std::max(sum.first, most(k)), sum.second + most(k)};
+    return sum;
+  }
+
+ private:
+  const Alike& items_;
+  const std::vector<int>& bucket_;
+  int places_;
+  std::vector<std::vector<std::int64_t>> bytes_;  // by bucket and bin
+};
+
+// Deals the items of each class anew, the largest class first: each goes to a place that is to have one of its class,
+// where the bin has least of the bucket.
+std::vector<int> deal_by_buckets(const Alike& items, const std::vector<int>& place, Shards& shards) {
+  std::vector<int> dealt(place.size());
+  for (const std::vector<int>& alike : items.items) {
+    std::vector<int> free;
+    for (const int item : alike) free.push_back(place[static_cast<std::size_t>(item)]);
+    for (const int item : alike) {
+      const auto less = [&](int a, int b) {
+        return shards.of(shards.bucket(item), shards.bin(a)) < shards.of(shards.bucket(item), shards.bin(b));
+      };
+      const auto best = std::min_element(free.begin(), free.end(), less);
+      dealt[static_cast<std::size_t>(item)] = *best;
+      shards.add(item, shards.bin(*best), 1);
+      free.erase(best);
+    }
+  }
+  return dealt;
+}
+
+// What places and bins have, and the most that any of them may have: what the earlier keys reached.
+struct Room {
+  const Alike& items;
+  int places;
+  std::vector<std::int64_t> load, bytes, of_bin;  // by place, and by bin
+  std::int64_t most_load = 0, most_bytes = 0, most_of_bin = 0;
+
+  Room(const Alike& alike, const std::vector<int>& place, int bins, int places_of_bin)
+      : items(alike),
+        places(places_of_bin),
+        load(static_cast<std::size_t>(bins * places)),
+        bytes(load.size()),
+        of_bin(static_cast<std::size_t>(bins)) {
+    for (std::size_t i = 0; i < place.size(); ++i) add(items.of[i], static_cast<std::size_t>(place[i]), 1);
+    most_load = *std::max_element(load.begin(), load.end());
+    most_bytes = *std::max_element(bytes.begin(), bytes.end());
+    most_of_bin = *std::max_element(of_bin.begin(), of_bin.end());
+  }
+  std::size_t bin(std::size_t at) const { return at / static_cast<std::size_t>(places); }
+  void add(std::size_t kind, std::size_t at, int sign) {
+    load[at] += sign * items.cost[kind];
+    bytes[at] += sign * items.bytes[kind];
+    of_bin[bin(at)] += sign * items.bytes[kind];
+  }
+  bool takes(std::size_t kind, std::size_t at) const {
+    return load[at] + items.cost[kind] <= most_load && bytes[at] + items.bytes[kind] <= most_bytes &&
+           of_bin[bin(at)] + items.bytes[kind] <= most_of_bin;
+  }
+};
+
+// An item changes places with one of its class from another bucket, such that no bin has as much of the two buckets as
+// its bin has of its own.
+bool exchange_item(const Alike& items, int given, std::vector<int>& place, Shards& shards) {
+  const auto place_of = [&](int item) -> int& { return place[static_cast<std::size_t>(item)]; };
+  const std::size_t bucket = shards.bucket(given), bin = shards.bin(place_of(given));
+  const std::int64_t most = shards.of(bucket, bin), size = shards.size(given);
+  for (const int taken : items.items[items.of[static_cast<std::size_t>(given)]]) {
+    const std::size_t other = shards.bucket(taken), from = shards.bin(place_of(taken));
+    if (other == bucket || from == bin || shards.of(bucket, from) + size >= most ||
+        shards.of(other, bin) + size >= most)
+      continue;
+    for (const auto& [item, out, in] : {std::tuple(given, bin, from), std::tuple(taken, from, bin)}) {
+      shards.add(item, out, -1);
+      shards.add(item, in, 1);
+    }
+    std::swap(place_of(given), place_of(taken));
+    return true;
+  }
+  return false;
+}
+
+// An item goes to a place that has room for it and less of its bucket.
+bool move_item(const Alike& items, int item, std::vector<int>& place, Shards& shards, Room& room) {
+  int& from = place[static_cast<std::size_t>(item)];
+  const std::size_t kind = items.of[static_cast<std::size_t>(item)], bucket = shards.bucket(item),
+                    bin = shards.bin(from);
+  const std::int64_t most = shards.of(bucket, bin), size = shards.size(item);
+  for (std::size_t to = 0; to < room.load.size(); ++to) {
+    if (room.bin(to) == bin || shards.of(bucket, room.bin(to)) + size >= most || !room.takes(kind, to)) continue;
+    room.add(kind, static_cast<std::size_t>(from), -1);
+    room.add(kind, to, 1);
+    shards.add(item, bin, -1);
+    shards.add(item, room.bin(to), 1);
+    from = static_cast<int>(to);
+    return true;
+  }
+  return false;
+}
+
+// Lowers what the fullest bin has of a bucket. False: no item of it can go.
+bool lower_bucket(const Alike& items, std::size_t bucket, std::vector<int>& place, Shards& shards, Room& room) {
+  const std::size_t bin = shards.fullest(bucket);
+  const std::int64_t most = shards.of(bucket, bin);
+  for (std::size_t kind = 0; kind < items.classes(); ++kind) {
+    if (items.bytes[kind] == 0 || items.bytes[kind] == most) continue;  // alone it is the least there can be
+    const auto& alike = items.items[kind];
+    const auto given = std::find_if(alike.begin(), alike.end(), [&](int item) {
+      return shards.bucket(item) == bucket && shards.bin(place[static_cast<std::size_t>(item)]) == bin;
+    });
+    if (given == alike.end()) continue;
+    if (exchange_item(items, *given, place, shards) || move_item(items, *given, place, shards, room)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void even_bytes(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes, int bins,
+                Assignment& assignment) {
+  constexpr std::size_t most_work = 50'000'000;  // pairs looked at
+  const Alike items = alike(cost, bytes);
+  if (items.classes() == 0) return;
+  Filling now(items, assignment.bin, bins);
+  const std::size_t pairs = now.count.size() * items.classes() * items.classes();
+  const std::size_t rounds = std::min(4 * now.count.size() + 64, most_work / pairs + 1);
+  bool moved = false;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const auto from =
+        static_cast<std::size_t>(std::max_element(now.bytes.begin(), now.bytes.end()) - now.bytes.begin());
+    if (now.bytes[from] <= items.bytes.front()) break;  // some bin has the largest item
+    const Swap swap = best_swap(items, now, from, assignment.largest);
+    if (swap.fuller == now.bytes[from]) break;
+    now.move(items, swap.give, from, -1);
+    now.move(items, swap.give, swap.to, 1);
+    if (swap.take < items.classes()) {
+      now.move(items, swap.take, swap.to, -1);
+      now.move(items, swap.take, from, 1);
+    }
+    moved = true;
+  }
+  if (!moved) return;
+  std::size_t bin = 0;
+  for (std::size_t kind = 0; kind < items.classes(); ++kind)
+    for (const int item : items.items[kind]) {
+      while (now.count[bin][kind] == 0) bin = (bin + 1) % now.count.size();
+      --now.count[bin][kind];
+      assignment.bin[static_cast<std::size_t>(item)] = static_cast<int>(bin);
+      bin = (bin + 1) % now.count.size();
+    }
+}
+
+void even_buckets(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes,
+                  const std::vector<int>& bucket, int bins, int places, std::vector<int>& place) {
+  constexpr std::size_t most_work = 50'000'000;  // places and pairs looked at
+  const Alike items = alike(cost, bytes);
+  std::size_t dealing = 0, largest_class = 1;
+  for (const std::vector<int>& alike : items.items) {
+    dealing += alike.size() * alike.size();
+    largest_class = std::max(largest_class, alike.size());
+  }
+  Shards before(items, bucket, bins, places), shards(items, bucket, bins, places);
+  for (std::size_t i = 0; i < place.size(); ++i) before.add(static_cast<int>(i), before.bin(place[i]), 1);
+  std::vector<int> dealt = place;
+  if (dealing <= most_work)
+    dealt = deal_by_buckets(items, place, shards);
+  else
+    for (std::size_t i = 0; i < place.size(); ++i) shards.add(static_cast<int>(i), shards.bin(place[i]), 1);
+  Room room(items, place, bins, places);
+  std::size_t tries = most_work / (largest_class * items.classes() + room.load.size());
+  for (bool lowered = true; lowered;) {
+    lowered = false;
+    for (std::size_t k = 0; k < shards.buckets(); ++k)
+      while (tries > 0 && lower_bucket(items, k, dealt, shards, room)) {
+        lowered = true;
+        --tries;
+      }
+  }
+  if (shards.measure() < before.measure()) place = std::move(dealt);
 }
 
 }  // namespace sestina

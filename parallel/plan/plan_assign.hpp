@@ -24,4 +24,14 @@ Assignment assign_longest_first(const std::vector<std::int64_t>& cost, int bins)
 // that neighbours, which share a gradient bucket, go to different bins.
 Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins);
 
+// The second key: among assignments whose largest load is `largest`, one in which the bin with the most bytes has few.
+// Items of the fullest bin change places with smaller ones while that helps. bytes: by item.
+void even_bytes(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes, int bins, Assignment&);
+
+// The third: buckets of items are exchanged one by one, and the bin that receives most of a bucket holds up the others.
+// Items of one cost and size change places, and others go where there is room, such that no load and no bin's bytes
+// exceed the largest that there are. place: of each item; `places` of them, one after the other, are a bin.
+void even_buckets(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes,
+                  const std::vector<int>& bucket, int bins, int places, std::vector<int>& place);
+
 }  // namespace sestina

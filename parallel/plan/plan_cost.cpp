@@ -19,6 +19,46 @@ double seconds_of(double flops, std::int64_t elements, const MachineOptions& mac
          passes * bytes * static_cast<double>(elements) / (*machine.memory_bandwidth * giga);
 }
 
+UpdateWork work_of(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+  const MatrixKind* kind = find_matrix_kind(options.kind);
+  return kind && kind->work ? kind->work(options, rows, cols) : UpdateWork{};
+}
+
+double with_refreshes(const MatrixOptions& options, double update, double refresh) {
+  return options.refresh_staleness > 0 ? update : update + refresh / static_cast<double>(options.refresh_every);
+}
+
+double estimated_seconds(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
+                         const MachineOptions& machine) {
+  const UpdateWork work = work_of(options, rows, cols);
+  return seconds_of(with_refreshes(options, work.update, work.refresh), rows * cols, machine);
+}
+
+// Whether it was measured with options that make the same work.
+bool applies(const MeasuredUpdate& update, const MatrixOptions& options) {
+  constexpr double giga = 1e9, digits = 1e-6;
+  const double flops = work_of(options, update.rows, update.cols).update;
+  return update.kind == options.kind && std::abs(update.gflop * giga - flops) <= digits * flops;
+}
+
+const MeasuredUpdate* find_measured(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
+                                    const MachineOptions& machine) {
+  for (const MeasuredUpdate& update : machine.update)
+    if (update.rows == rows && update.cols == cols && applies(update, options)) return &update;
+  return nullptr;
+}
+
+// Of all that apply, measured over estimated; 1: none does.
+double measured_factor(const MatrixOptions& options, const MachineOptions& machine) {
+  double measured = 0, estimated = 0;
+  for (const MeasuredUpdate& update : machine.update) {
+    if (!applies(update, options)) continue;
+    measured += with_refreshes(options, update.seconds, update.refresh_s);
+    estimated += estimated_seconds(options, update.rows, update.cols, machine);
+  }
+  return estimated > 0 ? measured / estimated : 1;
+}
+
 }  // namespace
 
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols) {
@@ -29,11 +69,9 @@ double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols)
 
 double update_seconds(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
                       const MachineOptions& machine) {
-  const MatrixKind* kind = find_matrix_kind(options.kind);
-  const UpdateWork work = kind && kind->work ? kind->work(options, rows, cols) : UpdateWork{};
-  const double refreshes = options.refresh_staleness > 0 ? 0 : work.refresh;
-  const double flops = work.update + refreshes / static_cast<double>(options.refresh_every);
-  return seconds_of(flops, rows * cols, machine);
+  if (const MeasuredUpdate* measured = find_measured(options, rows, cols, machine))
+    return with_refreshes(options, measured->seconds, measured->refresh_s);
+  return measured_factor(options, machine) * estimated_seconds(options, rows, cols, machine);
 }
 
 std::int64_t tensor_cost(const TensorSpec& spec, const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
@@ -56,7 +94,8 @@ std::int64_t shard_cost(const ShardedTensor& tensor, const OptimizerOptions& opt
   if (cost == ParallelOptions::Cost::flops)
     return std::llround(stated_shard_products(static_cast<double>(side), static_cast<double>(length), tensor.counted));
   const UpdateWork work = find_matrix_kind(optimizer.kind)->shard_work(*optimizer.matrix, side, length, tensor.counted);
-  return std::llround(nano * seconds_of(work.update, shard.elements(), machine));
+  return std::llround(nano * measured_factor(*optimizer.matrix, machine) *
+                      seconds_of(work.update, shard.elements(), machine));
 }
 
 ByShape<std::int64_t> tensor_costs(const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
@@ -127,6 +166,20 @@ RankLoads rank_loads(const StagePlan& stage, const PlanInput& input, ParallelOpt
     add_to_owners(loads.elements, stage, parallel, spec, rank, held.elements());
   });
   return loads;
+}
+
+MeasuredShapes measured_shapes(const std::vector<StagePlan>& stages, const PlanInput& input) {
+  std::map<std::pair<std::int64_t, std::int64_t>, bool> known;
+  for (const StagePlan& stage : stages)
+    for_held(stage, input, [&](int, std::size_t spec, const TensorSpec& held) {
+      const bool sharded = is_sharded(stage.specs[spec], input);
+      for (const MatrixPart& part : matrix_parts(held, input.optimizer))
+        known[{part.rows, part.cols}] |=
+            !sharded && find_measured(*input.optimizer.matrix, part.rows, part.cols, input.machine) != nullptr;
+    });
+  MeasuredShapes shapes{static_cast<int>(known.size()), 0};
+  for (const auto& [shape, measured] : known) shapes.measured += measured;
+  return shapes;
 }
 
 double refreshes_per_update(const StagePlan& stage, const OptimizerOptions& optimizer) {

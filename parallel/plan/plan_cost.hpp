@@ -16,9 +16,17 @@ namespace sestina {
 // that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 
-// Seconds of one update from what is executed with these options: products at the machine's peak, inline refreshes by
-// their period (asynchronous ones run beside the update: worker_flops), passes over memory at its bandwidth.
+// Seconds of one update with inline refreshes by their period (asynchronous ones run beside it: worker_flops). As
+// measured, where [machine] has a matrix of this shape, kind and work; else from what is executed with these options,
+// products at the machine's peak and passes over memory at its bandwidth, times what the matrices that were measured
+// took over the same estimate of them.
 double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
+
+// Shapes of the matrices of a plan, and how many of them were measured.
+struct MeasuredShapes {
+  int shapes = 0, measured = 0;
+};
+MeasuredShapes measured_shapes(const std::vector<StagePlan>&, const PlanInput&);
 
 // Cost of one tensor, all its heads where it is updated by heads: elements, FLOPs (rounded by matrix), or nanoseconds.
 std::int64_t tensor_cost(const TensorSpec&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);

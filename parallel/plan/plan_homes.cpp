@@ -37,6 +37,15 @@ void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<in
   }
 }
 
+// Bytes after which a group is full enough for another one to begin: with few groups the exchanges of the first and of
+// the last are most of all that there are, with very small ones messages cost more than they hide.
+std::int64_t enough_bytes(const std::vector<HomedMatrix>& matrices, int tp) {
+  constexpr std::int64_t usual_groups = 4, least_at_home = std::int64_t{4} << 20;
+  std::int64_t all = 0;
+  for (const HomedMatrix& matrix : matrices) all += matrix.bytes;
+  return std::max(all / usual_groups, least_at_home * tp);
+}
+
 }  // namespace
 
 std::vector<int> group_homes(const std::vector<std::int64_t>& bytes, int dp, int tp) {
@@ -79,9 +88,12 @@ std::vector<MicroGroup> micro_groups(std::vector<HomedMatrix> matrices, int tp, 
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.start < b.start; });
   std::vector<MicroGroup> groups;
   std::vector<std::int64_t> held(at(tp), 0);
+  const std::int64_t enough = enough_bytes(matrices, tp);
   for (const Turn& turn : turns) {
     const HomedMatrix& matrix = *turn.matrix;
-    if (groups.empty() || held[at(matrix.home)] + matrix.bytes > most_bytes) {
+    const std::int64_t all = std::accumulate(held.begin(), held.end(), std::int64_t{0});
+    const bool hides = turn.start > 0 && all >= enough;  // what a home takes first is the work that hides others
+    if (groups.empty() || hides || held[at(matrix.home)] + matrix.bytes > most_bytes) {
       groups.emplace_back();
       std::fill(held.begin(), held.end(), 0);
     }

@@ -20,7 +20,8 @@ struct HomedMatrix {
 // The micro-groups of one data-parallel rank, in order: matrices by the time at which their home comes to them when it
 // takes its dearest first, so that the loads inside a group are as even as the plan's. A group is full when the whole
 // gradients at one home would exceed `most_bytes`; that never goes below the largest matrix, which alone in a group
-// would idle all other homes.
+// would idle all other homes. Where homes have several matrices and these are large enough to hide an exchange, there
+// are a few groups however much would be allowed: the exchange of one hides under the work on another.
 std::vector<MicroGroup> micro_groups(std::vector<HomedMatrix>, int tp, std::int64_t most_bytes);
 
 }  // namespace sestina

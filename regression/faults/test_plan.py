@@ -73,6 +73,35 @@ class Plans(Case):
         one = json.loads(self.call("plan", "--json", "-i", str(ROOT / "inputs" / "tiny_llama.toml")))
         self.assertEqual(one["memory"]["compared_with"], "this machine")
 
+    def test_asynchronous_refreshes_run_beside_the_update(self):
+        """Their work is the workers', their traffic that of the link, and the update's time is that of the update alone."""
+        deck = str(ROOT / "inputs" / "tiny_llama.toml")
+        words = ("optimizer.kind=soap", "machine.peak_tflops=1", "machine.memory_bandwidth=100", "optimizer.refresh.every=4")
+        late = ("optimizer.refresh.mode=async", "optimizer.refresh.staleness=2", "optimizer.refresh.workers=1")
+        plan = lambda *more: json.loads(self.call("plan", "--json", "-i", deck, *words, *more))
+        inline, beside = plan(), plan(*late)
+        self.assertIsNone(inline["refresh_flops"])
+        self.assertGreater(beside["refresh_flops"], 0)
+        self.assertLess(beside["estimate"]["optimizer_s"], inline["estimate"]["optimizer_s"])
+        gained = inline["estimate"]["optimizer_s"] - beside["estimate"]["optimizer_s"]
+        self.assertAlmostEqual(gained * 1e12 / beside["refresh_flops"], 1, delta=1e-3)
+        self.assertGreater(beside["estimate"]["refresh_s"], 0)
+        self.assertEqual(beside["link"]["refreshes_bytes"], 0)
+        device = plan(*late, "machine.memory=80", "machine.host_bandwidth=50")
+        self.assertGreater(device["link"]["refreshes_bytes"], 0)
+        self.assertAlmostEqual(device["estimate"]["link_s"] * 50e9 / device["link"]["refreshes_bytes"], 1, delta=1e-9)
+        self.assertIsNone(device["estimate"]["refresh_s"])
+        self.assertIn("of snapshots and results between device and host", self.call("plan", "-i", deck, *words, *late, "machine.memory=80"))
+
+    def test_forms_of_weights_count_what_they_execute(self):
+        deck = str(ROOT / "inputs" / "tiny_llama.toml")
+        flops = lambda *words: json.loads(self.call("plan", "--json", "-i", deck, *words))["flops_per_token"]
+        dense = flops()
+        self.assertLess(flops("model.linear.form=lora", "model.linear.rank=1"), 0.8 * dense)
+        fast, mem = (flops("model.linear.form=poet-x", "model.linear.block_size=16", f"model.linear.variant={v}") for v in ("fast", "mem"))
+        self.assertNotEqual(fast, dense)
+        self.assertGreater(mem, fast)
+
     def planned_in(self, layers, *words):
         """Processor seconds of the best of three."""
         best = float("inf")

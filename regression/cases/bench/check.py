@@ -52,6 +52,22 @@ close(plan["estimate"]["forward_backward_s"], plan["flops_per_step"] / (2 * mach
 half = call("plan", "-i", deck, "-i", "machine.toml", "parallel.dp=2", f"machine.peak_tflops={machine['peak_tflops'] / 2}", "--json")
 close(half["estimate"]["forward_backward_s"], 2 * plan["estimate"]["forward_backward_s"], 1e-9)
 positive(kernels, "gemm_peak_tflops", "memory_bandwidth_gbs")
+# Updates that were measured are what a plan by seconds balances; those of other keys are not.
+call("bench", "optimizer", *bench, "--machine", "updates.toml", "--steps", "3")
+updates = tomllib.load(open("updates.toml", "rb"))["machine"]["update"]
+by_shape = {(update["rows"], update["cols"]): update["seconds"] for update in updates}
+seconds = ("plan", "-i", deck, "-i", "updates.toml", "parallel.dp=2", "parallel.cost=seconds")
+measured = call(*seconds, "--json")
+assert measured["measured"]["shapes"] == measured["measured"]["measured"] == len(by_shape) == len(updates) > 1, measured["measured"]
+total = sum(rank["cost"] for rank in measured["ranks"]) * 1e-9
+matrices, rounding = len(measured["owners"]), 1e-6
+assert min(by_shape.values()) * (1 - rounding) <= total / matrices <= max(by_shape.values()) * (1 + rounding), (total, by_shape)
+other = call(*seconds, "--json", "optimizer.ns_steps=9")
+assert other["measured"]["measured"] == 0 < other["measured"]["shapes"], other["measured"]
+said = subprocess.run([sestina, *seconds], check=True, capture_output=True, text=True).stdout
+assert f"{len(updates)} of {len(updates)} shapes as measured on {measured['measured']['host']}" in said, said
+said = subprocess.run([sestina, *seconds, "machine.host=elsewhere"], check=True, capture_output=True, text=True).stdout
+assert "this machine is another one" in said, said
 names = [kernel["name"] for kernel in kernels["kernels"]]
 assert len(names) == len(set(names)) and len(names) > 10, names
 for kernel in kernels["kernels"]:

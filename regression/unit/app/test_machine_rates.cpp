@@ -33,6 +33,23 @@ TEST(MachineRates, TheTableIsALayerOfADeck) {
   EXPECT_EQ(read.memory, 80);  // of the deck below
 }
 
+TEST(MachineRates, UpdatesAreReadAsTheyWereWritten) {
+  const std::vector<MeasuredUpdate> updates = {{"muon", true, 2048, 1024, 21.474836, 0.0125, 0},
+                                               {"soap", false, 64, 96, 0.5, 0.25, 1.5}};
+  const MachineOptions read = read_over(machine_table({1, 2, 3, {}}, "here", updates), "");
+  EXPECT_FALSE(read.host.empty());
+  ASSERT_EQ(read.update.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(read.update[i].kind, updates[i].kind);
+    EXPECT_EQ(read.update[i].bf16, updates[i].bf16);
+    EXPECT_EQ(read.update[i].rows, updates[i].rows);
+    EXPECT_EQ(read.update[i].cols, updates[i].cols);
+    EXPECT_EQ(read.update[i].gflop, updates[i].gflop);
+    EXPECT_EQ(read.update[i].seconds, updates[i].seconds);
+    EXPECT_EQ(read.update[i].refresh_s, updates[i].refresh_s);
+  }
+}
+
 TEST(MachineRates, OneRankHasNoNetwork) {
   const MachineOptions read = read_over(machine_table({1, 2, 3, {}}, "here"), "");
   EXPECT_FALSE(read.network_bandwidth);

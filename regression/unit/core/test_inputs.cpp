@@ -103,7 +103,8 @@ TEST(Inputs, NoKeyTakesAnEmptyTable) {
     EXPECT_TRUE(said([&](Deck& deck) { deck.add_override(name + " = { }"); })) << name << " = { }";
     EXPECT_TRUE(said([&](Deck& deck) { deck.add_text(name + " = {}", "second.toml", "."); })) << name;
     if (name.find('.') == name.npos) continue;  // the header of a section without keys is no error
-    if (name == "model.rope_scaling" || name.starts_with("data.validation") || name.starts_with("optimizer.group"))
+    if (name == "model.rope_scaling" || name.starts_with("data.validation") || name.starts_with("optimizer.group") ||
+        name.starts_with("machine.update"))
       continue;
     const std::string header = message([&](Deck& deck) { deck.add_text("[" + name + "]", "second.toml", "."); });
     EXPECT_TRUE(header != "no error" && header != "another error") << "[" << name << "]: " << header;
@@ -136,7 +137,8 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
   Deck rare;  // keys that exist only when they are used
   rare.add_text(
       "[model]\npreset = \"llama-8m\"\nrope_scaling = {factor = 8.0}\n[[data.validation]]\npath = "
-      "\"x.jsonl\"\n[[data.source]]\npath = \"x.jsonl\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n",
+      "\"x.jsonl\"\n[[data.source]]\npath = \"x.jsonl\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n"
+      "[[machine.update]]\nkind = \"muon\"\nprecision = \"fp32\"\nrows = 1\ncols = 1\ngflop = 1\nseconds = 1\n",
       "rare", "");
   rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
   known.merge(keys_of(rare));
@@ -218,7 +220,7 @@ TEST(Inputs, ReadmeSaysTheDefaults) {
 TEST(Inputs, ReadmeSaysWhatAResumeMayChange) {
   for (const auto& [documented, may_change] : documented_keys()) {
     std::string key = documented;
-    for (const std::string list : {"data.source", "data.validation", "optimizer.group"})
+    for (const std::string list : {"data.source", "data.validation", "optimizer.group", "machine.update"})
       if (key.rfind(list + ".", 0) == 0) key = list + ".0" + key.substr(list.size());
     Deck stored, now;
     stored.text(key, "a");

@@ -130,6 +130,48 @@ TEST(MakePlan, OptimalReachesItsBoundAndBeatsTheOthers) {
         }
 }
 
+// At equal load nobody receives more than with the layout that is made for it: of all buckets, and where ranks are not
+// made of homes of each bucket too.
+TEST(MakePlan, OptimalReceivesNoMoreThanLayerwise) {
+  for (const char* model : {"qwen3-1.7b", "qwen3-8b", "qwen3-32b"})
+    for (const char* kind : kinds)
+      for (const auto& [dp, tp] : {std::pair(8, 1), {64, 1}, {128, 1}, {32, 8}, {512, 8}}) {
+        Options options = plan_options(preset(model), kind, dp, tp);
+        const Plan best = make_plan(options);
+        const std::string what = fmt::format("{} {} {} x {}", model, kind, dp, tp);
+        EXPECT_GE(best.dp_received.gap(), -1e-12) << what;
+        options.parallel.partition = Partition::layerwise;
+        const Plan other = make_plan(options);
+        const LoadRatio &load = tp == 1 ? best.dp_cost : best.home_cost,
+                        &others = tp == 1 ? other.dp_cost : other.home_cost;
+        if (others.ratio > load.ratio * (1 + 1e-6)) continue;  // not at equal load
+        if (tp == 1) {
+          EXPECT_LE(best.dp_received.ratio, other.dp_received.ratio * (1 + 1e-3)) << what;
+        }
+        EXPECT_LE(best.dp_elements.ratio, other.dp_elements.ratio * (1 + 1e-3)) << what;
+      }
+}
+
+// 32 x 8: homes have one matrix or a few, and while they work on the first ones the others travel.
+TEST(MakePlan, MicroGroupsHideTheirExchanges) {
+  for (const auto& [model, dp, least] :
+       {std::tuple("qwen3-32b", 32, std::size_t{2}), {"qwen3-32b", 4, 4}, {"qwen3-0.6b", 4, 3}}) {
+    const Options options = plan_options(preset(model), "muon", dp, 8);
+    const StagePlan stage = make_plan(options).stages[0];
+    for (const auto& groups : stage.micro_groups) {
+      EXPECT_GE(groups.size(), least) << model << ", dp " << dp;
+      std::set<int> homes, first;
+      for (const MicroGroup& group : groups)
+        for (const int spec : group.specs) homes.insert(stage.home[at(spec)]);
+      for (const int spec : groups[0].specs) first.insert(stage.home[at(spec)]);
+      EXPECT_EQ(first, homes) << "every home has work while the second group travels";
+    }
+  }
+  Options small = plan_options(small_model(), "muon", 1, 2);
+  small.model.num_hidden_layers = 1;
+  EXPECT_EQ(make_plan(small).stages[0].micro_groups[0].size(), 1u) << "messages would cost more than they hide";
+}
+
 TEST(MakePlan, BalancedIsNoWorseThanStartIndex) {
   for (const char* model : {"qwen3-1.7b", "qwen3-32b", "olmo2-7b"})
     for (const char* kind : kinds) {

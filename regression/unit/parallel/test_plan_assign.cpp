@@ -109,5 +109,61 @@ TEST(LoadPatterns, NextLoadIsTheNextSumOfItems) {
   EXPECT_EQ(next_load(items, 20), 21);  // nothing is larger: any number above is right
 }
 
+std::int64_t largest_shard(const Costs& bytes, const std::vector<int>& bucket, const std::vector<int>& bin, int bins) {
+  std::int64_t most = 0;
+  for (int k = 0; k <= bucket.back(); ++k) {
+    Costs here = bytes;
+    for (std::size_t i = 0; i < here.size(); ++i) here[i] *= bucket[i] == k;
+    most = std::max(most, largest(here, bin, bins));
+  }
+  return most;
+}
+
+// The same loads in fewer bytes.
+TEST(PlanAssign, BytesAreTheSecondKey) {
+  const Costs cost = {4, 4, 4, 4, 2, 2, 2, 2}, bytes = {9, 9, 1, 1, 5, 5, 1, 1};
+  Assignment best = assign_optimal(cost, 4);
+  const std::int64_t load = best.largest;
+  best.bin = {0, 1, 2, 3, 0, 1, 2, 3};  // 14 bytes at the first two
+  even_bytes(cost, bytes, 4, best);
+  EXPECT_EQ(largest(cost, best.bin, 4), load);
+  EXPECT_EQ(largest(bytes, best.bin, 4), 10);
+}
+
+// Four large and four small ones, and two buckets: no bin needs two large ones of one bucket.
+TEST(PlanAssign, BucketsAreTheThirdKey) {
+  const Costs cost = {8, 8, 1, 1, 8, 8, 1, 1};
+  const std::vector<int> bucket = {0, 0, 0, 0, 1, 1, 1, 1};
+  std::vector<int> place = {0, 0, 0, 0, 1, 1, 1, 1};
+  even_buckets(cost, cost, bucket, 2, 1, place);
+  for (const int first : {0, 2, 4, 6})
+    EXPECT_NE(place[static_cast<std::size_t>(first)], place[static_cast<std::size_t>(first) + 1]);
+}
+
+// Random cases: no load above the first key's, no more bytes at a bin than before, nor of a bucket.
+TEST(PlanAssign, LaterKeysLeaveEarlierOnesAlone) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    const int bins = 2 + static_cast<int>(random() % 6), items = 4 + static_cast<int>(random() % 40);
+    Costs cost, bytes;
+    std::vector<int> bucket;
+    for (int i = 0; i < items; ++i) {
+      cost.push_back(static_cast<std::int64_t>(random() % 4));
+      bytes.push_back(1 + static_cast<std::int64_t>(random() % 3) * 7);
+      bucket.push_back(i * 4 / items);
+    }
+    Assignment best = assign_optimal(cost, bins);
+    const std::int64_t before = largest(bytes, best.bin, bins);
+    even_bytes(cost, bytes, bins, best);
+    ASSERT_LE(largest(cost, best.bin, bins), best.largest);
+    ASSERT_LE(largest(bytes, best.bin, bins), before);
+    std::vector<int> place = best.bin;
+    even_buckets(cost, bytes, bucket, bins, 1, place);
+    ASSERT_LE(largest(cost, place, bins), largest(cost, best.bin, bins));
+    ASSERT_LE(largest(bytes, place, bins), largest(bytes, best.bin, bins));
+    ASSERT_LE(largest_shard(bytes, bucket, place, bins), largest_shard(bytes, bucket, best.bin, bins));
+  }
+}
+
 }  // namespace
 }  // namespace sestina

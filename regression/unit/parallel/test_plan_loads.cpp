@@ -144,6 +144,57 @@ TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
   }
 }
 
+// Seconds are those that were measured, of matrices that were; others are told by the rate of these.
+TEST(PlanLoads, MeasuredUpdatesComeBeforeEstimates) {
+  for (const char* kind : {"muon", "soap"}) {
+    Options options = plan_options(small_model(), kind, 1);
+    MatrixOptions& matrix = *options.optimizer.matrix;
+    matrix.refresh_every = 4;
+    options.machine = flop_by_flop;
+    const auto seconds = [&](std::int64_t rows, std::int64_t cols) {
+      return update_seconds(matrix, rows, cols, options.machine);
+    };
+    const double estimated = seconds(96, 64), other = seconds(32, 32);
+    const UpdateWork work = find_matrix_kind(kind)->work(matrix, 96, 64);
+    const double refresh_s = work.refresh > 0 ? 0.5 : 0;
+    options.machine.update = {{kind, false, 96, 64, work.update * 1e-9, 0.25, refresh_s}};
+    EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25 + refresh_s / 4) << kind;
+    EXPECT_NEAR(seconds(32, 32) / other, (0.25 + refresh_s / 4) / estimated, 1e-9) << kind;
+    matrix.refresh_staleness = 2;
+    EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25) << "workers refresh beside it";
+    matrix.refresh_staleness = 0;
+    options.machine.update[0].gflop *= 2;
+    EXPECT_EQ(seconds(96, 64), estimated) << "measured with other keys";
+  }
+}
+
+TEST(PlanLoads, LoadsFollowWhatWasMeasured) {
+  Options options = plan_options(small_model(), "muon", 2);
+  options.machine = flop_by_flop;
+  options.parallel.cost = ParallelOptions::Cost::seconds;
+  const StagePlan stage = make_plan(options).stages[0];
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const TensorSpec& spec : stage.specs)
+    if (spec.role == Role::matrix) shapes.insert({spec.rows, spec.cols});
+  double seconds = 0;
+  for (const auto& [rows, cols] : shapes) {
+    const double gflop = find_matrix_kind("muon")->work(*options.optimizer.matrix, rows, cols).update * 1e-9;
+    options.machine.update.push_back({"muon", false, rows, cols, gflop, seconds += 0.125});
+  }
+  const Plan plan = make_plan(options);
+  for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+    const TensorSpec& spec = stage.specs[i];
+    if (spec.role != Role::matrix) continue;
+    const auto place = std::distance(shapes.begin(), shapes.find({spec.rows, spec.cols}));
+    EXPECT_EQ(plan.stages[0].cost[i], 125'000'000 * (place + 1)) << spec.name;
+  }
+  const MeasuredShapes known = measured_shapes(plan.stages, plan.input);
+  EXPECT_EQ(known.measured, static_cast<int>(shapes.size()));
+  EXPECT_EQ(known.shapes, known.measured);
+  options.train.precision = TrainOptions::Precision::bf16;
+  EXPECT_EQ(measured_shapes(plan.stages, options).measured, 0) << "measured in another precision";
+}
+
 // Snapshots and bases to start from go to the host, new bases and their orders come back.
 TEST(PlanLoads, RefreshesOfADeviceCrossTheLink) {
   Options options = plan_options(small_model(), "soap", 1);
