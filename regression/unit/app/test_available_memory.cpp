@@ -1,6 +1,7 @@
 // What control groups of either version and limits of the process leave of a machine's memory.
 #include "app/start/available_memory.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -9,12 +10,13 @@
 namespace sestina {
 namespace {
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+constexpr std::uint64_t gib = std::uint64_t{1} << 30, tib = gib << 10;
 
-// A machine with 64 GiB, and its process in the groups that the lines say.
+// A machine with 64 GiB, or as much, and its process in the groups that the lines say.
 struct Machine {
-  explicit Machine(const std::string& lines) {
-    test::write_bytes(folder / "proc/meminfo", "MemTotal: 99999999 kB\nMemAvailable: 67108864 kB\n");
+  explicit Machine(const std::string& lines, std::uint64_t memory = 64 * gib) {
+    test::write_bytes(folder / "proc/meminfo",
+                      fmt::format("MemTotal: 99999999 kB\nMemAvailable: {} kB\n", memory / 1024));
     test::write_bytes(folder / "proc/self/cgroup", lines);
     test::write_bytes(folder / "proc/self/status", "VmSize: 1048576 kB\nVmData: 524288 kB\n");
   }
@@ -91,21 +93,22 @@ TEST(AvailableMemory, AGroupThatIsFullLeavesOneByteNotAnUnknownNumber) {
 }
 
 // Of each process by itself, however many share the machine.
+// Limits of so many TiB, because a process under AddressSanitizer holds about 20 TiB of addresses.
 TEST(AvailableMemory, LimitsOfTheProcessCount) {
-  const Machine machine("0::/job\n");
+  const Machine machine("0::/job\n", 64 * tib);
   for (const auto& [resource, left, name] :
-       {std::tuple(RLIMIT_AS, 39 * gib - (gib / 1024) * 160, "this process (ulimit -v)"),
-        std::tuple(RLIMIT_DATA, 79 * gib / 2, "this process (ulimit -d)")}) {
+       {std::tuple(RLIMIT_AS, 40 * tib - gib - (gib / 1024) * 160, "this process (ulimit -v)"),
+        std::tuple(RLIMIT_DATA, 40 * tib - gib / 2, "this process (ulimit -d)")}) {
     struct rlimit before {};
     ASSERT_EQ(::getrlimit(resource, &before), 0);
-    const struct rlimit small { 40 * gib, before.rlim_max };
+    const struct rlimit small { 40 * tib, before.rlim_max };
     ASSERT_EQ(::setrlimit(resource, &small), 0);
     const MemoryShare one = machine.share(), two = machine.share(2), many = machine.share(1, 16);
     ::setrlimit(resource, &before);
     EXPECT_EQ(one.bytes, left);
     EXPECT_EQ(one.name, name);
     EXPECT_EQ(many.bytes, resource == RLIMIT_AS ? left - 15 * (gib / 128) : left) << "stacks of threads";
-    EXPECT_EQ(two.bytes, 32 * gib) << "two have half of the machine each, which is less";
+    EXPECT_EQ(two.bytes, 32 * tib) << "two have half of the machine each, which is less";
   }
 }
 
