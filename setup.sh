@@ -14,7 +14,7 @@ tools=(cmake ninja-build g++ pkg-config python3 git)
 libraries=(libdnnl-dev libopenblas-openmp-dev liblapacke-dev libhdf5-dev libopenmpi-dev libtomlplusplus-dev
   libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
   liburing-dev libgtest-dev libbenchmark-dev)
-# What some tests want beside these, and are skipped without: a Slurm to submit to, nodes out of network namespaces, a second compiler.
+# What some tests want in addition to these, and are skipped without: a Slurm to submit to, nodes out of network namespaces, a second compiler.
 test_tools=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins iproute2 shellcheck clang libomp-dev)
 
 usage() {
@@ -67,7 +67,7 @@ show_progress() {
   wait $child
 }
 
-# What compiled code depends on beside its source: the processor (-march=native) and the compiler.
+# What compiled code depends on in addition to its source: the processor (-march=native) and the compiler.
 machine_identity() {
   { grep -m1 '^flags' /proc/cpuinfo || uname -m; c++ --version; } 2>/dev/null | sha256sum | cut -c1-16
 }

@@ -1,4 +1,4 @@
-# NCCL: NCCL::NCCL. It brings no file for CMake; it lies beside CUDA, in a system folder, or under NCCL_ROOT.
+# NCCL: NCCL::NCCL. It brings no file for CMake; it lies next to CUDA, in a system folder, or under NCCL_ROOT.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
 get_filename_component(nccl_prefix "${NCCL_INCLUDE_DIR}" DIRECTORY)
 find_library(NCCL_LIBRARY nccl HINTS ${nccl_prefix} PATH_SUFFIXES lib lib64)

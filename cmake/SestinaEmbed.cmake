@@ -1,5 +1,5 @@
 # sestina_embed(target source header namespace files...): a header with the text of each file as a std::string_view, made
-# anew when a file changes; source, one of target's, includes it as "<header>". "report.css" becomes
+# again when a file changes; source, one of target's, includes it as "<header>". "report.css" becomes
 # sestina::<namespace>::report_css.
 function(sestina_embed target source header namespace)
   set(output ${PROJECT_BINARY_DIR}/generated/${header})

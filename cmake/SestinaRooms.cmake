@@ -95,7 +95,7 @@ function(sestina_room room)
   install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina FILES_MATCHING PATTERN "*.hpp")
 endfunction()
 
-# Installed programs find shared libraries of ours beside them, wherever the prefix is moved, and those of others where
+# Installed programs find shared libraries of ours next to them, wherever the prefix is moved, and those of others where
 # they were linked.
 function(sestina_relative_rpath)
   if(CMAKE_INSTALL_RPATH)

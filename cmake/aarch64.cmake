@@ -1,6 +1,6 @@
 # Toolchain file: cross compiles for 64-bit ARM with Debian's g++-aarch64-linux-gnu; programs and tests run under qemu-user.
 # SESTINA_SYSROOT is a folder into which Debian's arm64 packages of the libraries were unpacked, absolute links made
-# relative; without it they are those installed beside the machine's own (dpkg --add-architecture arm64).
+# relative; without it they are those installed next to the machine's own (dpkg --add-architecture arm64).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -26,12 +26,12 @@ first_run() {
   say "the better one is ${better##*/}; what its model writes after \"The kernel\":"
   "$sestina" generate -r "$better" --prompt "The kernel" --tokens 120 --temperature 0.7
   say "losses, learning rates and times of both as plots: $runs/report.html"
-  say "the deck: inputs/first_run.toml; the runs: ${runs#"$root/"}; delete that folder to train anew"
+  say "the deck: inputs/first_run.toml; the runs: ${runs#"$root/"}; delete that folder to train again"
   say "your own text next: build/bin/sestina init mine --data PATH"
 }
 
 # train_with KIND RUN: a run that was stopped is resumed. Each optimizer has the learning rate that was best for it in short
-# runs; Muon's steps are scaled to those of AdamW, which updates the embedding and the head beside it.
+# runs; Muon's steps are scaled to those of AdamW, which updates the embedding and the head next to it.
 train_with() {
   local code=0 steps
   local -a keys=("train.precision=$precision")
@@ -84,7 +84,7 @@ prepare_text() {
   text=${SESTINA_TEXT:-$1/text}
   if [ -n "${SESTINA_TEXT:-}" ]; then
     [ -e "$text" ] || fail 66 "SESTINA_TEXT=$text: no such file or folder"
-    # Another text than last time: its tokenizer and tokens are made anew.
+    # Another text than last time: its tokenizer and tokens are made again.
     [ "$(cat "$1/source" 2>/dev/null)" = "$text" ] || rm -f "$1/tokenizer.json" "$1/tokens.bin" "$1/tokens.idx"
     echo "$text" >"$1/source"
     return

@@ -68,13 +68,13 @@ void DelayCorrection<Exec, T>::after_update(const Exec& exec, std::int64_t versi
   for (std::size_t i = 0; follows_weights() && i < arena_.size(); ++i) {
     const TensorSpec& spec = arena_.layout().tensors[i].whole;
     if (!spec.trainable) continue;
-    const bool vector = spec.is_vector(), anew = updates_of_state(spec, version + 2) == 1;
-    const int ahead = anew ? 0 : delay_;  // no movement is known of what begins anew
+    const bool vector = spec.is_vector(), again = updates_of_state(spec, version + 2) == 1;
+    const int ahead = restarts ? 0 : delay_;  // no movement is known of what starts over
     if (predicts() && vector)
       move_on<Exec, Acc<T>>(exec, ahead, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));
     else if (predicts())
       move_on<Exec, T>(exec, ahead, newest_matrix<Exec, T>(arena_, i), versions_.matrix_of(version + 1, i));
-    else if (anew)
+    else if (restarts)
       set_zero<Exec, Acc<T>>(exec, velocity(i));
     else if (vector)
       follow<Exec, Acc<T>>(exec, decay, newest_vector<Exec, T>(arena_, i), earlier_->vector_of(0, i), velocity(i));

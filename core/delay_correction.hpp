@@ -5,7 +5,7 @@
 // without a delay corrects nothing.
 //
 // Movements are those of the weights that are computed with, whole, with rate and decay in them; every rank has them.
-// Where a tensor begins anew (TensorSpec::reset_every) its movement does too.
+// Where a tensor starts over (TensorSpec::reset_every) its movement does too.
 #pragma once
 #include <memory>
 

@@ -12,7 +12,7 @@ template <class Exec, class T>
 class TensorDiagnostics {
  public:
   explicit TensorDiagnostics(const Exec&, const std::vector<OwnedTensor<Exec, T>>&);
-  // Keeps the weights as they are ahead of the update that is to be measured.
+  // Keeps the weights as they are before the update that is to be measured.
   void before_update(const Exec&);
   // One value set per tensor, in order. spectral_norm of a vector is its Euclidean norm. Fences.
   struct Values {

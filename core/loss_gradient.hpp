@@ -20,7 +20,7 @@ class LossGradient {
   LossGradient(const Host&, const ModelConfig&, int micro_batch, int sequence, const std::vector<FixedBatch>&);
 
   const std::vector<TensorSpec>& specs() const { return arena_.specs(); }
-  std::size_t size() const { return size_; }  // numbers: tensors one behind another, in the order of the specs
+  std::size_t size() const { return size_; }  // numbers: tensors one after another, in the order of the specs
   // Returns the loss.
   double operator()(const std::vector<double>& at, std::vector<double>& gradient);
 

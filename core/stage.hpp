@@ -51,15 +51,15 @@ class Stage {
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, int micro, BlockHooks&);
-  // Tied embeddings, where first and last stage are two. Last, ahead of losses and backward passes: the head (V, D),
-  // and where the head's gradient of one micro-batch goes. First, ahead of a backward pass: what went there.
+  // Tied embeddings, where first and last stage are two. Last, before losses and backward passes: the head (V, D),
+  // and where the head's gradient of one micro-batch goes. First, before a backward pass: what went there.
   void bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient);
   void begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const;
   using Part = typename AccumulationTree<Exec, T>::Part;
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
   }
-  // Behind the sums of squares: gradients that are owned here, times a factor for projections and one for the rest.
+  // After the sums of squares: gradients that are owned here, times a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
     if (qk_clip_) qk_clip_->start_step(exec_);
@@ -70,8 +70,8 @@ class Stage {
   const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
   QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }  // null without optimizer.qk_clip
 
-  // Behind update t, with all weights there: where the form of the weights says so, they are merged.
-  bool merges_behind(std::int64_t t) const { return sestina::merges_behind(model_.config(), t); }
+  // After update t, with all weights there: where the form of the weights says so, they are merged.
+  bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
   void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
   // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>, whole. It fences.
   void set_dense(const std::string& weight, const Acc<T>* host);

@@ -15,12 +15,12 @@ template <class Exec, class T>
 class DriftMeter {
  public:
   explicit DriftMeter(const Arena<Exec, T>&);
-  // The newest weights, complete on this rank, beside a version that is held. Fences.
+  // The newest weights, complete on this rank, next to a version that is held. Fences.
   WeightDrift from(const Exec&, const WeightVersions<Exec, T>&, std::int64_t version);
 
  private:
   Arena<Exec, T> arena_;
-  HostValues<Exec> sums_;  // by tensor and piece: moved, and as many behind them: weight
+  HostValues<Exec> sums_;  // by tensor and piece: moved, and as many after them: weight
 };
 
 }  // namespace sestina

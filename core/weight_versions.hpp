@@ -1,5 +1,5 @@
 // Weights of the last few updates, for passes of an asynchronous pipeline that began under them: copies of what a
-// stage computes with and trains, one behind another in a ring. Version v is the weights after v updates of the stage;
+// stage computes with and trains, one after another in a ring. Version v is the weights after v updates of the stage;
 // the newest are the stage's own. What is frozen has no versions: a pipeline drains where it changes.
 #pragma once
 #include <string>

@@ -119,7 +119,7 @@ void Parser::add_files(App* app, DeckArguments& deck, const char* what) {
   app->add_option("-i,--input", deck.files, what)
       ->type_name("DECK")
       ->default_str("")
-      ->allow_extra_args(false);  // one file behind each -i
+      ->allow_extra_args(false);  // one file after each -i
 }
 
 // Overrides are the words that are left.
@@ -184,7 +184,7 @@ void Parser::add_plan() {
              fail(ExitCode::usage, "sestina plan: --reading: unknown, got {}, allowed canzona-paper", reading);
            a->reading = reading;
          },
-         "load ratios as the Canzona paper counts them, beside the best")
+         "load ratios as the Canzona paper counts them, compared with the best")
       ->type_name("NAME");
   add_json(app, a->json);
 }
@@ -249,7 +249,7 @@ void Parser::add_data() {
   add_json_lines(app, *t);
   app->add_flag("!--no-end", t->end_of_document, "do not append the end token");
   app->add_option("--end-token", t->end_token,
-                  "the token behind each document (default: as the files beside FILE say)");
+                  "the token after each document (default: as the files next to FILE say)");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 
@@ -317,7 +317,7 @@ void Parser::add_checkpoint() {
   app->add_option("checkpoint", e->checkpoint, "checkpoint, or run directory (its newest complete checkpoint)")
       ->required();
   app->add_option("-o,--output", e->output, "new folder")->required();
-  app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put beside it (default: that of the deck)");
+  app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put next to it (default: that of the deck)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
   auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert",
@@ -372,7 +372,7 @@ void Parser::add_bench() {
   app->add_option("--machine", o->machine,
                   "write the measured rates and updates by shape as a [machine] table: a deck for plan -i");
   app->add_option("--shapes", o->shapes, "matrices such as 1024x1024,768x2048 instead of the model's");
-  auto i = verb<BenchIoArguments>(*bench, "io", "the store of preconditioners beside the bare disk", app);
+  auto i = verb<BenchIoArguments>(*bench, "io", "the store of preconditioners compared with the bare disk", app);
   fill(app, i.get(), i);
   app->add_option("--size", i->mebibytes, "MiB that are moved each time")->check(CLI::Range(1, 1 << 20));
 }

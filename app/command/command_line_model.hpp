@@ -1,4 +1,4 @@
-// Options of the verbs that use a trained model, beside those that all verbs share. No Kokkos.
+// Options of the verbs that use a trained model, in addition to those that all verbs share. No Kokkos.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -131,7 +131,7 @@ std::string roff(const std::string& text) {
   return out;
 }
 
-// Lists of words without blanks, which may be longer than a line: a break is allowed behind each comma.
+// Lists of words without blanks, which may be longer than a line: a break is allowed after each comma.
 std::string breakable(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -71,7 +71,7 @@ struct GenerateArguments {
   };
   std::vector<Prompt> prompts;     // at least one
   std::string tokenizer;           // "" = data.tokenizer of the deck
-  std::vector<std::string> stops;  // text ends ahead of the first of them
+  std::vector<std::string> stops;  // text ends before the first of them
   int tokens = 128, samples = 1;   // samples of each prompt
   double temperature = 0.8;        // 0 = the most likely token
   int top_k = 0;                   // 0 = all
@@ -89,7 +89,7 @@ struct DataTokenizeArguments {
   std::string text_key = "text";    // of JSONL files
   double invalid_limit = 0.01;      // share of their lines that may be skipped
   bool end_of_document = true;      // append the end token to each document
-  std::string end_token;            // its text, "" = as the files beside the tokenizer name it
+  std::string end_token;            // its text, "" = as the files next to the tokenizer name it
   int threads = 0;                  // 0 = all cores
   bool json = false;
 };
@@ -140,7 +140,7 @@ struct CheckpointConvertArguments {
 };
 struct CheckpointImportArguments {
   std::string hf, run_dir;  // HF folder; run directory; checkpoints/step_00000000 is written there
-  DeckArguments deck;       // run settings to store beside the weights, may be empty
+  DeckArguments deck;       // run settings to store next to the weights, may be empty
 };
 
 struct ReportArguments {

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::optional<std::uint64_t>;  // empty: unknown, or no limit
 
-// Behind the word `name` of a file of names and numbers: what follows it there, in units of `unit` bytes.
+// After the word `name` of a file of names and numbers: what follows it there, in units of `unit` bytes.
 Bytes number_after(const std::string& path, const std::string& name, std::uint64_t unit) {
   std::ifstream file(path);
   std::string word;
@@ -66,7 +66,7 @@ void take_groups(MemoryShare& least, const std::string& root, std::string group,
   }
 }
 
-// Lines "0::/a/b" of version 2, which lies in a folder of its own beside version 1, and "4:memory:/a/b" of that one.
+// Lines "0::/a/b" of version 2, which lies in a folder of its own next to version 1, and "4:memory:/a/b" of that one.
 void take_all_groups(MemoryShare& least, const MemoryPlaces& places) {
   std::ifstream file(places.proc + "/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -81,8 +81,8 @@ void take_all_groups(MemoryShare& least, const MemoryPlaces& places) {
   }
 }
 
-// Addresses beside what a plan counts: a run of one thread has 120 MiB of them more than it began with, and each thread
-// a stack.
+// Addresses next to what a plan counts: a run of one thread has 120 MiB of them more than it began with, and each
+// thread a stack.
 constexpr std::uint64_t for_libraries = std::uint64_t{160} << 20, stack = std::uint64_t{8} << 20;
 
 // Each process has these to itself.

@@ -17,7 +17,7 @@ class StartUp {
   void phase(const char* name, const std::function<void()>& f);
   // For long work inside of a phase: throws when the run is to stop.
   Poll poll() const;
-  // For long work after the phases, behind Runtime::together: throws Error(stopped_saved or stopped_unsaved).
+  // For long work after the phases, after Runtime::together: throws Error(stopped_saved or stopped_unsaved).
   Poll last_poll() const;
 
  private:

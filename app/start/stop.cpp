@@ -53,7 +53,7 @@ std::string name_of(int signal) {
 // pointer, and the kernel would write a signal's frame over what lies below it. Of the calling thread, which is the
 // only one that takes signals; never freed, since a handler may run until the process ends.
 void give_own_stack() {
-  constexpr long handler = 1 << 16;  // beside what the kernel saves of this processor's registers
+  constexpr long handler = 1 << 16;  // in addition to what the kernel saves of this processor's registers
   static const auto bytes = static_cast<std::size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L) + handler);
   static void* const memory = std::malloc(bytes);
   stack_t stack = {};
@@ -77,7 +77,7 @@ double boot_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Start of this process on that clock: field 22 of /proc/self/stat, counted behind the name in parentheses.
+// Start of this process on that clock: field 22 of /proc/self/stat, counted after the name in parentheses.
 double process_start() {
   std::ifstream file("/proc/self/stat");
   std::string text;
@@ -135,7 +135,7 @@ Stop::Stop(double walltime) : signals_(stop_signals), deadline_(deadline_of(wall
   catch_signals();
 }
 
-void Stop::settle(const RunOptions& run, const std::string& run_dir, bool first) {
+void Stop::set_up(const RunOptions& run, const std::string& run_dir, bool first) {
   stop_file_ = run_dir + "/STOP";
   checkpoint_file_ = run_dir + "/CHECKPOINT";
   looks_for_files_ = first;

@@ -23,13 +23,13 @@ class Stop {
   explicit Stop(double walltime);
   // Of a run whose deck is read.
   Stop(const RunOptions& run, const std::string& run_dir, bool first = true) : Stop(run.walltime) {
-    settle(run, run_dir, first);
+    set_up(run, run_dir, first);
   }
   // Signals are caught no more: what comes now comes too late to change the exit code, but for INT, which ends at once.
   ~Stop();
   // The deck is read: its stop signals count, others have their default handling. Of several ranks only the first one
   // looks for the STOP and CHECKPOINT files.
-  void settle(const RunOptions&, const std::string& run_dir, bool first);
+  void set_up(const RunOptions&, const std::string& run_dir, bool first);
   Stop(const Stop&) = delete;
   Stop& operator=(const Stop&) = delete;
   // What to do now. reserve: seconds to keep for a save and a step. Once stop, always stop; save is told once.

@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-// Of those tensors, one behind another, which have one on either side; matrices that are updated by heads are several.
+// Of those tensors, one after another, which have one on either side; matrices that are updated by heads are several.
 // A basis of zeros has not begun. Error(bad_data) for one that is not orthogonal.
 std::vector<RotatedMatrix> read_bases(const CheckpointReader&, const std::vector<TensorSpec>&);
 

@@ -24,7 +24,7 @@ MeanError mean_error(const std::vector<double>&);
 
 // Data-parallel ranks share the micro-batches: rank r computes numbers i with i mod dp = r, and all have all results.
 // Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
-// so; it is asked ahead of every micro-batch of a rank. unreadable: told of a sample that could not be read, whose loss
+// so; it is asked before every micro-batch of a rank. unreadable: told of a sample that could not be read, whose loss
 // is then of other tokens; without it the Error is thrown, while other ranks may wait for this one.
 template <class Exec, class T>
 std::optional<Evaluation> evaluate_loss(Executor<Exec, T>&, const SampleSet&, int batches,

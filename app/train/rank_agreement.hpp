@@ -1,4 +1,4 @@
-// What the ranks of a run must have alike, compared before anything depends on it. No Kokkos.
+// What the ranks of a run must have in common, compared before anything depends on it. No Kokkos.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// optimizer.refresh.every = "auto": the speed of this machine, alike on all ranks, which the periods follow from.
+// optimizer.refresh.every = "auto": the speed of this machine, the same on all ranks, which the periods follow from.
 #pragma once
 #include "io/tokens/data_loader.hpp"
 #include "parallel/plan/refresh_budget.hpp"

@@ -58,7 +58,7 @@ SpecialTokens special_tokens(const Options& options, const Tokenizer* tokenizer,
 
 SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll, TextUse use) {
   const DataOptions& data = options.data;
-  // A run that goes on has the model's folder no more: its files lie beside the tokenizer, in the checkpoint.
+  // A run that goes on has the model's folder no more: its files lie next to the tokenizer, in the checkpoint.
   const std::filesystem::path carried = std::filesystem::path(data.tokenizer).parent_path();
   const bool is_carried = options.model.from_hf.empty() && carried.filename() == kCompanionFolder;
   const TokenSources sources =

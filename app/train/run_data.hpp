@@ -24,7 +24,7 @@ SpecialTokens special_tokens(const Options&, const Tokenizer*, const std::string
                              const std::string& folder);
 
 // Documents that are learnt from are their own tokens and the end token; texts that a model is asked about also have
-// the tokenizer's prefix ahead of them, as transformers has it.
+// the tokenizer's prefix before them, as transformers has it.
 enum class TextUse { learn, ask };
 // Ids are checked against the model's vocabulary; the end token marks documents where a format does not. Warns when
 // documents that are tokenised get none. poll: see open_source().

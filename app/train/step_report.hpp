@@ -70,7 +70,7 @@ struct RankStep {
   double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
   double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
 };
-// Ages of the preconditioners of one pipeline stage; fp64 likewise.
+// Ages of the preconditioners of one pipeline stage; fp64 too.
 struct StageAges {
   double max = 0, sum = 0, count = 0;
   void add(const StageAges& other) {

@@ -159,14 +159,14 @@ ExitCode Trainer<Exec, T>::run() {
     const bool updated = step_ > before;  // false: the update was skipped, and this step has been seen to already
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
-    if (evaluates || saves) executor_.settle(*this);
+    if (evaluates || saves) executor_.finish_steps(*this);
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();
     if (!several()) saves_fail_ = failed_saves(2);
     if (saves_fail_ > 0) fail_unsaved(saves_fail_, "two checkpoints in a row");
   }
-  executor_.settle(*this);
+  executor_.finish_steps(*this);
   trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
@@ -202,10 +202,10 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
   if (diagnose_) {
-    executor_.settle(*this);
+    executor_.finish_steps(*this);
     write_diagnostics();
   }
-  if (asynchronous()) {  // reported when it is settled
+  if (asynchronous()) {  // reported when it is finished
     sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
     return true;
   }
@@ -232,7 +232,7 @@ BatchView Trainer<Exec, T>::next_batch() {
   return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
 }
 
-// The step goes on, on tokens that are none, because other ranks wait for this one's part of it; behind its passes all
+// The step goes on, on tokens that are none, because other ranks wait for this one's part of it; after its passes all
 // vote, and drop it.
 template <class Exec, class T>
 void Trainer<Exec, T>::lose_data(const Error& error) {
@@ -288,9 +288,10 @@ void Trainer<Exec, T>::note(double* numbers) {
   if (!coherence_numbers_.empty()) note_coherence(numbers + RunMessages::numbers(options_.parallel.pp));
 }
 
-// All ranks learn of an asynchronous step at the same later one, and decide alike.
+// All ranks learn of an asynchronous step at the same later one, and decide the same.
 template <class Exec, class T>
-void Trainer<Exec, T>::settled(std::int64_t update, const StepSums& sums, const double* notes, std::size_t stride) {
+void Trainer<Exec, T>::step_finished(std::int64_t update, const StepSums& sums, const double* notes,
+                                     std::size_t stride) {
   double votes[RunMessages::votes] = {};
   for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
     const double* of_rank = notes + rank * stride;
@@ -324,7 +325,7 @@ bool Trainer<Exec, T>::finite(std::int64_t update, double loss, double norm) {
   return false;
 }
 
-// What every rank has found out alike. The checkpoints there are stay as they are.
+// What every rank has found out. The checkpoints there are stay as they are.
 template <class Exec, class T>
 void Trainer<Exec, T>::fail_diverged(const std::string& what) {
   wait_for_saves();

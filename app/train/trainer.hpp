@@ -24,7 +24,7 @@
 
 namespace sestina {
 
-// What verb_train settled before Kokkos started; the same on all ranks.
+// What verb_train found out before Kokkos started; the same on all ranks.
 struct TrainSetup {
   Options options;
   PlannedRun planned;
@@ -32,7 +32,7 @@ struct TrainSetup {
   std::string run_dir;
   std::int64_t start_step = 0;   // updates of the checkpoint, 0 fresh or weights alone
   std::string checkpoint;        // to start from, "" = fresh
-  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start anew
+  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start over
   bool imported = false;         // the checkpoint is an import: weights alone
   bool progress = true;          // a progress bar, where it can be shown
   bool fork = false;             // the checkpoint belongs to another run directory
@@ -66,7 +66,7 @@ class Trainer final : StepDriver {
   void update_done() override { clock_.end(Phase::optimizer); }
   std::size_t note_count() const override;
   void note(double*) override;
-  void settled(std::int64_t update, const StepSums&, const double* notes, std::size_t stride) override;
+  void step_finished(std::int64_t update, const StepSums&, const double* notes, std::size_t stride) override;
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
   [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
@@ -124,7 +124,7 @@ class Trainer final : StepDriver {
   StepReport report_;
   std::vector<RankStep> rank_steps_;
   std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
-  std::vector<double> numbers_;                    // of all ranks' steps, and behind them this rank's
+  std::vector<double> numbers_;                    // of all ranks' steps, and after them this rank's
   std::vector<double> coherence_numbers_;          // RunMessages::coherence by rank; empty: replicas do not drift
   std::optional<ReplicaNumbers> replicas_;         // of the last update
   RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept

@@ -78,7 +78,7 @@ void Trainer<Exec, T>::take_rank_step(std::size_t rank, const double* numbers) {
   }
 }
 
-// What an evaluation or a save synchronised counts to the update behind it.
+// What an evaluation or a save synchronised counts to the update after it.
 template <class Exec, class T>
 void Trainer<Exec, T>::note_coherence(double* numbers) {
   const CoherenceCount count = executor_.take_coherence();

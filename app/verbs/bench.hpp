@@ -11,7 +11,7 @@ namespace sestina {
 
 // Deck and options of a benchmark that runs as one process; Error(unavailable) when the model does not fit into memory.
 Options bench_options(const BenchArguments&);
-// Of training steps on all ranks, which agree on them; likewise.
+// Of training steps on all ranks, which agree on them; in the same way.
 struct StepOptions {
   Options options;
   Plan plan;

@@ -103,7 +103,7 @@ std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector
                       rows = std::min(B, end - first);
     part.assign(end - round, 0.0);
     if (rows > 0) {
-      std::fill(window.begin(), window.end(), -1);  // behind the end: no target, and attention is causal
+      std::fill(window.begin(), window.end(), -1);  // after the end: no target, and attention is causal
       for (std::size_t b = 0; b < rows; ++b)
         std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
                   window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));

@@ -27,7 +27,7 @@ struct ChoiceTokens {
   std::vector<std::int32_t> ids;
   std::size_t begin = 0;  // first token of the choice, at least 1
 };
-// All choices of all questions, in order. A context has the tokenizer's prefix ahead of it, an empty one is
+// All choices of all questions, in order. A context has the tokenizer's prefix before it, an empty one is
 // SpecialTokens::start(). What is longer than the model's positions loses tokens in front; Error(bad_data) with path
 // and line when a choice alone is too long, an id is beyond the vocabulary, or the context is empty and there is no
 // token to start from.

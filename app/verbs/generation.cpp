@@ -89,7 +89,7 @@ class DecodedBatch {
     const double u = uniform(streams_[static_cast<std::size_t>(at)], static_cast<std::uint64_t>(number));
     const float* logits = decoder_.logits(row);
     if (!std::all_of(logits, logits + decoder_.config().vocab_size, [](float x) { return std::isfinite(x); }))
-      fail(ExitCode::diverged, "the logits behind token {} are not finite", sequence.ids.size());
+      fail(ExitCode::diverged, "the logits after token {} are not finite", sequence.ids.size());
     const std::int32_t token = sampler_.pick(logits, generation_.sampling, sequence.ids, u);
     const auto& ends = generation_.ends;
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) return end(Finish::end);

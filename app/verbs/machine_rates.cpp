@@ -79,7 +79,7 @@ std::string machine_table(const MachineRates& rates, const std::string& how,
   };
   add("peak_tflops", rates.peak_tflops, "TFLOP/s of matrix products, of a rank");
   add("memory_bandwidth", rates.memory_bandwidth, "GB/s, of a rank");
-  add("disk_bandwidth", rates.disk_bandwidth, "GB/s that a rank writes beside this file");
+  add("disk_bandwidth", rates.disk_bandwidth, "GB/s that a rank writes next to this file");
   add("network_bandwidth", rates.network_bandwidth, "GB/s that a rank sends while it receives as much");
   if (!updates.empty()) text += fmt::format("host = \"{}\"  # of the updates\n", host_name());
   for (const MeasuredUpdate& update : updates) {

@@ -16,9 +16,9 @@ struct MachineRates {
   std::optional<double> disk_bandwidth, network_bandwidth;  // GB/s; network: where there are several ranks
 };
 
-// Of the slowest rank: GB/s at which every rank writes a file of its own beside `file`, until the disk has it; and GB/s
-// that every rank sends to the next one while it receives from the one before, in the memory of its space. Collective.
-// Errors of the disk on all ranks.
+// Of the slowest rank: GB/s at which every rank writes a file of its own next to `file`, until the disk has it; and
+// GB/s that every rank sends to the next one while it receives from the one before, in the memory of its space.
+// Collective. Errors of the disk on all ranks.
 template <class Exec>
 MachineRates measure_rates(const Exec&, Runtime&, const MachinePeak& mine, TrainOptions::Precision,
                            const std::string& file);

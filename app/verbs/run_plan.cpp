@@ -83,7 +83,7 @@ void estimate(RunPlan& run) {
   }
 }
 
-// One worker's refreshes beside the products of a core, about as measured for QR steps of 256 x 256 (LAPACK, Zen 5).
+// One worker's refreshes against the products of a core, about as measured for QR steps of 256 x 256 (LAPACK, Zen 5).
 constexpr double refresh_share = 0.3;
 
 double worker_speed(const Options& o) {  // FLOP/s
@@ -97,7 +97,7 @@ std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
 }
 
 // Asynchronous refreshes of the rank whose workers have most of them. [machine] of a device says nothing of the cores
-// beside it: their time is not known then.
+// next to it: their time is not known then.
 void estimate_workers(RunPlan& run) {
   const Options& o = run.options;
   if (o.optimizer.refresh_workers() == 0) return;

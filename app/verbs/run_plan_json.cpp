@@ -43,7 +43,7 @@ Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
   for (const auto& kind : kinds_of(memory, false)) bytes[kind.name] = kind.bytes;
   bytes["total"] = memory.total();
   bytes["nvme"] = memory.nvme;
-  bytes["nvme_beside"] = memory.beside_tiers;
+  bytes["nvme_beside"] = memory.outside_tiers;
   // Without a matrix the scalar optimizer's rows are all there is: element by element.
   const bool matrices = run.options.optimizer.matrix.has_value();
   return {{"stage", stage_number},

@@ -184,7 +184,7 @@ void print_collectives(const RunPlan& run) {
   fmt::print("\n");
 }
 
-// Beside the update: what workers compute for it, and what goes between a device and its host.
+// Next to the update: what workers compute for it, and what goes between a device and its host.
 void print_workers(const RunPlan& run) {
   if (!run.refresh_flops) return;
   const int workers = run.options.optimizer.refresh_workers();
@@ -229,9 +229,9 @@ void print_memory(const RunPlan& run) {
   if (fullest.link_moved > 0)
     fmt::print("  {:16}{:>12}  of preconditioners between device and host in an update\n", "host link",
                with_unit(fullest.link_moved, "B"));
-  if (fullest.beside_tiers > 0)
+  if (fullest.outside_tiers > 0)
     fmt::print("  {:16}{:>12}  of preconditioners, always, by optimizer.refresh.tier\n", "in memory",
-               with_unit(static_cast<double>(fullest.beside_tiers), "B"));
+               with_unit(static_cast<double>(fullest.outside_tiers), "B"));
   for (const RunPlan::Memory& memory : run.compared)
     fmt::print("  {} {}: {} of {}\n", memory.fits() ? "fits" : "DOES NOT FIT", memory.name,
                with_unit(static_cast<double>(memory.needed), "B"),

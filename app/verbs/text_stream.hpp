@@ -19,7 +19,7 @@ struct Codec {
 
 class TextStream {
  public:
-  // The codec must outlive the stream. Text ends ahead of the first stop string, none of which is empty.
+  // The codec must outlive the stream. Text ends before the first stop string, none of which is empty.
   TextStream(const Codec& codec, const std::vector<std::string>& stops) : codec_(&codec), stops_(stops) {}
 
   // The text that is certain now: whole characters that no stop string can begin with any more. Bytes that are part of

@@ -1,7 +1,7 @@
-// `sestina bench io`: the store of preconditioners (io/store/block_file.hpp) beside bare transfers of the same size
-// past the page cache, in turn, on the same disk: what digests, copies and the order of work cost. Bare transfers go
-// through as few buffers as they need, again and again, as tools that measure disks do, and through as much memory as
-// the store has to move, once: what that memory costs by itself.
+// `sestina bench io`: the store of preconditioners (io/store/block_file.hpp) compared with bare transfers of the same
+// size past the page cache, in turn, on the same disk: what digests, copies and the order of work cost. Bare transfers
+// go through as few buffers as they need, again and again, as tools that measure disks do, and through as much memory
+// as the store has to move, once: what that memory costs by itself.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ class Store {
   std::vector<BlockStore::Transfer> transfers_;
 };
 
-// Chunks one behind the other, with nothing done to what is in them.
+// Chunks one after the other, with nothing done to what is in them.
 class BareDisk {
  public:
   BareDisk(const std::string& path, int depth, std::size_t bytes)

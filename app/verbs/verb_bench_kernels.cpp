@@ -1,5 +1,5 @@
-// `sestina bench kernels`: each kernel of the deck's model at its own sizes, beside the bound that it could reach:
-// the measured peak of matrix products for what multiplies, memory bandwidth for what moves.
+// `sestina bench kernels`: each kernel of the deck's model at its own sizes, compared with the bound that it could
+// reach: the measured peak of matrix products for what multiplies, memory bandwidth for what moves.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -183,12 +183,12 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   StepBench result = medians(mine, runtime.world());
   result.periods = std::move(periods);
   result.products = time_products(executor, std::max(1, std::min(5, arguments.steps)), step);
-  executor.settle(*driver);
+  executor.finish_steps(*driver);
   executor.finish_gather();
   return result;
 }
 
-// The ranks' own numbers brought together: the rank that multiplies longest, beside its own peak.
+// The ranks' own numbers brought together: the rank that multiplies longest, compared with its own peak.
 void join(StepBench& bench, Communicator& world) {
   std::vector<StepBench::Products> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&bench.products, sizeof bench.products, all.data());
@@ -254,7 +254,7 @@ int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
   const StepBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
     StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, run, arguments, runtime);
-    // Ahead of the bounds, whose vectors are larger than a small model.
+    // Before the bounds, whose vectors are larger than a small model.
     result.memory_bytes = static_cast<double>(peak_memory_bytes());
     const MachinePeak peak = measure_machine_peak<Exec>(exec);
     result.products.peak_tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);

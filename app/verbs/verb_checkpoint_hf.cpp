@@ -74,7 +74,7 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
                         const std::string& tokenizer) {
   const bool given = !arguments.empty();
   const bool from_hf =
-      given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand beside it
+      given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand next to it
   Deck deck = layered_deck(arguments, from_hf ? "" : model_section(config), hf + "/config.json");
   if (!tokenizer.empty() && (!deck.has("data.tokenizer") || deck.from_file("data.tokenizer")))
     deck.add_override("data.tokenizer=" + tokenizer);
@@ -87,7 +87,7 @@ std::string import_deck(const DeckArguments& arguments, const std::string& hf, c
   said.pad_token_id = config.pad_token_id;
   if (said.to_hf_json() != config.to_hf_json())
     fail(ExitCode::bad_data, "{}/config.json does not match [model] of the deck", hf);
-  settle_model(deck, options.model);
+  record_model(deck, options.model);
   if (given) return deck.dump();
   return model_section(config) + (tokenizer.empty() ? "" : fmt::format("[data]\ntokenizer = {}\n", quoted(tokenizer)));
 }

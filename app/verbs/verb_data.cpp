@@ -53,7 +53,7 @@ DocumentRule rule_of(const std::string& separator, const std::string& text_key, 
   return {TextForm::by_name, separator, text_key, invalid_limit, threads, std::move(poll)};
 }
 
-// The token behind each document, -1 none: with a warning, where there is a tokenizer.
+// The token after each document, -1 none: with a warning, where there is a tokenizer.
 std::int64_t end_token(const DataTokenizeArguments& arguments, const Tokenizer* tokenizer) {
   const TokenSources sources{
       .tokenizer = tokenizer, .tokenizer_path = arguments.tokenizer, .end_token = arguments.end_token};

@@ -37,7 +37,7 @@ struct Result {
   Norms total;
   double loss = 0, frobenius = 0, difference_error = 0;
   std::uint64_t tokens = 0;
-  // Of a (1,1)-norm over sqrt(d) ||H||_F, from 1 / sqrt(d), a multiple of a single entry, to sqrt(d), all alike.
+  // Of a (1,1)-norm over sqrt(d) ||H||_F, from 1 / sqrt(d), a multiple of a single entry, to sqrt(d), all equal.
   double relative(double norm) const { return norm / (std::sqrt(static_cast<double>(total.parameters)) * frobenius); }
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What all ranks have settled, alike.
+// What all ranks have agreed on.
 struct Setup {
   const EvalArguments& arguments;
   Runtime& runtime;
@@ -143,7 +143,7 @@ int eval_choices(const Setup& setup) {
 }
 
 // The first rank finds the checkpoint; all of them read its deck under the same layers, and the same data.
-void settle(Setup& setup) {
+void prepare(Setup& setup) {
   Runtime& runtime = setup.runtime;
   Source& source = setup.source;
   warn_on_stderr(runtime);
@@ -185,7 +185,7 @@ int run_eval(const EvalArguments& arguments, const RankSource& ranks) {
   Runtime runtime(ranks, find_start_timeout(arguments.deck));
   return run_on_ranks(runtime, [&] {
     Setup setup{arguments, runtime, {}};
-    settle(setup);
+    prepare(setup);
     return arguments.choices.empty() ? eval_loss(setup) : eval_choices(setup);
   });
 }

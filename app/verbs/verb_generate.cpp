@@ -146,7 +146,7 @@ class Output {
   const Codec& codec_;
   std::vector<Prompt> prompts_;
   std::vector<TextStream> streams_;
-  std::vector<std::string> texts_;  // behind each prompt
+  std::vector<std::string> texts_;  // after each prompt
   bool flows_ = false;
 };
 

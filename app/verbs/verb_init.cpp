@@ -120,7 +120,7 @@ steps = 1000               # updates in all; going on later: -r auto run.steps=N
 threads = 0                # 0: all {1} cores, or OMP_NUM_THREADS
 
 [model]
-preset = "{5}"             # {6:.1f} million parameters; keys beside it override
+preset = "{5}"             # {6:.1f} million parameters; keys next to it override
 
 [data]
 {7}tokenizer = "{8}"

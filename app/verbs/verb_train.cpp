@@ -1,4 +1,4 @@
-// `sestina train`: settles deck, checkpoint, data and run directory, then trains.
+// `sestina train`: resolves deck, checkpoint, data and run directory, then trains.
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ std::string precision_line(TrainOptions::Precision precision) {
   return is_host<Exec> ? std::string(to_text(bf16_way())) : "bf16";
 }
 
-// Everything behind the settled setup: data, Kokkos, the run itself.
+// Everything after the setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
   const Options& options = setup.options;
@@ -179,7 +179,7 @@ void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& star
   });
 }
 
-// Deck and options of this rank; returns what of them all ranks must have alike.
+// Deck and options of this rank; returns what of them all ranks must have in common.
 std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
                                  TrainSetup& setup) {
   DeckArguments layers = arguments.deck;
@@ -197,12 +197,12 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   if (arguments.walltime > 0) setup.options.run.walltime = arguments.walltime;
   setup.fork = !setup.checkpoint.empty() && !inside(setup.checkpoint, setup.run_dir);
   if (!setup.checkpoint.empty() && !setup.fork) refuse_changes(stored, deck, setup.checkpoint);
-  settle_model(deck, setup.options.model);
+  record_model(deck, setup.options.model);
   setup.deck = deck.dump();
   return deck_statements(deck, given_deck(arguments.deck));
 }
 
-// What the command line says beside the deck. A checkpoint that is named is compared by what it holds.
+// What the command line says in addition to the deck. A checkpoint that is named is compared by what it holds.
 std::vector<Statement> command_statements(const TrainArguments& arguments) {
   std::vector<Statement> statements = program_statements();
   const std::string& resume = arguments.resume;
@@ -218,8 +218,8 @@ std::vector<Statement> command_statements(const TrainArguments& arguments) {
 }
 
 // Deck, data and checkpoint are the same on all ranks, or the run ends here, before anything depends on them.
-void settle_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
-                 TrainSetup& setup) {
+void resolve_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
+                  TrainSetup& setup) {
   std::vector<Statement> deck, data;
   start.phase("reading the deck", [&] { deck = read_deck(arguments, runtime, stored, setup); });
   require_agreement(runtime.world(), deck, ExitCode::bad_deck);
@@ -295,12 +295,12 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   finish_staged_saves(runtime, start, setup);
   find_start(arguments, runtime, start, setup, stored);
   setup.poll = start.last_poll();
-  settle_deck(arguments, runtime, start, stored, setup);
+  resolve_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
   const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
   setup.held = run_dir.get();
   log_to(setup.run_dir, runtime, setup.warnings);
-  stop.settle(options.run, setup.run_dir, runtime.is_first());
+  stop.set_up(options.run, setup.run_dir, runtime.is_first());
   setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   std::unique_ptr<Metrics> metrics;
   start.phase("opening the metrics", [&] {
@@ -316,7 +316,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
   if (holds_hf_model(setup.checkpoint) && given_deck(arguments.deck).has("model.from_hf"))
-    spdlog::info("model.from_hf is not read: {} holds the model and the files beside it", setup.checkpoint);
+    spdlog::info("model.from_hf is not read: {} holds the model and the files next to it", setup.checkpoint);
   if (setup.imported && !arguments.weights_only)
     spdlog::info("{} was imported and holds only weights: loaded as with --weights-only", setup.checkpoint);
   if (!stored.empty() && !setup.weights_only) warn_of_jump(stored, setup);

@@ -90,7 +90,7 @@ bool Deck::from_file(std::string_view key) const {
   return value != nullptr && value->from_file;
 }
 
-std::string Deck::settle(std::string_view key, const std::string& text) {
+std::string Deck::resolve(std::string_view key, const std::string& text) {
   state_->record(key, toml_text(text));
   return text;
 }
@@ -100,7 +100,7 @@ void Deck::replace_section(const std::string& section, const std::string& key, c
   state_->merge(parse_deck_text(fmt::format("[{}]\n{} = {}\n", section, key, toml_text(text)), "command line", ""));
 }
 
-void Deck::settle_keys(const std::string& key, const std::vector<std::pair<std::string, std::string>>& keys) {
+void Deck::record_keys(const std::string& key, const std::vector<std::pair<std::string, std::string>>& keys) {
   auto& order = state_->order;
   const auto at = std::find(order.begin(), order.end(), key);
   std::vector<std::string> names;

@@ -50,9 +50,9 @@ class Deck {
   bool has(std::string_view key) const;
   bool has_table(std::string_view key) const;  // and no value
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
-  std::string settle(std::string_view key, const std::string& text);  // another rule decides: the value that counts
+  std::string resolve(std::string_view key, const std::string& text);  // another rule decides: the value that counts
   void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone
-  void settle_keys(const std::string& key,  // the record holds these (TOML) in its place
+  void record_keys(const std::string& key,  // the record holds these (TOML) in its place
                    const std::vector<std::pair<std::string, std::string>>& keys);
   void forget(const std::string& key);                         // as if no layer had said it
   void require(std::string_view key, const std::string& why);  // collects "required" if absent

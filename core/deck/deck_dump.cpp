@@ -96,7 +96,7 @@ bool is_asynchronous(const Deck& deck) {
   return deck.resolved("parallel.schedule") == "\"async-1f1b\"" && deck.resolved("parallel.pp") != "1";
 }
 
-// Likewise, what each rank may have for itself; what lies behind the paths is compared instead.
+// Also what each rank may have for itself; what lies behind the paths is compared instead.
 constexpr std::string_view local_to_rank[] = {
     "run.dir",
     "run.threads",

@@ -48,7 +48,7 @@ struct DeckLayer {
 DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const std::string& folder);
 DeckLayer parse_deck_override(const std::string& assignment);
 
-// Checks ahead of the parser, which takes much for granted: size and byte-order mark; one line (UTF-8, control
+// Checks before the parser, which takes much for granted: size and byte-order mark; one line (UTF-8, control
 // characters, depth of dotted keys); non-ASCII outside of strings and comments, which toml++ 3.3 does not survive.
 inline constexpr std::size_t max_deck_bytes = 1 << 20;  // a deck is written by hand
 std::optional<DeckProblem> check_deck_bytes(std::string_view text, const std::string& where);

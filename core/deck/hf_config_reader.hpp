@@ -10,7 +10,7 @@
 namespace sestina {
 
 inline constexpr std::int64_t largest_size = 1 << 24;  // of a deck, which is to hold the sizes
-inline constexpr double least_eps = 1e-300;            // likewise: above 0
+inline constexpr double least_eps = 1e-300;            // the same: above 0
 
 // Typed access to one object, with the file and key in every message. A key that is null is absent.
 class HfReader {

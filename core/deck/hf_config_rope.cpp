@@ -1,5 +1,5 @@
-// Rotary positions in config.json: rope_scaling of older files, with rope_theta beside it, and rope_parameters of newer
-// ones, with rope_theta inside. transformers 5 takes rope_scaling for rope_parameters where both are there, and a
+// Rotary positions in config.json: rope_scaling of older files, with rope_theta next to it, and rope_parameters of
+// newer ones, with rope_theta inside. transformers 5 takes rope_scaling for rope_parameters where both are there, and a
 // rope_theta inside before the one outside (modeling_rope_utils.py).
 #include <algorithm>
 
@@ -29,7 +29,7 @@ void refuse_other_keys(const HfReader& rope, bool scaled) {
     if (!has(always, key) && !(scaled && has(when_scaled, key)))
       rope.reject(key.c_str(), value,
                   value.is_object() ? "one rope for all layers (by layer type: not implemented)"
-                                    : fmt::format("no key of this name beside rope_type \"{}\"", type_of(rope)));
+                                    : fmt::format("no key of this name next to rope_type \"{}\"", type_of(rope)));
   if (rope.number("partial_rotary_factor", 1) != 1)
     rope.reject("partial_rotary_factor", *rope.find("partial_rotary_factor"), "1 (not implemented)");
 }
@@ -50,7 +50,7 @@ Rope read_one(const HfReader& rope, const HfReader& outer, const ModelConfig& c)
   s.factor = rope.number("factor", 0, 1);
   s.low_freq_factor = rope.number("low_freq_factor", 0, least_theta);
   s.high_freq_factor = rope.number("high_freq_factor", 0, least_theta);
-  // One beside the table wins over the one inside, as transformers has it.
+  // One next to the table wins over the one inside, as transformers has it.
   s.original_max_position_embeddings = outer.integer(
       "original_max_position_embeddings", rope.integer("original_max_position_embeddings", c.max_position_embeddings));
   read.scaling = s;

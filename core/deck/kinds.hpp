@@ -72,7 +72,7 @@ struct KindKey {
 enum class FieldUse : std::uint8_t {
   always,  // at hand as long as there is memory
   update,  // a factor: needed while its matrix is updated
-  // Likewise a basis, root or projector: what a refresh gives anew. Updates only read it: whoever writes it pins it
+  // Also a basis, root or projector: what a refresh gives again. Updates only read it: whoever writes it pins it
   // for that (core/layout/pager.hpp), else the write may be lost.
   result,
   refresh,  // needed by refreshes alone

@@ -159,9 +159,9 @@ void require_form_fits(Deck& deck, const Options& options) {
 
 double clip_norm_at(const LinearOptions& o, double clip_norm, std::int64_t t) {
   if (o.is_dense() || o.clip_warmup_steps == 0) return clip_norm;
-  const std::int64_t j = t - 1, behind = j % o.merge_every;
-  if (j < o.merge_every || j > o.clip_warmup_until || behind >= o.clip_warmup_steps) return clip_norm;
-  const double risen = static_cast<double>(behind) / static_cast<double>(o.clip_warmup_steps);
+  const std::int64_t j = t - 1, since = j % o.merge_every;
+  if (j < o.merge_every || j > o.clip_warmup_until || since >= o.clip_warmup_steps) return clip_norm;
+  const double risen = static_cast<double>(since) / static_cast<double>(o.clip_warmup_steps);
   return clip_norm * (o.clip_start_ratio + (1 - o.clip_start_ratio) * risen);
 }
 

@@ -55,7 +55,7 @@ ModelConfig read_hf(Deck& deck) {
   return preset("llama-8m");  // stands in until the deck reports its errors
 }
 
-// What the keys beside it start from: a preset, or a family's defaults.
+// What the keys next to it start from: a preset, or a family's defaults.
 ModelConfig read_base(Deck& deck) {
   if (const auto name = deck.maybe_text("model.preset")) {
     const auto names = preset_names();

@@ -50,8 +50,8 @@ std::string model_section(const ModelConfig& c) {
   return text;
 }
 
-void settle_model(Deck& deck, const ModelConfig& c) {
-  if (deck.has("model.from_hf")) deck.settle_keys("model.from_hf", model_keys(c));
+void record_model(Deck& deck, const ModelConfig& c) {
+  if (deck.has("model.from_hf")) deck.record_keys("model.from_hf", model_keys(c));
 }
 
 }  // namespace sestina

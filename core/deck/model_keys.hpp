@@ -16,6 +16,6 @@ std::vector<std::pair<std::string, std::string>> model_keys(const ModelConfig&);
 std::string model_section(const ModelConfig&);  // the same as text
 
 // Where the deck has model.from_hf: its record, which dump() gives, holds the keys instead.
-void settle_model(Deck&, const ModelConfig&);
+void record_model(Deck&, const ModelConfig&);
 
 }  // namespace sestina

@@ -58,7 +58,7 @@ void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
   }
   data.tokenizer = deck.path(key, "");
   if (model.hf_tokenizer().empty() || (deck.has(key) && !deck.from_file(key))) return;
-  data.tokenizer = deck.settle(key, model.hf_tokenizer());
+  data.tokenizer = deck.resolve(key, model.hf_tokenizer());
   data.tokenizer_of_model = true;
 }
 
@@ -249,7 +249,7 @@ Options Options::read(Deck& deck) {
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
   options.parallel = ParallelOptions::read(deck, options.model, options.schedule);
-  settle_correction(deck, options);
+  resolve_correction(deck, options);
   read_beside_others(deck, options);
   require_form_fits(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);

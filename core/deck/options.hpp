@@ -64,7 +64,7 @@ struct DataOptions {
   std::string tokenizer;               // empty: text is read as bytes (vocabulary 256)
   bool bytes_chosen = false;           // data.tokenizer = "bytes": whatever the vocabulary is
   bool tokenizer_of_model = false;     // it lies in the folder of model.from_hf
-  std::string begin_token, end_token;  // "" = as the files beside the tokenizer and the model name them
+  std::string begin_token, end_token;  // "" = as the files next to the tokenizer and the model name them
   bool shuffle = true, mask_documents = false;
   double validation_fraction = 0;  // held out from the end of each source when no validation source is given
   std::vector<DataSource> source, validation;
@@ -107,12 +107,12 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   std::int64_t count = 0, window = 0;  // one stage's share of it: refreshes in so many updates; 0: one in `every`
   std::int64_t max_failures = 3;       // in a row, of one factor, before the run stops
   bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
-  int workers = 1, priority = 0;       // threads beside those that compute, and what is added to their nice value
-  std::vector<int> cores;              // that they may run on; empty: any
-  std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp
-  double timeout = 45;                 // seconds that an update waits for a result that must be there
+  int workers = 1, priority = 0;     // threads in addition to those that compute, and what is added to their nice value
+  std::vector<int> cores;            // that they may run on; empty: any
+  std::int64_t coherence_every = 0;  // updates that replicas may drift, see parallel/plan/coherence.hpp
+  double timeout = 45;               // seconds that an update waits for a result that must be there
   // Tiers (MatrixOptions): the folder of the store on NVMe ("": in the run directory), most bytes of preconditioners in
-  // the memory of a device at a time (0: as few as work takes), in that of the host (0: likewise, and any beside a
+  // the memory of a device at a time (0: as few as work takes), in that of the host (0: the same, and any next to a
   // device) and in the store (0: any), transfers at a time.
   std::string path;
   std::int64_t device_bytes = 0, host_bytes = 0, nvme_bytes = 0;
@@ -131,7 +131,7 @@ struct OptimizerOptions {
   std::vector<OptimizerGroup> group;
   int state_bits = 32;             // of AdamW's moments of matrices
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
-  // Threads beside those that compute; none where results are not late.
+  // Threads in addition to those that compute; none where results are not late.
   int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
 };
@@ -153,14 +153,14 @@ struct ParallelOptions {
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
   enum class ClipScope { global, stage, group, global_lagged } clip_scope = ClipScope::global;
   std::vector<int> stage_layers;  // of each stage; empty: even parts
-  int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages behind it
+  int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages after it
   std::int64_t drain_every = 0;   // updates, 0 = never
   enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
   struct Correction {  // what a stage does about its delay (core/delay_correction.hpp)
     DelayCorrection kind = DelayCorrection::none;
     std::int64_t steps = 7000;  // pipedream-lr, pipemare: updates until the rate is whole
     double decay = 0.135;       // pipemare: of the mean movement, over the delay
-    std::int64_t warmup = 0;    // pipemare: synchronous updates ahead of all others
+    std::int64_t warmup = 0;    // pipemare: synchronous updates before all others
     double lambda = 0;          // dc-asgd
   } correction;
   bool is_async() const { return pp > 1 && schedule == Schedule::async_1f1b; }
@@ -215,7 +215,7 @@ void require_training_keys(Deck&);
 
 // What parallel.delay_correction asks of the optimizer, and momentum_decay, which is the optimizer's: Nesterov's
 // look-ahead.
-void settle_correction(Deck&, Options&);
+void resolve_correction(Deck&, Options&);
 
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
 // largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().

@@ -33,7 +33,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
     for (const char* key : {late, visibility, workers, cores, priority, coherence})
-      refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key beside mode = \"inline\"");
+      refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key with mode = \"inline\"");
     return;
   }
   if (kind.refresh_needs == nullptr)
@@ -48,7 +48,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
   if (!refresh.automatic && matrix.refresh_staleness > longest)
     deck.error(late,
-               fmt::format("a refresh would fall due ahead of the one before it (optimizer.refresh.every = {})",
+               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.every = {})",
                            matrix.refresh_every),
                fmt::format("0 to {}", longest));
   matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
@@ -60,8 +60,8 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     refresh.coherence_every = deck.integer(coherence, 0, {.min = 0, .max = 1000000000});
   else
     refuse(deck, coherence,
-           "needs optimizer.refresh.visibility = \"eager\": replicas that see results alike do not drift",
-           "no such key beside visibility = \"fixed\"");
+           "needs optimizer.refresh.visibility = \"eager\": replicas that see results at the same time do not drift",
+           "no such key with visibility = \"fixed\"");
 }
 
 // Where stages of a pipeline refresh at their own pace.
@@ -80,7 +80,7 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
     deck.error(budget, "conflicts with " + reason, "uniform");
 }
 
-// Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand beside
+// Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand next to
 // the other; bench io measures the path, whatever the tier.
 void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char* tier = "optimizer.refresh.tier";

@@ -22,7 +22,7 @@ const std::vector<std::string> corrections = {"none", "pipedream-lr", "nesterov"
 const std::vector<std::string> schedules = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
 const std::vector<std::string> stashes = {"on", "recompute", "saved"};
 
-// A key of some corrections: whether this is one of them. Beside another it is an error.
+// A key of some corrections: whether this is one of them. Next to another it is an error.
 bool has_key(Deck& deck, const char* key, ParallelOptions::DelayCorrection kind,
              std::initializer_list<ParallelOptions::DelayCorrection> of) {
   if (std::find(of.begin(), of.end(), kind) != of.end()) return true;
@@ -81,7 +81,7 @@ void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& pa
                fmt::format("a sum of model.num_hidden_layers = {}", model.num_hidden_layers));
 }
 
-// Stages, their schedule, and what an asynchronous one needs beside.
+// Stages, their schedule, and what an asynchronous one needs in addition.
 void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   using Parallel = ParallelOptions;
   parallel.schedule = word<Parallel::Schedule>(deck, "parallel.schedule", schedules);
@@ -145,7 +145,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   return parallel;
 }
 
-void settle_correction(Deck& deck, Options& options) {
+void resolve_correction(Deck& deck, Options& options) {
   using Kind = ParallelOptions::DelayCorrection;
   constexpr const char* key = "parallel.momentum_decay";
   const Kind kind = options.parallel.correction.kind;
@@ -204,7 +204,7 @@ bool shares_shards(const Options& options) {
          std::any_of(groups.begin(), groups.end(), adds_matrices);
 }
 
-// Replicas whose refreshes are seen when they are ready drift apart, and are made alike now and then
+// Replicas whose refreshes are seen when they are ready drift apart, and are made equal now and then
 // (parallel/plan/coherence.hpp). Those of shards that several ranks of a group hold would have to be as well; and where
 // weights that an asynchronous pipeline keeps are cut too, ranks with the same shard have others.
 void require_coherence(Deck& deck, const Options& options) {
@@ -212,7 +212,7 @@ void require_coherence(Deck& deck, const Options& options) {
   if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
   const auto refuse_beside = [&deck](const char* what) {
     deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
-               fmt::format("fixed beside {}", what));
+               fmt::format("fixed with {}", what));
   };
   if (shares_shards(options))
     refuse_beside(
@@ -222,7 +222,7 @@ void require_coherence(Deck& deck, const Options& options) {
     refuse_beside("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
-// Data-parallel ranks share the batch; where it is one micro-batch, settles how large those are instead.
+// Data-parallel ranks share the batch; where it is one micro-batch, decides how large those are instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
   const bool even = parallel.is_async();  // a stage is so many micro-batches late: the same on all ranks
   const int dp = parallel.dp, micros = train.global_batch / train.micro_batch;

@@ -39,12 +39,12 @@ class BlockMemory {
 };
 std::shared_ptr<BlockMemory> host_block_memory();
 
-// Blocks of a device, and copies of them that go on beside its work.
+// Blocks of a device, and copies of them that go on during its work.
 class DeviceBlocks : public BlockMemory {
  public:
   // Zeros in host memory that the device copies from and to by itself.
   virtual std::shared_ptr<std::byte> pinned(std::size_t bytes) = 0;
-  // Copies are known by a number below most_copies, one at a time each. Out: behind all that used() speaks of.
+  // Copies are known by a number below most_copies, one at a time each. Out: after all that used() speaks of.
   static constexpr int most_copies = 8;
   virtual void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) = 0;
   virtual void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) = 0;

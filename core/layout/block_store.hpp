@@ -43,7 +43,7 @@ class BlockStore {
     virtual Transfer* next(bool writes) = 0;  // of this direction; null: there is none for now
     virtual void ended(Transfer&) = 0;
   };
-  // Runs them side by side, reads ahead of writes, and asks for more while some are under way; returns when nothing is
+  // Runs them side by side, reads before writes, and asks for more while some are under way; returns when nothing is
   // and there are no more. What is written counts as written only as a whole; what is read and is not what was written
   // is an error (bad_data). One thread at a time.
   virtual void serve(Queue&) = 0;

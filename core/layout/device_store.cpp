@@ -78,7 +78,7 @@ void DeviceStore::start(Slot& slot, Transfer& transfer) {
   slot.transfer = &transfer;
   const Block& moved = block(slot);
   slot.host = moved.in_host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
-  if (transfer.writes) {  // where nothing changed, still behind all work that uses the block
+  if (transfer.writes) {  // where nothing changed, still after all work that uses the block
     device_->start_out(number(slot), transfer.memory, slot.host, transfer.same ? 0 : moved.bytes);
     slot.phase = Slot::Phase::leaving;
   } else if (moved.in_host) {

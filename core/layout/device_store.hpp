@@ -1,5 +1,5 @@
 // Where blocks of a device lie between their uses: in pinned host memory, or in a store below it, a file, through a few
-// pinned buffers. Copies of the device go on beside each other, in both directions, and beside its work. No Kokkos.
+// pinned buffers. Copies of the device go on at the same time, in both directions, and during its work. No Kokkos.
 #pragma once
 #include <array>
 #include <functional>

@@ -21,7 +21,7 @@ struct ModelPart {
   std::int64_t own_rows(std::int64_t n) const {
     return splits_rows() ? first_row_of(n, tp, tp_rank + 1) - first_row_of(n, tp, tp_rank) : n;
   }
-  // Ranks that hold the same key and value heads, one behind the other.
+  // Ranks that hold the same key and value heads, one after the other.
   int key_value_holders() const { return key_value_heads < tp ? static_cast<int>(tp / key_value_heads) : 1; }
   bool first_key_value_holder() const { return tp_rank % key_value_holders() == 0; }
   std::int64_t largest_vocabulary() const { return (vocabulary + tp - 1) / tp; }  // rows of the largest part

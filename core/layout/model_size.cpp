@@ -37,7 +37,7 @@ struct FormedGroups {
 FormedGroups formed_groups(const ModelConfig& c, const WeightForm& form) {
   FormedGroups groups;
   ModelConfig dense = dense_model(c);
-  dense.num_hidden_layers = 1;  // layers are alike
+  dense.num_hidden_layers = 1;  // layers are equal
   for (const TensorSpec& spec : tensor_specs(dense)) {
     if (spec.role != Role::matrix) continue;
     std::vector<TensorSpec>& group = spec.heads > 0                ? groups.qkv
@@ -175,7 +175,7 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
     return part.tp > 1 ? rounded(static_cast<std::size_t>(count) * w.accumulate, scratch_alignment) : 0;
   };
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;
-  const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or ahead of a sum
+  const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or before a sum
   const std::size_t inner = bytes(n, c.intermediate_size), norms = post ? sums(2 * n) : 0;
   const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
   const std::size_t forward = stream + std::max(inner + whole, norms) + formed.scratch.forward;

@@ -28,11 +28,11 @@ struct LayerSizes {
   std::size_t qkv = 0;        // (N, Q + 2K) product; rotated in place where there are no q, k norms
   std::size_t qk = 0;         // (N, Q + K) normalised and rotated, where there are q, k norms
   std::size_t attended = 0;   // (N, Q)
-  std::size_t projected = 0;  // (n, D) output of o_proj ahead of its norm (post-norm)
+  std::size_t projected = 0;  // (n, D) output of o_proj before its norm (post-norm)
   std::size_t x2 = 0;         // (n, D) stream between attention and MLP
   std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
   std::size_t up = 0;         // (N, 2F) gate and up, or (N, F)
-  std::size_t down = 0;       // (n, D) output of down_proj ahead of its norm (post-norm)
+  std::size_t down = 0;       // (n, D) output of down_proj before its norm (post-norm)
   // What weights in another form than dense keep of their forward pass, unless blocks are recomputed.
   std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
   // In Acc<T>:
@@ -56,7 +56,7 @@ std::array<std::int64_t, 8> split_widths(const ModelConfig&);
 int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
 int logit_rows(const ModelConfig&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
 
-// Bytes of scratch that a forward or backward pass takes beside what the kernels take for themselves.
+// Bytes of scratch that a forward or backward pass takes in addition to what the kernels take for themselves.
 std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, StorageWidth);
 
 struct ModelSize {

@@ -16,7 +16,7 @@ Pager::Pager(std::shared_ptr<BlockStore> store, const Setting& setting, std::sha
 bool Pager::detach() {
   bool rests = true;
   try {
-    settle();
+    wait_idle();
   } catch (const Error&) {
     rests = false;
   }
@@ -284,7 +284,7 @@ void Pager::fail_all(Lock& lock, const Error& error) {
     if (block.moving) {
       block.transfer.error = error.what();
       block.transfer.code = error.code();
-      settle_transfer(lock, block.transfer);
+      finish_transfer(lock, block.transfer);
     }
 }
 
@@ -293,12 +293,12 @@ void Pager::ended(BlockStore::Transfer& transfer) {
     drop(blocks_[transfer.block]);
   Lock lock(mutex_);
   counts_.traffic = store_->traffic();
-  settle_transfer(lock, transfer);
+  finish_transfer(lock, transfer);
   read_ahead();
   for_users_.notify_all();
 }
 
-void Pager::settle_transfer(Lock&, BlockStore::Transfer& transfer) {
+void Pager::finish_transfer(Lock&, BlockStore::Transfer& transfer) {
   Block& block = blocks_[transfer.block];
   const std::size_t bytes = whole(block.bytes);
   block.moving = false;
@@ -317,7 +317,7 @@ void Pager::settle_transfer(Lock&, BlockStore::Transfer& transfer) {
   store_->warn(transfer.error + "; preconditioners stay in memory from now on");
 }
 
-void Pager::settle() {
+void Pager::wait_idle() {
   Lock lock(mutex_);
   while (started_ && (moving_ || !reads_.empty() || !writes_.empty())) wait(lock, "all state");
 }

@@ -1,7 +1,7 @@
 // Blocks of state that lie in a store between their uses. Their addresses stay: what comes and goes is the memory
 // behind them (block_memory.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that
 // nobody has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of
-// its own moves blocks, so that those that are wanted ahead of their use arrive while others compute. On a device a pin
+// its own moves blocks, so that those that are wanted before their use arrive while others compute. On a device a pin
 // is for as long as work that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <condition_variable>
@@ -35,7 +35,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void watch(void* queue) { memory_->watch(queue); }
   std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
   // What those who use blocks have in memory at a time: updates (not at the same time as those of another call), and
-  // jobs beside them, which those of another call take turns with.
+  // jobs in addition to them, which those of another call take turns with.
   void need(std::size_t updates, std::size_t jobs);
   // Error(bad_deck) when that is more than `most`, with numbers; makes the store; blocks are zeros. Owned by a
   // shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
@@ -54,12 +54,12 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void pin(const void* memory, Need);
   void unpin(const void* memory);
   void want(const void* memory);  // it will be pinned soon: read if there is room
-  // It will be pinned again behind all those of which this was said before: read when its turn comes, as soon as there
-  // is room beside that of jobs.
+  // It will be pinned again after all those of which this was said before: read when its turn comes, as soon as there
+  // is room in addition to that of jobs.
   void want_in_turn(const void* memory);
   // It lies on a disk between its uses, so that all such blocks together may be more than memory holds.
   bool is_beyond_memory(const void* memory);
-  void settle();  // returns when nothing is moving; Error(io_error) when that takes too long
+  void wait_idle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
   struct Counts {
     std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
@@ -103,7 +103,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   BlockStore::Transfer* next(bool writes) override;
   Block* take(bool writes);  // its transfer is the next one of this direction
   void ended(BlockStore::Transfer&) override;
-  void settle_transfer(Lock&, BlockStore::Transfer&);
+  void finish_transfer(Lock&, BlockStore::Transfer&);
   void fail_all(Lock&, const Error&);  // that are under way or asked for
   void came(std::size_t bytes);
 

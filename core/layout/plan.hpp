@@ -76,7 +76,7 @@ struct StagePlan {
   std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
   std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's, or as above
   std::vector<BucketLayout> buckets;         // matrices, in backward order; of tensor-parallel rank 0
-  std::vector<BucketLayout> scalar_buckets;  // the rest, likewise
+  std::vector<BucketLayout> scalar_buckets;  // the rest, in the same way
   std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
   std::vector<std::int64_t> rank_cost;                // (dp * tp): what a rank computes
   std::vector<std::int64_t> rank_elements;            // (dp * tp): of the matrices whose state it keeps

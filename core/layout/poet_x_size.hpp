@@ -10,9 +10,9 @@ struct PoetSetting {
   double fourth = 1;          // k of the series: 1 as published, 2 for even orders
   std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
   bool zero_in_range = true;  // of the codes
-  bool residual = false;      // a byte beside each value of the base keeps what bf16 leaves of a merge
+  bool residual = false;      // a byte next to each value of the base keeps what bf16 leaves of a merge
 
-  // Rows that a merge rotates at a time: whole blocks, and few elements beside those of a large weight.
+  // Rows that a merge rotates at a time: whole blocks, and few elements in addition to those of a large weight.
   std::size_t tile_rows(std::size_t out, std::size_t in) const {
     constexpr std::size_t elements = std::size_t{1} << 20;
     return std::min(out, std::max<std::size_t>(1, elements / (in * block)) * block);

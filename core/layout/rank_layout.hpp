@@ -32,7 +32,7 @@ struct RankLayout {
   std::size_t gradient_elements = 0;   // of the buffer, gaps included
 };
 
-// Gradient buffers beside the one of the arena that a deterministic sum over so many micro-batches takes
+// Gradient buffers in addition to the one of the arena that a deterministic sum over so many micro-batches takes
 // (accumulation_tree.hpp).
 constexpr int tree_levels(int micros) {
   int levels = 0;

@@ -23,7 +23,7 @@ struct StateField {
   void* data = nullptr;                     // row-major, without padding; device memory when on_device
   bool on_device = false;
   bool saved = true;                  // false: a copy of what another rank writes to checkpoints
-  std::uint64_t version = 0;          // raised whenever the field is published anew
+  std::uint64_t version = 0;          // raised whenever the field is published again
   bool optional = false;              // of a checkpoint without it all of it is zero
   bool of_basis = false;              // see FieldSize
   bool of_places = false;             // i32: rows of the slab, from its first one; in files of the whole tensor

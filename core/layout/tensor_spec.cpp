@@ -156,7 +156,7 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
       layer_specs(one, c, layer);
       for (TensorSpec& spec : formed_specs(c.linear, dense)) specs.push_back(std::move(spec));
     }
-    if (layer == range.begin) {  // all layers are alike
+    if (layer == range.begin) {  // all layers are equal
       const std::size_t each = specs.size() - before, ends = 4;
       specs.reserve(before + each * static_cast<std::size_t>(range.end - range.begin) + ends);
     }

@@ -49,7 +49,7 @@ struct TensorSpec {
   Role role = Role::matrix;
   int layer = -1;        // -1: embedding, final norm, head
   int block = 0;         // what finishes together in backward: 0 embedding, 1 + layer, last: final norm and head
-  bool follows = false;  // lies right behind its predecessor: one product serves both (fusion by adjacency)
+  bool follows = false;  // lies right after its predecessor: one product serves both (fusion by adjacency)
   int heads = 0;         // heads that its rows are made of (q, k, v); 0: none
   TensorCut cut = TensorCut::none;
   GradientOf gradient_of = GradientOf::own;
@@ -64,11 +64,11 @@ struct TensorSpec {
   Stored stored = Stored::compute;
   std::int64_t group = 0;    // of coded rows: columns that share a scale
   double initial_range = 0;  // of Initial::normal; 0: the model's initializer_range
-  // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one behind the other, of each the strict upper
+  // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one after the other, of each the strict upper
   // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/skew_blocks.hpp).
   std::int64_t skew_block = 0;
   bool may_be_absent = false;  // from a checkpoint: then it is zero
-  // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, begins anew
+  // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, starts over
   // (0: never), the first time by the phase earlier.
   double lr_factor = 1;
   std::int64_t reset_every = 0, reset_phase = 0;
@@ -82,7 +82,7 @@ struct TensorSpec {
     return static_cast<std::int64_t>(coded_row_bytes(static_cast<std::size_t>(cols), static_cast<std::size_t>(group)));
   }
 };
-// Which update since its state began update t (from 1) of the run is: the first one begins it anew.
+// Which update since its state began update t (from 1) of the run is: the first one begins it again.
 inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t, std::int64_t phase = 0) {
   const std::int64_t at = t - 1 + phase;
   return reset_every > 0 && at >= reset_every ? at % reset_every + 1 : t;

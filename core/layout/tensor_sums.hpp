@@ -8,7 +8,7 @@ namespace sestina {
 
 struct Options;
 
-// What `of(spec)` sums to over a model's tensors, as integers or in double. Layers are alike: two of them tell what
+// What `of(spec)` sums to over a model's tensors, as integers or in double. Layers are equal: two of them tell what
 // each adds.
 template <class Of>
 auto sum_over_tensors(ModelConfig config, Of of) {
@@ -33,9 +33,9 @@ double flops_per_token(const ModelConfig&, std::int64_t sequence);
 
 // Of a run, in the form of its weights, all ranks together. Dense: as above. In another form, what is
 // executed in place of the dense products of a weight: none for gradients of what is frozen, those of adapters and
-// rotations, what each micro-batch makes anew, and merges, which each data-parallel rank does for itself. What
-// tensor-parallel ranks compute alike counts on each of them. Recomputed blocks (train.recompute) are left out, as for
-// dense weights.
+// rotations, what each micro-batch makes again, and merges, which each data-parallel rank does for itself. What
+// tensor-parallel ranks compute equally counts on each of them. Recomputed blocks (train.recompute) are left out, as
+// for dense weights.
 double flops_per_token(const Options&);
 
 }  // namespace sestina

@@ -39,7 +39,7 @@ std::int64_t updates_between_merges(const LinearOptions& options) {
   return form == nullptr ? 0 : form->merge_every(options);
 }
 
-std::int64_t merge_behind(const LinearOptions& options, int layer, std::int64_t t) {
+std::int64_t merge_after(const LinearOptions& options, int layer, std::int64_t t) {
   const std::int64_t every = updates_between_merges(options);
   if (every == 0 || t == 0) return 0;
   const WeightForm& form = *find_weight_form(options);

@@ -1,6 +1,6 @@
-// Forms in which the weight of a linear layer is kept and trained, beside dense: what one is to specs, budgets and
-// plans. A form is a row of the table here, and the mathematics that follows it (core/model/linear_form.hpp). Nobody
-// outside a form's own files knows it by name. No Kokkos.
+// Forms in which the weight of a linear layer is kept and trained, in addition to dense: what one is to specs, budgets
+// and plans. A form is a row of the table here, and the mathematics that follows it (core/model/linear_form.hpp).
+// Nobody outside a form's own files knows it by name. No Kokkos.
 #pragma once
 #include <string>
 #include <vector>
@@ -41,7 +41,7 @@ struct WeightForm {
   FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
   FormWork (*work)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
-  // How many updates ahead of those of the first layer its merges come: behind updates t with (t + phase) mod every =
+  // How many updates before those of the first layer its merges come: after updates t with (t + phase) mod every =
   // 0.
   std::int64_t (*merge_phase)(const LinearOptions&, int layer) = nullptr;  // null: 0
   bool (*normalised)(const LinearOptions&) = nullptr;                      // first weights have rows of length one
@@ -49,8 +49,8 @@ struct WeightForm {
 
 const WeightForm* find_weight_form(const LinearOptions&);   // null: dense
 std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights are never merged
-// The number (from 1) of the merge of this layer behind update t, 0: none.
-std::int64_t merge_behind(const LinearOptions&, int layer, std::int64_t t);
+// The number (from 1) of the merge of this layer after update t, 0: none.
+std::int64_t merge_after(const LinearOptions&, int layer, std::int64_t t);
 
 inline constexpr int most_parts = 7;  // of a weight in any form
 

@@ -38,8 +38,8 @@ class Activations {
   Activations(const ModelPart&, LayerRange, int micro_batch, int sequence, bool recompute);
 
   std::vector<LayerActivations<Exec, T>> layers;  // layers[0].x is the stage's input
-  Matrix<T, Exec> output;                         // (n, D) residual stream behind the last layer
-  Matrix<T, Exec> h;                              // (n, D) behind the final norm; last stage
+  Matrix<T, Exec> output;                         // (n, D) residual stream after the last layer
+  Matrix<T, Exec> h;                              // (n, D) after the final norm; last stage
   NormStatistics<Exec, T> norm;
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
   Matrix<T, Exec> gradient;         // (n, D) of output before, of the stage's input after a backward pass

@@ -22,7 +22,7 @@ struct AttentionGradients {
   Matrix<T, Exec> passed_qkv, passed_o;  // take_passed of both layers
 };
 
-// d_in (n, D): gradient of the stream ahead of the attention half, from d_out behind it. Also the norms' own gradients.
+// d_in (n, D): gradient of the stream before the attention half, from d_out after it. Also the norms' own gradients.
 // d_in must not be d_out. Scratch comes with projected (n, D) where a norm lies between (olmo2); all rows of projected
 // are left in scratch of the caller's frame, or are d_out itself.
 template <class Exec, class T>

@@ -5,7 +5,7 @@
 
 namespace sestina {
 
-// activations.x = stream + pending (pending empty: activations.x is there already), then the block. Behind it the
+// activations.x = stream + pending (pending empty: activations.x is there already), then the block. After it the
 // stream is activations.x2 plus branch (n, D); pending may be branch.
 template <class Exec, class T>
 void block_forward(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&,

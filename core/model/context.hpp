@@ -1,5 +1,5 @@
-// What every layer needs beside its tensors: space, sizes, products, scratch, group and rotary tables; and how rows of
-// the residual stream, of which each rank of the group holds some, come together and apart again.
+// What every layer needs in addition to its tensors: space, sizes, products, scratch, group and rotary tables; and how
+// rows of the residual stream, of which each rank of the group holds some, come together and apart again.
 #pragma once
 #include <algorithm>
 

@@ -116,7 +116,7 @@ Vector<const std::int32_t, Exec> Decoder<Exec, T>::index(Field field, int rows) 
 template <class Exec, class T>
 void Decoder<Exec, T>::prefill(int sequence, const std::int32_t* tokens, int count) {
   auto& history = history_[static_cast<std::size_t>(sequence)];
-  SESTINA_REQUIRE(history.empty() && 0 < count && count <= setting_.capacity, "{} tokens behind {}, room for {}", count,
+  SESTINA_REQUIRE(history.empty() && 0 < count && count <= setting_.capacity, "{} tokens after {}, room for {}", count,
                   history.size(), setting_.capacity);
   history.assign(tokens, tokens + count);
   int first = 0;

@@ -78,7 +78,7 @@ class Decoder {
   Workspace<Exec> workspace_;
   Context<Exec> context_;
   Kokkos::View<T****, Kokkos::LayoutRight, Memory> cache_;  // layer, keys and values, place, (K*h)
-  Activations<Exec, T> slot_;                               // of one layer, and what lies behind the last
+  Activations<Exec, T> slot_;                               // of one layer, and what lies after the last
   Table cosine_, sine_;                                     // (width, h/2), empty where positions are learned
   Indices indices_;                                         // (3, rows)
   typename Indices::host_mirror_type host_indices_;

@@ -40,16 +40,16 @@ const TensorHolding& holding_of(const RankLayout& layout, const FormedWeight& w)
 
 }  // namespace
 
-bool merges_behind(const ModelConfig& config, std::int64_t t) {
+bool merges_after(const ModelConfig& config, std::int64_t t) {
   for (int layer = 0; layer < static_cast<int>(config.num_hidden_layers); ++layer)
-    if (merge_behind(config.linear, layer, t) > 0) return true;
+    if (merge_after(config.linear, layer, t) > 0) return true;
   return false;
 }
 
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::uint64_t seed, std::int64_t t) {
   for_each_formed(weights, [&](const FormedWeight& w) {
-    if (const std::int64_t number = merge_behind(model.config().linear, w.layer, t); number > 0)
+    if (const std::int64_t number = merge_after(model.config().linear, w.layer, t); number > 0)
       model.merge(w, seed, number);
   });
 }

@@ -5,8 +5,8 @@
 
 namespace sestina {
 
-// True where weights of some layer, in the form of the model, are merged behind update t.
-bool merges_behind(const ModelConfig&, std::int64_t t);
+// True where weights of some layer, in the form of the model, are merged after update t.
+bool merges_after(const ModelConfig&, std::int64_t t);
 // Does so for those of the layers that are due, with permutations drawn from (seed, weight, number of the merge). All
 // weights must be there, on every rank.
 template <class Exec, class T>

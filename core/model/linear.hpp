@@ -121,7 +121,7 @@ void linear_backward_input_summed(Context<Exec>& context, const LinearWeights<Ex
               [&](const Matrix<T, Exec>& partial) { linear_backward_input<Exec, T>(context, w, dy, partial, passed); });
 }
 
-// What a layer in another form than dense needs for its weight part, beside dy and x.
+// What a layer in another form than dense needs for its weight part, in addition to dy and x.
 template <class Exec, class T>
 struct FormedInput {
   const std::vector<FormedWeight>& weights;

@@ -6,7 +6,7 @@ namespace sestina {
 
 namespace {
 
-// The one form that fits in here: trained weights in 8 bits, decoded ahead of each product, y = x W^T with W as its
+// The one form that fits in here: trained weights in 8 bits, decoded before each product, y = x W^T with W as its
 // codes have it. Gradients are those of W.
 template <class Exec, class T>
 class Int8Linear final : public LinearForm<Exec, T> {

@@ -23,7 +23,7 @@ struct MlpGradients {
   Matrix<T, Exec> forward_inner;
 };
 
-// d_in (n, D): gradient of the stream ahead of the MLP half, from d_out behind it. Also the norm's own gradients.
+// d_in (n, D): gradient of the stream before the MLP half, from d_out after it. Also the norm's own gradients.
 // d_in must not be d_out. Scratch comes with down (n, D) where a norm lies between (olmo2); all rows of down are left
 // in scratch of the caller's frame, or are d_out itself.
 template <class Exec, class T>

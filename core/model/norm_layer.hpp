@@ -1,4 +1,4 @@
-// The norm of a family: RMSNorm, or LayerNorm with bias (gpt), with the residual addition ahead of it.
+// The norm of a family: RMSNorm, or LayerNorm with bias (gpt), with the residual addition before it.
 #pragma once
 #include "core/model/context.hpp"
 #include "kernels/model/norm.hpp"

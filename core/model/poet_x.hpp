@@ -22,14 +22,14 @@ struct ProductSpace {
 };
 
 // The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups. Values in bf16 alone would
-// lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual beside each
+// lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual next to each
 // one keeps them to 16 bits (kernels/model/merge_residual.hpp). Passes know of the values alone.
 template <class Exec, class T>
 struct PoetBase {
   Matrix<T, Exec> values;  // empty where codes are kept
   Vector<std::uint8_t, Exec> codes, zeros;
   Vector<Acc<T>, Exec> scales;
-  Matrix<std::uint8_t, Exec> residuals = {};  // beside values; empty: none
+  Matrix<std::uint8_t, Exec> residuals = {};  // next to values; empty: none
 };
 
 template <class Exec, class T>

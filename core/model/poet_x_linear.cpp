@@ -14,8 +14,8 @@ struct Shards {
   std::int64_t count = 1, first = 0;
 };
 
-// A permutation drawn from (seed, weight and side, number of merges, shard) on every rank alike; waits for the space.
-// The first shard, or the only one, has the stream of a side that is not cut.
+// A permutation drawn from (seed, weight and side, number of merges, shard) the same on every rank; waits for the
+// space. The first shard, or the only one, has the stream of a side that is not cut.
 template <class Exec>
 void draw(const Exec& exec, std::uint64_t seed, const std::string& side, std::int64_t number, const Shards& shards,
           const Vector<std::int32_t, Exec>& index) {
@@ -55,7 +55,7 @@ class PoetLinear final : public LinearForm<Exec, T> {
   }
   void assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, Matrix<const A, Exec> dense) const override {
     const PoetWeight<Exec, T> views = weight(c, w);
-    c.exec.fence("permutation");  // `dense` may have been made with those that are drawn anew
+    c.exec.fence("permutation");  // `dense` may have been made with those that are drawn again
     draw_both(c, w, views, seed, 0);
     poet_assign<Exec, T>(space(c), setting(c), views, dense);
   }

@@ -26,8 +26,8 @@ struct GroupOps {
   virtual int size() const { return 1; }
   virtual int rank() const { return 0; }
 
-  // Ahead of the host's wait for a space that worked with the group: up to a limit, for what others have to do.
-  virtual void settle() {}
+  // Before the host's wait for a space that worked with the group: up to a limit, for what others have to do.
+  virtual void complete() {}
 
   // In place, over all ranks.
   virtual void sum(const Exec&, Vector<float, Exec>) {}

@@ -111,7 +111,7 @@ void Transformer<Exec, T>::loss_and_backward(const Weights<Exec, T>& w, Activati
   backward(w, slot, accumulate, g, hooks);
 }
 
-// Losses, and the gradient of the stream behind the last layer in slot.gradient.
+// Losses, and the gradient of the stream after the last layer in slot.gradient.
 template <class Exec, class T>
 void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                          Vector<const std::int32_t, Exec> targets, double gradient_scale,

@@ -60,7 +60,7 @@ class Builder {
       linear.part[static_cast<std::size_t>(linear.parts++)] = Matrix<M, Exec>(matrix_(i), specs_[i].rows, cols);
     return linear;
   }
-  // Weights in their form, one behind the other until they have so many rows.
+  // Weights in their form, one after the other until they have so many rows.
   std::vector<FormedWeight> formed(std::size_t i, std::int64_t rows, std::int64_t cols) const {
     std::vector<FormedWeight> weights;
     std::int64_t found = 0;

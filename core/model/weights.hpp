@@ -36,11 +36,11 @@ struct ModelViews {
     Vector<V, Exec> weight, bias;  // bias: LayerNorm, else empty
   };
   struct Layer {
-    Norm attention_norm;  // ahead of attention, or behind it (olmo2)
+    Norm attention_norm;  // before attention, or after it (olmo2)
     Linear qkv;           // (Q + 2K, D)
     Vector<V, Exec> q_norm, k_norm;
     Linear o;       // (D, Q)
-    Norm mlp_norm;  // ahead of the MLP, or behind it (olmo2)
+    Norm mlp_norm;  // before the MLP, or after it (olmo2)
     Linear up;      // (2F, D) gate and up, or (F, D)
     Linear down;    // (D, F)
   };

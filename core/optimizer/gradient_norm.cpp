@@ -28,7 +28,7 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
     slots += tensor.row_sharded ? chunks(tensor.local.rows) : 1;
   }
   first_slot_.push_back(slots);
-  squares_.resize(slots + 1);  // the flag is behind them
+  squares_.resize(slots + 1);  // the flag is after them
   by_tensor_.resize(arena.size() + 1);
   values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes) + 1);
 }

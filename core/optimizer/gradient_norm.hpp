@@ -28,7 +28,7 @@ class GradientNorm {
   double norm() const;
   // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
   bool weights_finite() const { return by_tensor_.back() == 0; }
-  // The flag that updates raise (kernels/optimizer/finite_flag.hpp); it travels behind the squares and stays up.
+  // The flag that updates raise (kernels/optimizer/finite_flag.hpp); it travels after the squares and stays up.
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
@@ -40,7 +40,7 @@ class GradientNorm {
     bool row_sharded = false;
   };
   std::vector<Part> parts_;
-  std::vector<std::size_t> first_slot_;  // by tensor, and one behind the last
+  std::vector<std::size_t> first_slot_;  // by tensor, and one after the last
   std::vector<double> squares_, by_tensor_;
   std::size_t partials_ = 0;
   HostValues<Exec> values_;  // (partials_ + notes + 1), the flag last

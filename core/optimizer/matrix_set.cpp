@@ -257,7 +257,7 @@ class LanedSet : public MatrixSet<Exec> {
       }
   }
 
-  // Ahead of update t, behind the booking of all that came before.
+  // Before update t, after the booking of all that came before.
   bool begins_anew(std::size_t i, std::int64_t t) const {
     return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
   }
@@ -286,7 +286,7 @@ class LanedSet : public MatrixSet<Exec> {
     ~InUse() {
       unpin();
       if (pager_ == nullptr) return;
-      for (const Paged& block : blocks_) pager_->want_in_turn(block.memory);  // in the next update, behind all others
+      for (const Paged& block : blocks_) pager_->want_in_turn(block.memory);  // in the next update, after all others
     }
     InUse(const InUse&) = delete;
     InUse& operator=(const InUse&) = delete;
@@ -354,8 +354,8 @@ std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::ve
   const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
   if (setting.options.pages_any() && std::any_of(items.begin(), items.end(), begins_anew))
     fail(ExitCode::bad_deck,
-         "optimizer.refresh.tier: state of packed rotations, which begins anew, stays in the memory of the device: "
-         "\"device\" beside them");
+         "optimizer.refresh.tier: state of packed rotations, which starts over, stays in the memory of the device: "
+         "\"device\" next to them");
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));

@@ -43,7 +43,7 @@ class MatrixSet {
   virtual ~MatrixSet() = default;
   // Update number t of the matrices [begin, end) with factor times each one's peak rate.
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
-  // Update number t is not made; state that begins anew ahead of it still does.
+  // Update number t is not made; state that starts over before it still does.
   virtual void withhold(std::int64_t t) = 0;
   virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued

@@ -16,7 +16,7 @@ class Optimizer {
  public:
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
-  // matrices that are gathered for their update, behind all others. nonfinite: raised by every update that writes a
+  // matrices that are gathered for their update, after all others. nonfinite: raised by every update that writes a
   // weight that is not finite (kernels/optimizer/finite_flag.hpp). workers: of asynchronous refreshes, null: a pool of
   // its own (worker_setting).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,

@@ -19,7 +19,7 @@ class QkClip {
   // Where the attention of a layer leaves the largest scores of heads [first, first + count).
   Vector<Acc<T>, Exec> scores(int layer, int first, int count) const;
   void start_step(const Exec&);  // forgets the scores of the last step
-  // Behind the passes of an update: the scores start for the host, where they are after the next wait for the space.
+  // After the passes of an update: the scores start for the host, where they are after the next wait for the space.
   void send(const Exec&);
   // After that wait, of all layers and heads, to be completed by the largest over all ranks.
   std::vector<double>& take();

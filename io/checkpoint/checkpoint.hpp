@@ -69,7 +69,7 @@ class CheckpointWriter {
   void resumed_from(const std::string& checkpoint);
   void carry(std::vector<CompanionFile>);  // in every checkpoint from here on; asked of the first rank's writer alone
   Snapshot& slot();                        // waits until the previous save has ended; fill it, then
-  void start();                            // the save of the slot, and behind it keep-k; then
+  void start();                            // the save of the slot, and after it keep-k; then
   // again and again until it says false: the state may change now, since what is not copied has been read, and what is
   // saved without checkpoint.async is durable. Each call takes about a second at most. Throws what reading a field
   // does.

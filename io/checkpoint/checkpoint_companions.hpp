@@ -1,5 +1,5 @@
-// Small files that a checkpoint carries beside its tensors, byte for byte, in one sub-folder: those of a Hugging Face
-// folder that belong to the model (io/hf/hf_companions.hpp). The manifest lists them. No Kokkos.
+// Small files that a checkpoint carries in addition to its tensors, byte for byte, in one sub-folder: those of a
+// Hugging Face folder that belong to the model (io/hf/hf_companions.hpp). The manifest lists them. No Kokkos.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

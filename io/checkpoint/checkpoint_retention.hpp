@@ -9,7 +9,7 @@ namespace sestina {
 
 class Retention {
  public:
-  // The checkpoint that the run goes on from: it verified, and comes behind those saved since, ahead of all others,
+  // The checkpoint that the run goes on from: it verified, and comes after those saved since, before all others,
   // which the run has left behind or passed over.
   void resumed_from(const std::string& checkpoint);
   void saved(const std::string& checkpoint);  // just now, by this run

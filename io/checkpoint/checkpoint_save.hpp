@@ -44,7 +44,7 @@ class SaveFolders {
 using Staged = std::function<void(const ShardPart&, const std::string& path)>;
 
 // Writes shard `number`, on the staging disk first if there is one, until it is durable in the temporary folder.
-// Behind `staged` the fields are no longer needed; without a staging disk it is not called, and nothing is copied.
+// After `staged` the fields are no longer needed; without a staging disk it is not called, and nothing is copied.
 ShardPart save_shard(const SaveFolders&, int number, const std::vector<StateField>&, const RunState&,
                      const Staged& staged = {}, const FieldData& data = {}, const CopySetting& copy = {});
 

@@ -10,7 +10,7 @@ namespace sestina {
 
 std::string shard_name(std::int64_t rank);  // "shard_00003.h5"
 
-// Gives the bytes of a field from the first to the last: calls use(data, bytes) for one piece behind the other.
+// Gives the bytes of a field from the first to the last: calls use(data, bytes) for one piece after the other.
 using UseBytes = std::function<void(const void* data, std::size_t bytes)>;
 using FieldData = std::function<void(const StateField&, const UseBytes&)>;
 

@@ -60,7 +60,7 @@ bool is_whole(const std::string& path, const ManifestFile& file) {
          digest_file(path).xxh3_128 == file.xxh3_128;
 }
 
-// A kill may have come behind the rename.
+// A kill may have come after the rename.
 bool is_published(const std::string& path, const std::vector<StageNote>& notes) {
   try {
     const Manifest manifest = load_manifest(path);

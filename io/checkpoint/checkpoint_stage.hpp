@@ -1,4 +1,4 @@
-// Checkpoints that are whole on staging disks, on their way to the run directory. Behind its shard on the stage each
+// Checkpoints that are whole on staging disks, on their way to the run directory. After its shard on the stage each
 // rank leaves a note of it, durable, in <run_dir>/checkpoints/<step>.<save>.staged.tmp-<token>. With the notes of all
 // ranks a kill loses nothing: the next start copies what is missing and publishes the checkpoint. No Kokkos.
 #pragma once

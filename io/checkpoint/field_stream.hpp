@@ -39,7 +39,7 @@ class FieldStream {
   static constexpr std::size_t most = 2;  // pieces
 
   void fill(Bytes&, const CopyFromDevice&);
-  void move_on(std::size_t bytes);  // behind a piece
+  void move_on(std::size_t bytes);  // after a piece
   void close(Lock&, const std::string& why);
 
   // Of the thread that has the fields.

@@ -1,4 +1,4 @@
-// What lies beside the weights in a Hugging Face folder and belongs to the model: its configurations, its tokenizer,
+// What lies next to the weights in a Hugging Face folder and belongs to the model: its configurations, its tokenizer,
 // its chat template. A run keeps these files byte for byte in its checkpoints, so that it needs the folder only once.
 // No Kokkos.
 #pragma once

@@ -31,7 +31,7 @@ std::set<std::string> needed_names(const ModelConfig& config) {
 
 // Buffers that older files carry although they follow from the config, and the tied head written a second time.
 bool may_be_left(const std::string& name, const ModelConfig& config) {
-  // GPT-2: the causal mask of its first releases, beside the bias "attn.c_attn.bias" that is one.
+  // GPT-2: the causal mask of its first releases, next to the bias "attn.c_attn.bias" that is one.
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return config.family == Family::gpt;
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
 }
@@ -53,7 +53,7 @@ void require_tied_head(const SafeTensors& file, const ModelConfig& config, const
   }
   if (!same)
     fail(ExitCode::bad_data,
-         "{}: lm_head.weight: got other values than {}, allowed the same ones beside tie_word_embeddings true in "
+         "{}: lm_head.weight: got other values than {}, allowed the same ones next to tie_word_embeddings true in "
          "config.json (write false there to keep the head, or remove the tensor)",
          folder, table);
 }

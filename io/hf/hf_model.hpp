@@ -13,8 +13,8 @@ namespace sestina {
 ModelConfig read_hf_config(const std::string& folder);  // Error(input_missing, bad_data)
 
 // Opens the weights of `folder` and compares their names with what the model needs: missing and unknown tensors are one
-// Error(bad_data) that lists them. Allowed beside the model's own: rotary_emb.inv_freq, and lm_head.weight when tied,
-// with the values of the table: another one is an Error(bad_data).
+// Error(bad_data) that lists them. Allowed in addition to the model's own: rotary_emb.inv_freq, and lm_head.weight when
+// tied, with the values of the table: another one is an Error(bad_data).
 SafeTensors open_hf_weights(const std::string& folder, const ModelConfig&);
 
 // One tensor as float32 into out (spec.elements()); Error(bad_data) when missing, of another shape, or with a value

@@ -27,7 +27,7 @@ Json token_text(const Tokenizer& tokenizer, std::int64_t id) {
   return tokenizer.decode(&token, 1, false);
 }
 
-// What transformers keeps beside a tokenizer.json, where it is there.
+// What transformers keeps next to a tokenizer.json, where it is there.
 constexpr const char* beside_tokenizer[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                             "chat_template.jinja", "chat_template.json"};
 

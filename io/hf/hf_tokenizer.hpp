@@ -1,4 +1,4 @@
-// What transformers wants beside the weights to encode text and to end a generation. No Kokkos.
+// What transformers wants next to the weights to encode text and to end a generation. No Kokkos.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Copies tokenizer.json and what lies beside it (its configuration, special tokens, chat template) into the folder.
+// Copies tokenizer.json and what lies next to it (its configuration, special tokens, chat template) into the folder.
 void copy_tokenizer(const std::string& tokenizer, const std::string& folder);
 
 // Sets the ids of begin, end and padding that config does not name, and those that the deck names on purpose. Without a

@@ -56,7 +56,7 @@ std::optional<double> DeviceEnergy::take_joules() {
   bool good = known();
   for (Device& device : devices_) {
     unsigned long long now = 0;
-    if (read_(device.handle, &now) != success || now < device.last) {  // a driver that was loaded anew
+    if (read_(device.handle, &now) != success || now < device.last) {  // a driver that was loaded again
       good = false;
       device.last = now;
       continue;

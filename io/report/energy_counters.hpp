@@ -34,7 +34,7 @@ class EnergyCounters {
  private:
   struct Zone {
     int file = -1;           // energy_uj
-    std::uint64_t most = 0;  // max_energy_range_uj: the counter starts again behind it
+    std::uint64_t most = 0;  // max_energy_range_uj: the counter starts again after it
     std::uint64_t last = 0;  // microjoules
   };
   void close_all();

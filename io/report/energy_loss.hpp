@@ -1,4 +1,4 @@
-// How much loss a run takes off for its energy, beside AdamW: equation (3) of "Asteria" (efficient second-order
+// How much loss a run takes off for its energy, compared with AdamW: equation (3) of "Asteria" (efficient second-order
 // optimization), section IV-B2. No Kokkos.
 #pragma once
 #include "io/report/report.hpp"

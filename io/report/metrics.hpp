@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-// Of replicas that drift (parallel/plan/coherence.hpp), since the line before: what all ranks sent to make them alike,
+// Of replicas that drift (parallel/plan/coherence.hpp), since the line before: what all ranks sent to make them equal,
 // and the largest relative distance of a rank's weights of a matrix from those then; 0 bytes: they were left alone.
 struct ReplicaNumbers {
   std::uint64_t bytes = 0;
@@ -58,7 +58,7 @@ struct RunLine {
 
 class Metrics {
  public:
-  // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* beside it.
+  // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* next to it.
   Metrics(const std::string& run_dir, bool tensorboard);
   Metrics();  // writes nothing: all ranks but the first
   ~Metrics();
@@ -78,8 +78,8 @@ class Metrics {
     double weight_rms, update_rms, spectral_norm;
   };
   void tensors(std::int64_t step, const std::vector<TensorLine>&);
-  // What each rank spent in its own updates, mean seconds of one update since the last such line, beside the cost that
-  // the plan gave it (in the units of parallel.cost); by rank.
+  // What each rank spent in its own updates, mean seconds of one update since the last such line, compared with the
+  // cost that the plan gave it (in the units of parallel.cost); by rank.
   void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);
 
  private:

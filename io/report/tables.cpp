@@ -107,7 +107,7 @@ void event_table(std::string& out, const ReportRun& run) {
   out += "</tbody></table></div></details>\n";
 }
 
-// Keys, names of files and commands may break behind what joins their parts.
+// Keys, names of files and commands may break after what joins their parts.
 std::string breakable(const std::string& key) {
   std::string out;
   for (const char c : key) {

@@ -116,10 +116,10 @@ void BlockFile::Run::prepare_chunk(std::size_t number) {
 
 void BlockFile::Run::make_ready(std::size_t at) {
   const bool writes = transfer(slots_[at]).writes;
-  const auto behind = writes ? ready_.end() : std::find_if(ready_.begin(), ready_.end(), [this](std::size_t other) {
+  const auto place = writes ? ready_.end() : std::find_if(ready_.begin(), ready_.end(), [this](std::size_t other) {
     return transfer(slots_[other]).writes;
   });
-  ready_.insert(behind, at);
+  ready_.insert(place, at);
 }
 
 // Looks whether what is to be written is what the file has: a preconditioner that was only read needs no writing.

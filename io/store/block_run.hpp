@@ -30,7 +30,7 @@ class BlockFile::Run {
   bool prepare(Queue&);               // the next chunk into a free buffer; false: there is none, or no buffer
   bool advance(Queue&, bool writes);  // current_ of this direction has a chunk to prepare
   void prepare_chunk(std::size_t moving);
-  void make_ready(std::size_t slot);  // reads ahead of writes
+  void make_ready(std::size_t slot);  // reads before writes
   void submit(std::size_t slot);      // what is left of its chunk
   void ended(const ChunkEngine::Done&);
   void read_done(std::size_t slot);

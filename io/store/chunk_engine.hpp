@@ -34,7 +34,7 @@ class ChunkEngine {
   virtual std::string name() const = 0;
 };
 
-// Buffers of the slots, one behind the other.
+// Buffers of the slots, one after the other.
 struct ChunkBuffers {
   std::byte* data = nullptr;
   std::size_t slots = 0, bytes = 0;  // bytes of one

@@ -29,7 +29,7 @@ ChunkMemory make_chunk_memory(ChunkBuffers& buffers);
 // For `depth` >= 1 transfers under way. ring: by io_uring where the system has it, else by threads. path: for notices.
 std::unique_ptr<ChunkEngine> make_chunk_engine(const std::string& path, int file, const ChunkBuffers&, int depth,
                                                bool ring, const ChunkNotice&);
-// Takes [offset, offset + bytes) out of the page cache; bytes 0: all behind offset. wrote: writes it to the disk first,
+// Takes [offset, offset + bytes) out of the page cache; bytes 0: all after offset. wrote: writes it to the disk first,
 // since dirty pages would stay. 0 or errno of that write, which nobody else is told of.
 int forget_pages(int file, std::uint64_t offset, std::uint64_t bytes, bool wrote);
 

@@ -15,7 +15,7 @@ std::optional<std::size_t> first_nonfinite(DType, const void*, std::size_t bytes
 // "/model/x.weight holds a value that is not finite (nan at row 3, column 0)" for *value, number `index` of the slab.
 std::string nonfinite_text(const StateField&, const void* value, std::size_t index);
 
-// Error(code) with that text, behind `where`, if there is one among the values of the field.
+// Error(code) with that text, after `where`, if there is one among the values of the field.
 void require_finite(const StateField&, const void* data, ExitCode code, const std::string& where);
 
 }  // namespace sestina

@@ -8,7 +8,7 @@ namespace sestina {
 
 enum class Depth { this_folder, all_below };
 
-// Regular files whose name is `wanted`, sorted by path. Folders and files behind links belong to it; what was found
+// Regular files whose name is `wanted`, sorted by path. Folders and files after links belong to it; what was found
 // without a link keeps that path, else it has the first of those that lead to it. Error(input_missing) for a folder
 // that cannot be listed, and for a link that leads to nothing: what lies there is not left out in silence.
 std::vector<std::string> list_folder(const std::string& folder, Depth,

@@ -1,4 +1,4 @@
-// A file that appears whole or not at all: written under a temporary name beside its own, synced, then renamed.
+// A file that appears whole or not at all: written under a temporary name next to its own, synced, then renamed.
 // No Kokkos.
 #pragma once
 #include <cstddef>

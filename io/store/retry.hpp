@@ -22,7 +22,7 @@ class Retry {
   // After a call that failed with `error`: true when it is to be made again, after a pause. errno is `error`
   // afterwards.
   bool again(int error);
-  void went_well() { started_ = false; }  // the calls' time begins anew at the next error, which the log is not told
+  void went_well() { started_ = false; }  // the calls' time starts over at the next error, which the log is not told
   void say_nothing() { said_ = true; }    // where the log itself cannot be written
 
  private:

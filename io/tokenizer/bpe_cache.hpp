@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Open-addressed table in bounded memory (about 6 MB); when full it starts anew.
+// Open-addressed table in bounded memory (about 6 MB); when full it starts over.
 class BpeCache {
  public:
   static constexpr std::size_t kLongestPiece = 64;  // longer ones are rarely seen twice

@@ -13,7 +13,7 @@ namespace {
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 // Calls piece(text, is_match) for the matches and what lies between them, in order, empty ones left out. An empty match
-// only separates; one right behind the match before it does not count.
+// only separates; one right after the match before it does not count.
 template <class Piece>
 void for_each_match(const Pattern& pattern, std::string_view text, Pattern::Match& match, Piece piece) {
   std::size_t done = 0, from = 0, last_end = std::string_view::npos;
@@ -38,7 +38,7 @@ void for_each_match(const Pattern& pattern, std::string_view text, Pattern::Matc
 
 PreTokenizer::PreTokenizer(std::vector<PreStep> steps) : steps_(std::move(steps)) {
   const auto passes_over = [](const PreStep& step) { return step.at_cut == PreStep::AtCut::passes_over; };
-  // What comes behind the step that ends a piece works on equal pieces.
+  // What comes after the step that ends a piece works on equal pieces.
   const auto step = std::find_if_not(steps_.begin() + (prefix_space() ? 1 : 0), steps_.end(), passes_over);
   cuttable_ = step != steps_.end() && step->at_cut == PreStep::AtCut::ends_pieces;
 }

@@ -32,9 +32,7 @@ class PreTokenizer {
     run(!begins && prefix_space() ? 1 : 0, text, match, sink);
   }
   bool cuttable() const { return cuttable_; }  // at next_cut, without changing a piece
-  bool prefix_space() const {
-    return !steps_.empty() && steps_[0].kind == PreStep::Kind::prefix_space;
-  }  // ahead of all
+  bool prefix_space() const { return !steps_.empty() && steps_[0].kind == PreStep::Kind::prefix_space; }  // before all
 
  private:
   void run(std::size_t step, std::string_view text, Pattern::Match& match, const Sink& sink) const;
@@ -45,9 +43,9 @@ class PreTokenizer {
 // First place at or after `from` where text may be cut: between a line feed and an ASCII letter, the line feed after an
 // ASCII character that is no white space. text.size() when none.
 // Every pattern that at_cut calls ends_pieces is an alternation of letters or digits with at most one character ahead
-// that is no line break; of other characters with line breaks (or '/') behind them; and of white space. None of them
+// that is no line break; of other characters with line breaks (or '/') after them; and of white space. None of them
 // can go on from the line feed to the letter, so a piece ends between them whatever came before. It is the same piece
-// when the text ends there: the white space at the cut is one line feed, taken by \s*[\r\n]+ or the line breaks behind
+// when the text ends there: the white space at the cut is one line feed, taken by \s*[\r\n]+ or the line breaks after
 // punctuation, neither of which looks ahead, or by \s+(?!\S) at the end of text and by \s+ before the letter. A step
 // that passes over (digits, ideographs) leaves the line feed and the letter in one piece, in which the same holds; at
 // the piece's begin the character before the line feed is not there, which is no white space either.

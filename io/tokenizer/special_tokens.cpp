@@ -158,7 +158,7 @@ std::string missing_end(const SpecialTokens& tokens, const TokenSources& sources
   if (tokens.end >= 0 || sources.tokenizer == nullptr) return "";
   return fmt::format(
       "{}: no end token is known, so documents follow each other without one: name it as eos_token in the "
-      "tokenizer_config.json beside it, or with data.end_token",
+      "tokenizer_config.json next to it, or with data.end_token",
       sources.tokenizer_path);
 }
 

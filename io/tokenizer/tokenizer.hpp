@@ -20,8 +20,8 @@ class Tokenizer {
   std::vector<std::int32_t> encode(
       std::string_view utf8) const;  // special tokens in the text are recognised; thread-safe
   // Many texts on `threads` threads. A long text is encoded in parts where it can be cut without changing an id, so
-  // that threads share it and memory beside the text is that of a batch; else whole. The sink gets the ids of all parts
-  // in order, `last` with the last of each text.
+  // that threads share it and memory next to the text is that of a batch; else whole. The sink gets the ids of all
+  // parts in order, `last` with the last of each text.
   using IdSink = std::function<void(const std::vector<std::int32_t>& ids, bool last)>;
   struct EncodeSizes {
     std::size_t part = 1U << 17, batch = 1U << 24;  // bytes of text
@@ -37,7 +37,7 @@ class Tokenizer {
   std::int64_t id_of(std::string_view token) const;  // -1 when there is none
   bool has(std::int64_t id) const;                   // there may be holes below vocab_size()
   std::int64_t end_of_document() const;              // by name: <|endoftext|>, </s>, <|end_of_text|> ...; -1 none
-  // What the file's post_processor puts ahead of a text, which encode() does not do (special_tokens.hpp).
+  // What the file's post_processor puts before a text, which encode() does not do (special_tokens.hpp).
   const std::vector<std::int32_t>& prefix() const;
 
  private:

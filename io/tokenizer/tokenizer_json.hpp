@@ -16,10 +16,10 @@ struct TokenizerDescription {
   PreTokenizer pre_tokenizer;
   BpeDescription model;
   std::vector<AddedToken> added;     // with their ids
-  std::vector<std::int32_t> prefix;  // ids that the post_processor puts ahead of a text
+  std::vector<std::int32_t> prefix;  // ids that the post_processor puts before a text
 };
 
-// Reads byte-level BPE files only. truncation and padding are not read, of the post_processor what it puts ahead of a
+// Reads byte-level BPE files only. truncation and padding are not read, of the post_processor what it puts before a
 // text, which concerns no id of the text. Error(bad_data) with `where` and the part that is damaged or not supported.
 TokenizerDescription parse_tokenizer_json(std::string_view json, const std::string& where);
 

@@ -8,8 +8,8 @@ namespace sestina {
 
 // A cut lies between a line feed and an ASCII letter. Both are starters, and neither composes with what comes before
 // it, so NFC of the whole is NFC of the two sides (Unicode Standard Annex 15, section 9.1). A token without a line feed
-// matches on one side only, and the search, which restarts behind each match, stands at the line feed in both cases;
-// single_word sees the line feed or an end, which are alike. lstrip could reach over the cut to the left. rstrip could
+// matches on one side only, and the search, which restarts after each match, stands at the line feed in both cases;
+// single_word sees the line feed or an end, which are equal. lstrip could reach over the cut to the left. rstrip could
 // eat up to the cut, and what follows would then begin a stretch, which matters where that gets a prefix space.
 bool sections_cuttable(bool nfc, const std::vector<AddedToken>& tokens, bool pieces_cuttable, bool prefix_space) {
   const auto in_the_way = [&](const AddedToken& token) {

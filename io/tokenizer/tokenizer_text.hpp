@@ -14,8 +14,8 @@ bool is_valid_utf8(std::string_view text);
 // Every maximal ill-formed subpart becomes one U+FFFD (Unicode 15.0, section 3.9, "U+FFFD Substitution of Maximal
 // Subparts"), which is what Python's bytes.decode(errors="replace") does.
 std::string repair_utf8(std::string_view text);
-// How many bytes at the end begin a character that more bytes may complete: 0 to 3. What stands ahead of them is
-// repaired alike whatever follows, as by Python's incremental decoder.
+// How many bytes at the end begin a character that more bytes may complete: 0 to 3. What stands before them is
+// repaired equally whatever follows, as by Python's incremental decoder.
 std::size_t unfinished_utf8(std::string_view text);
 
 // Normalization Form C of valid UTF-8 (Unicode Standard Annex 15) by Unicode 9.0, as in the `tokenizers` package; what

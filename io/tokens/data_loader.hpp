@@ -26,7 +26,7 @@ class SampleSet {
   // Opens all sources of the split. Windows are sequence + 1 tokens that overlap by one. Validation:
   // [[data.validation]], else the last validation_fraction of each training source (whole windows; training never reads
   // them); without both an empty set. vocab_size 0: ids are not compared. marks, poll: see open_source(). Training
-  // blends by weight and shuffles each source anew in each epoch; validation reads every window once per epoch, always
+  // blends by weight and shuffles each source again in each epoch; validation reads every window once per epoch, always
   // in the same order. Error(bad_data): a source too short for one window; Error(bad_deck): weights, documents to be
   // masked where no end token is known.
   SampleSet(const DataOptions&, Split, std::int64_t vocab_size, std::uint64_t seed, const Tokenizer*,

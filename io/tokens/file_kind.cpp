@@ -51,7 +51,7 @@ constexpr Magic magics[] = {
 };
 // Only where text is expected: tokens may begin so.
 constexpr Magic marks[] = {
-    {0, "MMIDIDX\0\0"sv, {"an index of Megatron", "format = \"megatron\" reads it with the .bin beside it"}},
+    {0, "MMIDIDX\0\0"sv, {"an index of Megatron", "format = \"megatron\" reads it with the .bin next to it"}},
     {0, "\x1F\x9D"sv, {"data of compress (.Z)", unpack}},
     {0, "\xFF\xFF\xFF\xFF"sv, {"an Arrow stream", to_lines}},
     {0, "\xFF\xFE\0\0"sv, {"text in UTF-32", "write it as UTF-8, for instance with iconv -f UTF-32 -t UTF-8"}},

@@ -38,7 +38,7 @@ void require_end(const DataSource& source, const Tokenizer* tokenizer, std::int6
 }
 
 // The end token between two documents is the last that the first one predicts and the first that the second one sees,
-// as a text that is begun from nothing sees it; whether a file has it ahead of documents or behind them. A document
+// as a text that is begun from nothing sees it; whether a file has it before documents or after them. A document
 // with a begin token of its own needs no other.
 std::uint64_t first_of_document(const std::int32_t* tokens, std::uint64_t start, const DocumentMarks& marks) {
   const bool between = start > 0 && marks.end >= 0 && tokens[start - 1] == marks.end;

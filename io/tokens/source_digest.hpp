@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Of the files that open_source() would read: index files whole, others as digest_files() does. Errors likewise.
+// Of the files that open_source() would read: index files whole, others as digest_files() does. The same errors.
 FileDigest digest_source(const DataSource&, const Poll& poll = {});
 // Of a Hugging Face folder: configuration and weights.
 FileDigest digest_hf_folder(const std::string& folder, const Poll& poll = {});

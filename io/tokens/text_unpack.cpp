@@ -14,7 +14,7 @@ namespace sestina {
 
 namespace {
 
-// Behind the last member or frame zeros may stand, which fill a block.
+// After the last member or frame zeros may stand, which fill a block.
 bool only_zeros(std::string_view rest) { return rest.find_first_not_of('\0') == rest.npos; }
 
 // Windows of `zstd --long=31` take 2 GiB; by itself the library allows 128 MiB.

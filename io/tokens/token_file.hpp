@@ -19,11 +19,11 @@ class Tokenizer;
 struct DocumentMarks {
   DocumentMarks(std::int64_t end_id = -1, std::vector<std::int32_t> ahead = {})
       : end(end_id), prefix(std::move(ahead)) {}
-  // Behind each document that is tokenised; in llm.c and .npy streams it is what tells documents apart. -1: that of
+  // After each document that is tokenised; in llm.c and .npy streams it is what tells documents apart. -1: that of
   // the tokenizer by name, if any; without one a file of these is one document.
   std::int64_t end;
   std::int64_t begin = -1;           // that documents may begin with; for masking
-  std::vector<std::int32_t> prefix;  // ahead of each document that is tokenised
+  std::vector<std::int32_t> prefix;  // before each document that is tokenised
 };
 
 // A stream of tokens with document boundaries.

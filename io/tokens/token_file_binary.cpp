@@ -40,7 +40,7 @@ TokenPart llmc_part(const std::string& path, const std::shared_ptr<OpenFiles>& f
   return {path, file, llmc_header, tokens, type};
 }
 
-// The value behind 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
+// The value after 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
 std::string header_value(std::string_view header, std::string_view key) {
   std::string text;
   std::copy_if(header.begin(), header.end(), std::back_inserter(text),
@@ -52,7 +52,7 @@ std::string header_value(std::string_view header, std::string_view key) {
   return text.substr(begin, end - begin);
 }
 
-// The dictionary of NumPy's format, which stands behind 6 bytes of magic, two of version and its length (u16 in version
+// The dictionary of NumPy's format, which stands after 6 bytes of magic, two of version and its length (u16 in version
 // 1, else u32), and where the numbers begin.
 std::pair<std::string, std::uint64_t> numpy_header(const std::string& path, const StoredBytes& file) {
   constexpr std::uint32_t most = 1 << 20;

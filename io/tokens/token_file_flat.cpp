@@ -83,7 +83,7 @@ void widen(const TokenPart& part, std::uint64_t begin, std::size_t count, std::i
   });
   const auto valid = [&](std::int32_t id) { return id >= 0 && id < part.limit; };
   if (const std::int32_t* odd = std::find_if_not(out, out + count, valid); odd != out + count)
-    fail(ExitCode::input_missing, "{}: token {} has id {} now: the file was written anew since it was opened",
+    fail(ExitCode::input_missing, "{}: token {} has id {} now: the file was written again since it was opened",
          part.path, begin + static_cast<std::uint64_t>(odd - out), *odd);
 }
 

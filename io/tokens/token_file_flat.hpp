@@ -21,7 +21,7 @@ struct TokenPart {
 };
 
 // out = tokens [begin, begin + count) of the part. Error(input_missing) when an id is not below the limit any more: the
-// file is being written anew.
+// file is being written again.
 void widen(const TokenPart&, std::uint64_t begin, std::size_t count, std::int32_t* out);
 
 // Every id must lie in [0, vocab_size) (vocab_size 0: must fit 31 bits), and there must be one. Error(bad_data) names
@@ -30,7 +30,7 @@ void check_tokens(TokenPart&, std::int64_t vocab_size);
 // The same as an answer.
 bool are_ids(TokenPart, std::int64_t vocab_size);
 
-// Parts one after the other; a document begins with each part and behind each end_of_document (-1: none).
+// Parts one after the other; a document begins with each part and after each end_of_document (-1: none).
 class FlatTokens : public TokenSource {
  public:
   FlatTokens(std::vector<TokenPart> parts, std::int64_t end_of_document, std::string form);

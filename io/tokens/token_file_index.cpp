@@ -157,7 +157,7 @@ void MegatronIndex::document_starts(std::uint64_t begin, std::uint64_t end, std:
   for (; low < documents; ++low) {
     const std::uint64_t start = document_start(low);
     if (start >= end) return;
-    if (start < begin) continue;                                   // a file that is written anew meanwhile
+    if (start < begin) continue;                                   // a file that is written again meanwhile
     if (out.empty() || out.back() != start) out.push_back(start);  // empty documents share their start with the next
   }
 }

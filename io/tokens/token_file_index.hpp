@@ -1,4 +1,4 @@
-// The Megatron .idx file: where sequences and documents begin in the .bin beside it. Every rule is checked with
+// The Megatron .idx file: where sequences and documents begin in the .bin next to it. Every rule is checked with
 // overflow-safe sizes. Layout: inputs/README.md, "Formats". No Kokkos.
 #pragma once
 #include <cstdint>

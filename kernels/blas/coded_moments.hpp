@@ -3,7 +3,7 @@
 // Shares are those of a dynamic tree: seven decades, [10^(i - 7), 10^(i - 6)) for i = 0 ... 6, each cut into equal
 // cells whose middles are what codes stand for, 2^i cells under a sign, twice as many without one; besides 0 and 1
 // (there is no -1). A code is its number of cells plus the place among them, so that its highest bit says the decade.
-// A pass decodes, updates and codes each block anew in one go. Blocks lie in rows, from their first column on, so that
+// A pass decodes, updates and codes each block again in one go. Blocks lie in rows, from their first column on, so that
 // no cut between rows cuts one.
 #pragma once
 #include "kernels/base/error.hpp"

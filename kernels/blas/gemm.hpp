@@ -1,6 +1,6 @@
 // Dense matrix products through the vendor library of the space: on the host oneDNN, or CBLAS in a build without it
 // (host/gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp), on other devices Kokkos Kernels (gemm_kokkos.hpp).
-// gemm_plain.hpp keeps the obvious triple loop beside them.
+// gemm_plain.hpp keeps the obvious triple loop next to them.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -34,7 +34,7 @@ class Gemm {
   void operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
                   Matrix<TC, Exec> c);
 
-  // `count` products of one shape. Number i reads and writes what lies i times `apart` elements behind a, b and c; none
+  // `count` products of one shape. Number i reads and writes what lies i times `apart` elements after a, b and c; none
   // writes what another one reads or writes. On a host side by side, on one thread each, where there are enough of
   // them.
   struct Apart {

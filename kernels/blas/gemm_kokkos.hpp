@@ -47,7 +47,7 @@ inline const char* flag(Op op) { return op == Op::none ? "N" : "T"; }
 inline Op other(Op op) { return op == Op::none ? Op::transpose : Op::none; }
 
 // fixed: the same order of sums always. KokkosBlas adds up small results atomically where its second operand alone is
-// not transposed, and a vendor's library may do likewise: operands of different layouts are left to kernels of its own,
+// not transposed, and a vendor's library may do the same: operands of different layouts are left to kernels of its own,
 // which sum in one order, and the second one is given in the layout that makes it a transposed one.
 template <class Exec, class T>
 void product(const Exec& exec, bool fixed, Op op_a, Op op_b, T alpha, Matrix<const T, Exec> a, Matrix<const T, Exec> b,
@@ -159,7 +159,7 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
   state_->end();
 }
 
-// On the host, for tests: one item behind the other.
+// On the host, for tests: one item after the other.
 template <class Exec>
 std::size_t Gemm<Exec>::lanes() const requires is_host<Exec> {
   return 1;
@@ -181,14 +181,14 @@ template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
                        Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c) {
-  const auto behind = [](const auto& x, std::size_t by) {
+  const auto advanced = [](const auto& x, std::size_t by) {
     auto moved = x;
     moved.assign_data(x.data() + by);
     return moved;
   };
   for (std::size_t i = 0; i < count; ++i)
-    (*this).template operator()<TA, TC>(op_a, op_b, alpha, behind(a, i * apart.a), behind(b, i * apart.b), beta,
-                                        behind(c, i * apart.c));
+    (*this).template operator()<TA, TC>(op_a, op_b, alpha, advanced(a, i * apart.a), advanced(b, i * apart.b), beta,
+                                        advanced(c, i * apart.c));
 }
 
 // Tiles on and below the diagonal, as in gemm_cuda.cpp, each summed in one order.

@@ -37,7 +37,7 @@ void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int w
 }
 
 // The even blocks of width `step` of two rows, in turn, and the odd ones. A compiler makes one shuffle of such a list;
-// of the builtins for shuffles none is known to g++, clang and nvcc alike.
+// of the builtins for shuffles none is known to g++, clang and nvcc.
 template <int step, class V, int... lane>
 V even_blocks(V a, V b, std::integer_sequence<int, lane...>) {
   return V{((lane & step) == 0 ? a[lane] : b[lane & ~step])...};

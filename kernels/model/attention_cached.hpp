@@ -1,5 +1,5 @@
 // Attention of new positions whose keys and values, and those of all positions before them, lie in a cache: rows of
-// (capacity, K*h) for each sequence, one sequence behind the other. A place is a row of the cache: sequence * capacity
+// (capacity, K*h) for each sequence, one sequence after the other. A place is a row of the cache: sequence * capacity
 // + position.
 #pragma once
 #include "kernels/model/attention.hpp"

@@ -6,7 +6,7 @@
 namespace sestina {
 namespace {
 
-// Writing one of a pair leaves the other as it is, but for the first one, ahead of which there is nothing.
+// Writing one of a pair leaves the other as it is, but for the first one, before which there is nothing.
 template <int bits>
 KOKKOS_INLINE_FUNCTION void put_code(std::uint8_t* codes, std::size_t i, std::uint8_t code) {
   if constexpr (bits == 8)

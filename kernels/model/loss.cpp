@@ -87,8 +87,8 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
 namespace {
 
 // Rows sorted by token, rows of one token in row order: token first + t owns rows order(start(t)) ...
-// order(start(t + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little beside the
-// n * D sums that follow.
+// order(start(t + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little compared
+// with the n * D sums that follow.
 void sort_rows(Vector<const std::int32_t, Host> token, std::int32_t first, Vector<std::int32_t, Host> start,
                Vector<std::int32_t, Host> order) {
   const auto n = static_cast<std::int32_t>(token.extent(0)), slots = static_cast<std::int32_t>(start.extent(0));

@@ -16,8 +16,8 @@ void softmax_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target,
 template <class Exec, class T>
 void embed(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
            Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first = 0);
-// dtable (V, D) += rows of dy by token, other tokens left out, dposition likewise (empty: skipped). Summed in row
-// order: bits do not depend on the thread count. Workspace: embed_workspace_bytes.
+// dtable (V, D) += rows of dy by token, other tokens left out, dposition in the same way (empty: skipped). Summed in
+// row order: bits do not depend on the thread count. Workspace: embed_workspace_bytes.
 template <class Exec, class T>
 void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
                     Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&,

@@ -1,4 +1,4 @@
-// What bf16 leaves of a sum, in a byte beside it: bits 8 to 15 of the fp32 number, as a signed distance from the bf16
+// What bf16 leaves of a sum, in a byte next to it: bits 8 to 15 of the fp32 number, as a signed distance from the bf16
 // number that it rounds to. Both together are off by 2^-16 of the number at most, bf16 alone by 2^-8. A byte of zero is
 // the bf16 number itself. Nothing fences.
 #pragma once

@@ -12,7 +12,7 @@ template <class Exec, class T>
 void rms_norm(const Exec&, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight, double eps, Matrix<T, Exec> y,
               Vector<Acc<T>, Exec> inv_rms);
 
-// sum = x + branch, y = rms_norm(sum): the residual addition ahead of a norm. sum may be x. G = 1.
+// sum = x + branch, y = rms_norm(sum): the residual addition before a norm. sum may be x. G = 1.
 template <class Exec, class T>
 void add_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Vector<const Acc<T>, Exec> weight,
                   double eps, Matrix<T, Exec> sum, Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms);

@@ -1,6 +1,6 @@
 // Products with block-diagonal matrices whose blocks (b, b) are stacked in a matrix (n, b), of columns that a
 // permutation moves. On a host the columns are moved piece by piece, in the cache from which the product takes them or
-// into which it has put them; on a device all of them before or behind the batch of products. Pieces do not depend on
+// into which it has put them; on a device all of them before or after the batch of products. Pieces do not depend on
 // the number of threads. scratch: at least as many elements as the permuted matrix. Nothing fences.
 #pragma once
 #include "kernels/blas/gemm.hpp"

@@ -14,7 +14,7 @@ using Lanes = typename attention_blocked::VectorOf<A>::type;
 
 constexpr int block = 4;  // rows of W side by side
 
-// The first n of so many elements, widened; zeros behind them. Its type is deduced, since nvcc would else look for
+// The first n of so many elements, widened; zeros after them. Its type is deduced, since nvcc would else look for
 // vectors of bf16 before it takes the overload below.
 template <class A>
 auto load(const A* from, int n = lanes<A>) {

@@ -9,7 +9,7 @@ namespace sestina {
 struct ChannelRule {
   double gradient_scale = 1;  // clipping
   double scale = 1;           // the update is multiplied by its square root,
-  bool scale_front = false;   // ahead of the limiter instead of behind it
+  bool scale_front = false;   // before the limiter instead of after it
   bool per_tensor = false;    // one factor for all channels
   double norm_eps = 1e-8;
   double growth_limit = 1.01;  // of the norm of the update from one to the next; 0: none
@@ -18,7 +18,7 @@ struct ChannelRule {
 
 // From the sums of squares per channel (c) of the direction, of the projected clipped gradient it came from, and of
 // the unclipped gradient: factors (c) by which the unclipped gradient is to be multiplied. update_norm (1): of the
-// update, ahead of a factor scale behind the limiter; in and out.
+// update, before a factor scale after the limiter; in and out.
 template <class Space>
 void channel_factors(const Space&, const ChannelRule&, Vector<const float, Space> direction,
                      Vector<const float, Space> projected, Vector<const float, Space> gradient,

@@ -1,5 +1,5 @@
 // Solver on the host through LAPACK. A row-major matrix read as column-major is its transpose: a symmetric matrix stays
-// what it is, others are transposed on the way in and out, which costs little beside the decomposition.
+// what it is, others are transposed on the way in and out, which costs little compared with the decomposition.
 #include "kernels/optimizer/eigen.hpp"
 
 #include <algorithm>

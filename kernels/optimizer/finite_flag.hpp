@@ -1,4 +1,4 @@
-// The flag that update kernels raise beside the weights they write. It is a double in the memory of the space, so that
+// The flag that update kernels raise next to the weights they write. It is a double in the memory of the space, so that
 // it travels with the sums of squares (core/optimizer/gradient_norm.hpp): no message and no host wait of its own.
 #pragma once
 #include "kernels/blas/exec.hpp"

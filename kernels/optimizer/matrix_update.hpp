@@ -51,7 +51,7 @@ std::uint64_t rounding_key(std::uint64_t stream, std::int64_t t);
 // Weights in 8 bits move by direction (m, n) times its factors, as the arithmetic of fp32 has it, and are rounded up or
 // down at random, so that small movements are kept in the mean (stochastic rounding, as in Q-GaLore, arXiv 2407.08296).
 // The grid of a group follows its values (CodeGrid), but is kept while they fill it to 1/64: where nothing moves,
-// nothing is rounded anew. Rows of a slab draw as rows of a tensor of which they are the first ones.
+// nothing is rounded again. Rows of a slab draw as rows of a tensor of which they are the first ones.
 template <class Space>
 void move_coded(const Space&, const WeightMove&, Matrix<const float, Space> direction, const ChannelFactors<Space>&,
                 const CodedRows&, std::uint64_t key);

@@ -34,9 +34,9 @@ void agree(Communicator& group, const std::function<void()>& f) {
   const std::string mine = outcome_of(f);
   call_roll(group, "agreement");
   const std::vector<std::string> outcomes = group.all_gather(mine);
-  const bool alike = std::all_of(outcomes.begin(), outcomes.end(), [&](const auto& o) { return o == outcomes[0]; });
+  const bool equal = std::all_of(outcomes.begin(), outcomes.end(), [&](const auto& o) { return o == outcomes[0]; });
   for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (!outcomes[r].empty()) throw_outcome(outcomes[r], alike ? "" : fmt::format("rank {}: ", r));
+    if (!outcomes[r].empty()) throw_outcome(outcomes[r], equal ? "" : fmt::format("rank {}: ", r));
 }
 
 void call_roll(Communicator& group, const char* name) {

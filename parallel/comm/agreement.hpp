@@ -14,15 +14,15 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-// Fails on all ranks, for what all of them have found out alike: one report, one code.
+// Fails on all ranks, for what all of them have found out: one report, one code.
 template <class... Args>
 [[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
   throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
 // f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, as an AgreedError,
-// and names that rank unless all failed alike. For phases in which a rank may fail by itself while others would wait
-// for it. The first rank calls the roll: a rank that does not come is named.
+// and names that rank unless all failed in the same way. For phases in which a rank may fail by itself while others
+// would wait for it. The first rank calls the roll: a rank that does not come is named.
 void agree(Communicator&, const std::function<void()>& f);
 
 // Every other rank sends the first one a byte, and gets one back. Error(unavailable) names a rank that did not come.

@@ -38,7 +38,7 @@ class Exchange {
   virtual bool test() = 0;    // moves it on; true when complete (or never started)
   virtual void finish() = 0;  // waits until it is complete
   // Work that the queue gets from now on waits for it. The host does too, but for groups that can leave it to the
-  // device: then whoever waits for the queue lets the group settle first.
+  // device: then whoever waits for the queue lets the group complete first.
   virtual void finish_in(Queue) { finish(); }
 };
 
@@ -81,7 +81,7 @@ class Communicator {
   virtual bool start_after(Queue) { return false; }
   // Waits, up to the limit, for all that queues wait for by finish_in and wait_in: a wait for the queue itself has
   // none.
-  virtual void settle(const char*) {}
+  virtual void complete(const char*) {}
 
   // Ranks of one colour form a group, ordered by key.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
@@ -90,7 +90,7 @@ class Communicator {
   // Which ranks share nodes, where the group works in two levels; else null.
   virtual const NodeLevels* levels() const { return nullptr; }
 
-  // Whether exchanges run one behind the other in the order of their starts, so that one may send what the one before
+  // Whether exchanges run one after the other in the order of their starts, so that one may send what the one before
   // it receives.
   virtual bool runs_in_order() const { return false; }
 };

@@ -2,7 +2,7 @@
 // follow each other; that order is the same on all ranks, as the order of the calls is. Whatever NCCL enqueues is
 // waited for by polling an event; at the run's limit, or on an error, the communicator is aborted, which frees the
 // device. What other streams wait for without the host is watched in the same way before they are waited for
-// (settle). Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
+// (complete). Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
 #include <nccl.h>
 
 #include <algorithm>
@@ -120,16 +120,16 @@ class Lane {
     order_.record(other);
     order_.hold(stream_);
   }
-  void hold_behind_order(cudaStream_t other) const { order_.hold(other); }  // behind what was followed last
+  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after what was followed last
   void hold(cudaStream_t other, const CudaEvent& until) {
     until.hold(other);
     held_ = true;
   }
   // What other streams wait for is complete.
-  void settle(const char* name) {
+  void complete(const char* name) {
     if (!std::exchange(held_, false)) return;
-    settled_.record(stream_);
-    wait(settled_, name, {});
+    completed_.record(stream_);
+    wait(completed_, name, {});
   }
 
  private:
@@ -144,7 +144,7 @@ class Lane {
   CudaStream stream_;
   Staging staging_{Staging::Place::device};
   ncclComm_t comm_ = nullptr;
-  CudaEvent order_, settled_;
+  CudaEvent order_, completed_;
   bool held_ = false;  // another stream waits for this one
 };
 
@@ -167,7 +167,7 @@ class NcclExchange final : public Exchange {
     SESTINA_REQUIRE(!active_, "{}: started twice", name_);
     active_ = true;
     if (apart_) {
-      lane_->hold_behind_order(apart_->stream);
+      lane_->hold_after_order(apart_->stream);
       for (const Piece& piece : packs_) pack(piece.blocks, apart_->staging.data() + piece.place, apart_->stream);
       apart_->stream.wait();
       lane_->enqueue(name_, transfers_, apart_->staging.data());
@@ -286,8 +286,8 @@ class NcclCommunicator final : public ForwardingCommunicator {
     return true;
   }
   bool runs_in_order() const override { return true; }
-  void settle(const char* name) override {
-    if (lane_) lane_->settle(name);
+  void complete(const char* name) override {
+    if (lane_) lane_->complete(name);
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override { return on_device(inner_->split(color, key)); }

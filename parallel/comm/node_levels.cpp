@@ -31,7 +31,7 @@ void Gather::start_second() {
 }
 
 void Gather::finish_in(Queue queue) {
-  SESTINA_REQUIRE(!due_, "a gather is finished ahead of its second phase");
+  SESTINA_REQUIRE(!due_, "a gather is finished before its second phase");
   first_->finish_in(queue);
   if (second_) second_->finish_in(queue);
 }

@@ -36,7 +36,7 @@ bool continues_the_tree(const NodeLevels&);
 
 // How bulk data travels on these levels: as they are where they continue the tree, else on one node of all ranks.
 NodeLevels bulk_levels(const NodeLevels&);
-NodeLevels bulk_levels(const Communicator&);  // likewise on the group's, if it has any
+NodeLevels bulk_levels(const Communicator&);  // the same on the group's, if it has any
 
 // An exchange in which every rank sends what it owns to all others, on several nodes in two phases. The second starts
 // at a point of the program, the same on all ranks, never because something has come: so all ranks start the operations
@@ -51,11 +51,11 @@ class Gather {
   // True where the second phase is due, and may be started: the first is complete, for what the queue gets from now on.
   bool finish_first_in(Queue);
   void start_second();
-  void finish_in(Queue);  // behind the second's start
+  void finish_in(Queue);  // after the second's start
 
  private:
   std::unique_ptr<Exchange> first_, second_;
-  bool in_order_ = false;  // the second may start right behind the first
+  bool in_order_ = false;  // the second may start right after the first
   bool due_ = false;
 };
 

@@ -31,7 +31,7 @@ inline std::string lost_text(const WaitLimit& limit, const char* name, const std
 }
 
 // The pause between two polls of a wait that has lasted so long, both in seconds. None at first: ranks that compute
-// alike are late by less. Then a part of the wait, so that it ends late by no more and costs next to no core. Asleep
+// equally are late by less. Then a part of the wait, so that it ends late by no more and costs next to no core. Asleep
 // and not in sched_yield: on Linux 6.18 a process that yields on a core of its own keeps others off that core for
 // minutes.
 inline double poll_pause(double waited) { return waited < 500e-6 ? 0 : std::min(waited / 32, 1e-3); }

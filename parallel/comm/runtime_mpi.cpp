@@ -297,7 +297,7 @@ void start_mpi() {
   MPI_Finalized(&ended);
   if (ended != 0) fail(ExitCode::unavailable, "MPI has ended in this process and cannot start again");
   session().ours = !ranks::running();
-  // Only the main thread calls MPI; others run beside it.
+  // Only the main thread calls MPI; others run at the same time.
   if (session().ours)
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init");
   else

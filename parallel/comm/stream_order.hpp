@@ -1,4 +1,4 @@
-// Work of an execution space and of a group, one behind the other in the queue of a device, without the host between
+// Work of an execution space and of a group, one after the other in the queue of a device, without the host between
 // them. On a host, and in groups that know no queues, the host waits: the same code, and an order that is there
 // already.
 #pragma once
@@ -17,7 +17,7 @@ bool start_after(const Exec& exec, Communicator& group, const char* label) {
   return false;
 }
 
-// The second phase of a gather, if it has one that has not begun: behind what the space has to do so far.
+// The second phase of a gather, if it has one that has not begun: after what the space has to do so far.
 template <class Exec>
 void go_on(const Exec& exec, Communicator& group, Gather& gather, const char* label) {
   if (!gather.finish_first_in(queue_of(exec))) return;

@@ -27,7 +27,7 @@ class TensorGroup final : public GroupOps<Exec> {
   void scatter_sum(const Exec&, Matrix<bf16, Exec> whole, Matrix<bf16, Exec> part) override;
   void scatter_sum(const Exec&, Matrix<double, Exec> whole, Matrix<double, Exec> part) override;
 
-  void settle() override { group_.settle("tensor-parallel group"); }
+  void complete() override { group_.complete("tensor-parallel group"); }
 
   // Calls since the last take: what a step really sends.
   struct Count {

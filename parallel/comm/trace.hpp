@@ -35,7 +35,7 @@ class Trace {
   void end(Handle);
   void end_as(Handle, const char* name);                            // where the name is known last
   void count(const char* name, std::int64_t number, double value);  // from now on
-  // What another thread did, and when: as far as it lies behind the start. name: lives until the trace was written.
+  // What another thread did, and when: as far as it lies after the start. name: lives until the trace was written.
   void add(int row, const char* name, std::chrono::steady_clock::time_point begin,
            std::chrono::steady_clock::time_point end);
 

@@ -99,7 +99,7 @@ class TracedCommunicator final : public ForwardingCommunicator {
   }
   bool start_after(Queue queue) override { return inner_->start_after(queue); }
   bool runs_in_order() const override { return inner_->runs_in_order(); }
-  void settle(const char* name) override { inner_->settle(name); }
+  void complete(const char* name) override { inner_->complete(name); }
 
  private:
   template <class Operation>

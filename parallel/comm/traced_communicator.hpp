@@ -8,7 +8,7 @@
 
 namespace sestina {
 
-// The trace must outlive it. label: of the group's row. Groups that are split off are traced likewise.
+// The trace must outlive it. label: of the group's row. Groups that are split off are traced too.
 std::unique_ptr<Communicator> traced(std::unique_ptr<Communicator>, Trace&, const char* label);
 
 }  // namespace sestina

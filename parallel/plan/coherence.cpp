@@ -27,7 +27,7 @@ BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int
   return bytes;
 }
 
-// The blocks of a plan, their bytes, and shards that homes send behind them.
+// The blocks of a plan, their bytes, and shards that homes send after them.
 class CoherenceTally {
  public:
   CoherenceTally(const PlanInput& input, CoherencePlan& plan)
@@ -62,7 +62,7 @@ class CoherenceTally {
       plan_.synchronisation.add(bytes);
     }
   }
-  // The matrices of a micro-group travel together, whichever of them were made alike.
+  // The matrices of a micro-group travel together, whichever of them were made equal.
   void add_shards(const StagePlan& stage, const std::vector<int>& group) {
     const auto has_block = [&](int spec) { return known_.of(stage.specs[at(spec)]).sent > 0; };
     if (std::none_of(group.begin(), group.end(), has_block)) return;
@@ -91,7 +91,7 @@ struct Sends {
   std::int64_t update(std::int64_t number) const { return (number * window + count - 1) / count; }  // of job `number`
 };
 
-// Behind which update, from t on, a block is made alike that was so behind `last`; 0: never.
+// After which update, from t on, a block is made equal that was so after `last`; 0: never.
 std::int64_t next_synchronisation(const CoherenceRegistry& registry, const Sends& sends, std::int64_t staleness,
                                   std::int64_t t) {
   for (std::int64_t tries = 0; tries <= sends.count + 1; ++tries) {  // the gaps between jobs, each once
@@ -154,8 +154,8 @@ NodeLevels shard_levels(const ParallelOptions& parallel) {
 bool is_averaged(DType dtype, bool of_basis) { return dtype == DType::f32 && !of_basis; }
 
 // A mean goes to the leader of the node and from there to that of the first node, and comes back the same way. A copy
-// goes to its own node and to the other nodes' leaders, who pass it on. Beside them each rank tells every other how new
-// its replica is.
+// goes to its own node and to the other nodes' leaders, who pass it on. Next to them each rank tells every other how
+// new its replica is.
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels& levels) {
   const auto ranks = static_cast<std::int64_t>(levels.node_of.size()),
              nodes = static_cast<std::int64_t>(levels.nodes.size());

@@ -1,13 +1,13 @@
-// When replicas of a matrix are made alike, and what that sends. With parallel.partition = "replicated" every rank
+// When replicas of a matrix are made equal, and what that sends. With parallel.partition = "replicated" every rank
 // updates its own copy; where results of refreshes are seen as soon as they are ready (visibility = "eager"), ranks see
 // them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
-// makes one block alike on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
+// makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
 // What is decided here follows from counters that are equal on all ranks, never from what is ready on one. No Kokkos.
 //
 // Under tensor parallelism replicas of a whole matrix lie on the homes of the data-parallel ranks, which have the same
-// number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") likewise; and where
-// every rank updates the whole matrix (tp_update = "duplicated") on all ranks of the stage, or, where one data-parallel
-// rank owns it, on its tensor-parallel group. Shards of what a home has made alike go to its group again.
+// number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") in the same way; and
+// where every rank updates the whole matrix (tp_update = "duplicated") on all ranks of the stage, or, where one
+// data-parallel rank owns it, on its tensor-parallel group. Shards of what a home has made equal go to its group again.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -30,18 +30,18 @@ int replica_rank(const ParallelOptions&, int dp_rank, int tp_rank);
 // Of a tensor-parallel group, which begins a node where it spans several.
 NodeLevels shard_levels(const ParallelOptions&);
 
-// Numbers are averaged over the replicas, weighted alike; bases, what lies in them, codes and counters come from the
+// Numbers are averaged over the replicas, weighted equally; bases, what lies in them, codes and counters come from the
 // replica with the newest results.
 bool is_averaged(DType, bool of_basis);
 
-// Of each block how often, and behind which update, its replicas were made alike.
+// Of each block how often, and after which update, its replicas were made equal.
 class CoherenceRegistry {
  public:
   // staleness: S, updates after which all ranks have seen a result. budget: optimizer.refresh.coherence_every.
   CoherenceRegistry(std::size_t blocks, std::int64_t staleness, std::int64_t budget)
       : blocks_(blocks), staleness_(staleness), budget_(budget) {}
 
-  // Behind update t of a block whose newest job was sent at `sent` (RefreshPort): results may have been seen since the
+  // After update t of a block whose newest job was sent at `sent` (RefreshPort): results may have been seen since the
   // last synchronisation, none is still to be seen, and more updates have passed since than the budget allows.
   bool due(std::size_t block, std::int64_t t, std::int64_t sent) const {
     return may_differ(sent) && t >= sent + staleness_ && t - blocks_[block].updates > budget_;
@@ -52,7 +52,7 @@ class CoherenceRegistry {
     ++blocks_[block].version;
     blocks_[block].updates = t;
   }
-  // Replicas that cannot differ behind update t, though nothing was sent: a checkpoint says no more than that.
+  // Replicas that cannot differ after update t, though nothing was sent: a checkpoint says no more than that.
   void equal(std::size_t block, std::int64_t t) { blocks_[block].updates = t; }
 
   std::int64_t version(std::size_t block) const { return blocks_[block].version; }  // synchronisations
@@ -78,7 +78,7 @@ struct CoherenceBytes {
 // Of one synchronisation of a block with so many bytes that are averaged and that are copied from the newest replica.
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels&);
 
-// The elements of the pieces in which fields travel, one behind the other, and the memory of a rank for its own piece,
+// The elements of the pieces in which fields travel, one after the other, and the memory of a rank for its own piece,
 // the result, and pieces that come from others.
 inline constexpr std::size_t coherence_piece = std::size_t{1} << 16;
 std::size_t coherence_staging_elements(const NodeLevels&, int rank);

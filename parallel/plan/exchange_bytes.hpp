@@ -22,8 +22,8 @@ inline constexpr std::size_t group_places = 2, most_chunk_places = 3;
 // Where the ranks of a data-parallel group cut a bucket: at what each owns, or evenly where nobody does.
 std::vector<std::int64_t> bucket_cuts(const BucketLayout&, int ranks);
 
-// How the buckets of a stage are reduced, alike on all ranks of the group, and what comes from others meanwhile: chunks
-// take turns in places, which together are no larger than the two largest buckets.
+// How the buckets of a stage are reduced, the same on all ranks of the group, and what comes from others meanwhile:
+// chunks take turns in places, which together are no larger than the two largest buckets.
 struct BucketReduction {
   std::vector<ReduceRounds> rounds;         // by bucket
   std::size_t places = 0;                   // 0: nothing is reduced

@@ -117,9 +117,9 @@ class Play {
         if (limited && set_.kind == Kind::interleaved && !in_turn(s, false)) return {};
         double ready = stage.forward_end[at(m)];
         if (s + 1 < set_.stages) {
-          const Progress& behind = stages_[at(s + 1)];
-          if (m >= behind.backwards) return {};
-          ready = std::max(ready, behind.backward_end[at(m)]);
+          const Progress& later = stages_[at(s + 1)];
+          if (m >= later.backwards) return {};
+          ready = std::max(ready, later.backward_end[at(m)]);
         }
         return action(m, ready, is_split() ? 1 : 2);
       }
@@ -152,7 +152,7 @@ class Play {
     return in_flight(s) >= set_.ranks - rank;
   }
   // Interleaved: a rank's stages (chunks) take turns in groups of P micro-batches, the last chunk first on the way
-  // back; behind 2 (P-1-r) + (chunks-1) P forwards, forward and backward in turn.
+  // back; after 2 (P-1-r) + (chunks-1) P forwards, forward and backward in turn.
   bool in_turn(int s, bool forward) const {
     const int rank = set_.rank_of(s), most = chunks() * set_.micros;
     int forwards = 0, backwards = 0;

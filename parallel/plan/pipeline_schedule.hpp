@@ -42,7 +42,7 @@ struct PipelineSchedule {
   std::vector<int> slots;                  // by stage: micro-batches in flight, at most
   // By boundary between stage s and the next: micro-batches whose activation, and gradient, must be held at a time.
   std::vector<int> activations, gradients;
-  int tied_weights = 1, tied_gradients = 1;  // likewise of tied embeddings: minibatches, and micro-batches
+  int tied_weights = 1, tied_gradients = 1;  // the same of tied embeddings: minibatches, and micro-batches
   double span = 0;                           // units from the first action of an update to the last
   double bubble = 0;                         // idle share of all ranks in that time
 };
@@ -53,8 +53,8 @@ PipelineSchedule make_schedule(const PipelineSetting&);
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
 int update_delay(const PipelineSetting&, int stage);
 
-// Whether gradients at the newest weights can be computed beside the late ones (metrics.tensors_every): in one process
-// that has all of an asynchronous pipeline, and between updates the tokens of the next one.
+// Whether gradients at the newest weights can be computed in addition to the late ones (metrics.tensors_every): in one
+// process that has all of an asynchronous pipeline, and between updates the tokens of the next one.
 bool compares_gradients(const PlanInput&, const PipelineSetting&, const PipelineSchedule&);
 
 // How a stage stands in its pipeline.
@@ -66,14 +66,14 @@ struct StagePlace {
   int ahead_before = 0;      // of the stage before
   int ahead_first = 0;       // of the first one
   bool split = false;        // backward passes in two parts
-  std::int64_t drain_every = 0, merge_every = 0;  // updates behind which nothing is in flight; 0: never
-  std::int64_t warmup = 0;                        // minibatches ahead of all others that go through one by one
+  std::int64_t drain_every = 0, merge_every = 0;  // updates after which nothing is in flight; 0: never
+  std::int64_t warmup = 0;                        // minibatches before all others that go through one by one
   ParallelOptions::Stash stash = ParallelOptions::Stash::on;
   ParallelOptions::DelayCorrection correction = ParallelOptions::DelayCorrection::none;
 
   bool recomputes() const { return stash == ParallelOptions::Stash::recompute && delay > 0; }
-  // Copies of the weights beside the newest: those of backward passes to come; without a stash one, where an update can
-  // come between two forward passes that read the same version; predictions, the newest too.
+  // Copies of the weights in addition to the newest: those of backward passes to come; without a stash one, where an
+  // update can come between two forward passes that read the same version; predictions, the newest too.
   int versions() const {
     const int predicted = delay > 0 && correction == ParallelOptions::DelayCorrection::prediction ? 1 : 0;
     if (stash == ParallelOptions::Stash::on) return delay + predicted;
@@ -82,14 +82,14 @@ struct StagePlace {
   // PipeMare: one more, the estimate of earlier weights, and the mean movement in the type of sums.
   bool estimates() const { return delay > 0 && correction == ParallelOptions::DelayCorrection::pipemare; }
   // The pipeline drains before the first minibatch of each segment. A merge begins one: what is trained has another
-  // meaning behind it, and no pass may have begun under the weights ahead of it.
+  // meaning after it, and no pass may have begun under the weights before it.
   std::int64_t segment(std::int64_t minibatch) const {
     if (minibatch < warmup) return minibatch;
     const auto last = [&](std::int64_t every) { return every > 0 ? minibatch / every * every : 0; };
     return std::max({warmup, last(drain_every), last(merge_every)});
   }
   bool drains_before(std::int64_t minibatch) const { return minibatch > 0 && segment(minibatch) == minibatch; }
-  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: behind the last one.
+  // Of micro-batches in flight once `updates` are done, where a stage is so far ahead: after the last one.
   std::int64_t in_flight_end(std::int64_t updates, int ahead_of_it) const {
     const std::int64_t end = updates * micros + ahead_of_it;
     for (std::int64_t minibatch = updates; minibatch * micros < end; ++minibatch)

@@ -141,11 +141,11 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
   }
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
   tally.add("all_to_all", "tp", "updates", groups, update_bytes);
-  if (replicas_drift(input.parallel, input.optimizer)) {  // which groups have matrices that were made alike
+  if (replicas_drift(input.parallel, input.optimizer)) {  // which groups have matrices that were made equal
     std::int64_t most = 0;
     for (int rank = 0; rank < input.parallel.dp; ++rank)
       most = std::max(most, static_cast<std::int64_t>(homed_groups(stage, input.parallel, rank).size()));
-    tally.add("all_reduce", "tp", "matrices made alike", most > 0 ? 1 : 0, most * 8);
+    tally.add("all_reduce", "tp", "matrices made equal", most > 0 ? 1 : 0, most * 8);
   }
   if (input.parallel.tp_update != TpUpdate::duplicated && input.parallel.tp_update != TpUpdate::distributed) return;
   std::vector<std::int64_t> count(static_cast<std::size_t>(input.parallel.dp), 0), bytes = count;
@@ -182,7 +182,7 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   const bool post_norm = model.family == Family::olmo2, again = input.train.recompute;
   const std::int64_t layers = stage.layers.end - stage.layers.begin, ends = (first ? 1 : 0) + (last ? 1 : 0);
   const std::int64_t gathers = micros * (layers * (6 + (again ? 2 : 0)) + ends);
-  // A recomputed layer needs the sum behind its MLP only where a norm follows it.
+  // A recomputed layer needs the sum after its MLP only where a norm follows it.
   const std::int64_t sums = micros * (layers * (4 + (again ? (post_norm ? 2 : 1) : 0)) + ends);
   if (input.parallel.sequence_parallel) {
     tally.add("all_gather", "tp", "activations", gathers, gathers * stream);
@@ -202,7 +202,7 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   }
 }
 
-// What each rank has a part of is summed once, behind the last micro-batch.
+// What each rank has a part of is summed once, after the last micro-batch.
 void partial_gradients(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input))
     tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32_bytes);

@@ -9,8 +9,8 @@ namespace sestina {
 
 inline constexpr std::int64_t f32_bytes = 4;  // of an element: gradients, masters and state in fp32
 
-// What the trainer asks all ranks in each step: before the step and behind its gradients, whether one of them votes to
-// stop or to save; and behind it, how long each phase took, with peak memory, ages of preconditioners (in a pipeline
+// What the trainer asks all ranks in each step: before the step and after its gradients, whether one of them votes to
+// stop or to save; and after it, how long each phase took, with peak memory, ages of preconditioners (in a pipeline
 // those of each stage too) and the energy of its node.
 struct RunMessages {
   static constexpr int polls = 2, votes = 3, times = 14;  // fp64 numbers in each of the last two
@@ -19,9 +19,9 @@ struct RunMessages {
   static constexpr int numbers(int stages) { return times + (stages > 1 ? stages * ages : 0); }  // of a rank's step
 };
 
-// Numbers that a rank of an asynchronous pipeline tells the others of each step, beside those of the trainer: of each
-// stage the squares of its gradient; its delay, how far its weights have moved, how large they are, and the cosine with
-// the gradient at the newest ones; loss and flag.
+// Numbers that a rank of an asynchronous pipeline tells the others of each step, in addition to those of the trainer:
+// of each stage the squares of its gradient; its delay, how far its weights have moved, how large they are, and the
+// cosine with the gradient at the newest ones; loss and flag.
 struct StepNumbers {
   int stages = 1;
   constexpr int squares(int stage) const { return stage; }

@@ -16,7 +16,7 @@ namespace sestina {
 // that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 
-// Seconds of one update with inline refreshes by their period (asynchronous ones run beside it: worker_flops). As
+// Seconds of one update with inline refreshes by their period (asynchronous ones run next to it: worker_flops). As
 // measured, where [machine] has a matrix of this shape, kind and work; else from what is executed with these options,
 // products at the machine's peak and passes over memory at its bandwidth, times what the matrices that were measured
 // took over the same estimate of them.
@@ -86,8 +86,8 @@ struct RankLoads {
 
 RankLoads rank_loads(const StagePlan&, const PlanInput&, ParallelOptions::Cost cost);
 
-// FLOPs of asynchronous refreshes in an update, which workers compute beside it, by rank; 0 where refreshes are inline.
-// periods: updates between the refreshes of each matrix by its index in the model; empty: as the deck says.
+// FLOPs of asynchronous refreshes in an update, which workers compute next to it, by rank; 0 where refreshes are
+// inline. periods: updates between the refreshes of each matrix by its index in the model; empty: as the deck says.
 std::vector<double> worker_flops(const StagePlan&, const PlanInput&, const std::vector<std::int64_t>& periods);
 
 // Refreshes of one matrix in an update, where the deck gives one period for all of them.

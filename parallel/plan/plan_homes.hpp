@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Homes were filled as if they were alike; now groups of tp of them become data-parallel ranks with even bytes.
+// Homes were filled as if they were equal; now groups of tp of them become data-parallel ranks with even bytes.
 // Returns rank = dp_rank * tp + tp_rank by home.
 std::vector<int> group_homes(const std::vector<std::int64_t>& bytes, int dp, int tp);
 

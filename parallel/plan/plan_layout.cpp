@@ -10,7 +10,7 @@ std::int64_t aligned(std::int64_t elements) {
   return (elements + to - 1) / to * to;
 }
 
-// Places the specs one behind the other. `adjoin`: whether one may follow its neighbour without a gap.
+// Places the specs one after the other. `adjoin`: whether one may follow its neighbour without a gap.
 template <class Adjoin>
 BucketLayout place(const std::vector<TensorSpec>& local, std::vector<int> specs, Adjoin adjoin) {
   BucketLayout bucket;
@@ -28,7 +28,7 @@ BucketLayout place(const std::vector<TensorSpec>& local, std::vector<int> specs,
   return bucket;
 }
 
-// The boundary between chunks of rows nearest to a place in the bucket; behind a tensor's last row the next one begins.
+// The boundary between chunks of rows nearest to a place in the bucket; after a tensor's last row the next one begins.
 std::int64_t nearest_row(const std::vector<TensorSpec>& local, const BucketLayout& bucket, std::int64_t place) {
   const auto next = std::upper_bound(bucket.offset.begin(), bucket.offset.end(), place);
   const auto i = static_cast<std::size_t>(next - bucket.offset.begin()) - 1;

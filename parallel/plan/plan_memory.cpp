@@ -173,7 +173,7 @@ std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const Optimize
                   static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
 }
 
-// Preconditioners of a rank that lie elsewhere between their uses: what is in memory of them, beside the store's own.
+// Preconditioners of a rank that lie elsewhere between their uses: what is in memory of them, next to the store's own.
 void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory& memory) {
   if (paged.nvme + paged.host == 0) return;
   const OptimizerOptions& optimizer = s.input.optimizer;
@@ -182,7 +182,7 @@ void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory&
   memory.streamed += paged.on_disk;
   memory.nvme_moved += paged.nvme_moved;
   memory.link_moved += paged.link_moved;
-  memory.beside_tiers += paged.beside;
+  memory.outside_tiers += paged.resident;
   memory.size.optimizer -= paged.state + paged.results;
   memory.size.optimizer += std::min(paged.places, paged_in_memory(paged, lanes, optimizer, s.on_device()));
   const std::size_t buffers = (on_nvme ? store_buffer_bytes(optimizer.refresh.queue_depth) : 0) +
@@ -262,8 +262,8 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
   const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
   const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
-  memory.size.exchanges = shard.reduction.bytes(dp_rank) +
-                          home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
+  memory.size.exchanges =
+      shard.reduction.bytes(dp_rank) + home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
     (s.on_device() ? memory.workers : memory.size.exchanges) +=
@@ -303,7 +303,7 @@ void add(RankMemory& sum, const RankMemory& other) {
   sum.streamed += other.streamed;
   sum.scalar_elements += other.scalar_elements;
   sum.scalar_state += other.scalar_state;
-  sum.beside_tiers += other.beside_tiers;
+  sum.outside_tiers += other.outside_tiers;
   sum.nvme += other.nvme;
   sum.nvme_moved += other.nvme_moved;
   sum.host_tier += other.host_tier;

@@ -23,13 +23,13 @@ struct RankMemory {
   // what is in memory at a time.
   std::size_t nvme = 0;
   double nvme_moved = 0;
-  std::size_t beside_tiers = 0;  // preconditioners that stay in memory although others do not
-  // Beside a device, in host memory: preconditioners of the tier "host", and buffers on the way to NVMe; traffic of an
+  std::size_t outside_tiers = 0;  // preconditioners that stay in memory although others do not
+  // With a device, in host memory: preconditioners of the tier "host", and buffers on the way to NVMe; traffic of an
   // update between the two. What refresh workers read and give, in pinned pages, and their scratch.
   std::size_t host_tier = 0;
   double link_moved = 0;
   std::size_t workers = 0;
-  // Likewise what asynchronous refreshes read of the device and give back; also planned from a host for the device that
+  // Also what asynchronous refreshes read of the device and give back; also planned from a host for the device that
   // [machine] describes.
   double refresh_moved = 0;
   std::size_t total() const { return size.total() + on_host(); }

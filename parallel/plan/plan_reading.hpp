@@ -1,5 +1,5 @@
 // Canzona's printed load ratios (Qwen3-32B, dp 32, tp 8, Muon: 3.24 -> 1.43 and 2.46 -> 1.11 over data-parallel ranks,
-// 3.24 -> 2.46 and 1.16 over homes) under the one reading in which they come out, and the best plan beside them. The
+// 3.24 -> 2.46 and 1.16 over homes) under the one reading in which they come out, and the best plan next to them. The
 // reading: tensors fused as Megatron fuses them (o, qkv, fc1, fc2 in module order, reversed), a buffer of matrices
 // alone, buckets of 400 M elements, cuts driven by elements, FLOPs 20 max min^2 of the tensor-parallel shard; what is
 // said of homes is true of data-parallel rank 0. No Kokkos.

@@ -13,10 +13,10 @@ struct BucketPlace {
   int bucket = 0, entry = 0;
 };
 
-// All buckets of a stage, matrices first, one behind the other in the gradient buffer.
+// All buckets of a stage, matrices first, one after the other in the gradient buffer.
 struct GradientBuckets {
   std::vector<BucketLayout> buckets;
-  std::vector<std::int64_t> begin;  // first element of each, and one behind the last
+  std::vector<std::int64_t> begin;  // first element of each, and one after the last
   std::vector<BucketPlace> place;   // by spec
 };
 // The stage's buckets must be those of this tensor-parallel rank (lay_out_buckets).

@@ -21,7 +21,7 @@ struct LinkModel {
 };
 
 // levels: by round, of the groups that are whole after it, ascending; the last holds all ranks. chunks: each piece goes
-// in so many parts, one behind the other.
+// in so many parts, one after the other.
 struct ReduceRounds {
   std::vector<int> levels;
   int chunks = 1;

@@ -22,7 +22,7 @@ std::size_t total_bytes(const std::vector<StateField>& fields) {
   return sum;
 }
 
-// Of fields one behind the other, what lies in bytes [begin, begin + count): part(field, data, place in the piece,
+// Of fields one after the other, what lies in bytes [begin, begin + count): part(field, data, place in the piece,
 // bytes).
 template <class Part>
 void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std::size_t count, const Part& part) {
@@ -37,7 +37,7 @@ void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std
   }
 }
 
-// Between a field, behind what a device still has to do for it, and host memory.
+// Between a field, after what a device still has to do for it, and host memory.
 template <class Exec>
 void fetch(const Exec& exec, const StateField& field, const std::byte* from, std::byte* to, std::size_t n) {
   if (!field.on_device) {
@@ -75,13 +75,13 @@ void CoherenceCount::add(const CoherenceCount& other) {
 
 template <class Exec>
 Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLevels& levels, MatrixSet<Exec>& matrices,
-                           std::int64_t staleness, std::int64_t budget, std::function<void()> settle)
+                           std::int64_t staleness, std::int64_t budget, std::function<void()> complete)
     : exec_(exec),
       group_(group),
       matrices_(matrices),
       levels_(levels),
       registry_(count_replicas(matrices), staleness, budget),
-      settle_(std::move(settle)),
+      complete_(std::move(complete)),
       received_("sestina::received", coherence_staging_elements(levels_, group.rank())),
       result_(received_.data() + received_.size() - 2 * coherence_piece),
       own_(result_ + coherence_piece) {}
@@ -139,7 +139,7 @@ template <class Exec>
 const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_alike(const std::vector<std::size_t>& blocks) {
   alike_.clear();
   if (blocks.empty()) return alike_;
-  if (settle_) settle_();
+  if (complete_) complete_();
   exec_.fence("coherence");
   for (const std::size_t block : blocks) matrices_.open_replica(blocks_[block].matrix);  // counters are final now
   find_newest(blocks);

@@ -1,4 +1,4 @@
-// The replicas of the matrices of one stage made alike again (parallel/plan/coherence.hpp says when). Means are formed
+// The replicas of the matrices of one stage made equal again (parallel/plan/coherence.hpp says when). Means are formed
 // inside each node first, then over the nodes' leaders, weighted by the size of the nodes, and come back the same way;
 // bases come from the newest replica, the lowest rank of equals. One rank adds up, in the order of the ranks, and the
 // result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of host memory, in
@@ -29,13 +29,13 @@ class Coherence {
  public:
   using Matrices = std::vector<std::size_t>;
 
-  // group: the ranks with replicas of the same matrices, on these nodes. Both must outlive it. settle: what the space
-  // waits for that other ranks have to do, ahead of a wait for the space.
+  // group: the ranks with replicas of the same matrices, on these nodes. Both must outlive it. complete: what the space
+  // waits for that other ranks have to do, before a wait for the space.
   Coherence(const Exec&, Communicator& group, const NodeLevels&, MatrixSet<Exec>&, std::int64_t staleness,
-            std::int64_t budget, std::function<void()> settle = {});
+            std::int64_t budget, std::function<void()> complete = {});
 
-  void start();  // the state is what a checkpoint, or nothing, brought: alike on all ranks
-  // Which matrices of the set were made alike, the same on all ranks of the group:
+  void start();  // the state is what a checkpoint, or nothing, brought: the same on all ranks
+  // Which matrices of the set were made equal, the same on all ranks of the group:
   const Matrices& after_update();  // of all matrices: those that are due
   const Matrices& synchronise();   // all that may differ; between updates
   const CoherenceRegistry& registry() const { return registry_; }
@@ -64,12 +64,12 @@ class Coherence {
   NodeLevels levels_;
   std::vector<Block> blocks_;
   CoherenceRegistry registry_;
-  std::function<void()> settle_;
+  std::function<void()> complete_;
   std::vector<std::size_t> due_;
   Matrices alike_;                                 // of those
   std::vector<int> owners_;                        // of those
   std::vector<std::int64_t> newness_;              // of the blocks of a synchronisation, by rank and block
-  Kokkos::View<float*, HostSide<Exec>> received_;  // from others, and the next two behind
+  Kokkos::View<float*, HostSide<Exec>> received_;  // from others, and the next two after
   float *result_, *own_;                           // pieces
   CoherenceCount count_;
 };

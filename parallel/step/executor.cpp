@@ -21,7 +21,7 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
   }
   resumed_ = false;
   first_micro_ = updates * pipe_.micros;
-  origin_ = settled_ = norms_from_ = updates;
+  origin_ = finished_ = norms_from_ = updates;
 }
 
 template <class Exec, class T>
@@ -38,7 +38,7 @@ PipelineState Executor<Exec, T>::pipeline_state() const {
   if (replicas_drift(parallel, plan_.input.optimizer)) state.replicas = parallel.dp;
   if (parallel.stash != ParallelOptions::Stash::on && parallel.tp > 1) state.shards = parallel.tp;
   if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
-    for (std::int64_t i = std::max(norms_from_, settled_ - lag()); i < settled_; ++i)
+    for (std::int64_t i = std::max(norms_from_, finished_ - lag()); i < finished_; ++i)
       state.norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
   return state;
 }
@@ -49,7 +49,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;
-  settled_ = updates;
+  finished_ = updates;
   norms_from_ = updates - static_cast<std::int64_t>(was.norms.size());
   for (std::size_t i = 0; i < was.norms.size(); ++i)
     norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
@@ -262,7 +262,7 @@ template <class Exec, class T>
 void Executor<Exec, T>::token_losses(Acc<T>* host) {
   const Vector<Acc<T>, Exec> losses = runs_.back()->evaluation_slot().token_loss;
   Kokkos::deep_copy(exec_, Vector<Acc<T>, Host>(host, losses.size()), losses);
-  groups_.tensor->settle();
+  groups_.tensor->complete();
   exec_.fence("token_losses");
 }
 
@@ -276,7 +276,7 @@ void Executor<Exec, T>::logits(int row, float* host) {
                               Matrix<T, Exec>(row_logits.data(), 1, n));
   convert<Exec, T, float>(exec_, row_logits, wide);
   Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
-  groups_.tensor->settle();
+  groups_.tensor->complete();
   exec_.fence();
 }
 

@@ -59,11 +59,12 @@ class StepDriver {
   virtual bool accept(const StepSums&) { return true; }  // before a synchronous update; the same on all ranks
   virtual void before_update() {}
   virtual void update_done() {}  // of an asynchronous stage
-  // Asynchronous steps: numbers of this rank for the others, and what all of them know of a step when it is settled,
+  // Asynchronous steps: numbers of this rank for the others, and what all of them know of a step when it is finished,
   // later by the lag: notes of rank r begin at notes + r * stride. Called in the same order on all ranks.
   virtual std::size_t note_count() const { return 0; }
   virtual void note(double*) {}
-  virtual void settled(std::int64_t /*update*/, const StepSums&, const double* /*notes*/, std::size_t /*stride*/) {}
+  virtual void step_finished(std::int64_t /*update*/, const StepSums&, const double* /*notes*/,
+                             std::size_t /*stride*/) {}
 };
 enum class StepEnd { updated, refused, dropped };
 
@@ -84,18 +85,18 @@ class Executor {
   PipelineState pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
-  // Between updates, with all of them settled: an asynchronous pipeline is empty, and its delays begin anew; data are
-  // to go on behind the last update.
+  // Between updates, with all of them finished: an asynchronous pipeline is empty, and its delays start over; data are
+  // to go on after the last update.
   void drain(std::int64_t updates);
   // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
   StepEnd step(std::int64_t t, StepDriver&);
-  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; settled() has all.
+  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; step_finished() has all.
   const StepSums& sums() const { return sums_; }
-  double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // likewise, of stage i of this rank
+  double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the same, of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
-  const StageDelays& delays() const { return delays_; }  // of the step being settled
-  void settle(StepDriver&);                              // all asynchronous steps so far; waits for all ranks
-  int lag() const;  // updates until an asynchronous step is settled: delay_scale (K-1) + 1
+  const StageDelays& delays() const { return delays_; }  // of the step being finished
+  void finish_steps(StepDriver&);                        // all asynchronous steps so far; waits for all ranks
+  int lag() const;  // updates until an asynchronous step is finished: delay_scale (K-1) + 1
 
   // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
   double loss(const BatchView&);
@@ -103,7 +104,7 @@ class Executor {
   void logits(int row, float* host);  // (V) of row b * T + t of the last loss(); fences. Of one rank
   void finish_gather();               // all weights are there
 
-  // Replicas that drift are alike from here to the next update: ahead of what is saved or evaluated.
+  // Replicas that drift are equal from here to the next update: before what is saved or evaluated.
   void synchronise();
   CoherenceCount take_coherence();  // of this rank's stages, since the last call
 
@@ -155,9 +156,9 @@ class Executor {
   void sum_stage(StageRun<Exec, T>&);
   void complete_sums();
   void note_step(StepDriver&);
-  void settle_one(const double* all, StepDriver&);
+  void finish_step(const double* all, StepDriver&);
   void compute_fresh(std::int64_t t);
-  void settle_delays(const double* all, std::size_t stride);
+  void take_delays(const double* all, std::size_t stride);
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
   StepSums sums_in(const double* all, std::size_t stride) const;
@@ -176,7 +177,7 @@ class Executor {
   std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
   std::vector<double> cosines_;                           // by stage of this rank, of the last update
   bool compares_ = false;                                 // in this update
-  std::int64_t settled_ = 0;                              // updates
+  std::int64_t finished_ = 0;                             // updates
   std::vector<double> norms_;                             // of minibatch i in place i mod lag()
   std::int64_t norms_from_ = 0;                           // the first one that is known
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
@@ -190,7 +191,7 @@ class Executor {
   std::unique_ptr<Tie<Exec, T>> tie_;                  // null: no tied embeddings, or one stage
   std::vector<std::unique_ptr<StageRun<Exec, T>>> runs_;
   std::vector<std::size_t> run_of_stage_;  // by stage, where it is one of this rank's
-  std::vector<std::size_t> first_tensor_;  // by stage, and one behind the last: places in whole_
+  std::vector<std::size_t> first_tensor_;  // by stage, and one after the last: places in whole_
   std::unique_ptr<SlotPool<TokenSlot<Exec>>> tokens_;
   std::unique_ptr<TokenSlot<Exec>> evaluation_tokens_;
   std::vector<double> losses_, whole_;  // whole_: squares by tensor, the flag, losses

@@ -32,7 +32,7 @@ void Executor<Exec, T>::note_step(StepDriver& driver) {
   mine[places.loss()] = sums_.loss;
   mine[places.flag()] = sums_.weights_finite ? 0 : 1;
   driver.note(mine + own);
-  if (const double* all = notes_->push()) settle_one(all, driver);
+  if (const double* all = notes_->push()) finish_step(all, driver);
 }
 
 // One rank of each stage speaks for it; norms are summed stage by stage, so that no layout changes a bit.
@@ -49,7 +49,7 @@ StepSums Executor<Exec, T>::sums_in(const double* all, std::size_t stride) const
   return sums;
 }
 
-// Ahead of the passes of an update, where it is one that is sampled.
+// Before the passes of an update, where it is one that is sampled.
 template <class Exec, class T>
 void Executor<Exec, T>::compute_fresh(std::int64_t t) {
   compares_ = fresh_ && t % plan_.input.tensors_every == 0;
@@ -59,7 +59,7 @@ void Executor<Exec, T>::compute_fresh(std::int64_t t) {
 
 // The tensor-parallel ranks of a stage have a part of its weights each.
 template <class Exec, class T>
-void Executor<Exec, T>::settle_delays(const double* all, std::size_t stride) {
+void Executor<Exec, T>::take_delays(const double* all, std::size_t stride) {
   const StepNumbers places{pipe_.stages};
   for (int stage = 0; stage < pipe_.stages; ++stage) {
     const double* first =
@@ -76,18 +76,18 @@ void Executor<Exec, T>::settle_delays(const double* all, std::size_t stride) {
 }
 
 template <class Exec, class T>
-void Executor<Exec, T>::settle_one(const double* all, StepDriver& driver) {
+void Executor<Exec, T>::finish_step(const double* all, StepDriver& driver) {
   const std::size_t own = at(StepNumbers{pipe_.stages}.count()), stride = own + driver.note_count();
   const StepSums sums = sums_in(all, stride);
-  norms_[static_cast<std::size_t>(settled_ % lag())] = sums.norm;
-  settle_delays(all, stride);
-  driver.settled(++settled_, sums, all + own, stride);
+  norms_[static_cast<std::size_t>(finished_ % lag())] = sums.norm;
+  take_delays(all, stride);
+  driver.step_finished(++finished_, sums, all + own, stride);
 }
 
 template <class Exec, class T>
-void Executor<Exec, T>::settle(StepDriver& driver) {
-  for (auto& run : runs_) run->exchanges().settle();
-  while (const double* all = notes_ ? notes_->pop() : nullptr) settle_one(all, driver);
+void Executor<Exec, T>::finish_steps(StepDriver& driver) {
+  for (auto& run : runs_) run->exchanges().complete();
+  while (const double* all = notes_ ? notes_->pop() : nullptr) finish_step(all, driver);
 }
 
 // Of the minibatch lag() before this one: every rank has sent its part before it began this one's last forward pass.
@@ -97,9 +97,9 @@ std::optional<double> Executor<Exec, T>::lagged_norm(std::int64_t minibatch, Ste
   const std::int64_t then = minibatch - lag();
   if (plan_.input.parallel.clip_scope != ParallelOptions::ClipScope::global_lagged || then < norms_from_)
     return std::nullopt;
-  if (then < settled_) return norms_[static_cast<std::size_t>(then % lag())];
+  if (then < finished_) return norms_[static_cast<std::size_t>(then % lag())];
   const double* all = notes_->peek();
-  SESTINA_REQUIRE(all && then == settled_, "the norm of minibatch {} at minibatch {}", then, minibatch);
+  SESTINA_REQUIRE(all && then == finished_, "the norm of minibatch {} at minibatch {}", then, minibatch);
   return sums_in(all, at(StepNumbers{pipe_.stages}.count()) + driver.note_count()).norm;
 }
 

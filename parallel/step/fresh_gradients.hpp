@@ -1,6 +1,6 @@
-// Gradients of a minibatch at the newest weights of all stages, beside those that an asynchronous pipeline computes at
-// older ones: what the delay makes of their direction. For one process that has all stages whole; a pass more for each
-// update that is sampled (metrics.tensors_every).
+// Gradients of a minibatch at the newest weights of all stages, in addition to those that an asynchronous pipeline
+// computes at older ones: what the delay makes of their direction. For one process that has all stages whole; a pass
+// more for each update that is sampled (metrics.tensors_every).
 #pragma once
 #include <memory>
 #include <vector>

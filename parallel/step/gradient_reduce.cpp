@@ -108,11 +108,11 @@ typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const char
 }
 
 // What a round is going to receive overwrites nothing that is still to be summed: chunks of one bucket lay their rounds
-// out alike, others in the same place have to be over. Which, no length on this rank decides: all ranks do the same.
+// out equally, others in the same place have to be over. Which, no length on this rank decides: all ranks do the same.
 template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
   for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {
-    const bool alike = chunks_[older].bucket == chunks_[number].bucket;
+    const bool same_bucket = chunks_[older].bucket == chunks_[number].bucket;
     while (chunks_[older].under_way() && (!alike || chunks_[older].at <= round)) advance(older);
   }
 }

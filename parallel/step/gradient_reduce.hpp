@@ -60,7 +60,7 @@ class GradientReduce {
     std::size_t bucket = 0;
     std::vector<Round> rounds;
     Gather sums;         // only where every rank needs all sums (replicated)
-    std::size_t at = 0;  // the round under way; behind the last: summed
+    std::size_t at = 0;  // the round under way; after the last: summed
     bool started = false;
     bool under_way() const { return started && at < rounds.size(); }
   };

@@ -1,5 +1,5 @@
 // Numbers of every rank for each step, known to all a fixed number of steps later: nobody waits for anybody in between.
-// So ranks of an asynchronous pipeline may stand at different steps, and still decide alike at the same one.
+// So ranks of an asynchronous pipeline may stand at different steps, and still decide the same at the same one.
 #pragma once
 #include <memory>
 #include <vector>
@@ -22,7 +22,7 @@ class LaggedGather {
   // none. Valid until the next call.
   const double* push();
   const double* peek();  // the oldest under way, waited for; null: none
-  const double* pop();   // likewise, and it is under way no more
+  const double* pop();   // the same, and it is under way no more
 
  private:
   std::size_t place(std::int64_t step) const { return static_cast<std::size_t>(step) % gathers_.size(); }

@@ -25,7 +25,7 @@ class Channel {
 
   // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing. On a
   // device a group's messages run in the order of their starts, and one that nobody has asked for yet would hold up
-  // those behind it: each channel is a group of its own there.
+  // those after it: each channel is a group of its own there.
   Channel(Communicator& pipeline, const char* name, const ChannelSetting&);
   ~Channel();  // after a step that failed: what is under way keeps its memory
   Channel(Channel&&) = default;
@@ -49,7 +49,7 @@ class Channel {
   std::size_t index(std::int64_t number) const {
     return static_cast<std::size_t>(number == evaluation ? places_ : number % places_);
   }
-  // A device's receive has to start behind what still reads its place, which its queue may not have come to yet.
+  // A device's receive has to start after what still reads its place, which its queue may not have come to yet.
   static constexpr bool receives_ahead = is_host<Exec>;
   void start_receives();
 

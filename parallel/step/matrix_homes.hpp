@@ -30,12 +30,12 @@ class MatrixHomes {
   std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
   void initialise(double range, std::uint64_t seed);
 
-  // The update of all homed matrices; `optimizer` holds items() behind its other matrices.
+  // The update of all homed matrices; `optimizer` holds items() after its other matrices.
   void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
               Trace* trace = nullptr);
   // Master weights were written: sends their shards to all ranks.
   void publish();
-  // Likewise of groups alone in which a home names a matrix; first: the number of that of the first item. Returns what
+  // Also of groups alone in which a home names a matrix; first: the number of that of the first item. Returns what
   // this rank sent.
   CoherenceBytes publish(const std::vector<std::size_t>& matrices, std::size_t first);
 
@@ -48,7 +48,7 @@ class MatrixHomes {
     bool saved = true;
     Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
     Matrix<float, Exec> gradient;                                                    // in its group's slot
-    Matrix<T, Exec> weight;  // likewise: what is sent; the master itself where that is computed with
+    Matrix<T, Exec> weight;  // the same: what is sent; the master itself where that is computed with
   };
   struct Group {
     std::vector<int> specs;

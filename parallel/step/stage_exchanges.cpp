@@ -66,7 +66,7 @@ void StageExchanges<Exec, T>::start_coherence(const PlanInput& input) {
   const NodeLevels levels = group.levels() != nullptr ? *group.levels() : replica_levels(parallel);
   coherence_ =
       std::make_unique<Coherence<Exec>>(exec_, group, levels, *matrices, input.optimizer.matrix->refresh_staleness,
-                                        input.optimizer.refresh.coherence_every, [this] { settle(); });
+                                        input.optimizer.refresh.coherence_every, [this] { complete(); });
 }
 
 template <class Exec, class T>
@@ -85,7 +85,7 @@ template <class Exec, class T>
 const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
-  settle();
+  complete();
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) clip->send(exec_);
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
@@ -158,12 +158,12 @@ CoherenceCount StageExchanges<Exec, T>::take_coherence() {
   return count;
 }
 
-// Ahead of a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
+// Before a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
 template <class Exec, class T>
-void StageExchanges<Exec, T>::settle() {
-  groups_.grid.dp_group->settle("data-parallel group");
-  groups_.tensor->settle();
-  groups_.replicas->settle();
+void StageExchanges<Exec, T>::complete() {
+  groups_.grid.dp_group->complete("data-parallel group");
+  groups_.tensor->complete();
+  groups_.replicas->complete();
 }
 
 // The sums of this step have been waited for, and so has the update before them.

@@ -41,19 +41,19 @@ class StageExchanges {
   void before_forward(int block) { gather_.before_forward(block); }
   void block_done(int block);
   void finish_gradients();  // once the stage's passes are over: complete where they are owned
-  // Then sums of squares by tensor (and the flag behind them) of the whole stage. losses: of the
+  // Then sums of squares by tensor (and the flag after them) of the whole stage. losses: of the
   // step's micro-batches of all data-parallel ranks, of which this one's are noted; complete on return. The same on all
   // ranks of the stage.
   const std::vector<double>& sum(std::vector<double>& losses, int first, int count);
   void update(std::int64_t t, double factor, double gradient_scale);
-  void settle();          // before the host waits for the space
+  void complete();        // before the host waits for the space
   void finish_gather() {  // all weights are there, or on their way within the limit
     gather_.finish();
-    settle();
+    complete();
   }
 
-  // Between updates: replicas that drift are alike on all ranks (coherence.hpp). Where a data-parallel rank owns them,
-  // the others get their weights from it once more, as behind every update.
+  // Between updates: replicas that drift are the same on all ranks (coherence.hpp). Where a data-parallel rank owns
+  // them, the others get their weights from it once more, as after every update.
   void synchronise();
   bool drifts() const { return drifts_; }
   CoherenceCount take_coherence();
@@ -64,7 +64,7 @@ class StageExchanges {
   double take_gather_seconds() { return gather_.take_wait_seconds(); }
   double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
   double take_home_seconds() { return homes_.take_wait_seconds(); }
-  // Likewise, what updates before the last one took beyond their call: a lone rank's device goes on with them under the
+  // Also what updates before the last one took beyond their call: a lone rank's device goes on with them under the
   // first passes of the next step.
   double take_update_seconds() { return std::exchange(update_seconds_, 0.0); }
 
@@ -97,7 +97,7 @@ class StageExchanges {
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
-  bool drifts_;                                  // on some rank of the stage, alike on all of them
+  bool drifts_;                                  // on some rank of the stage, the same on all of them
   bool owned_ = false;                           // by one data-parallel rank, whose tensor-parallel group has replicas
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group
   std::unique_ptr<Coherence<Exec>> coherence_;

@@ -77,7 +77,7 @@ void StageRun<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t 
   tie_->weights.send(exec_, minibatch);
 }
 
-// Ahead of a backward pass of the last stage: the head of the minibatch, and room for its gradient.
+// Before a backward pass of the last stage: the head of the minibatch, and room for its gradient.
 template <class Exec, class T>
 void StageRun<Exec, T>::receive_head(std::int64_t micro) {
   const std::int64_t minibatch = micro / place_.micros;
@@ -165,9 +165,9 @@ void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
 template <class Exec, class T>
 void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& scales) {
   before_update();
-  const bool alike = scales.projections == scales.rest;
-  if (!alike) stage_.scale_gradients(scales.projections, scales.rest);
-  exchanges_->update(t, factor * correction_.rate(t), alike ? scales.rest : 1);
+  const bool equal = scales.projections == scales.rest;
+  if (!equal) stage_.scale_gradients(scales.projections, scales.rest);
+  exchanges_->update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
   after_update(t);
 }
 
@@ -188,7 +188,7 @@ void StageRun<Exec, T>::before_update() {
   correction_.before_update(exec_, updates_);
 }
 
-// Ahead of what makes room for the weights as they are now. With predicted weights the drift is their error.
+// Before what makes room for the weights as they are now. With predicted weights the drift is their error.
 template <class Exec, class T>
 void StageRun<Exec, T>::note_delay() {
   const std::int64_t version = place_.version(updates_);
@@ -207,8 +207,8 @@ void StageRun<Exec, T>::note_delay() {
 // Merges come at their updates, withheld or not: the pipeline has drained for them.
 template <class Exec, class T>
 void StageRun<Exec, T>::after_update(std::int64_t t) {
-  if (stage_.merges_behind(t)) {
-    exchanges_->finish_gather();  // every rank merges all weights, alike
+  if (stage_.merges_after(t)) {
+    exchanges_->finish_gather();  // every rank merges all weights
     stage_.merge_if_due(t);
   }
   if (correction_.follows_weights()) {
@@ -248,13 +248,13 @@ double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
   stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks_);
   if (out_) out_->send_activation(Link<Exec, T>::evaluation);
   constexpr std::int64_t evaluation = Link<Exec, T>::evaluation;
-  const bool newer = std::exchange(head_of_, updates_) != updates_;  // alike on both sides
+  const bool newer = std::exchange(head_of_, updates_) != updates_;  // the same on both sides
   if (sends_head() && newer) send_head(stage_.weights(), evaluation);
   if (receives_head())
     stage_.bind_head(newer ? tie_->weights.receive(exec_, evaluation) : tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
-  if (group_ != nullptr) group_->settle();
+  if (group_ != nullptr) group_->complete();
   return stage_.model().loss_sum(slot);
 }
 

@@ -18,7 +18,7 @@ namespace sestina {
 // What a stage exchanges with others; null where there is nothing.
 template <class Exec, class T>
 struct StageLinks {
-  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and behind
+  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and after
   Tie<Exec, T>* tie = nullptr;                 // of the first and of the last
 };
 
@@ -47,7 +47,7 @@ class StageRun {
   // Update number t, of weights that have seen t - 1.
   void update(std::int64_t t, double factor, const ClipScales&);
   void withhold();  // the weights stay as they are, one version on
-  // Behind the last backward pass of an update: gradients are complete where they are owned.
+  // After the last backward pass of an update: gradients are complete where they are owned.
   void finish_gradients();
 
   // A forward pass at the newest weights in a place of its own; the last stage computes the losses of its tokens, and
@@ -62,7 +62,7 @@ class StageRun {
   }
   // The weights are there: what corrections know of the past is nothing, or was read.
   void start_corrections(bool read);
-  // Between updates: forward passes that went ahead are forgotten, here and on the way here, and delays begin anew.
+  // Between updates: forward passes that went ahead are forgotten, here and on the way here, and delays start over.
   void drop_in_flight();
   // What passes to come will read of the past, between updates: older weights, and without a stash, where passes are in
   // flight, the activations that went up and (saved) the slots. Rows are those of data-parallel ranks. reading: those

@@ -140,7 +140,7 @@ def sorts(good):
 
 
 def replay(program, paths):
-    """Gives all inputs to the program; yields (path, message) of each that ended it, and goes on behind it."""
+    """Gives all inputs to the program; yields (path, message) of each that ended it, and goes on after it."""
     while paths:
         try:
             done = subprocess.run([program, *paths], capture_output=True, timeout=BATCH_SECONDS, env=SURROUNDINGS)

@@ -56,7 +56,7 @@ class Kills(Case):
         return child, self.rank_processes(child, ranks, LIMIT) if ranks > 1 else {0: child.pid}
 
     def end(self, child, processes):
-        """Exit code and output once every rank has ended; no code where the launcher hangs behind them."""
+        """Exit code and output once every rank has ended; no code where the launcher hangs after them."""
         end = time.monotonic() + LIMIT
         while any(lives(process) for process in processes.values()):
             self.assertLess(time.monotonic(), end, f"a rank does not end: {[p for p in processes.values() if lives(p)]}")
@@ -64,7 +64,7 @@ class Kills(Case):
         try:
             return self.finish(child, None, 60)
         except subprocess.TimeoutExpired:
-            self.counts["launchers that hung behind their ranks"] += 1
+            self.counts["launchers that hung after their ranks"] += 1
             child.kill()
             return None, child.communicate()[0]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The threads beside those that compute, under ThreadSanitizer: refresh workers, the pager of preconditioners, the store on
+# The threads in addition to those that compute, under ThreadSanitizer: refresh workers, the pager of preconditioners, the store on
 # disk and that of a device. They know no Kokkos, so that a few files of the tree and their unit tests make a program of their own (a whole build
 # under this sanitizer would report OpenMP's own barriers). By hand: threads.sh FOLDER [REPEATS]; ends with 66 on a report.
 set -euo pipefail

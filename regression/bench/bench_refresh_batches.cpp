@@ -1,8 +1,8 @@
 // What refreshes of several matrices of one shape could gain from being done as a batch, as a Markdown table:
 //   bench_refresh_batches [sizes...]
-// Microseconds of one job: by way of the pool, with one worker, as in training; the same jobs one behind the other on
+// Microseconds of one job: by way of the pool, with one worker, as in training; the same jobs one after the other on
 // one lane without a pool, which is all that a batch could save around them; and of power_qr's product K Q, n single
-// ones beside one Gemm::batch. Medians of rounds made in turn; times are those on the clock, so nothing else should
+// ones next to one Gemm::batch. Medians of rounds made in turn; times are those on the clock, so nothing else should
 // run.
 #include <omp.h>
 
@@ -41,7 +41,7 @@ std::array<double, count> medians(const std::array<std::function<void()>, count>
   return result;
 }
 
-// n factors (d, d) one behind the other, with their bases and room for products and results.
+// n factors (d, d) one after the other, with their bases and room for products and results.
 struct Matrices {
   Matrices(std::size_t d, std::size_t n) : d(d), n(n) {
     for (std::vector<float>* x : {&factors, &bases, &products, &results}) x->resize(n * d * d);

@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--only", nargs="*", help="optimizers, default all")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--scalar-lr", type=float, default=3e-3, help="of AdamW beside a matrix optimizer")
+    parser.add_argument("--scalar-lr", type=float, default=3e-3, help="of AdamW next to a matrix optimizer")
     parser.add_argument("--override", nargs="*", default=[], help="further section.key=value")
     parser.add_argument("--table", action="store_true", help="of the runs there are; trains nothing")
     parser.add_argument("--plot", type=pathlib.Path, help="writes an SVG")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Which share of the memory's bandwidth greedy decoding reaches: the bytes of the weights that a token reads, times tokens per
-second, beside the bandwidth that `sestina bench kernels` measures right before. Standard library alone; by hand:
+second, next to the bandwidth that `sestina bench kernels` measures right before. Standard library alone; by hand:
 
     decode_share.py SESTINA HF_FOLDER [--rounds 5 --tokens 192 --threads 2]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Peak memory of training in each form of weights, with each low-rank optimizer, and with preconditioners in memory and on
-NVMe, beside what `plan` says. Standard library alone.
+NVMe, next to what `plan` says. Standard library alone.
 
   regression/bench/form_memory.py --sestina build/bin/sestina [--models llama-60m,llama-350m] [--only SOAP]
 
@@ -73,7 +73,7 @@ def table(arguments, model, folder):
     layer = ["model.num_hidden_layers=1"]
     libraries = peak(arguments, deck, layer) - planned(arguments, deck, layer)
     print(f"\n{model}, {arguments.precision}, 4 sequences of 256 tokens; program and libraries {libraries / 1e6:.0f} MB\n\n"
-          "| | planned, MB | measured, MB | difference | beside the first |\n|---|---|---|---|---|", flush=True)
+          "| | planned, MB | measured, MB | difference | next to the first |\n|---|---|---|---|---|", flush=True)
     first = None
     for name, keys in cells(model, folder).items():
         if not name.startswith(arguments.only):
@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--sestina", required=True)
     parser.add_argument("--models", default="llama-60m,llama-350m")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--only", default="", help="rows whose names begin so, the last column beside the first of them")
+    parser.add_argument("--only", default="", help="rows whose names begin so, the last column next to the first of them")
     parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

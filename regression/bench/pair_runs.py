@@ -52,7 +52,7 @@ def main():
     times = [[steps_of(arguments, *run[1:]) for run in runs] for _ in range(arguments.pairs)]
     medians = [[statistics.median(pair[i]) for pair in times] for i in range(len(runs))]
     means = [[statistics.mean(pair[i]) for pair in times] for i in range(len(runs))]
-    print("| run | median ms | mean ms | longest ms | median beside the first | mean beside the first |\n|---|---|---|---|---|---|")
+    print("| run | median ms | mean ms | longest ms | median next to the first | mean next to the first |\n|---|---|---|---|---|---|")
     for i, run in enumerate(runs):
         longest = statistics.median(max(pair[i]) for pair in times)
         print(f"| {run[0]} | {statistics.median(medians[i]):.1f} | {statistics.median(means[i]):.1f} | {longest:.1f} | "

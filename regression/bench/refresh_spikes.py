@@ -5,7 +5,7 @@ staleness budgets S and periods, in turn, with one compute thread.
   refresh_spikes.py build/bin/sestina inputs/tiny_soap.toml --stale 1 3 5 --every 10 20 --override optimizer.basis_refresh=eigh
 
 A row is a run: its median step t_step (of the updates that neither send nor take a refresh); t_refresh, what the refreshes
-of one period take in all, in the step or by the worker; what an update waits for them, beside max(0, t_refresh - S t_step),
+of one period take in all, in the step or by the worker; what an update waits for them, next to max(0, t_refresh - S t_step),
 which it should with one worker; how much longer than the median an update is that sends copies to the worker, and one that
 takes results, less what it waits (inline: one that refreshes, with all); and what copies take of all updates of the
 optimizer together. Medians over periods, then over --pairs runs."""

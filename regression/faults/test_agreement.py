@@ -1,4 +1,4 @@
-"""Faults 26 and 27: ranks that were not started alike, and errors on several of them."""
+"""Faults 26 and 27: ranks that were not started equally, and errors on several of them."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from sestina import BAD_DATA, BAD_DECK, Case, DIVERGED, DONE, INPUT_MISSING, MIC
 
 class Agreement(Case):
     def differ(self, run, expected, *ranks, named=(), **options):
-        """Ranks with these arguments more end at once, alike and with one message; nothing is saved."""
+        """Ranks with these arguments more end at once, equally and with one message; nothing is saved."""
         begin = time.monotonic()
         child = self.start_unlike(*(self.train_arguments(run, *MICRO, *more) for more in ranks), **options)
         output = self.finish(child, expected)[1]

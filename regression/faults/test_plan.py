@@ -45,7 +45,7 @@ class Plans(Case):
         self.assertEqual(answer["model"]["parameters"], 32762123264)
 
     def test_tiers_by_field(self):
-        """Bytes of preconditioners on NVMe and beside it, of 4 layers of SOAP: d x d floats for each side of each matrix."""
+        """Bytes of preconditioners on NVMe and next to it, of 4 layers of SOAP: d x d floats for each side of each matrix."""
         sides = 2 * [128, 128] + 2 * [64, 128] + 3 * [352, 128]
         bases = 4 * sum(4 * d * d for d in sides)
         def planned(tier):
@@ -79,14 +79,14 @@ class Plans(Case):
         words = ("optimizer.kind=soap", "machine.peak_tflops=1", "machine.memory_bandwidth=100", "optimizer.refresh.every=4")
         late = ("optimizer.refresh.mode=async", "optimizer.refresh.staleness=2", "optimizer.refresh.workers=1")
         plan = lambda *more: json.loads(self.call("plan", "--json", "-i", deck, *words, *more))
-        inline, beside = plan(), plan(*late)
+        inline, delayed = plan(), plan(*late)
         self.assertIsNone(inline["refresh_flops"])
-        self.assertGreater(beside["refresh_flops"], 0)
-        self.assertLess(beside["estimate"]["optimizer_s"], inline["estimate"]["optimizer_s"])
-        gained = inline["estimate"]["optimizer_s"] - beside["estimate"]["optimizer_s"]
-        self.assertAlmostEqual(gained * 1e12 / beside["refresh_flops"], 1, delta=1e-3)
-        self.assertGreater(beside["estimate"]["refresh_s"], 0)
-        self.assertEqual(beside["link"]["refreshes_bytes"], 0)
+        self.assertGreater(delayed["refresh_flops"], 0)
+        self.assertLess(delayed["estimate"]["optimizer_s"], inline["estimate"]["optimizer_s"])
+        gained = inline["estimate"]["optimizer_s"] - delayed["estimate"]["optimizer_s"]
+        self.assertAlmostEqual(gained * 1e12 / delayed["refresh_flops"], 1, delta=1e-3)
+        self.assertGreater(delayed["estimate"]["refresh_s"], 0)
+        self.assertEqual(delayed["link"]["refreshes_bytes"], 0)
         device = plan(*late, "machine.memory=80", "machine.host_bandwidth=50")
         self.assertGreater(device["link"]["refreshes_bytes"], 0)
         self.assertAlmostEqual(device["estimate"]["link_s"] * 50e9 / device["link"]["refreshes_bytes"], 1, delta=1e-9)

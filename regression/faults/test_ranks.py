@@ -127,7 +127,7 @@ class Ranks(Case):
                 self.assertLess(time.monotonic(), end, "the others are held")
                 time.sleep(0.05)
             try:
-                os.kill(processes[1], KILL)  # behind the last meeting no rank is held, but the launcher waits for each process
+                os.kill(processes[1], KILL)  # after the last meeting no rank is held, but the launcher waits for each process
             except ProcessLookupError:
                 pass
             self.finish(child, (DONE, UNAVAILABLE, 128 + KILL))

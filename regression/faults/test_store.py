@@ -63,7 +63,7 @@ class Store(Case):
 
     def test_07_state_larger_than_memory(self):
         """Four times as much on the disk as memory may hold of it: a save and a resume move it in pieces, by the kernel's count of
-        the process at its peak and by the plan's; killed behind a save, it goes on to the bit."""
+        the process at its peak and by the plan's; killed after a save, it goes on to the bit."""
         wide = (*PAGED, "model.hidden_size=192", "model.intermediate_size=512", "model.num_hidden_layers=4", "metrics.every=1",
                 "optimizer.refresh.queue_depth=4", "optimizer.refresh.host_bytes=9500000")
         endless = ("run.steps=1000000", "checkpoint.every=1000000")

@@ -1,4 +1,4 @@
-"""Faults of what uses a model: `generate` and `eval` as a user calls them, their numbers beside a second computation of the
+"""Faults of what uses a model: `generate` and `eval` as a user calls them, their numbers next to a second computation of the
 model in plain Python."""
 
 import json
@@ -142,7 +142,7 @@ class Use(Case):
         text = (self.work / "text.txt").read_bytes()[:4 * 32 + 1]
         (self.work / "held.txt").write_bytes(text)
         words = ("eval", "-r", self.work / "run", 'data.validation=[{format="text",path="held.txt"}]', "metrics.eval_batches=1")
-        (self.work / "eval.toml").write_text("")  # paths are those beside it
+        (self.work / "eval.toml").write_text("")  # paths are those next to it
         result = self.json_of(*words, "-i", self.work / "eval.toml")
         model, means = Llama(self.work / "hf"), []
         for i in range(4):

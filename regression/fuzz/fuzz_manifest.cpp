@@ -1,5 +1,5 @@
 // Any bytes are either refused with Error(bad_data) or give a manifest whose own text reads back to itself; so with a
-// rank's part of one. The input is tried as it is and with a right digest appended, so that the parser behind the
+// rank's part of one. The input is tried as it is and with a right digest appended, so that the parser after the
 // digest is reached.
 #include <cstddef>
 #include <cstdint>

@@ -123,7 +123,7 @@ class Installed(unittest.TestCase):
                 self.assertTrue(name.startswith("sestina/") and (include / name).is_file(), f"{header}: {name}")
 
     def test_package(self):
-        """All headers compile together, in both orders (which leans on no other that happens to come first), beside another
+        """All headers compile together, in both orders (which leans on no other that happens to come first), next to another
         project's of the same names. Those of twins for other devices need libraries that are not there."""
         include, texts = self.prefix / "include", self.folder / "headers"
         other = r"_(cuda|nccl|kokkos)\.hpp$" if os.environ.get("MPIEXEC") else r"_(cuda|nccl|kokkos|mpi)\.hpp$"

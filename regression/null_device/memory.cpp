@@ -122,7 +122,7 @@ void require_order(cudaStream_t stream, const char* call) {
   join(order, dev().waited);
   for (const Stream* other : dev().streams)
     if (order[other] < other->kernels)
-      return problem(std::string(call) + " is not behind the kernels of another stream");
+      return problem(std::string(call) + " is not after the kernels of another stream");
 }
 
 void require_order_since(const Order& then, cudaStream_t stream, const char* call) {
@@ -133,7 +133,7 @@ void require_order_since(const Order& then, cudaStream_t stream, const char* cal
     any = any || kernels > 0;
     if (kernels > 0 && order[other] >= kernels) return;
   }
-  if (any) problem(std::string(call) + " is not behind what used memory that is mapped");
+  if (any) problem(std::string(call) + " is not after what used memory that is mapped");
 }
 
 cudaError_t release(void* at, const char* call) {

@@ -33,7 +33,7 @@ GROUPS = {
     "pipelines": ["tiny_pipeline"],
 }
 MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompute=true", "train.micro_batch=2"]]
-OPTIONS = {  # beside the modes, once each
+OPTIONS = {  # next to the modes, once each
     "tiny_shampoo": [["optimizer.packed=true"], ["optimizer.root=eigh"], ["optimizer.root=newton"]],
     "tiny_soap_async": [["optimizer.refresh.visibility=eager"], ["optimizer.kind=shampoo"], ["optimizer.kind=galore"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.staleness=1"]],
@@ -112,7 +112,7 @@ def ranks(device, n):
             for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
                 whole = ["optimizer.qk_clip=0"] if deck == "tiny_muon" else []  # QK-clip is for one tensor-parallel rank
                 device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", *whole, *layout, ranks=n, devices=devices)
-        # Replicas that drift, in memory of their devices: made alike behind refreshes and ahead of the save.
+        # Replicas that drift, in memory of their devices: made equal after refreshes and before the save.
         for layout in [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.tp_update=duplicated"]]:
             device.train("tiny_replicas", "run.steps=12", "optimizer.refresh.every=4", "parallel.node_size=0", *layout, ranks=n, devices=devices, fill=63)
 

@@ -1,4 +1,4 @@
-// GFLOP/s of products on the host by shape and type, each beside fp32, which bounds what is widened.
+// GFLOP/s of products on the host by shape and type, each next to fp32, which bounds what is widened.
 //   product_speed [threads]
 // The machine should be idle. Shapes: the linear layers of a model of width 768 on 1024 tokens, its logits, and tiles.
 #include <Kokkos_Core.hpp>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`sestina eval` and `generate` beside transformers on the same folder: loss, its standard error, bits per byte,
+"""`sestina eval` and `generate` compared with transformers on the same folder: loss, its standard error, bits per byte,
 multiple choice, greedy tokens.
 
 Run by hand: eval_transformers.py SESTINA HF_FOLDER TEXT [--windows 16 --sequence 64]. Without torch or transformers it

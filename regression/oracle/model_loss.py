@@ -1,4 +1,4 @@
-"""Loss of a Hugging Face folder as transformers computes it, to be held beside Sestina's own: run by hand on an exported
+"""Loss of a Hugging Face folder as transformers computes it, to be held next to Sestina's own: run by hand on an exported
 checkpoint and on the folder it was imported from. Needs torch, transformers, numpy, h5py.
 
 usage: model_loss.py FOLDER TOKENS [--batches N]

@@ -22,7 +22,7 @@ def report(*arguments):
 
 
 def results_of(page, folder, width):
-    """Opens the page with actions.js behind its own scripts and reads what that found."""
+    """Opens the page with actions.js after its own scripts and reads what that found."""
     copy = folder / f"acted_{width}.html"
     copy.write_text(page.read_text().replace("</body>", f"<script>{(HERE / 'actions.js').read_text()}</script></body>"))
     done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile",
@@ -116,7 +116,7 @@ class Page(unittest.TestCase):
         self.assertRegex(self.seen["stackOfFirst"], r"forward and backward 50 ms \(\d+ %\), .*optimizer 10 ms")
 
     def test_ten_runs_stay_readable(self):
-        self.assertLess(self.seen["stackRows"], 300)  # a line for each run beside a chart of 245 pixels
+        self.assertLess(self.seen["stackRows"], 300)  # a line for each run next to a chart of 245 pixels
         self.assertEqual(self.seen["touching"], 0)  # circles of validations
 
     def test_loads_stand_beside_the_plan(self):

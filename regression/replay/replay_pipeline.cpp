@@ -1,5 +1,5 @@
 // Golden files of asynchronous pipelines: K stages in this process, driven through the executor that trains. A file
-// says its model by the name of a folder beside it; windows of the folder's token stream follow one another.
+// says its model by the name of a folder next to it; windows of the folder's token stream follow one another.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -40,7 +40,7 @@ class Training {
   struct Stage {
     std::string at;
     Layer<Space> layer;
-    Floats in, kept, out, d_out, inner, d_in;  // (tokens, .); out is behind tanh but in the last layer
+    Floats in, kept, out, d_out, inner, d_in;  // (tokens, .); out is after tanh but in the last layer
   };
 
   double hyper(const char* name) const { return file_.attribute("hyper", name); }
@@ -68,7 +68,7 @@ class Training {
     bench_.write(stage.at + "perm_in", merges, stage.layer.perm_in);
     bench_.write(stage.at + "perm_out", merges, stage.layer.perm_out);
   }
-  // body(i) of the elements of several fields alike, in host memory.
+  // body(i) of the elements of several fields equally, in host memory.
   template <class Body>
   void on_host(const Body& body, const std::vector<Floats>& fields) {
     std::vector<typename Floats::host_mirror_type> host;

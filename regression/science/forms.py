@@ -1,4 +1,4 @@
-"""P1 to P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) beside AdamW (forms.toml)."""
+"""P1 to P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) compared with AdamW (forms.toml)."""
 
 import statistics
 
@@ -80,7 +80,7 @@ P1 = (chain("larger blocks, lower loss: 64 < 32 < 16 < 8", losses(*reversed(bloc
       chain("LoRA is the worst: the worst of the others < LoRA", lambda r: [
           highest(r, (adamw, galore, apollo, *blocks)), loss(r, lora)], "loss"))
 EXPERIMENTS = {
-    "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA beside AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
+    "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA compared with AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
                      baseline=adamw, baseline_label="AdamW"),
     "P2": Experiment("P2: singular values", (adamw, blocks[2]), baseline=adamw, baseline_label="AdamW", claims=P2),
     "P3": Experiment("P3: first weights of POET-X", (gaussian,), rows=(blocks[2], gaussian),

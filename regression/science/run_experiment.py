@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Experiments on optimizers under delay, trained on a text of yours: see README.md beside this file.
+"""Experiments on optimizers under delay, trained on a text of yours: see README.md next to this file.
 
   run_experiment.py --sestina build/bin/sestina --text TEXT --work build/science --report REPORT     all of them, hours
   run_experiment.py --text TEXT --only B2 side ...                                                   some of them
@@ -7,7 +7,7 @@
 
 Each cell is tried with the rates of its grid (first seed), which grows where the best one is at its edge, then with the
 other seeds at the best rate. A run that is complete is not repeated, one that was interrupted goes on. A report gets
-its tables between lines `<!-- table NAME -->` and `<!-- end -->` (NAME-STEPS for another --steps), plots beside it.
+its tables between lines `<!-- table NAME -->` and `<!-- end -->` (NAME-STEPS for another --steps), plots next to it.
 """
 
 import argparse

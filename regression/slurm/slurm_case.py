@@ -1,4 +1,4 @@
-"""What the Slurm tests share: a fault test's folder, deck and looks into a run, with a Slurm of their own beside it."""
+"""What the Slurm tests share: a fault test's folder, deck and looks into a run, with a Slurm of their own next to it."""
 
 import os
 import pathlib

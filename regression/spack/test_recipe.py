@@ -99,7 +99,7 @@ class Recipe(unittest.TestCase):
             name, values = d.words[0], d.options.get("values", (True, False))
             effects = {}
             for chosen in (c for c in COMBINATIONS if name in c.values):
-                # benchmarks exists beside tests alone: only combinations that both have are compared.
+                # benchmarks exists next to tests alone: only combinations that both have are compared.
                 rest = str(sorted((k, str(v)) for k, v in chosen.values.items() if k != name and (k != "benchmarks" or v)))
                 effects.setdefault(rest, {})[chosen.values[name]] = (str(arguments(chosen)), str(chosen.packages))
             self.assertTrue(effects, f"variant {name} is in no combination")

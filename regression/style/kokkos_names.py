@@ -41,7 +41,7 @@ LIST = re.compile(r"return \{(?!\})")
 
 
 def body(content, begin):
-    """From behind an opening brace to its closing one."""
+    """From after an opening brace to its closing one."""
     depth = 1
     for at in range(begin, len(content)):
         depth += {"{": 1, "}": -1}.get(content[at], 0)

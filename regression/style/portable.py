@@ -1,5 +1,5 @@
 """Code for every compiler and processor: nothing that g++ alone knows stands outside the vendor twins; what x86 alone has
-stands there or behind an #if that asks for x86, and in CMake's files its options inside an if() that does. Where clang and a
+stands there or inside an #if that asks for x86, and in CMake's files its options inside an if() that does. Where clang and a
 cross compiler are not installed, this is what notices."""
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The rooms' rules: app -> io -> parallel -> core -> kernels, one way, and likewise between the sub-folders of each; no
+"""The rooms' rules: app -> io -> parallel -> core -> kernels, one way, and also between the sub-folders of each; no
 system library of the outer rooms in core or kernels; of the kernels, io sees kernels/base alone, which knows no Kokkos;
 no source declares by hand what another one defines; what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
 import collections

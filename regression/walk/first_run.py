@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`./setup.sh run` behind its build: cmake/first_run.sh with its own deck and command lines in a folder of its own, but a
+"""`./setup.sh run` after its build: cmake/first_run.sh with its own deck and command lines in a folder of its own, but a
 short text, a smaller model and few steps. Two runs of one model, the report of both, the text of the better one; what was
-stopped goes on; another text is prepared anew."""
+stopped goes on; another text is prepared again."""
 import os
 import pathlib
 import subprocess

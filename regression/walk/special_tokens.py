@@ -100,7 +100,7 @@ def check_ends(work):
 
 
 def check_begin(work):
-    """The model says x behind the begin token and y behind the end token."""
+    """The model says x after the begin token and y after the end token."""
     folder = work / "begin"
     write_model(folder, {BEGIN: ord("x"), END: ord("y")}, ord("z"), eos_token_id=END)
     write_tokenizer(folder, ["[BOS]", "[EOS]"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Walks the whole way as a user, in seconds: init, a tokenizer, JSONL to tokens, training, Ctrl-C, going on, report,
 export, loading with transformers, generating, importing the folder, evaluating with its tokenizer. Every number that
-has another program to stand beside is compared with it where transformers and tokenizers are installed."""
+has another program to stand next to is compared with it where transformers and tokenizers are installed."""
 import fcntl
 import os
 import pathlib
@@ -213,7 +213,7 @@ def gpt(work):
 
 
 def compare(work, own):
-    """Loss and tokens beside those of transformers."""
+    """Loss and tokens in addition to those of transformers."""
     packages = python_packages()
     if not packages:
         print("transformers, tokenizers or torch are not installed: numbers are not compared with theirs")

@@ -24,7 +24,7 @@ namespace sestina {
 // One matrix, or a range of its rows (a head), as an optimizer sees it. Rows are contiguous.
 template <class Space>
 struct OwnedMatrix {
-  std::string name;                     // HF name, with ".head_00" behind it for one head
+  std::string name;                     // HF name, with ".head_00" after it for one head
   Matrix<const float, Space> gradient;  // (m, n) unclipped
   Matrix<float, Space> master;          // (m, n)
   Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master

@@ -114,7 +114,7 @@ bool MatrixState<Space>::has(std::string_view name) const {
 
 template <class Space>
 void MatrixState<Space>::set_zero(const Space& exec) {
-  SESTINA_REQUIRE(paged_.empty(), "{}: what is paged does not begin anew", path_);
+  SESTINA_REQUIRE(paged_.empty(), "{}: what is paged does not start over", path_);
   Kokkos::deep_copy(exec, floats_, 0.0f);
   if (codes_.size() > 0) Kokkos::deep_copy(exec, codes_, std::uint8_t{0});
   std::fill(counters_.begin(), counters_.end(), 0);

@@ -33,7 +33,7 @@ class MatrixState {
   std::shared_ptr<const void> storage() const;
   const std::string& path() const { return path_; }
 
-  // Host memory for a result that is no state, in pages of its own where field `like` is; beside a device pinned, and
+  // Host memory for a result that is no state, in pages of its own where field `like` is; with a device pinned, and
   // always there.
   float* room(const std::string& name, std::string_view like, std::size_t elements);
   struct Paged {

@@ -1,4 +1,4 @@
-// A device judges refreshes by itself: what a decomposition must satisfy is computed behind it, a verdict is made of
+// A device judges refreshes by itself: what a decomposition must satisfy is computed after it, a verdict is made of
 // that in the space, and results are published there only if it is good. The host does not wait: it books verdicts at
 // the next update, before which it has waited for the norm of the gradients anyway.
 #pragma once
@@ -83,7 +83,7 @@ class QueuedRefreshes {
 
   // Starts the next job of the update under way; its verdict goes to the place returned.
   Vector<double, Space> start(const Booking&);
-  // Behind that job.
+  // After that job.
   void finish(const Space&);
 
   // Before the jobs of update t: book(Booking, Verdict, seconds) of each one of another update, waiting where the space

@@ -128,10 +128,10 @@ void require_skew_updates(Deck& deck, Options& options) {
     deck.error("optimizer.kind", tensor + ", whose updates by it are skew-symmetric with bases of both sides alone",
                fmt::format("its default keys for the sides, or {}", by_adamw));
   if (optimizer.matrix->refresh_staleness > 0)
-    deck.error("optimizer.refresh.mode", tensor + ", whose state begins anew and would lose what is in flight",
+    deck.error("optimizer.refresh.mode", tensor + ", whose state starts over and would lose what is in flight",
                fmt::format("inline, or {}", by_adamw));
   if (optimizer.matrix->pages_any())
-    deck.error("optimizer.refresh.tier", tensor + ", whose state begins anew in memory alone",
+    deck.error("optimizer.refresh.tier", tensor + ", whose state starts over in memory alone",
                fmt::format("device, or {}", by_adamw));
   if (options.parallel.tp > 1)
     deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
@@ -191,7 +191,7 @@ void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes&
     sum.nvme_moved += 2 * static_cast<double>(place) / every;
   }
   if (!options.pages(field.name)) {
-    sum.beside += bytes;
+    sum.resident += bytes;
     return;
   }
   sum.state += bytes;
@@ -216,7 +216,7 @@ void add_paged(const MatrixOptions& options, const FieldSize& field, PagedBytes&
 void PagedBytes::add(const PagedBytes& other) {
   state += other.state;
   on_disk += other.on_disk;
-  beside += other.beside;
+  resident += other.resident;
   results += other.results;
   nvme += other.nvme;
   host += other.host;

@@ -55,7 +55,7 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
 void require_matching_groups(Deck&, const Options&);
 
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
-// they would begin anew (TensorSpec::reset_every) while results are on their way.
+// they would start over (TensorSpec::reset_every) while results are on their way.
 void require_skew_updates(Deck&, Options&);
 
 // What AdamW keeps of (rows, cols) of a tensor, of its momentum and then of its second moment: numbers as wide as sums;
@@ -72,15 +72,15 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const Optimize
                                   std::size_t accumulate_width);
 
 // What optimizer.refresh.tier makes of one tensor's preconditioners, in bytes; nothing where they stay in the memory of
-// the space that computes. Beside a device results under way lie in host memory, whatever the tier.
+// the space that computes. With a device results under way lie in host memory, whatever the tier.
 struct PagedBytes {
-  std::size_t state = 0;           // of the state above, not in memory all the time
-  std::size_t on_disk = 0;         // of the state above, on NVMe
-  std::size_t beside = 0;          // of those that stay in memory although others do not
-  std::size_t results = 0;         // under way, in the store
-  std::size_t nvme = 0, host = 0;  // places in the store: on NVMe, with those of results under way; beside a device
-  std::size_t largest = 0;         // of those on NVMe
-  std::size_t places = 0;          // memory that all in the store would take where it is used
+  std::size_t state = 0;                // of the state above, not in memory all the time
+  std::size_t on_disk = 0;              // of the state above, on NVMe
+  std::size_t resident = 0;             // of those that stay in memory although others do not
+  std::size_t results = 0;              // under way, in the store
+  std::size_t nvme = 0, host = 0;       // places in the store: on NVMe, with those of results under way; with a device
+  std::size_t largest = 0;              // of those on NVMe
+  std::size_t places = 0;               // memory that all in the store would take where it is used
   std::size_t update = 0, refresh = 0;  // of one of its matrices, while it is updated, and by its refreshes besides
   // To and from the store in an update, refreshes spread over their period: of NVMe; between device and host.
   double nvme_moved = 0, link_moved = 0;

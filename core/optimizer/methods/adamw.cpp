@@ -58,7 +58,7 @@ void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place
   runs_.push_back({tensor, place, rates});
 }
 
-// Momentum and second moment one behind the other.
+// Momentum and second moment one after the other.
 template <class Exec, class T>
 CodedMoments<Exec> AdamW<Exec, T>::coded(const OwnedTensor<Exec, T>& tensor, const Place& place) const {
   const auto rows = static_cast<std::size_t>(tensor.rows()), cols = static_cast<std::size_t>(tensor.cols()),

@@ -1,8 +1,8 @@
 // AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
 // kernel. Moments of matrices may be kept in 8 bits; such a matrix is a kernel by itself, as its blocks lie in its
 // rows. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
-// Where a tensor's moments begin anew (TensorSpec::reset_every) they and the step count do so ahead of the first update
-// behind it; the count follows from t, so that it needs no place in a checkpoint.
+// Where a tensor's moments start over (TensorSpec::reset_every) they and the step count do so before the first update
+// after it; the count follows from t, so that it needs no place in a checkpoint.
 #pragma once
 #include <string>
 #include <vector>
@@ -23,11 +23,12 @@ class AdamW {
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
-  // Update number t is not made; moments that begin anew ahead of it still do.
+  // Update number t is not made; moments that start over before it still do.
   void withhold(const Exec&, std::int64_t t);
 
   // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor. In 8 bits
-  // ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; likewise the second moment.
+  // ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; the same for the second
+  // moment.
   std::vector<StateField> state() const;
 
  private:

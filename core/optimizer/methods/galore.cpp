@@ -21,10 +21,10 @@ void GaloreOptions::fields(OptionFields& f) {
 
 namespace {
 
-// Q-GaLore's lazy projector (arXiv 2407.08296, section 3.2): one that hardly turns is renewed half as often. Behind
+// Q-GaLore's lazy projector (arXiv 2407.08296, section 3.2): one that hardly turns is renewed half as often. After
 // each refresh the new first vector is compared with the one before it; when the mean |cosine| of the last five is at
 // least `lazy_cosine`, the period doubles. The released code takes the cosine with its sign, which a decomposition is
-// free to choose; here the sign does not count. All of it is state, so that a run that resumes goes on alike.
+// free to choose; here the sign does not count. All of it is state, so that a run that resumes goes on in the same way.
 template <class Space>
 class LazyPeriod {
  public:
@@ -39,7 +39,7 @@ class LazyPeriod {
 
   std::int64_t period(std::int64_t every) const { return refreshes_ == nullptr ? every : every << *doublings_; }
 
-  // Behind a refresh, with the first vector (n, 1) of the new projector. Waits for the space.
+  // After a refresh, with the first vector (n, 1) of the new projector. Waits for the space.
   void renewed(const Space& exec, Matrix<const float, Space> first) {
     if (refreshes_ == nullptr) return;
     if (*refreshes_ > 0) {

@@ -1,5 +1,5 @@
 // The two-sided factors of KL-Shampoo and KL-SOAP (arXiv 2509.03378): each is a mean of the gradient's outer product,
-// whitened by the other side, whose running eigenvalues are kept beside the bases.
+// whitened by the other side, whose running eigenvalues are kept next to the bases.
 #pragma once
 #include "core/optimizer/methods/kl_shampoo.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
@@ -31,7 +31,7 @@ class KlFactors {
   const TwoSided<Space>& sides() const { return sides_; }
   TwoSided<Space>& sides() { return sides_; }
 
-  // The first call, behind so many updates: bases from the gradient, eigenvalues all alike, factors from it. At the
+  // The first call, after so many updates: bases from the gradient, eigenvalues all equal, factors from it. At the
   // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
   // square, as it is in the long run, and the factors are whitened by it. Given ones take 1 / (1 - factor_beta) updates
   // to get there; factors start without whitening then. False: the gradient is zero.
@@ -63,7 +63,7 @@ class KlFactors {
 template <class Space>
 std::size_t kl_scratch_bytes(const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
-// The frame of both: the first call, the update that is theirs, and the refresh point behind it.
+// The frame of both: the first call, the update that is theirs, and the refresh point after it.
 template <class Space>
 class KlMethod : public MatrixOptimizer<Space> {
  public:

@@ -33,7 +33,7 @@ struct LowRankRule {
         form(o.form),
         stream(stream_of(options.run_seed, shape.path + "/rounding")),
         refresh_every(options.refresh_every) {}
-  // Of both moments, behind t updates.
+  // Of both moments, after t updates.
   double bias_correction(std::int64_t t) const {
     const auto n = static_cast<double>(t);
     return std::sqrt(1 - std::pow(adam.beta2, n)) / (1 - std::pow(adam.beta1, n));

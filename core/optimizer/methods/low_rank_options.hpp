@@ -39,7 +39,7 @@ struct LowRank {
 inline constexpr std::size_t projector_group = 256;
 inline constexpr std::int64_t lazy_window = 5;  // cosines of projectors that Q-GaLore looks back on
 LowRank low_rank_of(const LowRankOptions&, std::int64_t rows, std::int64_t cols);
-// projector (or its codes, with those of zero behind them, and scales), momentum, second_moment and counters; block: of
+// projector (or its codes, with those of zero after them, and scales), momentum, second_moment and counters; block: of
 // moments in 8 bits.
 std::vector<FieldSize> low_rank_fields(const LowRankOptions&, std::int64_t rows, std::int64_t cols,
                                        std::int64_t block = 0);

@@ -19,7 +19,7 @@ struct Set {
 // Tuned for the steepest slope at 0; singular values end in [.68, 1.14] (K. Jordan et al., Muon, 2024).
 constexpr NewtonSchulzStep simple = {3.4445, -4.7750, 2.0315};
 
-// `aol`, which other programs list among these, is left out on purpose: it was made for another normalisation. Behind a
+// `aol`, which other programs list among these, is left out on purpose: it was made for another normalisation. After a
 // Frobenius norm its first polynomial is negative above .884, so a matrix with one dominant direction comes out with
 // that direction reversed.
 const std::vector<Set>& sets() {

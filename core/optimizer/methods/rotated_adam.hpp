@@ -15,7 +15,7 @@ struct RotatedAdamRule {
   double factor_beta = 0.95;
   std::int64_t refresh_every = 10;
   bool skip_first = true;      // the first call only sets up bases and factors
-  bool factors_first = false;  // factors and bases are updated ahead of the step, not behind it
+  bool factors_first = false;  // factors and bases are updated before the step, not after it
   bool decay_first = false;
   bool bias_correction = true;
   bool factor_bias_correction = false;  // the factors are true means from the first update on

@@ -59,7 +59,8 @@ class TwoSided {
 
   // The refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them refreshed,
   // from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis` (m, n), or (0, 0): what is
-  // permuted with the columns; values_left (m), values_right (n) likewise, or (0). True: a new basis is in place.
+  // permuted with the columns; values_left (m), values_right (n) in the same way, or (0). True: a new basis is in
+  // place.
   struct InBasis {
     Matrix<float, Space> moments = {};
     Vector<float, Space> left = {}, right = {};

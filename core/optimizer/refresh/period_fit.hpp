@@ -1,5 +1,5 @@
 // optimizer.refresh.every = "auto": a period for each matrix of a rank, such that its workers have each result when it
-// is due, S = optimizer.refresh.staleness updates behind its copy. No Kokkos.
+// is due, S = optimizer.refresh.staleness updates after its copy. No Kokkos.
 //
 // The mean age of a matrix's preconditioners grows with its period p, the workers' load with c / p for a refresh that
 // takes c seconds: over all matrices the mean age is least where p is in proportion to sqrt(c). The scale of the

@@ -70,7 +70,7 @@ void RefreshPort<Space>::renew(std::int64_t t) {
 
 template <class Space>
 void RefreshPort<Space>::forget() {
-  SESTINA_REQUIRE(staleness_ == 0, "refreshes on their way to a state that begins anew");
+  SESTINA_REQUIRE(staleness_ == 0, "refreshes on their way to a state that starts over");
   updates_ = sent_ = 0;
   std::fill(own_counters_.begin(), own_counters_.end(), 0);
 }
@@ -157,7 +157,7 @@ void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJo
   lane.workers->submit(s.task);
 }
 
-// Behind what the device has so far, beside what it gets next. The worker that takes the job waits for it.
+// After what the device has so far, in addition to what it gets next. The worker that takes the job waits for it.
 template <class Space>
 void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
   OnHost& here = *s.on_host;
@@ -171,7 +171,7 @@ void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const Ref
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::settle(Lane<Space>& lane, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
+Refreshed RefreshPort<Space>::resolve(Lane<Space>& lane, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
   SideState& s = sides_[side];
   const std::int64_t from = *s.dispatched;
   if (lane.workers != nullptr && s.task->idle()) submit(lane, s, job);  // the run was resumed
@@ -222,7 +222,7 @@ void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& fr
     copy(from.new_basis, to.basis);
     copy(from.root, to.root);
     std::copy_n(from.order.data(), from.order.extent(0), to.order.data());
-  } else {  // the worker's next job waits for a copy behind these
+  } else {  // the worker's next job waits for a copy after these
     const auto upload = [&](const auto* x, const auto& y) {
       using T = std::decay_t<decltype(*x)>;
       if (y.size() > 0)

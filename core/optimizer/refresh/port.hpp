@@ -40,7 +40,7 @@ class RefreshPort {
   Refreshed at(Lane<Space>& lane, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
     updates_ = t;
     Refreshed seen = Refreshed::not_needed;
-    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = settle(lane, side, t, job_at(from));
+    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(lane, side, t, job_at(from));
     if (due == Due::no) return seen;
     if (due == Due::first || staleness_ == 0) return run(lane, side, t, job_at(t));
     sent_ = t;
@@ -57,7 +57,7 @@ class RefreshPort {
 
   RefreshAges ages() const;
 
-  // Replicas of a matrix on several ranks see results at different updates (eager), and are made alike now and then.
+  // Replicas of a matrix on several ranks see results at different updates (eager), and are made equal now and then.
   // The update of the newest job since release(), or of one in flight, 0: none; it does not depend on what is ready.
   std::int64_t sent() const;
   // How new the results in use are: of replicas, those with the largest number have the newest.
@@ -70,12 +70,12 @@ class RefreshPort {
   bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
 
  private:
-  // What a worker reads and writes in host memory: beside a device copies of the snapshot and of the basis in use.
+  // What a worker reads and writes in host memory: with a device copies of the snapshot and of the basis in use.
   struct OnHost {
     std::shared_ptr<const void> state;  // whose memory results lie in, and on a host all that is read
     Kokkos::View<std::int32_t*, HostSide<Space>> order;
     Kokkos::View<float*, HostSide<Space>> factor, basis;
-    HostValues<Space> arrived;  // of a device (1): behind the copies
+    HostValues<Space> arrived;  // of a device (1): after the copies
   };
   struct SideState {
     RefreshSide side;
@@ -91,7 +91,7 @@ class RefreshPort {
   Refreshed run(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
   void send(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
   // Takes the result in flight, if it is to be seen at update t.
-  Refreshed settle(Lane<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
+  Refreshed resolve(Lane<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
   void submit(Lane<Space>&, SideState&, const RefreshJob<Space>&);
   void copy_to_host(Lane<Space>&, SideState&, const RefreshJob<Space>&);
   void publish(Lane<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);

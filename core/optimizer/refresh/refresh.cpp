@@ -49,7 +49,7 @@ struct Attempt {
     if (by_space()) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
     return is_orthonormal(sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace), d);
   }
-  // Behind all that is noted, before anything is published.
+  // After all that is noted, before anything is published.
   void judge() {
     if (by_space()) make_verdict<Space>(lane.exec, lane.checks, d, verdict);
   }

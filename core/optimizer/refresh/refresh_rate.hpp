@@ -11,7 +11,7 @@ struct RefreshRate {
   double flops = 0;                // FLOP/s, as MatrixKind::work counts them
 };
 
-// Refreshes of a rows x cols matrix on one core: the median over a few updates with random gradients, behind the first
+// Refreshes of a rows x cols matrix on one core: the median over a few updates with random gradients, after the first
 // ones, which make first bases. Sides are cut to 256, then to twice that, and so on up to those of the matrix, as long
 // as all that is done here keeps to so many seconds: what takes eight times as long is foreseen. Where that ends before
 // the whole matrix, its rate is the one at the largest sides, or less where rates fell from the size before to that

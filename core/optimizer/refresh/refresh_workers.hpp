@@ -1,6 +1,6 @@
-// Refreshes on threads beside those that compute: a pool of them, each with its own scratch and decompositions on one
-// core. The stages of a process share one: which of them a job comes from changes none of its bits. What a job reads
-// (its snapshot, and the basis it starts from) stays as it is until its result is taken.
+// Refreshes on threads in addition to those that compute: a pool of them, each with its own scratch and decompositions
+// on one core. The stages of a process share one: which of them a job comes from changes none of its bits. What a job
+// reads (its snapshot, and the basis it starts from) stays as it is until its result is taken.
 #pragma once
 #include <functional>
 #include <memory>
@@ -80,7 +80,7 @@ class RefreshWorkers {
   // For one sender.
   RefreshWorkers(const WorkerPool::Setting&, std::size_t scratch, std::size_t most, bool deterministic);
 
-  // One more who will send jobs, ahead of the first of them. scratch: bytes that the largest takes. most: in flight at
+  // One more who will send jobs, before the first of them. scratch: bytes that the largest takes. most: in flight at
   // one time.
   void expect(std::size_t scratch, std::size_t most);
 

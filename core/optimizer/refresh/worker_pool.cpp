@@ -181,8 +181,8 @@ void WorkerPool::wait(const WorkerTask& task) {
   if (task.done()) return;
   std::unique_lock lock(shared_->mutex);
   const double seconds = shared_->setting.timeout;
-  const auto settled = [&] { return task.done() || shared_->alive == 0; };
-  shared_->for_waiters.wait_for(lock, std::chrono::duration<double>(seconds), settled);
+  const auto over = [&] { return task.done() || shared_->alive == 0; };
+  shared_->for_waiters.wait_for(lock, std::chrono::duration<double>(seconds), over);
   if (task.done()) return;
   if (shared_->alive == 0) fail(ExitCode::unavailable, "{}: no refresh worker is left to compute it", task.name);
   shared_->setting.timeout = 0;  // nobody waits for that worker again

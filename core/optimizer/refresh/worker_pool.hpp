@@ -1,5 +1,5 @@
-// A few threads beside those that compute: they run tasks by deadline, and whoever needs a result waits for it at most
-// a given time. Knows nothing of matrices.
+// A few threads in addition to those that compute: they run tasks by deadline, and whoever needs a result waits for it
+// at most a given time. Knows nothing of matrices.
 //
 // A worker takes one task at a time, also where many are of one shape: on one core a batch saves what lies around a
 // refresh, half a microsecond of it, which is 1 to 3 % of one with sides of 32 or 64 and nothing to be seen of larger
@@ -52,7 +52,7 @@ class WorkerPool {
     std::vector<int> cores;  // that they may run on; empty: wherever the process may, though the main thread be bound
     int priority = 0;        // added to the nice value of the threads
     double timeout = 60;     // seconds that a wait lasts
-    // Called ahead of each task, by its worker: tests delay, throw and hang here.
+    // Called before each task, by its worker: tests delay, throw and hang here.
     std::function<void(const WorkerTask&)> before_task = {};
   };
   // A task in the hands of a worker, for a trace.

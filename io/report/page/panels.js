@@ -20,7 +20,7 @@ function stepSplit(run, window, xs) {
   return { whole, parts, percent: percentages(parts) };
 }
 
-// The card of the step time: the curve, and beside it one stacked bar per run, of the steps in the window.
+// The card of the step time: the curve, and next to it one stacked bar per run, of the steps in the window.
 class StepTimePanel {
   constructor(page) {
     this.page = page;

@@ -89,12 +89,12 @@ Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, st
           static_cast<char*>(x.c) + (row * p.ldc + col) * size.out};
 }
 
-// A matrix with as many rows and columns as c, so many elements behind it.
+// A matrix with as many rows and columns as c, so many elements after it.
 template <class TC, class Exec>
-void scale(Matrix<TC, Exec> c, double beta, std::size_t behind = 0) {
+void scale(Matrix<TC, Exec> c, double beta, std::size_t offset = 0) {
   for (std::size_t row = 0; row < c.extent(0); ++row)
     for (std::size_t col = 0; col < c.extent(1); ++col) {
-      TC& x = (&c(row, col))[behind];
+      TC& x = (&c(row, col))[offset];
       x = beta == 0 ? TC{} : TC(beta * static_cast<double>(x));
     }
 }
@@ -126,7 +126,7 @@ struct Gemm<Exec>::State {
   bool timing = false;
   Count count;
   std::vector<host::Library> lanes;  // one per thread
-  std::vector<Gemm<Serial>> alone;   // likewise, for items that take several products
+  std::vector<Gemm<Serial>> alone;   // the same, for items that take several products
   // Of symmetric results seen so far, by size and width of strip.
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, PieceShares>> symmetric;
 

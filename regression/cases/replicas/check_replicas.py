@@ -11,7 +11,7 @@ SHORT = ["schedule.warmup_steps=4", "schedule.steps=14", "optimizer.refresh.ever
 
 
 def run(name, *more):
-    """Train lines of 14 updates with an evaluation behind the seventh, and a save behind the last."""
+    """Train lines of 14 updates with an evaluation after the seventh, and a save after the last."""
     folder = pathlib.Path(work) / name
     done = subprocess.run([*mpiexec.split(), "-n", "4", sestina, "train", "-i", deck, "-d", str(folder), *SHORT,
                            "run.steps=14", "metrics.eval_every=7", "checkpoint.every=0", *more], capture_output=True,
@@ -36,8 +36,8 @@ for lines in (every, rare):
             sys.exit(f"update {line['step']}: {line['coherence_bytes']} bytes, planned {plan['bytes']}")
         if (line["replica_drift"] is None) != (line["coherence_bytes"] == 0):
             sys.exit(f"update {line['step']}: drift {line['replica_drift']}")
-# SOAP's own count begins behind the first update: jobs are sent in updates 5, 9 and 13, and used by all ranks in 8, 12 and
-# 16. What the evaluation behind update 7 forced is told in the line of 8.
+# SOAP's own count begins after the first update: jobs are sent in updates 5, 9 and 13, and used by all ranks in 8, 12 and
+# 16. What the evaluation after update 7 forced is told in the line of 8.
 steps = [line["step"] for line in every if line["coherence_bytes"]]
 if steps != [8, 12]:
     sys.exit(f"synchronised in updates {steps}")
@@ -59,7 +59,7 @@ print("so are those of homes, duplicated updates and asynchronous stages")
 plain = pathlib.Path(work) / "fixed.toml"
 plain.write_text("".join(line for line in pathlib.Path(deck).read_text().splitlines(True)
                          if not line.startswith("coherence_every")))
-deck = str(plain)  # the key is refused beside fixed visibility
+deck = str(plain)  # the key is refused next to fixed visibility
 if any("coherence_bytes" in line for line in run("fixed", "optimizer.refresh.visibility=fixed")):
     sys.exit("fixed visibility: metrics of coherence")
 print("fixed visibility sends nothing")

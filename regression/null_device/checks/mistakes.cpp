@@ -10,7 +10,7 @@ namespace {
 
 void kernel() {}  // known by its address alone
 
-// A message and a copy to the host behind a kernel of another stream.
+// A message and a copy to the host after a kernel of another stream.
 void send(float* values, float* host, std::size_t n, bool in_order, bool copy_in_order) {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr;
@@ -27,7 +27,7 @@ void send(float* values, float* host, std::size_t n, bool in_order, bool copy_in
   cudaStreamDestroy(stream);
 }
 
-// Memory behind reserved addresses, copied out behind what used it, and given back.
+// Memory behind reserved addresses, copied out after what used it, and given back.
 void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   constexpr std::size_t bytes = std::size_t{2} << 20;
   CUdeviceptr at = 0;

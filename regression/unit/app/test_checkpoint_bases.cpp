@@ -51,7 +51,7 @@ TEST(CheckpointBases, LieWhereTheirMatricesDo) {
                                                      {"down.weight/basis_left", rotation(0.5)},
                                                      {"down.weight/basis_right", Values(4, 0)}});  // not begun
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_EQ(found[0].begin, 3u);  // behind the vector
+  EXPECT_EQ(found[0].begin, 3u);  // after the vector
   EXPECT_TRUE(found[0].left.empty());
   EXPECT_EQ(found[0].right.size(), 4u);
   EXPECT_EQ(found[1].begin, 7u);  // the second head

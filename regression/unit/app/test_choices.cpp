@@ -1,4 +1,4 @@
-// Evaluation beside its formulas: standard errors, multiple choice by hand and from the logits.
+// Evaluation next to its formulas: standard errors, multiple choice by hand and from the logits.
 #include "app/verbs/choices.hpp"
 
 #include <gtest/gtest.h>

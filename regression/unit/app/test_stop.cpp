@@ -197,7 +197,7 @@ TEST_F(StopTest, SignalsThatCameBeforeCount) {
     Stop stop(0);
     EXPECT_TRUE(stop.told_to_stop());
     EXPECT_EQ(stop.reason(), "signal TERM");
-    stop.settle(run_, dir_, true);
+    stop.set_up(run_, dir_, true);
     EXPECT_EQ(stop.poll(0), Vote::stop);
   }
   raise(SIGTERM);  // too late: it neither ends the process nor stops what comes after
@@ -211,7 +211,7 @@ TEST_F(StopTest, AWishToSaveOutlivesTheStart) {
   raise(SIGHUP);
   Stop stop(0);
   EXPECT_FALSE(stop.told_to_stop());
-  stop.settle(run_, dir_, true);
+  stop.set_up(run_, dir_, true);
   EXPECT_EQ(stop.poll(0), Vote::save);
 }
 
@@ -221,7 +221,7 @@ TEST_F(StopTest, WhatTheDeckDoesNotCatchTakesItsUsualEffect) {
         catch_signals();
         Stop stop(0);
         raise(SIGALRM);
-        stop.settle(run_, dir_, true);
+        stop.set_up(run_, dir_, true);
         _exit(1);
       },
       testing::KilledBySignal(SIGALRM), "");

@@ -101,9 +101,9 @@ class ToyDevice final : public DeviceBlocks {
     return page_memory(bytes);
   }
   void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) override {
-    const std::size_t behind = uses.at(block);
-    const auto move = [this, behind, block, host, bytes] {
-      compute.wait(behind);
+    const std::size_t last_use = uses.at(block);
+    const auto move = [this, last_use, block, host, bytes] {
+      compute.wait(last_use);
       std::memcpy(host, block, bytes);
     };
     ends[static_cast<std::size_t>(copy)] = {&out, out.add(move)};

@@ -51,7 +51,7 @@ struct AsyncRig : MatrixRig<Space> {
     return (&this->optimizer->state().counter(name))[side];
   }
 
-  std::unique_ptr<RefreshWorkers> workers;  // ends ahead of what it works for
+  std::unique_ptr<RefreshWorkers> workers;  // ends before what it works for
 };
 
 void expect_same_runs(const std::vector<Array>& a, const std::vector<Array>& b, const std::string& what) {
@@ -101,7 +101,7 @@ TYPED_TEST(AsyncRefresh, FixedResultsAreInPlaceExactlySUpdatesLater) {
 TYPED_TEST(AsyncRefresh, OnlyTheSnapshotIsRead) {
   AsyncRig<TypeParam> plain({"soap"}, 2), spoiled({"soap"}, 2);
   for (auto* rig : {&plain, &spoiled}) rig->start({.workers = 1});
-  for (auto* rig : {&plain, &spoiled}) rig->run(0, 6);  // five updates behind the first call: dispatched
+  for (auto* rig : {&plain, &spoiled}) rig->run(0, 6);  // five updates after the first call: dispatched
   ASSERT_EQ(spoiled.counter("dispatched"), 5);
   Kokkos::deep_copy(spoiled.optimizer->state().matrix("factor_left"), 1e3f);
   for (auto* rig : {&plain, &spoiled}) rig->run(6, 8);
@@ -109,7 +109,7 @@ TYPED_TEST(AsyncRefresh, OnlyTheSnapshotIsRead) {
   EXPECT_EQ(spoiled.field("basis_left").values, plain.field("basis_left").values);
 }
 
-// The state of one run, put into another object ahead of update `at`.
+// The state of one run, put into another object before update `at`.
 template <class Space>
 void hand_over(AsyncRig<Space>& from, AsyncRig<Space>& to) {
   const auto source = from.optimizer->state().fields(), target = to.optimizer->state().fields();

@@ -1,4 +1,4 @@
-// The states of one block on its way between memory and a store: the table of transitions beside one written down
+// The states of one block on its way between memory and a store: the table of transitions next to one written down
 // apart.
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ TEST(BlockTier, HasChangedSinceSomebodyWroteIt) {
     return tier.changed();
   };
   EXPECT_FALSE(after({look, release}));
-  EXPECT_TRUE(after({look, use, release, release}));  // one who writes beside one who reads
+  EXPECT_TRUE(after({look, use, release, release}));  // one who writes next to one who reads
   EXPECT_TRUE(after({look, release, evict, look, release, evict, write, failed}));
   EXPECT_FALSE(after({evict, write, written}));
   EXPECT_FALSE(after({read, arrived, look, release, evict, write, written}));

@@ -200,13 +200,13 @@ TEST(ModelDeck, FolderOfTransformers) {
 }
 
 // What a run stores holds the model, not where it came from.
-TEST(ModelDeck, AFolderSettlesToItsKeys) {
+TEST(ModelDeck, AFolderIsRecordedAsItsKeys) {
   const std::string folder = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
   Deck deck, stored, given;
   deck.add_text("[model]\nfrom_hf = \"" + folder + "\"\n[model.linear]\nform = \"dense\"\n", "deck", ".");
   ModelConfig from_folder = ModelConfig::read(deck);
   deck.finish();
-  settle_model(deck, from_folder);
+  record_model(deck, from_folder);
   from_folder.eos_token_id = -1;  // token ids go with the files that a checkpoint carries
   EXPECT_EQ(deck.dump().find("from_hf"), std::string::npos) << deck.dump();
   stored.add_text(deck.dump(), "stored", ".");
@@ -215,7 +215,7 @@ TEST(ModelDeck, AFolderSettlesToItsKeys) {
   EXPECT_EQ(back.from_hf, "");
   EXPECT_EQ(back.to_hf_json(), from_folder.to_hf_json());
   EXPECT_TRUE(forbidden_changes(stored, deck).empty());  // a resume finds the same model
-  given.add_text(deck.dump(), "stored", ".");            // a deck that names the folder beside a stored one
+  given.add_text(deck.dump(), "stored", ".");            // a deck that names the folder next to a stored one
   given.add_override("model.from_hf=no/such/folder");
   given.forget("model.from_hf");
   EXPECT_EQ(ModelConfig::read(given).to_hf_json(), from_folder.to_hf_json());

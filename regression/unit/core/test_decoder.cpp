@@ -1,4 +1,4 @@
-// Decoding with a cache against the plain way, which computes the whole window anew for each token.
+// Decoding with a cache against the plain way, which computes the whole window again for each token.
 #include "core/model/decoder.hpp"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ class DecoderOf : public testing::Test {};
 using DecoderTypes = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(DecoderOf, DecoderTypes);
 
-// In deterministic mode, for prompts that end within, at and behind a tile, up to the last position.
+// In deterministic mode, for prompts that end within, at and after a tile, up to the last position.
 TYPED_TEST(DecoderOf, DeterministicDecodingEqualsTheFullWindowToTheBit) {
   if (!is_host<Device>) GTEST_SKIP() << "products on a device are not made of fixed tiles";
   for (const auto& [kind, config] : decoder_kinds()) {

@@ -75,7 +75,7 @@ TEST(DeviceStore, KernelsFindWhatTheyWroteHoweverLateTheyRun) {
         rig.pager->want_in_turn(rig.blocks[i].get());
       }
     rig.device->compute.wait(rig.device->compute.added());
-    rig.pager->settle();
+    rig.pager->wait_idle();
     EXPECT_EQ(rig.wrong, 0) << "a kernel did not find what the one before it wrote";
     EXPECT_LE(rig.device->largest, 3 * device_page) << "more is mapped than updates need";
     EXPECT_EQ(rig.below->kept.empty(), where == Where::host);
@@ -107,19 +107,19 @@ TEST(DeviceStore, RandomUsesAgainstAModel) {
   EXPECT_LE(rig.device->largest, 5 * device_page);
 }
 
-// Its memory goes behind the kernels that read it, and nothing is copied.
+// Its memory goes after the kernels that read it, and nothing is copied.
 TEST(DeviceStore, WhatIsOnlyReadIsNotCopiedOut) {
   for (const Where where : {Where::host, Where::file}) {
     constexpr std::size_t count = 9;
     DeviceRig rig(count, where);
     rig.pager->open();
     for (std::size_t i = 0; i < count; ++i) rig.update(i);
-    rig.pager->settle();
+    rig.pager->wait_idle();
     const BlockStore::Traffic before = rig.store->traffic();
     for (int round = 0; round < 4; ++round)
       for (std::size_t i = 0; i < count; ++i) rig.look(i);
     rig.device->compute.wait(rig.device->compute.added());
-    rig.pager->settle();
+    rig.pager->wait_idle();
     EXPECT_EQ(rig.wrong, 0);
     EXPECT_EQ(rig.store->traffic().bytes_written, before.bytes_written);
     EXPECT_GE(rig.store->traffic().bytes_read, before.bytes_read + 3 * count * block_bytes);
@@ -132,7 +132,7 @@ TEST(DeviceStore, BlocksBeginAsZerosWithoutMemory) {
   DeviceRig rig(6, Where::host);
   EXPECT_EQ(rig.device->mapped, 0u);
   rig.pager->open();
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_EQ(rig.device->mapped, 0u);
   EXPECT_LE(rig.device->largest, 3 * device_page) << "they were not all mapped at once";
   const Pin pin(rig.pager.get(), rig.blocks[4].get());
@@ -166,12 +166,12 @@ TEST(DeviceStore, ADiskThatFailsIsLeftForTheMemoryOfTheDevice) {
   DeviceRig rig(5, Where::file);
   rig.pager->open();
   for (std::size_t i = 0; i < 5; ++i) rig.update(i);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   rig.below->fails = [](const BlockStore::Transfer& t) { return t.writes; };
   for (int round = 0; round < 3; ++round)
     for (std::size_t i = 0; i < 5; ++i) rig.update(i);
   rig.device->compute.wait(rig.device->compute.added());
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_EQ(rig.wrong, 0);
   ASSERT_EQ(rig.warnings.size(), 1u);
   EXPECT_NE(rig.warnings[0].find("stay in memory"), std::string::npos);
@@ -182,7 +182,7 @@ TEST(DeviceStore, WhatIsReadBackDamagedEndsTheRun) {
   DeviceRig rig(5, Where::file);
   rig.pager->open();
   for (std::size_t i = 0; i < 5; ++i) rig.update(i);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   rig.below->fails = [](const BlockStore::Transfer& t) { return !t.writes; };
   try {
     for (std::size_t i = 0; i < 5; ++i) rig.update(i);
@@ -195,7 +195,7 @@ TEST(DeviceStore, WhatIsReadBackDamagedEndsTheRun) {
 TEST(DeviceStore, ADeviceWithoutMoreMemorySaysSo) {
   DeviceRig rig(5, Where::host);
   rig.pager->open();
-  rig.pager->settle();
+  rig.pager->wait_idle();
   rig.device->most = 2 * device_page;
   const Pin first(rig.pager.get(), rig.blocks[0].get()), second(rig.pager.get(), rig.blocks[1].get());
   EXPECT_THROW(rig.pager->pin(rig.blocks[2].get(), Pager::Need::contents), Error);

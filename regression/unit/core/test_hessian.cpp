@@ -91,7 +91,7 @@ TEST(HessianNorm, RowsOfAQuadratic) {
   EXPECT_NEAR(mean, norm, 0.06 * norm);
 }
 
-// In the eigenbasis of a rotated diagonal the (1,1)-norm is the sum of the eigenvalues, and far more beside it.
+// In the eigenbasis of a rotated diagonal the (1,1)-norm is the sum of the eigenvalues, and far more next to it.
 TEST(HessianNorm, AnEigenbasisHasTheLeast) {
   constexpr std::size_t m = 6, n = 5;
   const RotatedMatrix w{0, m, n, reflection(1, m), reflection(2, n)};

@@ -275,9 +275,10 @@ TEST(LinearForm, PermutationsStayInTheirShards) {
     EXPECT_EQ(*first.rbegin(), static_cast<std::int32_t>(half) - 1) << layer;
     EXPECT_EQ(first.size(), half) << layer;
     EXPECT_EQ(all.size(), cut.size()) << layer;
-    bool alike = true;
-    for (std::size_t i = 0; i < half; ++i) alike = alike && cut[half + i] == cut[i] + static_cast<std::int32_t>(half);
-    EXPECT_FALSE(alike) << layer;
+    bool repeats = true;
+    for (std::size_t i = 0; i < half; ++i)
+      repeats = repeats && cut[half + i] == cut[i] + static_cast<std::int32_t>(half);
+    EXPECT_FALSE(repeats) << layer;
   }
   for (const std::string side : {"self_attn.k_proj.weight/perm_in", "self_attn.o_proj.weight/perm_out"}) {
     const FormRig<double> start(c);
@@ -337,7 +338,7 @@ TEST(LinearForm, BudgetsAreWhatIsAllocated) {
       }
 }
 
-// Of a frozen weight nothing is kept but the weight: a byte in xq, beside scales and permutations.
+// Of a frozen weight nothing is kept but the weight: a byte in xq, next to scales and permutations.
 TEST(LinearForm, FrozenWeightsTakeNoMasterNoGradientAndNoState) {
   ModelConfig c = preset("llama-60m");
   c.linear.form = "poet-x";
@@ -366,10 +367,10 @@ TEST(LinearForm, StaggeredLayersMergeOneAfterAnother) {
                      places(rig, "model.layers.1.mlp.down_proj.weight/perm_in"));
   };
   const auto start = first();
-  EXPECT_FALSE(merges_behind(c, 2));
+  EXPECT_FALSE(merges_after(c, 2));
   merge_if_due<Host, double>(rig.model, rig.weights, 7, 2);
   EXPECT_EQ(first(), start);
-  EXPECT_TRUE(merges_behind(c, 3));
+  EXPECT_TRUE(merges_after(c, 3));
   merge_if_due<Host, double>(rig.model, rig.weights, 7, 3);
   const auto second = first();
   EXPECT_EQ(second.first, start.first);

@@ -11,7 +11,7 @@ template <class Space>
 class Apollo : public testing::Test {};
 TYPED_TEST_SUITE(Apollo, LaneSpaces, SpaceNames);
 
-// The projector of full rank is orthogonal. While it stays, the first update is G with all singular values alike.
+// The projector of full rank is orthogonal. While it stays, the first update is G with all singular values equal.
 TYPED_TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
   for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{9, 5}, {5, 9}}) {
     MatrixRig<TypeParam> rig("galore", rows, cols, {{"rank", 5}, {"scale", 1}}, {}, 100);
@@ -147,7 +147,7 @@ TYPED_TEST(GaLore, CodedProjectorsAreRenewed) {
 }
 
 // By hand: gradients whose first singular vector stays within 5 degrees of the one before, with refreshes every other
-// update. The sixth refresh is the fifth with a cosine and doubles the period; so does each one behind it. Where
+// update. The sixth refresh is the fifth with a cosine and doubles the period; so does each one after it. Where
 // vectors turn by 90 degrees each time nothing changes, and the sign of a vector never counts.
 TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
   const auto refreshed = [](std::size_t rows, std::size_t cols, const auto& degrees, const Settings& numbers) {

@@ -1,4 +1,4 @@
-// What must hold of a model as a whole, beside its gradients: recompute changes no bit, micro-batches add up, stages
+// What must hold of a model as a whole, next to its gradients: recompute changes no bit, micro-batches add up, stages
 // and slices of logits compose, documents are kept apart, hooks come in order, memory is what the plan says.
 #include <gtest/gtest.h>
 

@@ -302,15 +302,15 @@ TEST(Options, WeightsInEightBits) {
   }
   expect_error(with("muon", ""), "optimizer.weight_bits: unknown key");
   expect_error(model + "[optimizer]\nkind = \"galore\"\nweight_bits = 16\n", "optimizer.weight_bits: no such width");
-  const std::string beside = ": conflicts with optimizer.weight_bits = 8";
-  expect_error(with("galore", "[parallel]\ntp = 2\n"), "parallel.tp" + beside);
-  expect_error(with("galore", "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n"), "parallel.schedule" + beside);
-  expect_error(with("galore", "qk_clip = 30\n"), "optimizer.qk_clip" + beside);
-  expect_error(with("galore", "per_head = true\n"), "optimizer.per_head" + beside);
-  expect_error(with("galore", "[metrics]\ntensors_every = 5\n"), "metrics.tensors_every" + beside);
-  expect_error(with("galore", "[model.linear]\nform = \"lora\"\n"), "model.linear.form" + beside);
+  const std::string conflict = ": conflicts with optimizer.weight_bits = 8";
+  expect_error(with("galore", "[parallel]\ntp = 2\n"), "parallel.tp" + conflict);
+  expect_error(with("galore", "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n"), "parallel.schedule" + conflict);
+  expect_error(with("galore", "qk_clip = 30\n"), "optimizer.qk_clip" + conflict);
+  expect_error(with("galore", "per_head = true\n"), "optimizer.per_head" + conflict);
+  expect_error(with("galore", "[metrics]\ntensors_every = 5\n"), "metrics.tensors_every" + conflict);
+  expect_error(with("galore", "[model.linear]\nform = \"lora\"\n"), "model.linear.form" + conflict);
   expect_error(with("galore", "[optimizer.refresh]\nmode = \"async\"\nvisibility = \"eager\"\n"),
-               "optimizer.refresh.visibility" + beside);
+               "optimizer.refresh.visibility" + conflict);
   expect_error(with("galore", "[[optimizer.group]]\nmatch = \"*down_proj*\"\nkind = \"adamw\"\n"),
                "optimizer.weight_bits: a group gives model.layers.0.mlp.down_proj.weight/int8 to AdamW");
 }

@@ -77,7 +77,7 @@ class Paged {
     pager = std::make_shared<Pager>(store, Pager::Setting{});
     set_->page_to(pager);
     pager->open();
-    pager->settle();
+    pager->wait_idle();
   }
 
   // As a checkpoint of update 0 does: all are zeros, and in the store.
@@ -128,12 +128,12 @@ TEST(PagedState, EveryKindHasTheSameBits) {
         for (std::int64_t t = 1; t <= 14; ++t) {
           plain.step(t);
           paged.step(t);
-          if (t % 4 == 0) paged.pager->settle();  // so that all have left, however short updates are
+          if (t % 4 == 0) paged.pager->wait_idle();  // so that all have left, however short updates are
           ASSERT_TRUE(plain.weights() == paged.weights()) << kind.name << ", S " << staleness << ", update " << t;
         }
         EXPECT_TRUE(plain.state() == paged.state()) << kind.name << ", S " << staleness;
         EXPECT_GT(paged.store->moved.bytes_read, 0u) << kind.name;
-        paged.pager->settle();
+        paged.pager->wait_idle();
         EXPECT_EQ(paged.store->lost, 0) << kind.name << ", S " << staleness << ": written by one who pinned it to read";
       }
     }
@@ -144,11 +144,11 @@ TEST(PagedState, FirstResultsOfALoadedStateStay) {
   for (const PagedKind& kind : paged_kinds) {
     Paged plain(kind, 0, false), paged(kind, 0, true);
     paged.load_zeros();
-    paged.pager->settle();
+    paged.pager->wait_idle();
     for (std::int64_t t = 1; t <= 3; ++t) {
       plain.step(t);
       paged.step(t);
-      paged.pager->settle();
+      paged.pager->wait_idle();
     }
     EXPECT_TRUE(plain.weights() == paged.weights()) << kind.name;
     EXPECT_EQ(paged.store->lost, 0) << kind.name;
@@ -223,12 +223,12 @@ TEST(PagedState, WhatAnUpdateOnlyReadsIsNotWritten) {
     Paged run(kind, 0, true);
     for (std::int64_t t = 1; t <= 9; ++t) {  // refreshes: 1, 5, 9 or 4, 8
       run.step(t);
-      run.pager->settle();
+      run.pager->wait_idle();
     }
     run.store->written.clear();
     run.store->moved = {};
     run.step(10);
-    run.pager->settle();
+    run.pager->wait_idle();
     const auto is_result = [](const std::string& name) {
       const std::string_view field = field_of_block(std::string_view(name).substr(name.rfind('/') + 1));
       return field.starts_with("basis") || field.starts_with("inverse_root") || field.starts_with("projector");
@@ -245,7 +245,7 @@ TEST(PagedState, OnlyWhatIsInUseIsInMemory) {
     run.step(t);
     EXPECT_LE(run.pager->counts().in_memory, run.pager->limit());
   }
-  run.pager->settle();
+  run.pager->wait_idle();
   const Pager::Counts counts = run.pager->counts();
   EXPECT_LE(counts.largest, run.pager->limit());
   // The first matrices wait for the next update, as many as the limit has room for.
@@ -257,7 +257,7 @@ TEST(PagedState, OnlyWhatIsInUseIsInMemory) {
 TEST(PagedState, FailingReadsEndTheUpdateWithTheNameOfTheField) {
   Paged run({"soap"}, 0, true);
   run.step(1);
-  run.pager->settle();
+  run.pager->wait_idle();
   run.store->fails = [](const BlockStore::Transfer& t) { return !t.writes; };
   try {
     run.step(2);

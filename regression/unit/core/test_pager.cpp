@@ -43,7 +43,7 @@ struct PagerRig {
   // All of them have been written, and lie in the store.
   void store_all(unsigned value = 0) {
     for (std::size_t i = 0; i < blocks.size(); ++i) fill(i, value);
-    pager->settle();
+    pager->wait_idle();
   }
   // Pages of a block that have memory.
   std::size_t resident(std::size_t block) const { return test::resident_pages(blocks[block].get(), bytes); }
@@ -68,7 +68,7 @@ bool asks_for_huge_pages(const void* memory) {
 }
 
 // Large blocks in large pages, by which a transfer has fewer pieces; what has no room for one is left alone, so that
-// nothing beside a block comes into memory with it.
+// nothing next to a block comes into memory with it.
 TEST(Pager, LargeBlocksLieInHugePagesOfTheirOwn) {
   if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "no huge pages here";
   constexpr std::size_t huge = std::size_t{2} << 20, bytes = 3 * huge - 5 * 4096;
@@ -88,7 +88,7 @@ TEST(Pager, PagesThatNobodyUsesAreGivenBack) {
   PagerRig rig(8, bytes);
   rig.pager->open();
   for (unsigned i = 0; i < 8; ++i) rig.fill(i, i + 1);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(rig.resident(i), 0u) << i;
   EXPECT_EQ(rig.pager->counts().in_memory, 0u);
   {
@@ -126,7 +126,7 @@ TEST(Pager, PagesOfSmallBlocksMoveOn) {
   std::size_t moved = 0;
   for (int use = 0; use < 60; ++use) {
     const std::size_t i = static_cast<std::size_t>(use * 5 + use / 9) % count;
-    pager->settle();
+    pager->wait_idle();
     const std::size_t before = resident();
     {
       const Pin pin(pager.get(), blocks[i].get());
@@ -147,7 +147,7 @@ TEST(Pager, BlocksBeginAsZerosThatTakeNothing) {
   PagerRig rig(4, 100000);
   rig.store->fails = [](const BlockStore::Transfer& t) { return !t.writes; };
   rig.pager->open();
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_EQ(rig.store->moved.bytes_written, 0u);
   EXPECT_EQ(rig.pager->counts().in_memory, 0u);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -162,11 +162,11 @@ TEST(Pager, WhatIsWantedAheadIsThereInTime) {
   rig.pager->open();
   rig.store_all(7);
   for (std::size_t i = 0; i < 4; ++i) rig.pager->want(rig.blocks[i].get());
-  rig.pager->settle();
+  rig.pager->wait_idle();
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rig.value(i), 7u);
   EXPECT_EQ(rig.pager->counts().misses, 0u);
   EXPECT_EQ(rig.pager->counts().pins, 8u);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_EQ(rig.value(0), 7u);
   EXPECT_EQ(rig.pager->counts().misses, 1u);
 }
@@ -184,7 +184,7 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
     return there;
   };
   for (std::size_t i = 0; i < count; ++i) rig.pager->want_in_turn(rig.blocks[i].get());
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_EQ(resident(), "012");
   for (unsigned use = 0; use < 4 * count; ++use) {
     {
@@ -193,7 +193,7 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
       rig.fill(use % count, use);
     }
     rig.pager->want_in_turn(rig.blocks[use % count].get());
-    rig.pager->settle();
+    rig.pager->wait_idle();
     EXPECT_EQ(rig.resident(use % count), 0u);
     for (unsigned next = 1; next <= 3; ++next) EXPECT_GT(rig.resident((use + next) % count), 0u) << use << " " << next;
   }
@@ -215,11 +215,11 @@ TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
   EXPECT_FALSE(small.store->opened);
   PagerRig rig(6, bytes, {.most = 5 * bytes}, 3 * bytes);  // two of six stay
   rig.pager->open();
-  rig.pager->settle();
+  rig.pager->wait_idle();
   for (int round = 0; round < 3; ++round)
     for (unsigned i = 0; i < 6; ++i) {
       rig.fill(i, i);
-      rig.pager->settle();
+      rig.pager->wait_idle();
     }
   std::size_t there = 0;
   for (std::size_t i = 0; i < 6; ++i) there += rig.resident(i) > 0;
@@ -232,14 +232,14 @@ TEST(Pager, ADiskThatCannotBeWrittenIsLeftForMemory) {
   PagerRig rig(4, 50000);
   rig.pager->open();
   for (unsigned i = 0; i < 4; ++i) rig.fill(i, 10 + i);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   rig.store->fails = [](const BlockStore::Transfer& t) { return t.writes; };
   for (int round = 0; round < 2; ++round)
     for (unsigned i = 0; i < 4; ++i) {
       EXPECT_EQ(rig.value(i), 10 + i + (round == 0 ? 0 : 40));
       rig.fill(i, 50 + i);
     }
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_TRUE(rig.pager->counts().abandoned);
   ASSERT_EQ(rig.store->warnings.size(), 1u);
   EXPECT_NE(rig.store->warnings[0].find("stay in memory"), std::string::npos);
@@ -250,10 +250,10 @@ TEST(Pager, WhatCannotBeReadBackIsAnErrorThatNamesIt) {
   PagerRig rig(3, 50000);
   rig.pager->open();
   rig.fill(1, 5);
-  rig.pager->settle();
+  rig.pager->wait_idle();
   rig.store->fails = [](const BlockStore::Transfer& t) { return !t.writes && t.block == 1; };
   rig.pager->want(rig.blocks[1].get());  // nobody waits for that one
-  rig.pager->settle();
+  rig.pager->wait_idle();
   try {
     rig.value(1);
     ADD_FAILURE() << "nothing was refused";
@@ -271,7 +271,7 @@ TEST(Pager, AStoreThatBreaksLeavesNothingUnderWay) {
   rig.store_all();
   rig.store->before = [] { throw Error(ExitCode::io_error, "the ring is gone"); };
   for (std::size_t i = 0; i < 3; ++i) rig.pager->want(rig.blocks[i].get());
-  rig.pager->settle();
+  rig.pager->wait_idle();
   try {
     rig.value(2);
     ADD_FAILURE() << "nothing was refused";
@@ -298,7 +298,7 @@ TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
   };
   pager->open();
   { const Pin pin(pager.get(), memory.get()); }
-  pager->settle();
+  pager->wait_idle();
   gate->open = false;
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -364,9 +364,9 @@ TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
   std::vector<std::thread> pool;
   for (unsigned t = 0; t < threads; ++t) pool.emplace_back(work, 100 + t);
   for (std::thread& thread : pool) thread.join();
-  rig.pager->settle();  // its thread looks at what it may fail
+  rig.pager->wait_idle();  // its thread looks at what it may fail
   rig.store->fails = nullptr;
-  rig.pager->settle();
+  rig.pager->wait_idle();
   EXPECT_LE(rig.pager->counts().in_memory, 9 * whole_pages(bytes));  // those that were wanted and not used
   EXPECT_LE(rig.pager->counts().largest, 9 * whole_pages(bytes));
   EXPECT_GT(rig.pager->counts().misses, jobs / 20);

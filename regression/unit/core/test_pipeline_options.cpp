@@ -18,7 +18,7 @@ TEST(Options, PipelinesSayWhatConflicts) {
 
 // A stage is so many micro-batches late, and the data-parallel ranks of a stage must be as late as each other.
 TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
-  const auto settled = [](const std::string& schedule, int global, int micro) {
+  const auto resolved = [](const std::string& schedule, int global, int micro) {
     Deck deck;
     deck.add_text(model + fmt::format("[parallel]\npp = 2\ndp = 3\n{}[train]\nglobal_batch = {}\nmicro_batch = {}\n",
                                       schedule, global, micro),
@@ -29,13 +29,13 @@ TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
     return options.train.micro_batch;
   };
   const std::string async = "schedule = \"async-1f1b\"\n";
-  EXPECT_EQ(settled(async, 12, 0), 4);
-  EXPECT_EQ(settled(async, 12, 2), 2);
-  EXPECT_EQ(settled("", 8, 0), 2);
-  EXPECT_EQ(settled("", 8, 2), 2);  // shares of 1, 1 and 2 micro-batches
+  EXPECT_EQ(resolved(async, 12, 0), 4);
+  EXPECT_EQ(resolved(async, 12, 2), 2);
+  EXPECT_EQ(resolved("", 8, 0), 2);
+  EXPECT_EQ(resolved("", 8, 2), 2);  // shares of 1, 1 and 2 micro-batches
   const auto refused = [&](int global, int micro, const std::string& words) {
     try {
-      settled(async, global, micro);
+      resolved(async, global, micro);
       ADD_FAILURE() << "accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_deck);

@@ -86,7 +86,7 @@ double relative_distance(const std::vector<double>& a, const std::vector<double>
   return std::sqrt(off / whole);
 }
 
-// Beside the same merges in double. Each one rounds bf16 weights anew: their noise grows with the root of the number.
+// Next to the same merges in double. Each one rounds bf16 weights again: their noise grows with the root of the number.
 TEST(PoetMerge, AResidualKeepsWhatBf16WouldLose) {
   PoetLayer<double> exact(24, 16, 4, false);
   PoetLayer<bf16> plain(24, 16, 4, false), kept(24, 16, 4, true);
@@ -166,7 +166,7 @@ TEST(PoetMerge, ResidualsKeepSixteenBits) {
   }
 }
 
-// Layer l merges, and the state of its rotations begins anew, l updates ahead of the first one.
+// Layer l merges, and the state of its rotations starts over, l updates before the first one.
 TEST(PoetMerge, LayersMergeAtUpdatesOfTheirOwn) {
   LinearOptions o;
   o.form = "poet-x";
@@ -181,11 +181,11 @@ TEST(PoetMerge, LayersMergeAtUpdatesOfTheirOwn) {
         ++since;
         EXPECT_EQ(updates_of_state(rotation, t), since) << layer << " " << t;
         const bool due = (t + (staggered ? layer : 0)) % 5 == 0;
-        const std::int64_t behind = merge_behind(o, layer, t);
-        EXPECT_EQ(behind > 0, due) << layer << " " << t;
-        if (behind == 0) continue;
-        EXPECT_GT(behind, number);  // no permutation is drawn twice
-        number = behind;
+        const std::int64_t after = merge_after(o, layer, t);
+        EXPECT_EQ(after > 0, due) << layer << " " << t;
+        if (after == 0) continue;
+        EXPECT_GT(after, number);  // no permutation is drawn twice
+        number = after;
         since = 0;
       }
       EXPECT_GE(number, 6);

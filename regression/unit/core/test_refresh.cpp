@@ -320,7 +320,7 @@ Array with_singular_values(const std::vector<double>& values, std::size_t m, std
 }
 
 // Spans, never single columns: those of values that lie close together are anybody's choice. The bound is that of
-// cold_bases.cpp beside the rounding of the bases to fp32, and a small part of what the rounding of the matrix does.
+// cold_bases.cpp next to the rounding of the bases to fp32, and a small part of what the rounding of the matrix does.
 TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
   using Space = TypeParam;
   const std::vector<double> values = {8, 8, 5, 1, 1, 1, 0.3, 1e-2, 1e-2, 1e-3, 3e-4, 1e-4};  // floor: 40 eps32 8

@@ -23,7 +23,7 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   EXPECT_EQ(read(soap).optimizer.refresh_workers(), 0);
 
   expect_error(soap + async + "every = 4\nstaleness = 4\n",
-               "optimizer.refresh.staleness: a refresh would fall due ahead of the one before it");
+               "optimizer.refresh.staleness: a refresh would fall due before the previous one");
   expect_error(soap + "staleness = 2\n", "optimizer.refresh.staleness: needs optimizer.refresh.mode = \"async\"");
   expect_error(soap + "mode = \"inline\"\nworkers = 2\n", "optimizer.refresh.workers: needs");
   expect_error(soap + async + "cores = [-1]\n", "optimizer.refresh.cores: out of range");

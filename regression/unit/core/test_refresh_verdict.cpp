@@ -1,4 +1,5 @@
-// Refreshes that a space judges by itself, as a device does: here on every space, beside those that the host waits for.
+// Refreshes that a space judges by itself, as a device does: here on every space, in addition to those that the host
+// waits for.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,5 +1,5 @@
 // Matrix optimizers on packed skew-symmetric matrices: against the step of the matrix, against plain rules in double,
-// and begun anew.
+// and started over.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -173,7 +173,7 @@ TEST(SkewBlocks, OfMuonFollowItsRule) {
 }
 
 // Of a block (2, 2), g J with one number g, every rotation into singular vectors is one number up to its sign: SOAP is
-// Adam, behind a first update that it leaves out.
+// Adam, after a first update that it leaves out.
 TEST(SkewBlocks, OfSoapWithOneNumberFollowAdam) {
   const MatrixOptions options = options_of("soap", 2);
   const double beta1 = number_of(options, "beta1"), beta2 = number_of(options, "beta2"),
@@ -191,7 +191,7 @@ TEST(SkewBlocks, OfSoapWithOneNumberFollowAdam) {
   }
 }
 
-// Behind the updates of an interval everything is as in an optimizer that was made there, bit for bit.
+// After the updates of an interval everything is as in an optimizer that was made there, bit for bit.
 TEST(SkewBlocks, BeginAnewWithAllTheirState) {
   constexpr std::size_t b = 6;
   for (const std::string& kind : skew_kinds) {

@@ -7,7 +7,7 @@ namespace {
 // fp32 against double over a dozen updates of order 1.
 constexpr double tolerance = 2e-5;
 
-// Adam with eps after the uncorrected root, decay behind the update.
+// Adam with eps after the uncorrected root, decay after the update.
 struct PlainAdam {
   double beta1 = 0.95, beta2 = 0.95, eps = 1e-8;
   Array w, m, v;
@@ -88,7 +88,7 @@ TYPED_TEST(Soap, CorrectedFactorsAreMeans) {
   }
 }
 
-// Keeping the rotated momentum beside the other one saves products and changes nothing but roundings: over refreshes,
+// Keeping the rotated momentum next to the other one saves products and changes nothing but roundings: over refreshes,
 // with one side or both, and started from a state without it.
 TYPED_TEST(Soap, RotatedMomentumIsTheSame) {
   for (const double max_dim : {10.0, 100.0}) {
@@ -233,7 +233,7 @@ TYPED_TEST(BasisRotation, InTheEigenbasisMakesARotatedQuadraticADiagonalOne) {
   }
 }
 
-// Zeros ahead of the first gradient change nothing, not even a counter.
+// Zeros before the first gradient change nothing, not even a counter.
 TYPED_TEST(RotatedStart, WaitsForAGradient) {
   for (const char* kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "galore", "apollo"}) {
     MatrixRig<TypeParam> waits(kind, 8, 6), starts(kind, 8, 6);

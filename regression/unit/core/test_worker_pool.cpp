@@ -167,13 +167,13 @@ TEST(WorkerPool, ALateWorkerIsWaitedForOnceAndNamed) {
 
 TEST(WorkerPool, ADeadWorkerIsNoticed) {
   WorkerPool pool({.workers = 1, .timeout = 30, .before_task = [](const WorkerTask&) { pthread_exit(nullptr); }}, 2);
-  const auto had = std::make_shared<Task>("in hand"), waits = std::make_shared<Task>("behind it");
+  const auto had = std::make_shared<Task>("in hand"), waits = std::make_shared<Task>("after it");
   pool.submit(had);
   pool.submit(waits);
   pool.wait(*had);
   EXPECT_NE(error_of([&] { had->collect(); }, ExitCode::unavailable).find("in hand: the worker that had it is gone"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { pool.wait(*waits); }, ExitCode::unavailable).find("behind it: no refresh worker is left"),
+  EXPECT_NE(error_of([&] { pool.wait(*waits); }, ExitCode::unavailable).find("after it: no refresh worker is left"),
             std::string::npos);
 }
 

@@ -191,7 +191,7 @@ TEST_F(Checkpoint, AnyFlippedBitIsRefusedAndTheTensorNamed) {
   flip(shard, piece.offset + 17);
   EXPECT_EQ(refusal(at(1)), "");
   const std::uint64_t size = fs::file_size(shard);
-  for (std::uint64_t offset = 0; offset < size; offset += 997) {  // metadata, padding and data alike
+  for (std::uint64_t offset = 0; offset < size; offset += 997) {  // metadata, padding and data
     flip(shard, offset);
     ASSERT_NE(refusal(at(1)), "") << offset;
     flip(shard, offset);

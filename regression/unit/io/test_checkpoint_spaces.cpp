@@ -98,7 +98,7 @@ void expect_round_trip(const std::string& kind) {
   EXPECT_NE(saved, after.contents()) << kind;
   after.restore_from(save(before, folder));
   EXPECT_TRUE(saved == after.contents()) << kind;
-  EXPECT_EQ(after.rig.loss(), before.rig.loss()) << kind;  // compute weights were rounded anew
+  EXPECT_EQ(after.rig.loss(), before.rig.loss()) << kind;  // compute weights were rounded again
   // What lies elsewhere than in fields is not needed to go on.
   for (Trained<Space, T>* run : {&before, &after}) {
     run->rig.forward_backward(1, 0);

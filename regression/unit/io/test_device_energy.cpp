@@ -32,7 +32,7 @@ class DeviceJoules : public testing::Test {
     std::ofstream(zone + "/max_energy_range_uj") << 262143328850 << '\n';
     std::ofstream(zone + "/energy_uj") << microjoules << '\n';
   }
-  // The library lies beside the program.
+  // The library lies next to the program.
   static DeviceEnergy::Setting devices(std::vector<std::string> ids) {
     return {std::move(ids), std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libfake_nvml.so"};
   }
@@ -62,7 +62,7 @@ TEST_F(DeviceJoules, AreNotKnownWhereAReadingFailsOrTheCounterWentBack) {
   EXPECT_FALSE(energy.take_joules().has_value());  // of two readings one failed
   set(first, "2500");
   EXPECT_DOUBLE_EQ(energy.take_joules().value(), 0.5);
-  set(first, "10");  // the driver was loaded anew
+  set(first, "10");  // the driver was loaded again
   EXPECT_FALSE(energy.take_joules().has_value());
 }
 

@@ -23,7 +23,7 @@ Manifest example() {
   return manifest;
 }
 
-// The example with one piece of its text replaced and the digest made anew.
+// The example with one piece of its text replaced and the digest made again.
 std::string changed(const std::string& from, const std::string& to) {
   std::string text = manifest_text(example());
   text = text.substr(0, text.rfind(",\n\"digest\"")) + "}";

@@ -126,7 +126,7 @@ TEST_F(RetryTest, ALineThatIsLostKeepsItsErrno) {
   EXPECT_LT(seconds_since(again), 2);
 }
 
-// A short write sets no errno: the reason is that of the write behind it.
+// A short write sets no errno: the reason is that of the write after it.
 TEST_F(RetryTest, AShortWriteSaysWhy) {
   const test::TemporaryFolder folder;
   AppendFile file(folder / "metrics.jsonl");

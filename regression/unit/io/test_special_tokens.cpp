@@ -156,7 +156,7 @@ TEST_F(SpecialTokensOf, ThePostProcessorsPrefix) {
        {json{{"type", "Odd"}}, json{{"type", "TemplateProcessing"}}, json(3), json{{"type", 3}},
         json{{"type", "BertProcessing"}, {"cls", {"<s>"}}}, json{{"type", "BertProcessing"}, {"cls", {"<s>", -1}}}})
     expect_error(ExitCode::bad_data, {"post_processor"}, [&] { prefix(bad); });
-  // transformers does not look at this beside a tokenizer.json, see tokenization_utils_base.py.
+  // transformers does not look at this next to a tokenizer.json, see tokenization_utils_base.py.
   write_tokenizer({"<s>", "</s>"});
   write("tokenizer_config.json", {{"add_bos_token", true}, {"bos_token", "<s>"}});
   EXPECT_EQ(find().prefix, Prefix{});

@@ -72,7 +72,7 @@ TEST(StoredBytes, OpensNoMoreFilesThanItMayFromSeveralThreads) {
   EXPECT_LE(open_now(), 3);
 }
 
-// Every format: read to the end, then the file is cut, or written anew with ids that are none.
+// Every format: read to the end, then the file is cut, or written again with ids that are none.
 TEST(StoredBytes, TokenSourcesRefuseAFileThatShrinks) {
   const TemporaryFolder folder;
   const std::vector<std::int32_t> ids(5000, 7);

@@ -49,7 +49,7 @@ struct Large {
         const Pin pin(pager.get(), blocks[i].get(), Pager::Need::room);
         fill(blocks[i].get(), bytes(i), static_cast<unsigned>(i));
       }
-      pager->settle();
+      pager->wait_idle();
       in_memory.emplace_back(17 * columns);
       fill(reinterpret_cast<std::byte*>(in_memory[i].data()), 17 * columns * sizeof(float),
            100 + static_cast<unsigned>(i));
@@ -166,11 +166,11 @@ TEST(StreamedSaves, WhatASaveReadsIsNotWrittenBack) {
     const auto store = memory_store();
     Large state(store);
     store->in_memory = !beyond_memory;
-    state.pager->settle();
+    state.pager->wait_idle();
     store->written.clear();
     store->moved = {};
     ASSERT_EQ(save(folder.path(), state, {}).error, "");
-    state.pager->settle();
+    state.pager->wait_idle();
     EXPECT_TRUE(store->written.empty()) << "first: " << *store->written.begin();
     EXPECT_EQ(store->moved.bytes_written, 0u);
     EXPECT_GT(store->moved.bytes_same, 0u);
@@ -223,7 +223,7 @@ TEST(StreamedSaves, ARunDirectoryThatCannotBeWrittenHoldsNothingUp) {
   writer.save();
   writer.wait();
   EXPECT_NE(writer.take_events().at(0).error, "");
-  state.pager->settle();
+  state.pager->wait_idle();
   EXPECT_LE(state.pager->counts().in_memory, state.pager->limit());
 }
 

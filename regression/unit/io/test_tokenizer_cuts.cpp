@@ -106,13 +106,13 @@ std::vector<CutCase> cut_cases() {
           {"a known pattern of a Split", tokenizer_json(sequence({split(kWordPattern), last}), strip), true},
           {"digits first", tokenizer_json(sequence({split(thirds), split(kWordPattern), last}), plain), true},
           {"Digits", tokenizer_json(sequence({{{"type", "Digits"}, {"individual_digits", true}}, gpt2})), true},
-          {"a prefix behind digits", tokenizer_json(sequence({split(thirds), prefix})), false},
+          {"a prefix after digits", tokenizer_json(sequence({split(thirds), prefix})), false},
           {"two patterns", tokenizer_json(sequence({split(kWordPattern), prefix}), strip), true},
           {"no pattern", tokenizer_json(last), false},
           {"digits alone", tokenizer_json(sequence({split(thirds), last})), false},
           {"lines", tokenizer_json(sequence({split(R"([^\n]*\n?)"), last})), false},
           {"over lines", tokenizer_json(sequence({split(R"([a-z]+\n[a-z]+)"), last}), plain), false},
-          {"behind lines", tokenizer_json(sequence({split(R"((?<=\n)one|e\n)", "Removed"), last})), false}};
+          {"after lines", tokenizer_json(sequence({split(R"((?<=\n)one|e\n)", "Removed"), last})), false}};
 }
 
 std::string random_lines(std::uint32_t seed, int words) {

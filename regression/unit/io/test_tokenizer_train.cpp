@@ -29,7 +29,7 @@ std::string sample_text(int lines) {
   return text;
 }
 
-// The definition, literally: all pairs are counted anew before every merge.
+// The definition, literally: all pairs are counted again before every merge.
 LearnedBpe learn_plainly(const std::vector<CountedPiece>& pieces, std::size_t tokens) {
   LearnedBpe result;
   std::map<std::string, std::int32_t> ids;

@@ -214,7 +214,7 @@ template <class Space>
 class CodedDirection : public testing::Test {};
 TYPED_TEST_SUITE(CodedDirection, LaneSpaces, SpaceNames);
 
-// GaLore's step: as AdamW's from the decoded moments of the one before; what is coded behind it is tested above.
+// GaLore's step: as AdamW's from the decoded moments of the one before; what is coded after it is tested above.
 TYPED_TEST(CodedDirection, ComesFromMomentsBeforeTheyAreRounded) {
   const Coded<TypeParam, float> run(5, 70, 32);
   for (int t = 1; t <= 3; ++t) {

@@ -226,7 +226,7 @@ TYPED_TEST(CodedMove, TellsOfWhatIsNotFinite) {
   how.nonfinite = flag.vector().data();
   this->move(this->start(), how, u, 5);
   EXPECT_EQ(flag.get()(0, 0), 0);
-  for (const std::size_t bad : {std::size_t{3}, this->n_ - 1}) {  // in a register's lanes, and behind them
+  for (const std::size_t bad : {std::size_t{3}, this->n_ - 1}) {  // in a register's lanes, and after them
     const Field<double, TypeParam> raised(Array(1, 1));
     how.nonfinite = raised.vector().data();
     u(2, bad) = std::numeric_limits<double>::quiet_NaN();

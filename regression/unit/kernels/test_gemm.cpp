@@ -202,7 +202,7 @@ TYPED_TEST(GemmTest, BatchesAreTheirProducts) {
           const auto part = [](const auto& x, std::size_t rows, std::size_t cols) {
             return Kokkos::subview(x, std::pair(std::size_t{0}, rows), std::pair(std::size_t{0}, cols));
           };
-          const auto behind = [](auto x, std::size_t by) { return x.assign_data(x.data() + by), x; };
+          const auto advanced = [](auto x, std::size_t by) { return x.assign_data(x.data() + by), x; };
           const Matrix<const TA, Host> A = part(a.template view<const TA>(), m, k),
                                        B = part(b.template view<const TA>(), k, n);
           const Matrix<TC, Host> C = part(got.template view<TC>(), m, n), W = part(want.template view<TC>(), m, n);
@@ -210,8 +210,8 @@ TYPED_TEST(GemmTest, BatchesAreTheirProducts) {
                                       Acc<TA>(beta), C);
           EXPECT_EQ(gemm.take_count().flops, 2.0 * double(count * m * n * k));
           for (std::size_t i = 0; i < count; ++i)
-            gemm.template operator()<TA, TC>(Op::none, Op::none, Acc<TA>(0.75), behind(A, i * k),
-                                             behind(B, i * k * b.stride), Acc<TA>(beta), behind(W, i * n));
+            gemm.template operator()<TA, TC>(Op::none, Op::none, Acc<TA>(0.75), advanced(A, i * k),
+                                             advanced(B, i * k * b.stride), Acc<TA>(beta), advanced(W, i * n));
           const double allowed = deterministic ? 0 : tolerance<TA, TC>(k);
           for (std::size_t i = 0; i < got.data.size(); ++i)
             ASSERT_LE(std::abs(double(got.data[i]) - double(want.data[i])), allowed) << count << ", " << threads;

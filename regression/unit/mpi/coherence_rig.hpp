@@ -18,7 +18,7 @@ inline std::vector<std::vector<std::byte>> of_all_ranks(const std::vector<std::b
   return ranks;
 }
 
-inline bool alike(const std::vector<std::byte>& mine) {
+inline bool all_equal(const std::vector<std::byte>& mine) {
   const auto ranks = of_all_ranks(mine);
   return std::all_of(ranks.begin(), ranks.end(), [&](const auto& other) { return other == ranks[0]; });
 }

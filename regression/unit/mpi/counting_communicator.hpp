@@ -15,7 +15,7 @@ struct CountedKind {
 };
 
 // By group, operation and what, with blanks between them. all_to_all: bytes are those that this rank sends, to itself
-// too, and add up over the group. Gradients that are reduced: likewise, in all rounds, to others alone.
+// too, and add up over the group. Gradients that are reduced: in the same way, in all rounds, to others alone.
 using CountedKinds = std::map<std::string, CountedKind>;
 
 class CountingCommunicator final : public Communicator {

@@ -30,7 +30,7 @@ inline TrainingCase in_stages(TrainingCase run, Kind schedule) {
   return run;
 }
 
-// Steps and what the ranks know of them when they are settled.
+// Steps and what the ranks know of them when they are finished.
 class SettlingDriver final : public StepDriver {
  public:
   SettlingDriver(const Options& options, const BatchShare& share, int begin, Trained& result)
@@ -39,7 +39,7 @@ class SettlingDriver final : public StepDriver {
         result_(result) {}
   BatchView next_batch() override { return samples_.next_batch(); }
   double factor(std::int64_t) override { return 1; }
-  void settled(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
+  void step_finished(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
     result_.loss.push_back(sums.loss * scale_);
     result_.norm.push_back(sums.norm);
   }
@@ -50,7 +50,7 @@ class SettlingDriver final : public StepDriver {
   Trained& result_;
 };
 
-// One rank by itself, behind so many updates.
+// One rank by itself, after so many updates.
 struct LoneRun {
   std::unique_ptr<Communicator> alone = make_lone_communicator();
   Executor<Host, float> executor;
@@ -74,17 +74,17 @@ Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, 
   Trained result;
   if (drain_at > 0) {
     SettlingDriver before(run.options, executor.share(), 0, result),
-        behind(run.options, executor.share(), drain_at, result);
+        rest(run.options, executor.share(), drain_at, result);
     for (int t = 1; t <= drain_at; ++t) executor.step(t, before);
-    executor.settle(before);
+    executor.finish_steps(before);
     executor.drain(drain_at);
-    for (int t = drain_at + 1; t <= steps; ++t) executor.step(t, behind);
-    executor.settle(behind);
+    for (int t = drain_at + 1; t <= steps; ++t) executor.step(t, rest);
+    executor.finish_steps(rest);
     executor.finish_gather();
   } else if (run.options.parallel.is_async()) {
     SettlingDriver driver(run.options, executor.share(), 0, result);
     for (int t = 1; t <= steps; ++t) executor.step(t, driver);
-    executor.settle(driver);
+    executor.finish_steps(driver);
     executor.finish_gather();
   } else {
     train_steps(executor, run.options, 0, steps, result);
@@ -129,7 +129,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
     first.start_at(0);
     SettlingDriver driver(run.options, first.share(), 0, result);
     for (int t = 1; t <= stop; ++t) first.step(t, driver);
-    first.settle(driver);
+    first.finish_steps(driver);
     if (drains) first.drain(stop);
     save(first, first.fields(), saved);
     save(first, first.in_flight_fields(false), saved);
@@ -143,7 +143,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
   second.weights_changed();
   SettlingDriver driver(run.options, second.share(), stop, result);
   for (int t = stop + 1; t <= steps; ++t) second.step(t, driver);
-  second.settle(driver);
+  second.finish_steps(driver);
   result.weights = whole_weights(second);
   return result;
 }

@@ -10,7 +10,7 @@ namespace {
 TrainingCase late(TrainingCase run, int workers) {
   run.options.optimizer.refresh.asynchronous = true;
   run.options.optimizer.refresh.workers = workers;
-  run.options.optimizer.matrix->refresh_staleness = 2;  // behind the refreshes of update 4, or 5 for some
+  run.options.optimizer.matrix->refresh_staleness = 2;  // after the refreshes of update 4, or 5 for some
   return run;
 }
 

@@ -1,5 +1,5 @@
 // Replicas that see the results of refreshes at different updates, because the workers of one rank are faster: they
-// drift apart, and are the same bits behind a synchronisation. Against means in double and the newest rank's own copy.
+// drift apart, and are the same bits after a synchronisation. Against means in double and the newest rank's own copy.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -136,7 +136,7 @@ struct Replicas {
       }
     return all;
   }
-  // Runs to the last update ahead of the one that waits for the first job, whose result rank `fast` alone has seen
+  // Runs to the last update before the one that waits for the first job, whose result rank `fast` alone has seen
   // then.
   void run_apart(int fast) {
     gate.set(false);
@@ -190,13 +190,13 @@ void expect_the_same_bits(const std::string& kind, int fast, bool on_device) {
   std::map<std::string, std::vector<std::vector<std::byte>>> ranks;
   for (const auto& [path, bytes] : before) {
     ranks[path] = of_all_ranks(bytes);
-    apart += alike(bytes) ? 0 : 1;
+    apart += all_equal(bytes) ? 0 : 1;
   }
   EXPECT_GT(apart, 0u) << kind;
-  EXPECT_FALSE(alike(before.at("/optimizer/w0/computed_from"))) << kind;
+  EXPECT_FALSE(all_equal(before.at("/optimizer/w0/computed_from"))) << kind;
   run.coherence->synchronise();
   for (const auto& [path, bytes] : run.fields()) {
-    EXPECT_TRUE(alike(bytes)) << kind << ' ' << path;
+    EXPECT_TRUE(all_equal(bytes)) << kind << ' ' << path;
     if (run.averaged[path])
       expect_weighted_mean(bytes, ranks.at(path), kind + ' ' + path);
     else
@@ -236,8 +236,8 @@ TEST(Coherence, FieldsThatLieInABasisAreNotAveraged) {
   EXPECT_TRUE(averaged("soap", "snapshot_left"));
 }
 
-// Behind which updates, by a simulation of the rule in words: S updates behind a job at the earliest, and more than B
-// behind the synchronisation before it. Ranks differ in what is ready, not in what they do.
+// After which updates, by a simulation of the rule in words: S updates after a job at the earliest, and more than B
+// after the synchronisation before it. Ranks differ in what is ready, not in what they do.
 TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
   double least = 1e300;
   for (const std::int64_t budget : {0, 5, 20}) {
@@ -266,7 +266,7 @@ TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
     EXPECT_EQ(count.blocks, static_cast<std::int64_t>(coherent_matrices) * expected) << budget;
     const double all = summed(static_cast<double>(run.bytes));
     if (budget == 0) {
-      EXPECT_EQ(expected, 9);  // jobs at each sixth update behind the first call
+      EXPECT_EQ(expected, 9);  // jobs at each sixth update after the first call
     } else if (budget == 5) {
       EXPECT_EQ(all, least);  // a budget below the period is that of every refresh
     } else {
@@ -297,12 +297,12 @@ TEST(Coherence, OfATrainingRunSendsWhatThePlanSays) {
     EXPECT_EQ(summed(static_cast<double>(count.bytes.between_nodes)),
               static_cast<double>(times * plan.synchronisation.between_nodes));
     EXPECT_NEAR(plan.synchronisations, 0.25, 1e-3);  // every = 4
-    EXPECT_TRUE(alike(bytes_of(whole_weights(executor)))) << kind;
+    EXPECT_TRUE(all_equal(bytes_of(whole_weights(executor)))) << kind;
     MatrixSet<Host>& matrices = *executor.stage().optimizer().matrices();
     for (std::size_t i = 0; i < matrices.size(); ++i)
       for (const StateField& field : matrices.replica(i)) {
         const auto* data = static_cast<const std::byte*>(field.data);
-        EXPECT_TRUE(alike({data, data + field.bytes()})) << field.path;
+        EXPECT_TRUE(all_equal({data, data + field.bytes()})) << field.path;
       }
     executor.synchronise();
     EXPECT_EQ(executor.take_coherence().bytes.sent, 0);
@@ -323,7 +323,7 @@ TEST(Coherence, OfFixedVisibilityAndOfOwnersSendsNothing) {
     EXPECT_EQ(executor.run().exchanges().coherence(), nullptr);
     EXPECT_EQ(executor.plan().coherence.blocks, 0);
     EXPECT_EQ(executor.plan().coherence.synchronisation.sent, 0);
-    EXPECT_TRUE(alike(bytes_of(whole_weights(executor))));  // they never differ
+    EXPECT_TRUE(all_equal(bytes_of(whole_weights(executor))));  // they never differ
   }
 }
 

@@ -1,4 +1,4 @@
-// Replicas that drift beside tensor parallelism and in asynchronous pipelines: made alike they are the same bits on all
+// Replicas that drift with tensor parallelism and in asynchronous pipelines: made equal they are the same bits on all
 // ranks that have them, shards are those of the homes' matrices, bytes are the plan's, and a run that was saved goes on
 // as it would have.
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ struct DriftingRun {
   // Shards on all ranks, put together, are the rounded master weights of the rank that has the whole matrix.
   void expect_shards_of_masters(const std::string& what) {
     const std::vector<float> whole = whole_weights(executor);
-    EXPECT_TRUE(alike(bytes_of(whole))) << what;
+    EXPECT_TRUE(all_equal(bytes_of(whole))) << what;
     const auto all = masters();
     std::size_t begin = 0, compared = 0;
     for (const StagePlan& stage : executor.plan().stages)
@@ -159,15 +159,15 @@ void expect_alike_behind_saves_and_refreshes(const CoherentLayout& layout, const
   run.step_until_all_may_differ();
   run.drift_apart();
   const auto before = run.masters();
-  EXPECT_FALSE(alike(bytes_of(before.begin()->second))) << what;
+  EXPECT_FALSE(all_equal(bytes_of(before.begin()->second))) << what;
   run.executor.take_coherence();
-  run.executor.synchronise();  // ahead of a save or an evaluation
+  run.executor.synchronise();  // before a save or an evaluation
   EXPECT_GT(run.executor.take_coherence().drift, 1e-3) << what;
   run.expect_alike(what);
   run.expect_shards_of_masters(what);
   run.drift_apart();
   std::int64_t blocks = 0;
-  for (int later = 0; blocks == 0 && later < 9; ++later) {  // behind the next refresh
+  for (int later = 0; blocks == 0 && later < 9; ++later) {  // after the next refresh
     run.step();
     blocks = run.executor.take_coherence().blocks;
   }
@@ -284,7 +284,7 @@ void read_back(const std::vector<StateField>& fields, const Written& written) {
 TrainingCase async_case(Stash stash, Correction correction) {
   TrainingCase c = on_layout(drifting("soap", 1000),
                              {"", 2, world().size() == 4 ? 2 : 1, TpUpdate::home, Partition::replicated, true});
-  c.options.optimizer.matrix->refresh_every = 10;  // between two jobs there is time for a save and updates behind it
+  c.options.optimizer.matrix->refresh_every = 10;  // between two jobs there is time for a save and updates after it
   c.options.parallel.stash = stash;
   c.options.parallel.correction.kind = correction;
   c.options.parallel.correction.lambda = 1e4;
@@ -306,7 +306,7 @@ TEST(CoherentLayouts, AnAsynchronousRunThatWasSavedGoesOnToTheSameBits) {
     SettlingDriver driver(first.run.options, first.executor.share(), 0, first.result);
     const auto steps = [&](Executor<Host, float>& executor, SettlingDriver& samples, int begin, int end) {
       for (int t = begin; t < end; ++t) executor.step(t + 1, samples);
-      executor.settle(samples);
+      executor.finish_steps(samples);
       executor.finish_gather();
     };
     steps(first.executor, driver, 0, 15);  // the job of update 11 was used in 13 at the latest; the next is sent in 21

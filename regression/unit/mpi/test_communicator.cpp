@@ -87,7 +87,7 @@ TEST(Communicator, FailsTogetherWithOneMessage) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);
-    // Without a rank where all fail alike.
+    // Without a rank where all fail in the same way.
     const std::string whose = world().size() > 1 ? fmt::format("rank {}: ", last) : "";
     EXPECT_EQ(error.what(), whose + fmt::format("rank {} cannot read", last));
   }

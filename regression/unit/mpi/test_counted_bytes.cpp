@@ -31,7 +31,7 @@ TEST(CountedBytes, GoWholeHoweverMany) {
     for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
       for (std::size_t i = 0; i < bytes; ++i) wrong += all[r * bytes + i] != (i * 7 + r) % 251 ? 1 : 0;
     EXPECT_EQ(wrong, 0u) << bytes;
-    EXPECT_EQ(all.back(), 255);  // and no byte behind
+    EXPECT_EQ(all.back(), 255);  // and no byte after
   }
 }
 

@@ -18,7 +18,7 @@ struct Form {
 constexpr Form forms[] = {
     {"poet-x", "adamw"}, {"poet-x", "adamw", Variant::mem}, {"poet-x", "adamw", Variant::xq}, {"lora", "muon"}};
 
-// Merges behind updates 3 and 6, clipped in another way behind them.
+// Merges after updates 3 and 6, clipped in another way after them.
 TrainingCase formed_case(const Form& form, Family family = Family::llama) {
   TrainingCase run = pipeline_case(form.optimizer, family);
   run.options.train.clip_norm = 0.5;
@@ -115,7 +115,7 @@ TYPED_TEST(FormedPipeline, AMergeDrains) {
   }
 }
 
-// In the middle of an interval, at a merge, and behind it.
+// In the middle of an interval, at a merge, and after it.
 TYPED_TEST(FormedPipeline, GoesOnFromACheckpoint) {
   if (!std::is_same_v<TypeParam, Host>) return;
   for (const Form& form : forms)
@@ -158,7 +158,7 @@ TYPED_TEST(FormedPipeline, StagesOfSeveralRanksGiveTheirBitsOnFewerRanks) {
 
 // Ranks: FormedUpdates 2
 
-// The weights are merged and the moments begun anew on time, whether their updates are withheld or not.
+// The weights are merged and the moments started over on time, whether their updates are withheld or not.
 TEST(FormedUpdates, AreMergedWhenWithheld) {
   const TrainingCase run = late(formed_case({"poet-x", "adamw"}), Stash::on, 8);
   LoneRun lone(run, 2);
@@ -176,7 +176,7 @@ TEST(FormedUpdates, AreMergedWhenWithheld) {
   executor.run(0).withhold();
   const SavedState merged = state();
   executor.run(0).withhold();
-  const SavedState behind = state();
+  const SavedState merged = state();
   const std::string rotation = "/model/" + name + "rotation_in",
                     moments = "/optimizer/" + name + "rotation_in/momentum";
   EXPECT_FALSE(zero(ahead.at(rotation)));
@@ -184,7 +184,7 @@ TEST(FormedUpdates, AreMergedWhenWithheld) {
   EXPECT_NE(ahead.at("/model/" + name + "perm_in"), merged.at("/model/" + name + "perm_in"));
   EXPECT_EQ(ahead.at(moments), merged.at(moments));
   EXPECT_FALSE(zero(merged.at(moments)));
-  EXPECT_TRUE(zero(behind.at(moments)));
+  EXPECT_TRUE(zero(merged.at(moments)));
 }
 
 // What is kept of older versions is what is trained.

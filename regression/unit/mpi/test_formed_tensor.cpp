@@ -14,7 +14,7 @@ TYPED_TEST_SUITE(FormedTensor, reference::RunSpaces, reference::SpaceNames);
 using TpUpdate = ParallelOptions::TpUpdate;
 using Variant = LinearOptions::Variant;
 
-// Four heads and four shards: over two ranks, or four. Merged behind the third update.
+// Four heads and four shards: over two ranks, or four. Merged after the third update.
 TrainingCase cut_case(const std::string& form, const char* optimizer, int tp, Family family = Family::llama) {
   TrainingCase run = training_case(optimizer, family);
   Options& o = run.options;

@@ -144,7 +144,7 @@ TEST(NodeGroups, AreTakenForBulkDataWhereTheyContinueTheTree) {
   EXPECT_EQ(levels({0, 0, 0, 0, 1, 1, 1}), 2u);  // the last one has fewer
   EXPECT_EQ(levels({0, 0, 0, 1, 1, 1}), 1u);     // three of a node
   EXPECT_EQ(levels({0, 1, 0, 1}), 1u);           // not neighbours
-  EXPECT_EQ(levels({0, 0, 1, 1, 1, 1}), 1u);     // a larger one behind
+  EXPECT_EQ(levels({0, 0, 1, 1, 1, 1}), 1u);     // a larger one last
   EXPECT_EQ(levels({0, 0, 1, 2, 2}), 1u);        // a smaller one between
 }
 

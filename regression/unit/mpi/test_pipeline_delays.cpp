@@ -73,7 +73,7 @@ TEST(PipelineDelays, ClipScopesGiveTheBitsOfOneProcess) {
     }
 }
 
-// Groups of synchronous stages are clipped alike; with all of a stage in one group it is clipped as a stage.
+// Groups of synchronous stages are clipped in the same way; with all of a stage in one group it is clipped as a stage.
 TEST(PipelineDelays, SynchronousStagesClipByGroup) {
   TrainingCase run = pipeline_case("muon");
   run.options.train.clip_norm = 0.3;

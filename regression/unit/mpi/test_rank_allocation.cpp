@@ -64,7 +64,7 @@ TEST(RankAllocation, AStepOfAnAsynchronousPipelineAllocatesNothing) {
     while (t < 18) session.step(++t, driver);
     EXPECT_EQ(counter.heap(), 0) << name(kind) << "\n" << counter.places();
     EXPECT_EQ(counter.kokkos(), 0) << name(kind) << "\n" << counter.places();
-    session.settle(driver);
+    session.finish_steps(driver);
     session.finish_gather();
   }
 }

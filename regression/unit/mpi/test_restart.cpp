@@ -41,7 +41,7 @@ class SharedFolder {
   std::string path_;
 };
 
-// Kinds of optimizers, and forms of weights beside them.
+// Kinds of optimizers, and forms of weights next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
   const bool formed = kind == "lora" || kind == "poet-x";
   TrainingCase run = training_case(formed ? "adamw" : kind);

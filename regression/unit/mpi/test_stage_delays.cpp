@@ -15,7 +15,7 @@ class DelayDriver final : public StepDriver {
       : samples_(options, executor.share(), 0), executor_(executor) {}
   BatchView next_batch() override { return samples_.next_batch(); }
   double factor(std::int64_t) override { return 1; }
-  void settled(std::int64_t, const StepSums&, const double*, std::size_t) override {
+  void step_finished(std::int64_t, const StepSums&, const double*, std::size_t) override {
     seen.push_back(executor_.delays());
   }
   ByUpdate seen;
@@ -51,7 +51,7 @@ ByUpdate delays_of(Communicator& ranks, const TrainingCase& run, int steps) {
   executor.start_at(0);
   DelayDriver driver(run.options, executor);
   for (int t = 1; t <= steps; ++t) executor.step(t, driver);
-  executor.settle(driver);
+  executor.finish_steps(driver);
   return driver.seen;
 }
 
@@ -78,7 +78,7 @@ TEST(StageDelays, AreThoseOfTheWeightsThatWereUsed) {
     weights.emplace_back();
     for (std::size_t s = 0; s < 4; ++s) weights.back().push_back(stage_weights(executor, s));
   }
-  executor.settle(driver);
+  executor.finish_steps(driver);
   ASSERT_EQ(driver.seen.size(), static_cast<std::size_t>(steps));
   for (int t = 1; t <= steps; ++t)
     for (int s = 0; s < 4; ++s) {
@@ -92,7 +92,7 @@ TEST(StageDelays, AreThoseOfTheWeightsThatWereUsed) {
     }
 }
 
-// Two micro-batches an update make the delay shorter; a drain begins it anew.
+// Two micro-batches an update make the delay shorter; a drain begins it again.
 TEST(StageDelays, FollowAccumulationAndDrains) {
   TrainingCase run = corrected_case(Correction::none, "adamw", 4);
   run.options.parallel.drain_every = 4;
@@ -159,7 +159,7 @@ double cosine_of(const std::vector<double>& x, const std::vector<double>& y) {
   return product / std::sqrt(squares * others);
 }
 
-// Against another executor without delay (1f1b), which is given the weights of the late one ahead of each update. Both
+// Against another executor without delay (1f1b), which is given the weights of the late one before each update. Both
 // leave their gradients behind an update as they were: its clip is no part of them. Micro-batches of 4: two an update,
 // whose sum is taken as in training, deterministic or not.
 TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
@@ -191,7 +191,7 @@ TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
       expected.emplace_back();
       for (std::size_t s = 0; s < 4; ++s) expected.back().push_back(cosine_of(stale[s], fresh[s]));
     }
-    late.settle(driver);
+    late.finish_steps(driver);
     double least = 1;
     for (std::size_t t = 0; t < 6; ++t)
       for (std::size_t s = 0; s < 4; ++s) {

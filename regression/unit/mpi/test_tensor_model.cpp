@@ -131,7 +131,7 @@ void expect_near(const std::vector<double>& got, const std::vector<A>& want, dou
 }
 
 // Every rank compares every tensor, whatever it finds, since all ranks gather. Gradients that are nothing but rounding
-// (of k's bias without rotary positions, which moves all scores of a row alike) are measured by those of the whole
+// (of k's bias without rotary positions, which moves all scores of a row equally) are measured by those of the whole
 // model.
 template <class Exec, class T>
 void expect_same_gradients(ModelRig<Exec, T>& whole, PartRig<Exec, T>& part) {

@@ -32,7 +32,7 @@ TrainingCase traced_case(int tp) {
   return run;
 }
 
-// A few updates on all ranks, recorded behind the first.
+// A few updates on all ranks, recorded after the first.
 struct Recorded {
   Recorded(const TrainingCase& run, int steps)
       : options(run.options),

@@ -18,7 +18,7 @@ struct TrainingCase {
   Options options;
 };
 
-// Optimizers with moments in 8 bits and projectors in 4, as kinds beside the others.
+// Optimizers with moments in 8 bits and projectors in 4, as kinds next to the others.
 inline constexpr const char *adamw_8bit = "adamw-8bit", *galore_8bit = "galore-8bit", *apollo_8bit = "apollo-8bit";
 inline bool is_8bit(const std::string& kind) {
   return kind == adamw_8bit || kind == galore_8bit || kind == apollo_8bit;
@@ -196,7 +196,7 @@ void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int 
     result.norm.push_back(run.sums().norm);
     result.weights_finite.push_back(run.sums().weights_finite);
   }
-  run.settle(driver);  // nothing is on its way when the executor goes
+  run.finish_steps(driver);  // nothing is on its way when the executor goes
   run.finish_gather();
 }
 

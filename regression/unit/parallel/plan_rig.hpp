@@ -27,7 +27,7 @@ inline Options plan_options(const ModelConfig& model, const std::string& kind, i
   return options;
 }
 
-// Largest over mean load of the ranks, counted anew from the owners alone.
+// Largest over mean load of the ranks, counted again from the owners alone.
 inline double dp_ratio(const StagePlan& stage, int dp) {
   std::vector<double> load(static_cast<std::size_t>(dp), 0);
   for (std::size_t i = 0; i < stage.specs.size(); ++i)

@@ -1,4 +1,4 @@
-// When replicas are made alike, from counters alone, and the bytes of it.
+// When replicas are made equal, from counters alone, and the bytes of it.
 #include <gtest/gtest.h>
 
 #include "parallel/plan/coherence.hpp"
@@ -130,7 +130,7 @@ TEST(CoherencePlan, CountsReplicasUnderTensorParallelism) {
 }
 
 TEST(CoherencePlan, SendsLessWithALargerBudgetAndNothingWhereReplicasDoNotDrift) {
-  // Jobs at 10, 20, ... are seen by all at 15, 25, ...: budgets below the period are one; 20 updates behind 15 lies in
+  // Jobs at 10, 20, ... are seen by all at 15, 25, ...: budgets below the period are one; 20 updates after 15 lies in
   // the window of the job of 30, so 36 is the first.
   EXPECT_NEAR(make_plan(replicated(0)).coherence.synchronisations, 0.1, 1e-3);
   EXPECT_NEAR(make_plan(replicated(5)).coherence.synchronisations, 0.1, 1e-3);

@@ -1,4 +1,4 @@
-// Corrections of delays where no golden file has them, beside a drain, behind PipeMare's warm-up and with weights in
+// Corrections of delays where no golden file has them, with a drain, after PipeMare's warm-up and with weights in
 // another form than dense, which are merged: the executor that trains against a plain program in double, which keeps
 // every version of every stage's weights and follows the rules word by word.
 #include <gtest/gtest.h>
@@ -136,11 +136,11 @@ struct Stage64 {
       resets.insert(resets.end(), rig.arena.master(i).size(), rig.arena.specs()[i].reset_every);
   }
 
-  // Those of update number t, or none where the past is forgotten behind it.
-  Flat movement(const Flat& before, const Flat& behind, std::int64_t t) const {
+  // Those of update number t, or none where the past is forgotten after it.
+  Flat movement(const Flat& before, const Flat& after, std::int64_t t) const {
     Flat moved(before.size());
     for (std::size_t k = 0; k < moved.size(); ++k)
-      if (resets[k] == 0 || t % resets[k] != 0) moved[k] = behind[k] - before[k];
+      if (resets[k] == 0 || t % resets[k] != 0) moved[k] = after[k] - before[k];
     return moved;
   }
 
@@ -361,7 +361,7 @@ TEST(DelayReference, PipeMareBehindItsWarmUp) {
   expect_as_reference({.kind = Correction::pipemare, .drain_every = 6, .warmup = 4}, "warm-up and drain");
 }
 
-// Merged behind every fourth update: the pipeline drains, rotations have no past behind it.
+// Merged after every fourth update: the pipeline drains, rotations have no past after it.
 TEST(DelayReference, FormsOfWeights) {
   for (const char* form : {"poet-x", "lora"}) {
     expect_as_reference({.drain_every = 6, .form = form}, form);

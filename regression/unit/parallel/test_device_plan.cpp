@@ -11,7 +11,7 @@
 namespace sestina {
 namespace {
 
-// Beside a device, workers read copies of snapshots and bases in host memory, and their results lie there.
+// With a device, workers read copies of snapshots and bases in host memory, and their results lie there.
 TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
   constexpr int on_device = 0, one_thread = 1;
   for (const char* kind : {"soap", "shampoo", "galore"}) {
@@ -42,7 +42,7 @@ TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
   }
 }
 
-// Beside a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host
+// With a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host
 // "host" changes nothing.
 TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   constexpr int on_device = 0, one_thread = 1;

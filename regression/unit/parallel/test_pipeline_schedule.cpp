@@ -99,7 +99,7 @@ TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
   EXPECT_EQ(update_delay(setting_of(Kind::one_f_one_b, 4, 2, 2), 0), 0);
 }
 
-// Copies of the weights beside the newest, by stage.
+// Copies of the weights in addition to the newest, by stage.
 TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
   const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
   ParallelOptions parallel;

@@ -26,13 +26,13 @@ std::int64_t exhaustive(const Costs& cost, Costs& load, std::size_t item = 0) {
     load[bin] += cost[item];
     best = std::min(best, exhaustive(cost, load, item + 1));
     load[bin] -= cost[item];
-    if (load[bin] == 0) break;  // empty bins are alike
+    if (load[bin] == 0) break;  // empty bins are equal
   }
   return best;
 }
 
 TEST(PlanAssign, HandMadeCases) {
-  // Longest first gives 7 (3+2+2 beside 3+2); 3+3 and 2+2+2 is the best.
+  // Longest first gives 7 (3+2+2 next to 3+2); 3+3 and 2+2+2 is the best.
   const Costs graham = {3, 3, 2, 2, 2};
   EXPECT_EQ(assign_longest_first(graham, 2).largest, 7);
   const Assignment best = assign_optimal(graham, 2);
@@ -89,7 +89,7 @@ TEST(PlanAssign, IsDealtRound) {
 }
 
 TEST(LoadPatterns, ProgrammeBoundsTheBins) {
-  // Two 6s never share a bin of 10, a 4 fits beside each: 6 bins, and 8 items of 4 more take 4 bins of two.
+  // Two 6s never share a bin of 10, a 4 fits next to each: 6 bins, and 8 items of 4 more take 4 bins of two.
   const ItemClasses items{{6, 4}, {6, 14}};
   const PatternProgram program = solve_patterns(items, 10, 1e9);
   EXPECT_NEAR(program.bound, 10, 1e-9);

@@ -116,7 +116,7 @@ TEST(PlanLoads, BlocksOfHeadsKeepTheirHeads) {
   }
 }
 
-// Seconds of the update are those of what runs in it: jobs of workers run beside it, and are counted there.
+// Seconds of the update are those of what runs in it: jobs of workers run next to it, and are counted there.
 TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
   for (const char* kind : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
     Options options = plan_options(small_model(), kind, 3);
@@ -132,11 +132,11 @@ TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
     const std::vector<std::int64_t> inlined = loads();
     EXPECT_EQ(workers({}), std::vector<double>(3, 0)) << kind;
     options.optimizer.matrix->refresh_staleness = 5;
-    const std::vector<std::int64_t> beside = loads();
+    const std::vector<std::int64_t> asynchronous = loads();
     const std::vector<double> jobs = workers({});
     for (std::size_t rank = 0; rank < 3; ++rank) {
       EXPECT_GT(jobs[rank], 0) << kind;
-      EXPECT_NEAR(static_cast<double>(inlined[rank] - beside[rank]) / jobs[rank], 1, 1e-3) << kind;
+      EXPECT_NEAR(static_cast<double>(inlined[rank] - asynchronous[rank]) / jobs[rank], 1, 1e-3) << kind;
     }
     const std::size_t matrices = matrix_count(tensor_specs(options.model), options.optimizer);
     const auto every = options.optimizer.matrix->refresh_every;
@@ -161,7 +161,7 @@ TEST(PlanLoads, MeasuredUpdatesComeBeforeEstimates) {
     EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25 + refresh_s / 4) << kind;
     EXPECT_NEAR(seconds(32, 32) / other, (0.25 + refresh_s / 4) / estimated, 1e-9) << kind;
     matrix.refresh_staleness = 2;
-    EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25) << "workers refresh beside it";
+    EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25) << "workers refresh next to it";
     matrix.refresh_staleness = 0;
     options.machine.update[0].gflop *= 2;
     EXPECT_EQ(seconds(96, 64), estimated) << "measured with other keys";

@@ -32,7 +32,7 @@ TEST(RefreshBudget, WeightsFollowTheDelay) {
   EXPECT_EQ(refresh_weights(refresh, delays), (std::vector<double>{1, 1, 1, 1}));
 }
 
-// Stages that cost alike: the work is that of the uniform budget exactly.
+// Stages that cost the same: the work is that of the uniform budget exactly.
 TEST(RefreshBudget, SharesOutAllOfIt) {
   EXPECT_EQ(share_refreshes({5, 5, 5, 5}, {4, 3, 2, 1}, 100, 1000), (Counts{160, 120, 80, 40}));
   EXPECT_EQ(share_refreshes({5, 5, 5, 5}, {1, 1, 1, 1}, 100, 1000), (Counts{100, 100, 100, 100}));

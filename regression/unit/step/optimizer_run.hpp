@@ -89,7 +89,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     return bytes;
   }
 
-  // In `counted` steps behind `warm` ones.
+  // In `counted` steps after `warm` ones.
   template <class T>
   void expect_no_allocation(const TrainSetup& run, int warm, int counted) const {
     Stop stop(run.options.run, run.run_dir);

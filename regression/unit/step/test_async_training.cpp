@@ -72,13 +72,13 @@ TEST_P(AsyncTraining, MetricsTellTheAges) {
       EXPECT_LE(line.preconditioner_age_mean, static_cast<double>(line.preconditioner_age_max));
     }
     const bool fixed = visibility == std::string("fixed");
-    EXPECT_LE(most, 4 + 2 - 1);  // ahead of a result that is as late as it may be
+    EXPECT_LE(most, 4 + 2 - 1);  // before a result that is as late as it may be
     EXPECT_GE(most, fixed ? 5 : 3);
     EXPECT_GE(mean, 3);
   }
 }
 
-// every = 4, S = 2: workers' results are taken two updates behind their copies, and in no other update.
+// every = 4, S = 2: workers' results are taken two updates after their copies, and in no other update.
 TEST_P(AsyncTraining, MetricsTellWhatWorkersAndCopiesTake) {
   const TrainSetup run = setup(16, "workers", "fp32", keys(1));
   train(run, Host());
@@ -229,7 +229,7 @@ TEST_P(AsyncTraining, AResumeKeepsAutomaticPeriods) {
 
 // Each matrix falls due by its own period, and its result is used two updates later: the ages say so.
 TEST_P(AsyncTraining, AutomaticPeriodsAreThoseOfTheRefreshes) {
-  constexpr std::int64_t steps = 120, settled = 12, staleness = 2;
+  constexpr std::int64_t steps = 120, resolved = 12, staleness = 2;
   const TrainSetup run = setup(steps, "auto", "fp32", automatic(2));
   train(run, Host());
   const std::vector<std::int64_t> periods = periods_in(newest(run.run_dir));
@@ -241,9 +241,9 @@ TEST_P(AsyncTraining, AutomaticPeriodsAreThoseOfTheRefreshes) {
       bool known = true;
       for (std::size_t i = 0; i < periods.size() && known; ++i) {
         std::int64_t from = t - less - staleness;
-        while (from > settled && (from + refresh_phase(static_cast<std::int64_t>(i), periods[i])) % periods[i] != 0)
+        while (from > resolved && (from + refresh_phase(static_cast<std::int64_t>(i), periods[i])) % periods[i] != 0)
           --from;
-        known = from > settled;
+        known = from > resolved;
         sum += static_cast<double>(t - less - from);
       }
       if (!known) continue;

@@ -46,7 +46,7 @@ TEST(AllocationCounter, CountsKokkosAllocations) {
   EXPECT_EQ(counter.kokkos(), 1);
 }
 
-// In every version of Kokkos, with its deprecated code and without; what comes behind it counts.
+// In every version of Kokkos, with its deprecated code and without; what comes after it counts.
 TEST(AllocationCounter, LeavesOutHandlesOfPolicies) {
   const Host exec;
   std::vector<int> seen(length);
