@@ -68,7 +68,7 @@ void DelayCorrection<Exec, T>::after_update(const Exec& exec, std::int64_t versi
   for (std::size_t i = 0; follows_weights() && i < arena_.size(); ++i) {
     const TensorSpec& spec = arena_.layout().tensors[i].whole;
     if (!spec.trainable) continue;
-    const bool vector = spec.is_vector(), again = updates_of_state(spec, version + 2) == 1;
+    const bool vector = spec.is_vector(), restarts = updates_of_state(spec, version + 2) == 1;
     const int ahead = restarts ? 0 : delay_;  // no movement is known of what starts over
     if (predicts() && vector)
       move_on<Exec, Acc<T>>(exec, ahead, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));

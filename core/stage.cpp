@@ -39,8 +39,8 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
 
 }  // namespace
 
-PassSetting pass_setting(const PlanInput& input) {
-  PassSetting setting;
+PassOptions pass_options(const PlanInput& input) {
+  PassOptions setting;
   setting.micro_batch = input.train.micro_batch > 0 ? input.train.micro_batch : input.train.global_batch;
   setting.sequence = input.sequence_length;
   setting.recompute = input.train.recompute;
@@ -52,14 +52,14 @@ PassSetting pass_setting(const PlanInput& input) {
 }
 
 template <class Exec, class T>
-Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range, const PassSetting& setting,
+Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range, const PassOptions& setting,
                       const RankLayout& layout, GroupOps<Exec>* group, bool training)
     : exec_(exec),
       model_(exec, part, range, setting.micro_batch, setting.sequence, setting.recompute, setting.deterministic, group),
       arena_(layout, training),
       weights_(weights_of<Exec, T>(part.config, range, arena_)),
       tensors_(owned_tensors(arena_, training)),
-      setting_(setting) {
+      options_(setting) {
   if (!training) return;
   // Deterministic runs must not depend on which gradients lie side by side.
   gradients_ = gradients_of<Exec, T>(part.config, range, arena_, setting.deterministic);
@@ -72,7 +72,7 @@ template <class Exec, class T>
 void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOptions& options,
                                     const std::vector<MatrixItem<Exec>>& homed,
                                     const std::shared_ptr<RefreshWorkers>& workers) {
-  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, setting_.deterministic,
+  optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, options_.deterministic,
                                                     matrix_index(tensor_specs(whole), options), homed,
                                                     norm_->nonfinite(), workers);
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
@@ -86,13 +86,13 @@ void Stage<Exec, T>::initialise(std::uint64_t seed) {
 
 template <class Exec, class T>
 void Stage<Exec, T>::set_dense(const std::string& weight, const Acc<T>* host) {
-  sestina::set_dense<Exec, T>(exec_, model_, arena_, find_formed<Exec, T>(weights_, weight), setting_.seed, host);
+  sestina::set_dense<Exec, T>(exec_, model_, arena_, find_formed<Exec, T>(weights_, weight), options_.seed, host);
 }
 
 template <class Exec, class T>
 Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
   Activations<Exec, T> slot = model_.make_slot();
-  if (split) slot.split_backward(part(), setting_.micro_batch, setting_.sequence);
+  if (split) slot.split_backward(part(), options_.micro_batch, options_.sequence);
   if (!qk_clip_) return slot;
   const int heads = static_cast<int>(model_.config().num_attention_heads);
   for (std::size_t i = 0; i < slot.layers.size(); ++i)

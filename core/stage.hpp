@@ -16,21 +16,21 @@
 
 namespace sestina {
 
-struct PassSetting {
+struct PassOptions {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
   int micros = 1;          // micro-batches of a step, of this rank
   std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
 };
 // Of a run on one rank.
-PassSetting pass_setting(const PlanInput&);
+PassOptions pass_options(const PlanInput&);
 
 template <class Exec, class T>
 class Stage {
  public:
   // The layers of the range; the layout says what the rank holds of their tensors. training false: weights for forward
   // passes alone. The group must outlive it; null: the group of one rank. make_optimizer before the first update.
-  Stage(const Exec&, const ModelPart&, LayerRange, const PassSetting&, const RankLayout&, GroupOps<Exec>*,
+  Stage(const Exec&, const ModelPart&, LayerRange, const PassOptions&, const RankLayout&, GroupOps<Exec>*,
         bool training);
   void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
                       const std::vector<MatrixItem<Exec>>& homed = {},
@@ -72,7 +72,7 @@ class Stage {
 
   // After update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
-  void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, setting_.seed, t); }
+  void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, options_.seed, t); }
   // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>, whole. It fences.
   void set_dense(const std::string& weight, const Acc<T>* host);
 
@@ -102,7 +102,7 @@ class Stage {
   std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip
-  PassSetting setting_;
+  PassOptions options_;
 };
 
 // Between a state field and host memory of its size. Both fence.

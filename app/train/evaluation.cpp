@@ -42,8 +42,8 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
                                         const std::function<bool()>& stop,
                                         const std::function<void(const Error&)>& unreadable) {
   const ProcessGrid& grid = executor.grid();
-  const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
-             length = static_cast<std::size_t>(executor.setting().sequence);
+  const auto B = static_cast<std::size_t>(executor.options().micro_batch),
+             length = static_cast<std::size_t>(executor.options().sequence);
   const bool last = executor.has_last_stage();
   const auto dp = static_cast<std::size_t>(grid.dp), dp_rank = static_cast<std::size_t>(grid.dp_rank);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
@@ -60,7 +60,7 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
       read_sample(set, sample + b, &tokens[b * (length + 1)], &first_key[b * length], unreadable);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
-    losses[i] = executor.loss({tokens.data(), executor.setting().mask_documents ? first_key.data() : nullptr});
+    losses[i] = executor.loss({tokens.data(), executor.options().mask_documents ? first_key.data() : nullptr});
     if (!last) continue;
     executor.token_losses(token_losses.data());
     for (std::size_t b = 0; b < rows; ++b) {

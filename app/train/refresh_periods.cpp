@@ -64,7 +64,7 @@ template <class Exec, class T>
 RefreshSpeed measure_speed(Executor<Exec, T>& executor, const SampleSet& training, const Options& options,
                            Communicator& world) {
   double step_s = 0;
-  const int micros = static_cast<int>(options.train.global_batch / executor.setting().micro_batch);
+  const int micros = static_cast<int>(options.train.global_batch / executor.options().micro_batch);
   const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
   for (int round = 0; round < 2; ++round) {  // the first one allocates
     const double start = now_seconds();

@@ -41,7 +41,7 @@ void restore_model(Executor<Exec, T>&, const CheckpointReader&, const std::vecto
 // A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
 void restore_weights(Executor<Exec, T>&, const Source&);
-// Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model. Likewise.
+// Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model; else in the same way.
 template <class Exec, class T>
 void restore_hf_weights(Executor<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);

@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::string& run_dir, int rank) {
   const std::string folder = refresh.path.empty() ? run_dir + "/store" : refresh.path;
-  return std::make_shared<BlockFile>(BlockFile::Setting{.path = fmt::format("{}/rank_{:05}.blocks", folder, rank),
+  return std::make_shared<BlockFile>(BlockFile::Options{.path = fmt::format("{}/rank_{:05}.blocks", folder, rank),
                                                         .queue_depth = refresh.queue_depth,
                                                         .most = static_cast<std::uint64_t>(refresh.nvme_bytes)});
 }
@@ -22,14 +22,14 @@ std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::
 std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const RefreshOptions& refresh,
                                         std::shared_ptr<BlockStore> file) {
   std::shared_ptr<DeviceBlocks> device = make_device_blocks();
-  const DeviceStore::Setting setting{
+  const DeviceStore::Options setting{
       .in_host =
           [matrix](std::string_view name) { return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host; },
       .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
       .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
   auto store = std::make_shared<DeviceStore>(device, std::move(file), setting);
   return std::make_shared<Pager>(std::move(store),
-                                 Pager::Setting{.most = static_cast<std::size_t>(refresh.device_bytes),
+                                 Pager::Options{.most = static_cast<std::size_t>(refresh.device_bytes),
                                                 .timeout = refresh.timeout,
                                                 .key = "optimizer.refresh.device_bytes"},
                                  std::move(device));
@@ -45,7 +45,7 @@ std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_
   const RefreshOptions& refresh = options.optimizer.refresh;
   std::shared_ptr<BlockStore> file = matrix.has_tier(Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
   if (on_device) return make_device_tier(matrix, refresh, std::move(file));
-  return std::make_shared<Pager>(std::move(file), Pager::Setting{.most = static_cast<std::size_t>(refresh.host_bytes),
+  return std::make_shared<Pager>(std::move(file), Pager::Options{.most = static_cast<std::size_t>(refresh.host_bytes),
                                                                  .timeout = refresh.timeout});
 }
 

@@ -34,14 +34,14 @@ RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
   return all;
 }
 
-StepReport::StepReport(const Setting& setting, Metrics& metrics)
-    : setting_(setting), metrics_(metrics), bar_(setting.progress && !setting.quiet) {
+StepReport::StepReport(const Options& options, Metrics& metrics)
+    : options_(options), metrics_(metrics), bar_(options.progress && !options.quiet) {
   text_.reserve(512);
 }
 
 void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr,
                       std::int64_t skipped, const RankStep& ranks, const StageNumbers& stages) {
-  if (setting_.quiet) return;
+  if (options_.quiet) return;
   const auto seconds = [&ranks](Phase phase) { return ranks.seconds[static_cast<std::size_t>(phase)]; };
   TrainLine line;
   line.step = step;
@@ -50,7 +50,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.grad_norm = norm;
   line.lr = lr;
   line.step_s = ranks.seconds.back();
-  line.tokens_per_s = static_cast<double>(setting_.tokens_per_step) / line.step_s;
+  line.tokens_per_s = static_cast<double>(options_.tokens_per_step) / line.step_s;
   line.data_s = seconds(Phase::data);
   line.forward_backward_s = seconds(Phase::forward_backward);
   line.reduce_s = seconds(Phase::reduce);
@@ -61,13 +61,13 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.memory_peak_bytes = static_cast<std::uint64_t>(ranks.memory_peak_bytes);
   line.preconditioner_age_max = static_cast<std::int64_t>(ranks.preconditioner_age);
   if (ranks.preconditioners > 0) line.preconditioner_age_mean = ranks.preconditioner_ages / ranks.preconditioners;
-  line.tflops = setting_.flops_per_token * line.tokens_per_s * 1e-12;
+  line.tflops = options_.flops_per_token * line.tokens_per_s * 1e-12;
   if (std::isfinite(ranks.energy)) line.energy_j = ranks.energy;
-  if (setting_.peak_tflops) line.mfu = line.tflops / *setting_.peak_tflops;
+  if (options_.peak_tflops) line.mfu = line.tflops / *options_.peak_tflops;
   line.staleness = stages.staleness;
   line.drift = stages.drift;
   line.replicas = stages.replicas;
-  if (setting_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
+  if (options_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
   line.cosine = stages.cosine;
   ages_.clear();
   for (const StageAges& of : stages.ages)
@@ -79,12 +79,12 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   interval_seconds_ += line.step_s;
   session_seconds_ += line.step_s;
   for (std::size_t i = 0; i < interval_phases_.size(); ++i) interval_phases_[i] += ranks.seconds[i];
-  if (step % setting_.every == 0 || step == setting_.steps || session_steps_ == 1) log_line(line);
+  if (step % options_.every == 0 || step == options_.steps || session_steps_ == 1) log_line(line);
   if (bar_) bar(line);
 }
 
 double StepReport::seconds_left(const TrainLine& line) const {
-  return static_cast<double>(setting_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
+  return static_cast<double>(options_.steps - line.step) * session_seconds_ / static_cast<double>(session_steps_);
 }
 
 std::array<int, 3> step_percent(double data, double forward_backward, double whole) {
@@ -119,8 +119,8 @@ void StepReport::log_line(const TrainLine& line) {
   text_.clear();
   const auto seconds = [&](Phase phase) { return interval_phases_[static_cast<std::size_t>(phase)]; };
   const double step_s = interval_seconds_ / static_cast<double>(interval_steps_);
-  append_log_line(text_, {line.step, setting_.steps, line.loss, line.grad_norm, line.lr, step_s,
-                          static_cast<double>(setting_.tokens_per_step) / step_s, seconds_left(line),
+  append_log_line(text_, {line.step, options_.steps, line.loss, line.grad_norm, line.lr, step_s,
+                          static_cast<double>(options_.tokens_per_step) / step_s, seconds_left(line),
                           step_percent(seconds(Phase::data), seconds(Phase::forward_backward), interval_seconds_)});
   spdlog::info(std::string_view(text_.data(), text_.size()));
   interval_steps_ = 0;
@@ -130,14 +130,14 @@ void StepReport::log_line(const TrainLine& line) {
 
 void StepReport::bar(const TrainLine& line) {
   const double now = now_seconds();
-  if (now - last_bar_ < 0.1 && line.step != setting_.steps) return;  // ten times a second is enough for an eye
+  if (now - last_bar_ < 0.1 && line.step != options_.steps) return;  // ten times a second is enough for an eye
   last_bar_ = now;
   text_.clear();
   text_.push_back('\r');
-  append_progress(text_, {line.step, setting_.steps, line.loss, line.tokens_per_s, seconds_left(line)},
+  append_progress(text_, {line.step, options_.steps, line.loss, line.tokens_per_s, seconds_left(line)},
                   terminal_columns(STDOUT_FILENO));
   text_.append(std::string_view("\033[K"));
-  if (line.step == setting_.steps) text_.push_back('\n');
+  if (line.step == options_.steps) text_.push_back('\n');
   std::fwrite(text_.data(), 1, text_.size(), stdout);
   std::fflush(stdout);
 }

@@ -108,7 +108,7 @@ void append_log_line(fmt::memory_buffer&, const LogLine&);
 
 class StepReport {
  public:
-  struct Setting {
+  struct Options {
     std::int64_t steps = 0, every = 10;  // total updates; updates between log lines
     std::uint64_t tokens_per_step = 0;
     double flops_per_token = 0;
@@ -117,7 +117,7 @@ class StepReport {
     bool quiet = false;                 // says nothing: all ranks but the first
     bool progress = true;               // the bar, if there is something to show it on
   };
-  StepReport(const Setting&, Metrics&);
+  StepReport(const Options&, Metrics&);
 
   // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
@@ -129,7 +129,7 @@ class StepReport {
   void bar(const TrainLine&);
   double seconds_left(const TrainLine&) const;
 
-  Setting setting_;
+  Options options_;
   Metrics& metrics_;
   fmt::memory_buffer text_;
   std::vector<StageAge> ages_;  // by stage

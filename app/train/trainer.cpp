@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t max_skips_in_a_row = 20;  // more of them is divergence, not an accident
 
-StepReport::Setting report_setting(const Options& options, bool first, bool progress) {
-  StepReport::Setting setting;
+StepReport::Options report_options(const Options& options, bool first, bool progress) {
+  StepReport::Options setting;
   setting.steps = options.run.steps;
   setting.every = options.metrics.every;
   setting.tokens_per_step =
@@ -52,7 +52,7 @@ WriterGroup writer_group(const Options& options, Runtime& runtime) {
 }
 
 // The first rank of a node reads its counters, and those of the devices of all its ranks.
-EnergyCounters::Setting energy_setting(EnergyCounters::Setting setting, Runtime& runtime, bool on_device) {
+EnergyCounters::Options energy_options(EnergyCounters::Options setting, Runtime& runtime, bool on_device) {
   setting.devices.bus_ids = runtime.world().split_by_node()->all_gather(on_device ? device_bus_id() : std::string());
   if (runtime.is_first_of_node()) return setting;
   return {.root = ""};
@@ -86,7 +86,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
-      report_(report_setting(options_, runtime.is_first(), setup.progress), metrics),
+      report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
       rank_steps_(static_cast<std::size_t>(runtime.size())),
       rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
       stage_ages_(rank_ages_.size()),
@@ -94,7 +94,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
                              ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
                              : 0),
-      energy_(energy_setting(setup.energy, runtime, !is_host<Exec>)) {
+      energy_(energy_options(setup.energy, runtime, !is_host<Exec>)) {
   checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
   runtime_.together([&] {  // a disk may be full

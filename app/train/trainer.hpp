@@ -40,7 +40,7 @@ struct TrainSetup {
   std::vector<CompanionFile> companions = {};  // of the first rank: what its checkpoints carry
   Poll poll = {};                              // called while the checkpoint is read; throws when told to stop
   std::vector<std::string> warnings = {};      // given before there was a log
-  EnergyCounters::Setting energy = {};
+  EnergyCounters::Options energy = {};
   const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };
 

@@ -91,8 +91,8 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
 
 template <class Exec, class T>
 std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector<ChoiceTokens>& choices) {
-  const auto B = static_cast<std::size_t>(executor.setting().micro_batch),
-             length = static_cast<std::size_t>(executor.setting().sequence);
+  const auto B = static_cast<std::size_t>(executor.options().micro_batch),
+             length = static_cast<std::size_t>(executor.options().sequence);
   std::vector<std::int32_t> window(B * (length + 1));
   std::vector<Acc<T>> losses(B * length);
   const auto dp = static_cast<std::size_t>(executor.grid().dp),

@@ -143,7 +143,7 @@ template <class Exec, class T>
 GenerationTimes generate(Decoder<Exec, T>& decoder, const Generation& generation, std::vector<Sequence>& sequences,
                          const std::function<bool(std::size_t, std::int32_t)>& emit) {
   GenerationTimes times;
-  const auto width = static_cast<std::size_t>(decoder.setting().sequences);
+  const auto width = static_cast<std::size_t>(decoder.options().sequences);
   for (std::size_t first = 0; first < sequences.size(); first += width)
     DecodedBatch<Exec, T>(decoder, generation, sequences, first, std::min(width, sequences.size() - first), emit)
         .run(times);

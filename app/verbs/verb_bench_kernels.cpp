@@ -37,7 +37,7 @@ class KernelBench {
   using A = Acc<T>;
   KernelBench(const Exec& exec, const Options& options, const BenchArguments& arguments)
       : exec_(exec), config_(options.model), arguments_(arguments), gemm_(exec, options.run.deterministic) {
-    batch_ = pass_setting(options).micro_batch;
+    batch_ = pass_options(options).micro_batch;
     sequence_ = options.data.sequence_length;
     rows_ = static_cast<std::size_t>(batch_) * static_cast<std::size_t>(sequence_);
   }

@@ -28,7 +28,7 @@ struct OptimizerBench {
   double refresh_s = 0;                       // of it, in refreshes
   double products_s = 0, products_flops = 0;  // per update; refreshes are in neither
   std::size_t state_bytes = 0;
-  int lanes = 0;
+  int streams = 0;
 };
 
 // "1024x1024,768x2048" as matrices of these shapes.
@@ -117,7 +117,7 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   bench.products_s = products.seconds / static_cast<double>(period);
   bench.products_flops = products.flops / static_cast<double>(period);
   bench.state_bytes = optimizer.state_bytes();
-  bench.lanes = optimizer.lanes();
+  bench.streams = optimizer.streams();
   return bench;
 }
 
@@ -217,7 +217,7 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
     nlohmann::ordered_json json{{"kind", options.optimizer.kind},   {"precision", bf16_run ? "bf16" : "fp32"},
                                 {"parameters", parameters},         {"tensors", specs.size()},
                                 {"optimizer_s", bench.update_s},    {"refresh_s", bench.refresh_s},
-                                {"state_bytes", bench.state_bytes}, {"lanes", bench.lanes},
+                                {"state_bytes", bench.state_bytes}, {"lanes", bench.streams},
                                 {"matmul_s", bench.products_s},     {"matmul_tflops", tflops},
                                 {"gemm_bf16_tflops", nullptr},      {"gemm_fp32_tflops", peak.gemm_fp32_tflops}};
     if (peak.gemm_bf16_tflops) json["gemm_bf16_tflops"] = *peak.gemm_bf16_tflops;
@@ -226,7 +226,7 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
     return 0;
   }
   fmt::print("{}, {} parameters in {} tensors, {}, {} at a time\n", options.optimizer.kind, parameters, specs.size(),
-             bf16_run ? "bf16" : "fp32", bench.lanes);
+             bf16_run ? "bf16" : "fp32", bench.streams);
   fmt::print("update             {:9.1f} ms\n", bench.update_s * 1e3);
   fmt::print("of it, refreshes   {:9.1f} ms\n", bench.refresh_s * 1e3);
   fmt::print("matrix products    {:9.1f} ms   {:.3f} TFLOP/s; measured peak {}{:.3f} fp32\n", bench.products_s * 1e3,

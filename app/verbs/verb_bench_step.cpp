@@ -58,7 +58,7 @@ struct StepBench {
 // Feeds the executor, and times what it does.
 class BenchDriver final : public StepDriver {
  public:
-  BenchDriver(const Options& options, const PassSetting& setting, const BatchShare& share, bool several)
+  BenchDriver(const Options& options, const PassOptions& setting, const BatchShare& share, bool several)
       : data_(options),
         share_(share),
         several_(several),
@@ -158,7 +158,7 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   executor.weights_changed();
   std::unique_ptr<BenchDriver> driver;
   runtime.phase("opening the data", [&] {
-    driver = std::make_unique<BenchDriver>(options, executor.setting(), executor.share(), runtime.size() > 1);
+    driver = std::make_unique<BenchDriver>(options, executor.options(), executor.share(), runtime.size() > 1);
   });
   runtime.set_timeout(options.run.abort_timeout);
   PhaseClock& clock = driver->clock;

@@ -44,13 +44,13 @@ struct Result {
 // metrics.eval_batches micro-batches of them, if there are as many.
 std::uint64_t windows_read(const Options& options, const SampleSet& set) {
   return std::min(static_cast<std::uint64_t>(options.metrics.eval_batches) *
-                      static_cast<std::uint64_t>(pass_setting(options).micro_batch),
+                      static_cast<std::uint64_t>(pass_options(options).micro_batch),
                   set.windows());
 }
 
 // The first windows of the split.
 std::vector<FixedBatch> fixed_batches(const Options& options, const SampleSet& set) {
-  const PassSetting setting = pass_setting(options);
+  const PassOptions setting = pass_options(options);
   const auto B = static_cast<std::size_t>(setting.micro_batch), length = static_cast<std::size_t>(setting.sequence);
   const std::uint64_t wanted = windows_read(options, set);
   std::vector<FixedBatch> batches;
@@ -105,7 +105,7 @@ void name_tensors(const std::vector<TensorSpec>& specs, const std::vector<Rotate
 
 Result measure(const HessianArguments& arguments, const Options& options, const std::string& checkpoint,
                const std::vector<FixedBatch>& batches) {
-  const PassSetting setting = pass_setting(options);
+  const PassOptions setting = pass_options(options);
   LossGradient loss(Host(), options.model, setting.micro_batch, setting.sequence, batches);
   const std::vector<TensorSpec> specs = loss.specs();
   const CheckpointReader reader(checkpoint, false);

@@ -37,7 +37,7 @@ struct Setup {
 
 // use(executor) of an executor for forward passes with the weights of the source.
 template <class Use>
-auto with_model(const Setup& setup, const PassSetting& setting, const Use& use) {
+auto with_model(const Setup& setup, const PassOptions& setting, const Use& use) {
   Runtime& runtime = setup.runtime;
   const Options& options = setup.options;
   const auto session = start_kokkos(runtime, options.run.threads, setup.arguments.kokkos, 0,
@@ -69,7 +69,7 @@ int eval_loss(const Setup& setup) {
     set = std::make_unique<SampleSet>(
         open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get(), {}, TextUse::ask));
   });
-  const Evaluation result = with_model(setup, pass_setting(options), [&](auto& executor) {
+  const Evaluation result = with_model(setup, pass_options(options), [&](auto& executor) {
     return *evaluate_loss(executor, *set, options.metrics.eval_batches, [&] {
       if (setup.runtime.size() > 1) call_roll(setup.runtime.world(), "evaluation");
       return false;
@@ -118,7 +118,7 @@ int eval_choices(const Setup& setup) {
   });
   std::size_t longest = 1;
   for (const ChoiceTokens& choice : choices) longest = std::max(longest, choice.ids.size() - 1);
-  PassSetting setting = pass_setting(setup.options);
+  PassOptions setting = pass_options(setup.options);
   setting.sequence = static_cast<int>(longest);
   setting.micro_batch = static_cast<int>(std::clamp<std::size_t>(tokens_at_once / longest, 1, choices.size()));
   setting.mask_documents = false;

@@ -177,7 +177,7 @@ int run_generate(const GenerateArguments& arguments) {
     using Exec = std::decay_t<decltype(exec)>;
     using T = typename decltype(tag)::type;
     const auto alone = make_lone_communicator();
-    Executor<Exec, T> executor(exec, options, PassSetting{}, *alone);  // holds the weights
+    Executor<Exec, T> executor(exec, options, PassOptions{}, *alone);  // holds the weights
     restore_weights(executor, source);
     const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
     Decoder<Exec, T> decoder(exec, options.model, executor.stage().weights(),

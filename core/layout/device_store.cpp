@@ -8,11 +8,11 @@
 namespace sestina {
 
 DeviceStore::DeviceStore(std::shared_ptr<DeviceBlocks> device, std::shared_ptr<BlockStore> below,
-                         const Setting& setting)
-    : device_(std::move(device)), below_(std::move(below)), setting_(setting) {}
+                         const Options& options)
+    : device_(std::move(device)), below_(std::move(below)), options_(options) {}
 
 std::size_t DeviceStore::add(const std::string& name, std::size_t bytes) {
-  Block block{.bytes = bytes, .in_host = setting_.in_host(name)};
+  Block block{.bytes = bytes, .in_host = options_.in_host(name)};
   if (block.in_host) {
     in_host_ += bytes;
   } else {
@@ -26,11 +26,11 @@ std::size_t DeviceStore::add(const std::string& name, std::size_t bytes) {
 
 void DeviceStore::open() {
   const std::size_t all = in_host_ + buffers * largest_;
-  if (setting_.host_bytes != 0 && setting_.host_bytes < all)
+  if (options_.host_bytes != 0 && options_.host_bytes < all)
     fail(ExitCode::bad_deck,
          "optimizer.refresh.host_bytes: {} bytes are too few: {} of preconditioners of the device lie in host memory, "
          "and {} are buffers on the way to the disk; at least {}, or 0",
-         setting_.host_bytes, in_host_, all - in_host_, all);
+         options_.host_bytes, in_host_, all - in_host_, all);
   for (Block& block : blocks_)
     if (block.in_host) block.home = device_->pinned(block.bytes);
   if (largest_ > 0)
@@ -153,6 +153,6 @@ std::string DeviceStore::describe() const {
   return text;
 }
 
-void DeviceStore::warn(const std::string& message) const { setting_.warn(message); }
+void DeviceStore::warn(const std::string& message) const { options_.warn(message); }
 
 }  // namespace sestina

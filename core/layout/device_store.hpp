@@ -14,13 +14,13 @@ namespace sestina {
 
 class DeviceStore final : public BlockStore {
  public:
-  struct Setting {
+  struct Options {
     std::function<bool(std::string_view name)> in_host;  // which blocks lie in host memory, by name
     std::size_t host_bytes = 0;                          // at most; 0: any
     std::function<void(const std::string& message)> warn;
   };
   // below: null where all blocks lie in host memory.
-  DeviceStore(std::shared_ptr<DeviceBlocks>, std::shared_ptr<BlockStore> below, const Setting&);
+  DeviceStore(std::shared_ptr<DeviceBlocks>, std::shared_ptr<BlockStore> below, const Options&);
 
   std::size_t add(const std::string& name, std::size_t bytes) override;
   // Error(bad_deck) for more than host_bytes.
@@ -59,7 +59,7 @@ class DeviceStore final : public BlockStore {
 
   std::shared_ptr<DeviceBlocks> device_;
   std::shared_ptr<BlockStore> below_;
-  Setting setting_;
+  Options options_;
   std::vector<Block> blocks_;
   std::vector<std::shared_ptr<std::byte>> buffers_;  // of the first slots
   std::array<Slot, DeviceBlocks::most_copies> slots_;

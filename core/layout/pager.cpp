@@ -10,8 +10,8 @@ namespace sestina {
 
 using enum BlockEvent;
 
-Pager::Pager(std::shared_ptr<BlockStore> store, const Setting& setting, std::shared_ptr<BlockMemory> memory)
-    : store_(std::move(store)), memory_(std::move(memory)), setting_(setting) {}
+Pager::Pager(std::shared_ptr<BlockStore> store, const Options& options, std::shared_ptr<BlockMemory> memory)
+    : store_(std::move(store)), memory_(std::move(memory)), options_(options) {}
 
 bool Pager::detach() {
   bool rests = true;
@@ -53,12 +53,12 @@ void Pager::need(std::size_t updates, std::size_t jobs) {
 }
 
 void Pager::open() {
-  limit_ = std::max(setting_.most, working());
-  if (setting_.most != 0 && setting_.most < working())
+  limit_ = std::max(options_.most, working());
+  if (options_.most != 0 && options_.most < working())
     fail(ExitCode::bad_deck,
          "{}: {} bytes are too few: updates have {} bytes of preconditioners in memory at a time and refreshes {}; at "
          "least {}, or 0",
-         setting_.key, setting_.most, updates_, jobs_, working());
+         options_.key, options_.most, updates_, jobs_, working());
   if (blocks_.empty()) return;
   keep_ = limit_ - working();
   std::sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) { return a.memory < b.memory; });
@@ -101,9 +101,9 @@ void Pager::drop(Block& block) {
 }
 
 void Pager::wait(Lock& lock, const std::string& name) {
-  if (for_users_.wait_for(lock, std::chrono::duration<double>(setting_.timeout)) == std::cv_status::timeout && moving_)
+  if (for_users_.wait_for(lock, std::chrono::duration<double>(options_.timeout)) == std::cv_status::timeout && moving_)
     fail(ExitCode::io_error, "{}: waited {:g} s for its transfer (run.abort_timeout): the disk hangs", name,
-         setting_.timeout);
+         options_.timeout);
 }
 
 void Pager::came(std::size_t bytes) {

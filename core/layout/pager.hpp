@@ -20,12 +20,12 @@ namespace sestina {
 
 class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Queue {
  public:
-  struct Setting {
+  struct Options {
     std::size_t most = 0;                              // bytes of blocks in memory at a time; 0: as few as work takes
     double timeout = 60;                               // seconds that one transfer may take
     const char* key = "optimizer.refresh.host_bytes";  // that `most` comes from
   };
-  Pager(std::shared_ptr<BlockStore>, const Setting&, std::shared_ptr<BlockMemory> = host_block_memory());
+  Pager(std::shared_ptr<BlockStore>, const Options&, std::shared_ptr<BlockMemory> = host_block_memory());
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
@@ -109,7 +109,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
 
   std::shared_ptr<BlockStore> store_;
   std::shared_ptr<BlockMemory> memory_;
-  Setting setting_;
+  Options options_;
   std::vector<Block> blocks_;  // by address
   std::size_t bytes_ = 0, updates_ = 0, jobs_ = 0;
   std::size_t limit_ = 0, keep_ = 0, kept_ = 0, in_memory_ = 0, leaving_ = 0;

@@ -95,10 +95,10 @@ std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
 std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { return in; }
 
 FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
-  const PoetSetting setting = poet_setting(o);
+  const PoetOptions options = poet_options(o);
   const PoetScratch scratch{shape.element, shape.accumulate};
-  const std::size_t pass = scratch.pass(setting, shape.rows, shape.out, shape.in);
-  return {pass, pass, scratch.merge(setting, shape.out, shape.in)};
+  const std::size_t pass = scratch.pass(options, shape.rows, shape.out, shape.in);
+  return {pass, pass, scratch.merge(options, shape.out, shape.in)};
 }
 
 // Of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides, forward and back;
@@ -122,14 +122,14 @@ ShardedSides sharded_sides(const LinearOptions& o, TensorCut cut) {
   return cut == TensorCut::cols ? ShardedSides{1, o.shards} : ShardedSides{o.shards, 1};
 }
 
-PoetSetting poet_setting(const LinearOptions& o) {
-  PoetSetting setting;
-  setting.block = static_cast<std::size_t>(o.block_size);
-  setting.fourth = o.even ? 2 : 1;
-  setting.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
-  setting.zero_in_range = o.zero_in_range;
-  setting.residual = o.residual;
-  return setting;
+PoetOptions poet_options(const LinearOptions& o) {
+  PoetOptions options;
+  options.block = static_cast<std::size_t>(o.block_size);
+  options.fourth = o.even ? 2 : 1;
+  options.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
+  options.zero_in_range = o.zero_in_range;
+  options.residual = o.residual;
+  return options;
 }
 
 WeightForm poet_x_form() {

@@ -1,4 +1,4 @@
-// What the plain half of POET-X (poet_x_form.cpp) and its mathematics share: order of the parts, and the setting. No
+// What the plain half of POET-X (poet_x_form.cpp) and its mathematics share: order of the parts, and the options. No
 // Kokkos.
 #pragma once
 #include "core/layout/poet_x_size.hpp"
@@ -18,7 +18,7 @@ enum PoetPart {
   poet_residual = poet_scales
 };
 
-PoetSetting poet_setting(const LinearOptions&);
+PoetOptions poet_options(const LinearOptions&);
 
 // Parts of each side that no block of a rotation and no permutation leaves: tensor parallelism cuts between them.
 struct ShardedSides {

@@ -1,11 +1,11 @@
-// Numbers of a POET-X layer: its setting, and the scratch of its passes. No Kokkos.
+// Numbers of a POET-X layer: its options, and the scratch of its passes. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 
 namespace sestina {
 
-struct PoetSetting {
+struct PoetOptions {
   std::size_t block = 0;      // b, divides both sides
   double fourth = 1;          // k of the series: 1 as published, 2 for even orders
   std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
@@ -29,14 +29,14 @@ struct PoetScratch {
   }
   // Of N rows through a matrix (out, in), forward or backward: two sheets of the wider side, both rotations, and what
   // makes them.
-  std::size_t pass(const PoetSetting& s, std::size_t n, std::size_t out, std::size_t in) const {
+  std::size_t pass(const PoetOptions& s, std::size_t n, std::size_t out, std::size_t in) const {
     const std::size_t wide = std::max(out, in);
     return 2 * piece(n * wide, element) + piece(in * s.block, element) + piece(out * s.block, element) +
            5 * piece(wide * s.block, accumulate) + (s.group > 0 ? piece(out * in, element) : 0);
   }
   // A copy of the base as it was, two tiles of rows, both rotations and what makes them, index maps, and of codes all
   // sums before they are coded. Enough to make a dense weight, and to take one, as well.
-  std::size_t merge(const PoetSetting& s, std::size_t out, std::size_t in) const {
+  std::size_t merge(const PoetOptions& s, std::size_t out, std::size_t in) const {
     return piece(out * in, element) + (s.residual ? piece(out * in, 1) : 0) +
            (s.group > 0 ? piece(out * in, accumulate) : 0) + 2 * piece(s.tile_rows(out, in) * in, accumulate) +
            piece(in * s.block, accumulate) + piece(out * s.block, accumulate) +

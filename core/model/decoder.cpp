@@ -17,7 +17,7 @@ namespace sestina {
 namespace {
 
 // Positions that a sequence has room for: in deterministic mode whole tiles, as far as the full window goes.
-int cache_width(const ModelConfig& c, const DecoderSetting& s) {
+int cache_width(const ModelConfig& c, const DecoderOptions& s) {
   if (!s.deterministic) return s.capacity;
   const int tiles = (s.capacity + product_tile - 1) / product_tile * product_tile;
   return static_cast<int>(std::min<std::int64_t>(tiles, c.max_position_embeddings));
@@ -38,7 +38,7 @@ LayerActivations<Exec, T> first_rows(const LayerActivations<Exec, T>& all, int r
 
 }  // namespace
 
-std::size_t cache_bytes(const ModelConfig& c, const DecoderSetting& s, std::size_t element) {
+std::size_t cache_bytes(const ModelConfig& c, const DecoderOptions& s, std::size_t element) {
   const auto width = static_cast<std::size_t>(cache_width(c, s));
   return 2 * element * static_cast<std::size_t>(s.sequences) * width *
          static_cast<std::size_t>(c.num_hidden_layers * c.key_value_width());
@@ -46,27 +46,27 @@ std::size_t cache_bytes(const ModelConfig& c, const DecoderSetting& s, std::size
 
 template <class Exec, class T>
 Decoder<Exec, T>::Decoder(const Exec& exec, const ModelConfig& config, const Weights<Exec, T>& weights,
-                          const DecoderSetting& setting)
-    : setting_(setting),
-      rows_(std::max(setting.sequences, std::min(product_tile, cache_width(config, setting)))),
-      width_(cache_width(config, setting)),
+                          const DecoderOptions& options)
+    : options_(options),
+      rows_(std::max(options.sequences, std::min(product_tile, cache_width(config, options)))),
+      width_(cache_width(config, options)),
       weights_(weights),
-      gemm_(exec, setting.deterministic),
+      gemm_(exec, options.deterministic),
       context_{exec, model_part(config, 1, 0), 1, rows_, gemm_, workspace_, alone_, {}, {}},
       slot_(context_.part, last_layer(config), 1, rows_, true),
       indices_("sestina::decoder_indices", 3, static_cast<std::size_t>(rows_)),
       host_indices_(Kokkos::create_mirror_view(indices_)),
-      history_(static_cast<std::size_t>(setting.sequences)) {
-  SESTINA_REQUIRE(setting.sequences > 0 && setting.capacity > 0 && setting.capacity <= config.max_position_embeddings,
-                  "{} sequences of {}, {} positions", setting.sequences, setting.capacity,
+      history_(static_cast<std::size_t>(options.sequences)) {
+  SESTINA_REQUIRE(options.sequences > 0 && options.capacity > 0 && options.capacity <= config.max_position_embeddings,
+                  "{} sequences of {}, {} positions", options.sequences, options.capacity,
                   config.max_position_embeddings);
-  const auto places = static_cast<std::size_t>(setting.sequences) * static_cast<std::size_t>(width_);
+  const auto places = static_cast<std::size_t>(options.sequences) * static_cast<std::size_t>(width_);
   cache_ = decltype(cache_)("sestina::key_value_cache", static_cast<std::size_t>(config.num_hidden_layers), 2, places,
                             static_cast<std::size_t>(config.key_value_width()));
   logits_ = decltype(logits_)("sestina::decoder_logits", history_.size(), static_cast<std::size_t>(config.vocab_size));
   wide_ = Table("sestina::decoder_logits_f32", logits_.extent(0), logits_.extent(1));
   host_logits_ = Kokkos::create_mirror_view(wide_);
-  for (auto& tokens : history_) tokens.reserve(static_cast<std::size_t>(setting.capacity));
+  for (auto& tokens : history_) tokens.reserve(static_cast<std::size_t>(options.capacity));
   if (config.position != ModelConfig::Position::learned) make_tables();
   workspace_ = Workspace<Exec>(workspace_bytes());
 }
@@ -91,7 +91,7 @@ template <class Exec, class T>
 std::size_t Decoder<Exec, T>::workspace_bytes() const {
   using W = Workspace<Exec>;
   const ModelConfig& c = config();
-  const auto rows = static_cast<std::size_t>(rows_), sequences = static_cast<std::size_t>(setting_.sequences);
+  const auto rows = static_cast<std::size_t>(rows_), sequences = static_cast<std::size_t>(options_.sequences);
   const auto hidden = static_cast<std::size_t>(c.hidden_size), inner = static_cast<std::size_t>(c.intermediate_size);
   std::size_t bytes = W::template bytes<T>(rows * hidden) + W::template bytes<T>(rows * inner);
   bytes += W::template bytes<T>(sequences * hidden) + 2 * W::template bytes<float>(sequences * cosine_.extent(1));
@@ -99,7 +99,7 @@ std::size_t Decoder<Exec, T>::workspace_bytes() const {
     bytes += thin_product_bytes<T>(sequences, std::max({hidden, inner, static_cast<std::size_t>(c.query_width())}));
   return bytes + std::max(attention_continued_bytes<Exec, T>(context_.exec, attention_shape(c, 1, width_),
                                                              std::min(rows_, width_)),
-                          attention_step_bytes<Exec, T>(attention_shape(c, setting_.sequences, width_)));
+                          attention_step_bytes<Exec, T>(attention_shape(c, options_.sequences, width_)));
 }
 
 template <class Exec, class T>
@@ -116,12 +116,12 @@ Vector<const std::int32_t, Exec> Decoder<Exec, T>::index(Field field, int rows) 
 template <class Exec, class T>
 void Decoder<Exec, T>::prefill(int sequence, const std::int32_t* tokens, int count) {
   auto& history = history_[static_cast<std::size_t>(sequence)];
-  SESTINA_REQUIRE(history.empty() && 0 < count && count <= setting_.capacity, "{} tokens after {}, room for {}", count,
-                  history.size(), setting_.capacity);
+  SESTINA_REQUIRE(history.empty() && 0 < count && count <= options_.capacity, "{} tokens after {}, room for {}", count,
+                  history.size(), options_.capacity);
   history.assign(tokens, tokens + count);
   int first = 0;
   for (; first + product_tile < count; first += product_tile) chunk(sequence, first, product_tile);
-  chunk(sequence, first, setting_.deterministic ? std::min(product_tile, width_ - first) : count - first);
+  chunk(sequence, first, options_.deterministic ? std::min(product_tile, width_ - first) : count - first);
   head(count - 1 - first, 1);
 }
 
@@ -143,9 +143,9 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
   for (int i = 0; i < n; ++i) {
     auto& history = history_[static_cast<std::size_t>(sequences[i])];
     const int position = static_cast<int>(history.size());
-    SESTINA_REQUIRE(0 < position && position < setting_.capacity, "position {} of {}", position, setting_.capacity);
+    SESTINA_REQUIRE(0 < position && position < options_.capacity, "position {} of {}", position, options_.capacity);
     history.push_back(tokens[i]);
-    if (setting_.deterministic) {
+    if (options_.deterministic) {
       const int first = position / product_tile * product_tile;
       chunk(sequences[i], first, std::min(product_tile, width_ - first));
       const Matrix<T, Exec> row(logits_.data() + static_cast<std::size_t>(i) * logits_.extent(1), 1, logits_.extent(1));
@@ -157,7 +157,7 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
     host_indices_(place_field, i) = sequences[i] * width_ + position;
     host_indices_(position_field, i) = position;
   }
-  if (setting_.deterministic) return;
+  if (options_.deterministic) return;
   Kokkos::deep_copy(context_.exec, indices_, host_indices_);
   run({n});
   head(0, n);
@@ -165,7 +165,7 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
 
 template <class Exec, class T>
 void Decoder<Exec, T>::head(int row, int rows) {
-  context_.thin = !setting_.deterministic;
+  context_.thin = !options_.deterministic;
   forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, row, row + rows),
                            Matrix<T, Exec>(logits_.data(), static_cast<std::size_t>(rows), logits_.extent(1)));
 }

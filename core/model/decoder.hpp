@@ -14,21 +14,21 @@
 
 namespace sestina {
 
-struct DecoderSetting {
+struct DecoderOptions {
   int sequences = 1;  // S
   int capacity = 1;   // positions of each, at most max_position_embeddings
   bool deterministic = false;
 };
 
 // Bytes of the one allocation for keys and values; element: bytes of the compute type.
-std::size_t cache_bytes(const ModelConfig&, const DecoderSetting&, std::size_t element);
+std::size_t cache_bytes(const ModelConfig&, const DecoderOptions&, std::size_t element);
 
 template <class Exec, class T>
 class Decoder {
  public:
   // The weights must outlive the decoder. All memory is taken here: no later call allocates, once products of each
   // shape have been seen.
-  Decoder(const Exec&, const ModelConfig&, const Weights<Exec, T>&, const DecoderSetting&);
+  Decoder(const Exec&, const ModelConfig&, const Weights<Exec, T>&, const DecoderOptions&);
 
   // Appends tokens (host, count > 0, within the capacity) to a sequence that is empty; the logits of its last position
   // become row 0.
@@ -42,7 +42,7 @@ class Decoder {
   void clear(int sequence) { history_[static_cast<std::size_t>(sequence)].clear(); }
   int length(int sequence) const { return static_cast<int>(history_[static_cast<std::size_t>(sequence)].size()); }
   const ModelConfig& config() const { return context_.config(); }
-  const DecoderSetting& setting() const { return setting_; }
+  const DecoderOptions& options() const { return options_; }
 
  private:
   using Memory = typename Exec::memory_space;
@@ -69,7 +69,7 @@ class Decoder {
   Matrix<T, Exec> cached(std::size_t layer, int part) const;  // (places, K*h): keys (0) or values (1)
   Vector<const std::int32_t, Exec> index(Field, int rows) const;
 
-  DecoderSetting setting_;
+  DecoderOptions options_;
   int rows_;   // of the largest pass
   int width_;  // positions a cached sequence has room for: the capacity in whole tiles
   const Weights<Exec, T>& weights_;

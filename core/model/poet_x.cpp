@@ -37,32 +37,32 @@ class Sheets {
 
 // Blocks (n, b) of one side, in scratch of the caller's frame.
 template <class E, class Exec>
-Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetSetting& setting, std::size_t n,
+Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options, std::size_t n,
                          const Vector<Acc<E>, Exec>& theta) {
-  const Matrix<E, Exec> blocks = s.workspace.template take<E>(n, setting.block);
-  cayley_neumann<Exec, E>(s.exec, s.gemm, s.workspace, setting.fourth, theta, blocks);
+  const Matrix<E, Exec> blocks = s.workspace.template take<E>(n, options.block);
+  cayley_neumann<Exec, E>(s.exec, s.gemm, s.workspace, options.fourth, theta, blocks);
   return blocks;
 }
 
 // The base as values, in scratch of the caller's frame where codes are kept.
 template <class Exec, class T>
-Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetSetting& setting,
+Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions& options,
                                   const PoetWeight<Exec, T>& w) {
-  if (setting.group == 0) return w.base.values;
+  if (options.group == 0) return w.base.values;
   const Matrix<T, Exec> values = s.workspace.template take<T>(w.rows(), w.cols());
-  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, setting.group, flat<Exec, T>(values));
+  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group, flat<Exec, T>(values));
   return values;
 }
 
 // c (N, out) from x, by way of two sheets; c may lie in the first one.
 template <class Exec, class T>
-void inner_product(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                    Matrix<const T, Exec> x, const Vector<T, Exec>& first, const Matrix<T, Exec>& a,
                    const Matrix<T, Exec>& c) {
   auto frame = s.workspace.frame();
-  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, setting, w.cols(), w.rotation_in),
+  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, options, w.cols(), w.rotation_in),
                             first, a);
-  s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, setting, w), 0, c);
+  s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, options, w), 0, c);
 }
 
 // Where each place of a permuted side was: index[result[i]] = result[index[i]] = i. In scratch of the caller's frame.
@@ -99,14 +99,14 @@ void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<c
 // body(tile, first): rows of blockdiag(G_out)^T H blockdiag(G_in)^T from this one on, in scratch that the next tile
 // takes again. H: values, with residuals or without (empty).
 template <class Exec, class T, class Body>
-void for_rotated_rows(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                       const Matrix<const T, Exec>& values, const Matrix<const std::uint8_t, Exec>& residuals,
                       const Body& body) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
-  const std::size_t in = w.cols(), most = setting.tile_rows(w.rows(), in);
-  const Matrix<A, Exec> of_in = rotation<A>(s, setting, in, w.rotation_in),
-                        of_out = rotation<A>(s, setting, w.rows(), w.rotation_out),
+  const std::size_t in = w.cols(), most = options.tile_rows(w.rows(), in);
+  const Matrix<A, Exec> of_in = rotation<A>(s, options, in, w.rotation_in),
+                        of_out = rotation<A>(s, options, w.rows(), w.rotation_out),
                         first_tile = s.workspace.template take<A>(most, in),
                         second_tile = s.workspace.template take<A>(most, in);
   for (std::size_t first = 0; first < w.rows(); first += most) {
@@ -117,7 +117,7 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetSetting& setting, c
                    Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept), flat<Exec, A>(x));
     times_blocks<Exec, A>(s.gemm, x, Op::transpose, of_in, y);
     blocks_times<Exec, A>(s.gemm, Op::transpose,
-                          Matrix<const A, Exec>(of_out.data() + first * setting.block, n, setting.block), y, x);
+                          Matrix<const A, Exec>(of_out.data() + first * options.block, n, options.block), y, x);
     body(x, first);
   }
 }
@@ -128,27 +128,27 @@ class PutBase {
  public:
   using A = Acc<T>;
   // Takes scratch of the caller's frame.
-  PutBase(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w)
-      : s_(s), setting_(setting), base_(w.base) {
-    if (setting.group > 0) held_ = s.workspace.template take<A>(w.rows(), w.cols());
+  PutBase(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w)
+      : s_(s), options_(options), base_(w.base) {
+    if (options.group > 0) held_ = s.workspace.template take<A>(w.rows(), w.cols());
   }
   void put(const Matrix<const A, Exec>& x, const Vector<const std::int32_t, Exec>& rows,
            const Vector<const std::int32_t, Exec>& cols) const {
-    if (setting_.group > 0) return put_elements<Exec, A, A>(s_.exec, x, rows, cols, held_);
+    if (options_.group > 0) return put_elements<Exec, A, A>(s_.exec, x, rows, cols, held_);
     if constexpr (std::is_same_v<T, bf16>)
       if (base_.residuals.size() > 0)
         return put_with_residual<Exec>(s_.exec, x, rows, cols, base_.values, base_.residuals);
     put_elements<Exec, A, T>(s_.exec, x, rows, cols, base_.values);
   }
   void finish() const {
-    if (setting_.group > 0)
-      group_quantise<Exec, A>(s_.exec, flat<Exec, A>(held_), setting_.group, setting_.zero_in_range, base_.codes,
+    if (options_.group > 0)
+      group_quantise<Exec, A>(s_.exec, flat<Exec, A>(held_), options_.group, options_.zero_in_range, base_.codes,
                               base_.scales, base_.zeros);
   }
 
  private:
   const ProductSpace<Exec>& s_;
-  const PoetSetting& setting_;
+  const PoetOptions& options_;
   const PoetBase<Exec, T>& base_;
   Matrix<A, Exec> held_;
 };
@@ -156,33 +156,33 @@ class PutBase {
 }  // namespace
 
 template <class Exec, class T>
-void poet_forward(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_forward(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                   Matrix<const T, Exec> x, Matrix<T, Exec> kept, Matrix<T, Exec> y) {
   auto frame = s.workspace.frame();
   Sheets<Exec, T> sheets(s.workspace, x.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> c = kept.size() > 0 ? kept : sheets.of(first, w.rows());
-  inner_product<Exec, T>(s, setting, w, x, first, sheets.of(second, w.cols()), c);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, setting, w.rows(), w.rotation_out), w.perm_out,
+  inner_product<Exec, T>(s, options, w, x, first, sheets.of(second, w.cols()), c);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, options, w.rows(), w.rotation_out), w.perm_out,
                              false, second, y);
 }
 
 template <class Exec, class T>
-void poet_backward_input(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_backward_input(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                          Matrix<const T, Exec> dy, bool add, Matrix<T, Exec> d_inner, Matrix<T, Exec> dx) {
   auto frame = s.workspace.frame();
   Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> dc = sheets.of(second, w.rows());
   put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose,
-                            rotation<T>(s, setting, w.rows(), w.rotation_out), first, dc);
-  s.gemm.template operator()<T, T>(Op::none, Op::none, 1, dc, base_values(s, setting, w), 0, d_inner);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, setting, w.cols(), w.rotation_in),
+                            rotation<T>(s, options, w.rows(), w.rotation_out), first, dc);
+  s.gemm.template operator()<T, T>(Op::none, Op::none, 1, dc, base_values(s, options, w), 0, d_inner);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, options, w.cols(), w.rotation_in),
                              w.perm_in, add, first, dx);
 }
 
 template <class Exec, class T>
-void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                              Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out) {
@@ -193,15 +193,15 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetSetting& set
   Matrix<const T, Exec> c = kept;
   if (kept.size() == 0) {
     const Matrix<T, Exec> again = sheets.of(first, w.rows());
-    inner_product<Exec, T>(s, setting, w, x, first, sheets.of(second, w.cols()), again);
+    inner_product<Exec, T>(s, options, w, x, first, sheets.of(second, w.cols()), again);
     c = again;
   }
   const auto gradient = [&](const Matrix<const T, Exec>& left, const Matrix<const T, Exec>& right,
                             const Vector<A, Exec>& theta, const Vector<A, Exec>& d_theta) {
     auto inner = s.workspace.frame();
-    const Matrix<A, Exec> d = s.workspace.template take<A>(left.extent(1), setting.block);
+    const Matrix<A, Exec> d = s.workspace.template take<A>(left.extent(1), options.block);
     diagonal_blocks<Exec, T>(s.gemm, left, right, d);
-    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, setting.fourth, theta, d, accumulate, d_theta);
+    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, theta, d, accumulate, d_theta);
   };
   const Matrix<T, Exec> g = sheets.of(second, w.rows());
   put_columns<Exec, T>(s.exec, dy, w.perm_out, g);
@@ -212,23 +212,23 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetSetting& set
 }
 
 template <class Exec, class T>
-void poet_effective(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_effective(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                     Matrix<Acc<T>, Exec> out) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
-  const Matrix<const T, Exec> base = base_values(s, setting, w);
-  for_rotated_rows<Exec, T>(s, setting, w, base, {}, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+  const Matrix<const T, Exec> base = base_values(s, options, w);
+  for_rotated_rows<Exec, T>(s, options, w, base, {}, [&](const Matrix<A, Exec>& tile, std::size_t first) {
     put_elements<Exec, A, A>(s.exec, tile, part_of<Exec>(rows, first, tile.extent(0)), cols, out);
   });
 }
 
 template <class Exec, class T>
-void poet_assign(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_assign(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                  Matrix<const Acc<T>, Exec> from) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
-  const PutBase<Exec, T> base(s, setting, w);
+  const PutBase<Exec, T> base(s, options, w);
   base.put(from, w.perm_out, w.perm_in);
   base.finish();
   set_zero<Exec, A>(s.exec, w.rotation_in);
@@ -236,19 +236,19 @@ void poet_assign(const ProductSpace<Exec>& s, const PoetSetting& setting, const 
 }
 
 template <class Exec, class T>
-void poet_merge(const ProductSpace<Exec>& s, const PoetSetting& setting, const PoetWeight<Exec, T>& w,
+void poet_merge(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                 const std::function<void()>& draw) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
-  const Matrix<const T, Exec> values = setting.group > 0 ? base_values(s, setting, w) : copy_of(s, w.base.values);
+  const Matrix<const T, Exec> values = options.group > 0 ? base_values(s, options, w) : copy_of(s, w.base.values);
   const Matrix<const std::uint8_t, Exec> residuals = copy_of(s, w.base.residuals);
   s.exec.fence("permutation");  // the old ones are read
   draw();
   follow_index<Exec>(s.exec, w.perm_out, rows);
   follow_index<Exec>(s.exec, w.perm_in, cols);
-  const PutBase<Exec, T> base(s, setting, w);
-  for_rotated_rows<Exec, T>(s, setting, w, values, residuals, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+  const PutBase<Exec, T> base(s, options, w);
+  for_rotated_rows<Exec, T>(s, options, w, values, residuals, [&](const Matrix<A, Exec>& tile, std::size_t first) {
     base.put(tile, part_of<Exec>(rows, first, tile.extent(0)), cols);
   });
   base.finish();
@@ -257,20 +257,20 @@ void poet_merge(const ProductSpace<Exec>& s, const PoetSetting& setting, const P
 }
 
 #define SESTINA_POET(Exec, T)                                                                                          \
-  template void poet_forward<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,       \
+  template void poet_forward<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,       \
                                       Matrix<const T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>);                        \
-  template void poet_backward_input<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&,                            \
+  template void poet_backward_input<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&,                            \
                                              const PoetWeight<Exec, T>&, Matrix<const T, Exec>, bool, Matrix<T, Exec>, \
                                              Matrix<T, Exec>);                                                         \
-  template void poet_backward_rotations<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&,                        \
+  template void poet_backward_rotations<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&,                        \
                                                  const PoetWeight<Exec, T>&, Matrix<const T, Exec>,                    \
                                                  Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,  \
                                                  bool, Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>);                    \
-  template void poet_effective<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,     \
+  template void poet_effective<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,     \
                                         Matrix<Acc<T>, Exec>);                                                         \
-  template void poet_assign<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,        \
+  template void poet_assign<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,        \
                                      Matrix<const Acc<T>, Exec>);                                                      \
-  template void poet_merge<Exec, T>(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,         \
+  template void poet_merge<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,         \
                                     const std::function<void()>&);
 SESTINA_INSTANTIATE(SESTINA_POET)
 SESTINA_POET(Serial, float)  // replay of golden files

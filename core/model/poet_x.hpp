@@ -43,30 +43,30 @@ struct PoetWeight {
 
 // y (N, out) from x (N, in). kept (N, out) receives c, what the backward pass would make again, or is empty.
 template <class Exec, class T>
-void poet_forward(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&, Matrix<const T, Exec> x,
+void poet_forward(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<const T, Exec> x,
                   Matrix<T, Exec> kept, Matrix<T, Exec> y);
 // dx (N, in) = or += from dy (N, out); d_inner (N, in) receives the gradient of a, which the next one needs.
 template <class Exec, class T>
-void poet_backward_input(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+void poet_backward_input(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                          Matrix<const T, Exec> dy, bool add, Matrix<T, Exec> d_inner, Matrix<T, Exec> dx);
 // Gradients of both rotations, = or +=. kept empty: c is made again from x, with the same bits.
 template <class Exec, class T>
-void poet_backward_rotations(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+void poet_backward_rotations(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                              Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out);
 
 // w (out, in): the weight that the layer is in its passes, computed in Acc<T>.
 template <class Exec, class T>
-void poet_effective(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);
+void poet_effective(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);
 // Base from w (out, in) by the permutations in place; rotations become zero.
 template <class Exec, class T>
-void poet_assign(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+void poet_assign(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                  Matrix<const Acc<T>, Exec> w);
 // The layer stays what it is, but for the rounding of its base: rotations go into the base, tile of rows by tile, and
 // become zero. draw() gives new permutations in the place of the old ones.
 template <class Exec, class T>
-void poet_merge(const ProductSpace<Exec>&, const PoetSetting&, const PoetWeight<Exec, T>&,
+void poet_merge(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                 const std::function<void()>& draw);
 
 }  // namespace sestina

@@ -69,12 +69,12 @@ class PoetLinear final : public LinearForm<Exec, T> {
 
  private:
   static ProductSpace<Exec> space(Context<Exec>& c) { return {c.exec, c.gemm, c.workspace}; }
-  static PoetSetting setting(const Context<Exec>& c) { return poet_setting(c.config().linear); }
+  static PoetOptions setting(const Context<Exec>& c) { return poet_options(c.config().linear); }
   static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
     return Vector<A, Exec>(static_cast<A*>(w.part[part]), n);
   }
   static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
-    const PoetSetting s = setting(c);
+    const PoetOptions s = setting(c);
     const auto out = static_cast<std::size_t>(w.rows), in = static_cast<std::size_t>(w.cols);
     const auto packed = [&](std::size_t n) { return n * (s.block - 1) / 2; };
     PoetWeight<Exec, T> views;

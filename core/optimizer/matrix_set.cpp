@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "core/optimizer/base/skew_blocks.hpp"
-#include "core/optimizer/lane_share.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
+#include "core/optimizer/stream_share.hpp"
 #include "kernels/blas/queue_of.hpp"
 #include "kernels/blas/reduce.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
@@ -21,7 +21,7 @@
 namespace sestina {
 namespace {
 
-// The same matrix for a lane of another space with the same memory.
+// The same matrix for a stream of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
   return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
@@ -30,21 +30,21 @@ OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
 }
 
 template <class Space>
-std::vector<Space> lane_spaces(const Space& exec, int) {
+std::vector<Space> stream_spaces(const Space& exec, int) {
   return {exec};
 }
-std::vector<Serial> lane_spaces(const Serial&, int count) {
+std::vector<Serial> stream_spaces(const Serial&, int count) {
   std::vector<Serial> spaces;
   for (int i = 0; i < count; ++i) spaces.emplace_back(Kokkos::NewInstance{});
   return spaces;
 }
 
 template <class Exec, class Space>
-class LanedSet : public MatrixSet<Exec> {
+class StreamSet : public MatrixSet<Exec> {
  public:
-  LanedSet(const std::vector<Space>& spaces, const std::vector<int>& lane_of,
-           const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting)
-      : lane_of_(lane_of) {
+  StreamSet(const std::vector<Space>& spaces, const std::vector<int>& stream_of,
+            const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting)
+      : stream_of_(stream_of) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_lane<Space>(matrix));
@@ -53,7 +53,7 @@ class LanedSet : public MatrixSet<Exec> {
       skew_block_.push_back(items[i].skew_block);
       resets_.push_back({items[i].reset_every, items[i].reset_phase});
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
-      optimizers_.push_back(make_matrix_optimizer<Space>(spaces[lane_of[i]], setting.options, shape));
+      optimizers_.push_back(make_matrix_optimizer<Space>(spaces[stream_of[i]], setting.options, shape));
     }
     paged_.resize(items.size());
     // The same for all matrices of a shape, and to ask a device's library for it takes a while.
@@ -63,40 +63,41 @@ class LanedSet : public MatrixSet<Exec> {
       if (is_new) found->second = scratch_bytes<Space>(setting.options, items[i].rows(), items[i].cols());
       return found->second + skew_scratch_bytes<Space>(skew_block_[i]);
     };
-    for (std::size_t lane = 0; lane < spaces.size(); ++lane) {
+    for (std::size_t stream = 0; stream < spaces.size(); ++stream) {
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < items.size(); ++i)
-        if (lane_of[i] == static_cast<int>(lane)) bytes = std::max(bytes, workspace_bytes(i));
-      lanes_.push_back(
-          {spaces[lane], Gemm<Space>(spaces[lane], setting.deterministic), Workspace<Space>(bytes), setting.refresh});
-      lanes_.back().nonfinite = setting.nonfinite;
-      if constexpr (!is_host<Space>) lanes_.back().queued = {spaces[lane], needs_of(items, setting, lane).jobs};
+        if (stream_of[i] == static_cast<int>(stream)) bytes = std::max(bytes, workspace_bytes(i));
+      streams_.push_back({spaces[stream], Gemm<Space>(spaces[stream], setting.deterministic), Workspace<Space>(bytes)});
+      streams_.back().nonfinite = setting.nonfinite;
+      streams_.back().refresh.policy = setting.refresh;
+      if constexpr (!is_host<Space>)
+        streams_.back().refresh.queued = {spaces[stream], needs_of(items, setting, stream).jobs};
     }
     if (setting.options.refresh_staleness > 0) start_workers(items, setting);
   }
 
   // What the pager still moves is memory of the matrices.
-  ~LanedSet() override {
+  ~StreamSet() override {
     for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
     withdraw_jobs();
     workers_.reset();
-    if (lanes_.empty() || !lanes_[0].pager) return;
-    for (Lane<Space>& lane : lanes_) lane.exec.fence("optimizer");
-    if (lanes_[0].pager->detach()) return;
+    if (streams_.empty() || !streams_[0].pager) return;
+    for (Stream<Space>& stream : streams_) stream.exec.fence("optimizer");
+    if (streams_[0].pager->detach()) return;
     for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
   }
-  LanedSet(const LanedSet&) = delete;
-  LanedSet& operator=(const LanedSet&) = delete;
+  StreamSet(const StreamSet&) = delete;
+  StreamSet& operator=(const StreamSet&) = delete;
 
   void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) override {
-    if (lanes_.size() == 1) return run(0, t, factor, gradient_scale, begin, end);
+    if (streams_.size() == 1) return run(0, t, factor, gradient_scale, begin, end);
     std::exception_ptr error;
-#pragma omp parallel num_threads(static_cast <int>(lanes_.size()))
+#pragma omp parallel num_threads(static_cast <int>(streams_.size()))
     {
-      for (auto lane = static_cast<std::size_t>(omp_get_thread_num()); lane < lanes_.size();
-           lane += static_cast<std::size_t>(omp_get_num_threads()))
+      for (auto stream = static_cast<std::size_t>(omp_get_thread_num()); stream < streams_.size();
+           stream += static_cast<std::size_t>(omp_get_num_threads()))
         try {
-          run(lane, t, factor, gradient_scale, begin, end);
+          run(stream, t, factor, gradient_scale, begin, end);
         } catch (...) {
 #pragma omp critical(sestina_matrix_set_error)
           error = std::current_exception();
@@ -108,13 +109,13 @@ class LanedSet : public MatrixSet<Exec> {
   void withhold(std::int64_t t) override {
     for (std::size_t i = 0; i < optimizers_.size(); ++i)
       if (begins_anew(i, t)) {
-        book_refreshes(lanes_[lane_number(i)], t);
+        book_refreshes(streams_[stream_number(i)], t);
         begin_anew(i);
       }
   }
 
   std::vector<StateField> state() override {
-    for (Lane<Space>& lane : lanes_) book_refreshes(lane, std::numeric_limits<std::int64_t>::max());
+    for (Stream<Space>& stream : streams_) book_refreshes(stream, std::numeric_limits<std::int64_t>::max());
     std::vector<StateField> fields;
     for (std::size_t i = 0; i < optimizers_.size(); ++i)
       for (StateField& field : optimizers_[i]->state().fields()) {
@@ -126,8 +127,8 @@ class LanedSet : public MatrixSet<Exec> {
 
   RefreshSeconds take_refresh_seconds() override {
     RefreshSeconds all;
-    for (Lane<Space>& lane : lanes_) {
-      const RefreshSeconds mine = std::exchange(lane.refreshes, {});
+    for (Stream<Space>& stream : streams_) {
+      const RefreshSeconds mine = std::exchange(stream.refresh.seconds, {});
       all.waits = std::max(all.waits, mine.waits);
       all.copies = std::max(all.copies, mine.copies);
       all.workers += mine.workers;
@@ -136,8 +137,8 @@ class LanedSet : public MatrixSet<Exec> {
   }
   WorkerPool* workers() override { return workers_ ? workers_->pool() : nullptr; }
   std::int64_t refresh_failures() const override {
-    return std::accumulate(lanes_.begin(), lanes_.end(), std::int64_t{0},
-                           [](std::int64_t sum, const Lane<Space>& lane) { return sum + lane.refresh_failures; });
+    return std::accumulate(streams_.begin(), streams_.end(), std::int64_t{0},
+                           [](std::int64_t sum, const Stream<Space>& stream) { return sum + stream.refresh.failures; });
   }
   RefreshAges ages() const override {
     RefreshAges ages;
@@ -145,16 +146,16 @@ class LanedSet : public MatrixSet<Exec> {
     return ages;
   }
   void dump_failures(const RefreshDump& dump) override {
-    for (Lane<Space>& lane : lanes_) lane.refresh_policy.dump = dump;
+    for (Stream<Space>& stream : streams_) stream.refresh.policy.dump = dump;
   }
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
-    for (Lane<Space>& lane : lanes_) lane.refresh_policy.periods = periods;
+    for (Stream<Space>& stream : streams_) stream.refresh.policy.periods = periods;
   }
   void page_to(const std::shared_ptr<Pager>& pager) override {
     std::size_t update = 0, job = 0;
-    for (Lane<Space>& lane : lanes_) {
-      pager->watch(queue_of(lane.exec));
-      if (lane.copies != nullptr) pager->watch(queue_of(lane.copies->space()));
+    for (Stream<Space>& stream : streams_) {
+      pager->watch(queue_of(stream.exec));
+      if (stream.refresh.copies != nullptr) pager->watch(queue_of(stream.refresh.copies->space()));
     }
     for (std::size_t i = 0; i < optimizers_.size(); ++i) {
       MatrixState<Space>& state = optimizers_[i]->state();
@@ -171,12 +172,12 @@ class LanedSet : public MatrixSet<Exec> {
       job = std::max(job, in_refresh);
     }
     const PagedAtWork work =
-        is_host<Space> ? paged_at_work(update, job, lanes(), worker_count_) : paged_on_device(update, job);
+        is_host<Space> ? paged_at_work(update, job, streams(), worker_count_) : paged_on_device(update, job);
     pager->need(work.updates, work.jobs);
     pager->attach();
-    for (Lane<Space>& lane : lanes_) lane.pager = pager;
+    for (Stream<Space>& stream : streams_) stream.pager = pager;
   }
-  int lanes() const override { return static_cast<int>(lanes_.size()); }
+  int streams() const override { return static_cast<int>(streams_.size()); }
   std::size_t size() const override { return matrices_.size(); }
 
   std::vector<StateField> replica(std::size_t i) override {
@@ -198,27 +199,27 @@ class LanedSet : public MatrixSet<Exec> {
     return {optimizers_[i]->state().counter("updates"), port.sent(), port.newness()};
   }
   void open_replica(std::size_t i) override {
-    Lane<Space>& lane = lanes_[lane_number(i)];
-    book_refreshes(lane, std::numeric_limits<std::int64_t>::max());  // those that a device still has in its queue
-    optimizers_[i]->port()->release(lane);
+    Stream<Space>& stream = streams_[stream_number(i)];
+    book_refreshes(stream, std::numeric_limits<std::int64_t>::max());  // those that a device still has in its queue
+    optimizers_[i]->port()->release(stream);
   }
   void close_replica(std::size_t i) override {
     const OwnedMatrix<Space>& matrix = matrices_[i];
     if (matrix.weight.size() == 0) return;
-    convert<Space, float, bf16>(lanes_[lane_number(i)].exec, flat<const float, Space>(matrix.master),
+    convert<Space, float, bf16>(streams_[stream_number(i)].exec, flat<const float, Space>(matrix.master),
                                 flat<bf16, Space>(matrix.weight));
   }
 
   void time_products(bool on) override {
-    for (Lane<Space>& lane : lanes_) {
-      lane.gemm.time_products(on);
-      lane.gemm.take_count();
+    for (Stream<Space>& stream : streams_) {
+      stream.gemm.time_products(on);
+      stream.gemm.take_count();
     }
   }
   ProductCount take_products() override {
     ProductCount sum;
-    for (Lane<Space>& lane : lanes_) {
-      const auto count = lane.gemm.take_count();
+    for (Stream<Space>& stream : streams_) {
+      const auto count = stream.gemm.take_count();
       sum.seconds = std::max(sum.seconds, count.seconds);
       sum.flops += count.flops;
     }
@@ -226,34 +227,35 @@ class LanedSet : public MatrixSet<Exec> {
   }
 
  private:
-  // Jobs of all matrices of a lane, and the scratch of the largest.
-  RefreshNeeds needs_of(const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting,
-                        std::size_t lane) const {
+  // Jobs of all matrices of a stream, and the scratch of the largest.
+  RefreshNeeds needs_of(const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting,
+                        std::size_t stream) const {
     RefreshNeeds all;
     if (find_matrix_kind(setting.options.kind)->refresh_needs == nullptr) return all;
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
-      if (lane_number(i) != lane) continue;
+      if (stream_number(i) != stream) continue;
       const RefreshNeeds needs = refresh_needs(setting.options, items[i].rows(), items[i].cols());
       all.jobs += needs.jobs;
       all.scratch = std::max(all.scratch, needs.scratch);
     }
     return all;
   }
-  std::size_t lane_number(std::size_t i) const { return static_cast<std::size_t>(lane_of_[i]); }
+  std::size_t stream_number(std::size_t i) const { return static_cast<std::size_t>(stream_of_[i]); }
 
-  void run(std::size_t lane, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) {
-    const bool begins = book_refreshes(lanes_[lane], t);
-    if (begins && lanes_[lane].copies)
-      lanes_[lane].copies->lead(lanes_[lane].exec);  // they had the passes of an update
+  void run(std::size_t stream, std::int64_t t, double factor, double gradient_scale, std::size_t begin,
+           std::size_t end) {
+    const bool begins = book_refreshes(streams_[stream], t);
+    if (begins && streams_[stream].refresh.copies)
+      streams_[stream].refresh.copies->lead(streams_[stream].exec);  // they had the passes of an update
     for (std::size_t i = begin; i < end; ++i)
-      if (lane_of_[i] == static_cast<int>(lane)) {
-        const InUse pinned(lanes_[lane].pager.get(), paged_[i]);
+      if (stream_of_[i] == static_cast<int>(stream)) {
+        const InUse pinned(streams_[stream].pager.get(), paged_[i]);
         if (begins_anew(i, t)) begin_anew(i);
         const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
         if (skew_block_[i] > 0)
-          step_skew_block(lanes_[lane], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
+          step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
         else
-          optimizers_[i]->step(lanes_[lane], numbers, matrices_[i]);
+          optimizers_[i]->step(streams_[stream], numbers, matrices_[i]);
       }
   }
 
@@ -262,7 +264,7 @@ class LanedSet : public MatrixSet<Exec> {
     return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
   }
   void begin_anew(std::size_t i) {
-    optimizers_[i]->state().set_zero(lanes_[lane_number(i)].exec);
+    optimizers_[i]->state().set_zero(streams_[stream_number(i)].exec);
     if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
   }
 
@@ -300,10 +302,10 @@ class LanedSet : public MatrixSet<Exec> {
     std::size_t pinned_ = 0;
   };
 
-  void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetSetting& setting) {
+  void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting) {
     RefreshNeeds all;
-    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-      const RefreshNeeds needs = needs_of(items, setting, lane);
+    for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
+      const RefreshNeeds needs = needs_of(items, setting, stream);
       all.jobs += needs.jobs;
       all.scratch = std::max(all.scratch, needs.scratch);
     }
@@ -311,10 +313,10 @@ class LanedSet : public MatrixSet<Exec> {
     workers_ = setting.shared_workers ? setting.shared_workers
                                       : std::make_shared<RefreshWorkers>(setting.workers, setting.deterministic);
     workers_->expect(all.scratch, all.jobs);
-    for (Lane<Space>& lane : lanes_) {
-      copies_.push_back(std::make_unique<CopyQueue<Space>>(lane.exec));
-      lane.workers = workers_.get();
-      lane.copies = copies_.back().get();
+    for (Stream<Space>& stream : streams_) {
+      copies_.push_back(std::make_unique<CopyQueue<Space>>(stream.exec));
+      stream.refresh.workers = workers_.get();
+      stream.refresh.copies = copies_.back().get();
     }
   }
 
@@ -327,7 +329,7 @@ class LanedSet : public MatrixSet<Exec> {
     workers_->withdraw(tasks);
   }
 
-  std::vector<int> lane_of_;
+  std::vector<int> stream_of_;
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;
@@ -338,9 +340,9 @@ class LanedSet : public MatrixSet<Exec> {
   std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<std::vector<Paged>> paged_;  // blocks that an update of each needs
-  std::vector<Lane<Space>> lanes_;
+  std::vector<Stream<Space>> streams_;
   int worker_count_ = 0;
-  std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each lane
+  std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each stream
   std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes
 };
 
@@ -348,8 +350,8 @@ class LanedSet : public MatrixSet<Exec> {
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
-                                                 const MatrixSetSetting& asked) {
-  MatrixSetSetting setting = asked;
+                                                 const MatrixSetOptions& asked) {
+  MatrixSetOptions setting = asked;
   setting.options.own_memory = !is_host<Exec>;
   const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
   if (setting.options.pages_any() && std::any_of(items.begin(), items.end(), begins_anew))
@@ -358,20 +360,20 @@ std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::ve
          "\"device\" next to them");
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
-    for (const auto& item : items) cost.push_back(lane_cost(item.rows(), item.cols()));
+    for (const auto& item : items) cost.push_back(stream_cost(item.rows(), item.cols()));
     const int threads = threads_of(exec);
-    const int lanes = setting.threads > 0 ? setting.threads : lane_count(cost, threads);
-    if (lanes > 1 || threads == 1)
-      return std::make_unique<LanedSet<Exec, Serial>>(lane_spaces(Serial{}, lanes), balance(cost, lanes), items,
-                                                      setting);
+    const int streams = setting.threads > 0 ? setting.threads : stream_count(cost, threads);
+    if (streams > 1 || threads == 1)
+      return std::make_unique<StreamSet<Exec, Serial>>(stream_spaces(Serial{}, streams), balance(cost, streams), items,
+                                                       setting);
   }
-  return std::make_unique<LanedSet<Exec, Exec>>(lane_spaces(exec, 1), std::vector<int>(items.size(), 0), items,
-                                                setting);
+  return std::make_unique<StreamSet<Exec, Exec>>(stream_spaces(exec, 1), std::vector<int>(items.size(), 0), items,
+                                                 setting);
 }
 
 #define SESTINA_MATRIX_SET(Exec)                                                                                     \
   template std::unique_ptr<MatrixSet<Exec>> make_matrix_set<Exec>(const Exec&, const std::vector<MatrixItem<Exec>>&, \
-                                                                  const MatrixSetSetting&);
+                                                                  const MatrixSetOptions&);
 SESTINA_INSTANTIATE_SPACES(SESTINA_MATRIX_SET)
 
 }  // namespace sestina

@@ -1,7 +1,7 @@
-// The matrices of one rank and their optimizers, spread over lanes. On the host a lane is a thread that updates whole
-// matrices on its own (Serial): products of many middle-sized matrices run faster side by side than each on all
-// threads. Where that would leave threads idle, and on a device, one lane with all threads takes the matrices one after
-// another.
+// The matrices of one rank and their optimizers, spread over streams. On the host a stream is a thread that updates
+// whole matrices on its own (Serial): products of many middle-sized matrices run faster side by side than each on all
+// threads. Where that would leave threads idle, and on a device, one stream with all threads takes the matrices one
+// after another.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace sestina {
 
-// One matrix to update, in memory that lanes of any space of the same memory can read.
+// One matrix to update, in memory that streams of any space of the same memory can read.
 template <class Exec>
 struct MatrixItem {
   OwnedMatrix<Exec> matrix;
@@ -47,15 +47,15 @@ class MatrixSet {
   virtual void withhold(std::int64_t t) = 0;
   virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
-  // Since the last call: waits and copies of the lane that spent most on each, workers of all.
+  // Since the last call: waits and copies of the stream that spent most on each, workers of all.
   virtual RefreshSeconds take_refresh_seconds() = 0;
   virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes
   virtual std::int64_t refresh_failures() const = 0;
   // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there
   // are; inline: since the start of the process.
   virtual RefreshAges ages() const = 0;
-  virtual int lanes() const = 0;
-  // Where factors go that could not be decomposed; called from any lane.
+  virtual int streams() const = 0;
+  // Where factors go that could not be decomposed; called from any stream.
   virtual void dump_failures(const RefreshDump&) = 0;
 
   // By index of the matrix in the whole model, in place of MatrixOptions::refresh_every. Before the first update.
@@ -72,23 +72,23 @@ class MatrixSet {
   virtual void open_replica(std::size_t i) = 0;
   virtual void close_replica(std::size_t i) = 0;
 
-  // For benchmarks: products of all lanes since the last call; seconds are those of the lane that spent most.
+  // For benchmarks: products of all streams since the last call; seconds are those of the stream that spent most.
   virtual void time_products(bool on) = 0;
   virtual ProductCount take_products() = 0;
 };
 
-struct MatrixSetSetting {
+struct MatrixSetOptions {
   MatrixOptions options;
   RefreshPolicy refresh;
   bool deterministic = false;
   double* nonfinite = nullptr;                          // see kernels/optimizer/finite_flag.hpp
-  WorkerPool::Setting workers;                          // of asynchronous refreshes
+  WorkerPool::Options workers;                          // of asynchronous refreshes
   std::shared_ptr<RefreshWorkers> shared_workers = {};  // those of all stages of the process; null: a pool of its own
-  int threads = 0;  // lanes on the host: 0 = chosen by the balance of the matrices, 1 = one lane with all threads
+  int threads = 0;  // streams on the host: 0 = chosen by the balance of the matrices, 1 = one stream with all threads
 };
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
-                                                 const MatrixSetSetting&);
+                                                 const MatrixSetOptions&);
 
 }  // namespace sestina

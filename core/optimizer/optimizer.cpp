@@ -55,7 +55,7 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
 
 }  // namespace
 
-WorkerPool::Setting worker_setting(const RefreshOptions& refresh) {
+WorkerPool::Options worker_options(const RefreshOptions& refresh) {
   return {.workers = refresh.workers, .cores = refresh.cores, .priority = refresh.priority, .timeout = refresh.timeout};
 }
 
@@ -68,13 +68,13 @@ Optimizer<Exec, T>::Optimizer(const Exec& exec, const std::vector<OwnedTensor<Ex
   std::vector<MatrixItem<Exec>> items = owned_items(tensors, options, index);
   items.insert(items.end(), homed.begin(), homed.end());
   if (items.empty()) return;
-  MatrixSetSetting setting;
+  MatrixSetOptions setting;
   setting.options = *options.matrix;
   setting.refresh.stagger = options.refresh.stagger;
   setting.refresh.count = options.refresh.count;
   setting.refresh.window = options.refresh.window;
   setting.refresh.max_failures = options.refresh.max_failures;
-  setting.workers = worker_setting(options.refresh);
+  setting.workers = worker_options(options.refresh);
   setting.shared_workers = workers;
   setting.deterministic = deterministic;
   setting.nonfinite = nonfinite;

@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-WorkerPool::Setting worker_setting(const RefreshOptions&);
+WorkerPool::Options worker_options(const RefreshOptions&);
 
 template <class Exec, class T>
 class Optimizer {
@@ -18,7 +18,7 @@ class Optimizer {
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
   // matrices that are gathered for their update, after all others. nonfinite: raised by every update that writes a
   // weight that is not finite (kernels/optimizer/finite_flag.hpp). workers: of asynchronous refreshes, null: a pool of
-  // its own (worker_setting).
+  // its own (worker_options).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
             const MatrixIndex&, const std::vector<MatrixItem<Exec>>& homed = {}, double* nonfinite = nullptr,
             const std::shared_ptr<RefreshWorkers>& workers = {});
@@ -46,7 +46,7 @@ class Optimizer {
     if (matrices_) matrices_->time_products(on);
   }
   ProductCount take_products() { return matrices_ ? matrices_->take_products() : ProductCount{}; }
-  void dump_failures(const RefreshDump& dump) {  // where factors go that could not be decomposed; from any lane
+  void dump_failures(const RefreshDump& dump) {  // where factors go that could not be decomposed; from any stream
     if (matrices_) matrices_->dump_failures(dump);
   }
   // Before the first update; see MatrixSet.
@@ -56,8 +56,8 @@ class Optimizer {
   void page_to(const std::shared_ptr<Pager>& pager) {
     if (matrices_) matrices_->page_to(pager);
   }
-  MatrixSet<Exec>* matrices() { return matrices_.get(); }           // null: there are none
-  int lanes() const { return matrices_ ? matrices_->lanes() : 0; }  // of matrices updated side by side
+  MatrixSet<Exec>* matrices() { return matrices_.get(); }               // null: there are none
+  int streams() const { return matrices_ ? matrices_->streams() : 0; }  // of matrices updated side by side
 
  private:
   AdamW<Exec, T> scalar_;

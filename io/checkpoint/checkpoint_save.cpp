@@ -86,7 +86,7 @@ bool SaveFolders::are_given_up() const {
 }
 
 ShardPart save_shard(const SaveFolders& folders, int number, const std::vector<StateField>& fields, const RunState& run,
-                     const Staged& staged, const FieldData& data, const CopySetting& copy) {
+                     const Staged& staged, const FieldData& data, const CopyOptions& copy) {
   ShardPart part;
   part.file.name = shard_name(number);
   const std::string path = folders.temporary() + "/" + part.file.name;

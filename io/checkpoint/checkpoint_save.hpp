@@ -46,7 +46,7 @@ using Staged = std::function<void(const ShardPart&, const std::string& path)>;
 // Writes shard `number`, on the staging disk first if there is one, until it is durable in the temporary folder.
 // After `staged` the fields are no longer needed; without a staging disk it is not called, and nothing is copied.
 ShardPart save_shard(const SaveFolders&, int number, const std::vector<StateField>&, const RunState&,
-                     const Staged& staged = {}, const FieldData& data = {}, const CopySetting& copy = {});
+                     const Staged& staged = {}, const FieldData& data = {}, const CopyOptions& copy = {});
 
 struct Saved {
   std::string path;

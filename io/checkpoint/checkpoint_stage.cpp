@@ -138,8 +138,8 @@ StageNote parse_stage_note(std::string_view text, const std::string& where) {
 }
 
 void drain_file(const std::string& from, const std::string& to, const ManifestFile& expected,
-                const CopySetting& setting) {
-  const FileDigest copied = copy_whole_file(from, to, setting);
+                const CopyOptions& options) {
+  const FileDigest copied = copy_whole_file(from, to, options);
   if (copied.size != expected.size || copied.xxh3_128 != expected.xxh3_128)
     fail(ExitCode::io_error, "{}: what was read is not what was staged: {} bytes with digest {}; expected {} with {}",
          from, copied.size, copied.xxh3_128, expected.size, expected.xxh3_128);
@@ -161,7 +161,7 @@ std::vector<std::string> staged_leftovers(const std::string& run_dir) {
 }
 
 // One rank of a node copies a shard: the one that holds the lock on it.
-void drain_leftover(const std::string& notes, const CopySetting& setting) {
+void drain_leftover(const std::string& notes, const CopyOptions& options) {
   const std::string temporary = temporary_of(notes);
   for (const StageNote& note : load_notes(notes)) {
     const std::string target = temporary + "/" + note.part.file.name;
@@ -173,7 +173,7 @@ void drain_leftover(const std::string& notes, const CopySetting& setting) {
         std::error_code ignored;
         fs::create_directories(temporary, ignored);
         fs::remove(target, ignored);
-        drain_file(note.path, target, note.part.file, setting);
+        drain_file(note.path, target, note.part.file, options);
       }
     } catch (...) {
       ::close(file);

@@ -25,13 +25,13 @@ StageNote parse_stage_note(std::string_view text, const std::string& where);  //
 
 // Copies a file by the store's way (io/store/copy_file.hpp) and makes it durable; Error(io_error) when it cannot be
 // copied, or when what was read is not what `expected` says.
-void drain_file(const std::string& from, const std::string& to, const ManifestFile& expected, const CopySetting& = {});
+void drain_file(const std::string& from, const std::string& to, const ManifestFile& expected, const CopyOptions& = {});
 
 // Folders of notes that dead processes left, each with those of all ranks, oldest save first. For the holder of the run
 // directory's lock.
 std::vector<std::string> staged_leftovers(const std::string& run_dir);
 // Copies shards that lie on disks of this node; every rank may call it, all at once. Error(io_error).
-void drain_leftover(const std::string& notes, const CopySetting& = {});
+void drain_leftover(const std::string& notes, const CopyOptions& = {});
 // Then, by one rank: publishes the checkpoint and removes what it came from; nothing when shards are missing or
 // damaged, and `problem` says which. Error(io_error).
 std::optional<Saved> finish_leftover(const std::string& run_dir, const std::string& notes, std::string& problem);

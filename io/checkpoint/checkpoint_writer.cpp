@@ -150,7 +150,7 @@ struct CheckpointWriter::State {
 
   // What the system refuses the copies from the stage is the same at every save: the log is told once.
   ShardPart save_own(const SaveFolders& folders) {
-    CopySetting copy;
+    CopyOptions copy;
     if (saves == 1) copy.notice = [](const std::string& message) { spdlog::warn("{}", message); };
     return save_shard(
         folders, group.rank, snapshot.fields, snapshot.run,

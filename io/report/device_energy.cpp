@@ -12,13 +12,13 @@ constexpr int success = 0;  // NVML_SUCCESS
 
 }  // namespace
 
-DeviceEnergy::DeviceEnergy(const Setting& setting) {
-  std::vector<std::string> ids = setting.bus_ids;  // ranks may share a device
+DeviceEnergy::DeviceEnergy(const Options& options) {
+  std::vector<std::string> ids = options.bus_ids;  // ranks may share a device
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   std::erase(ids, "");
   used_ = !ids.empty();
-  if (!used_ || (library_ = ::dlopen(setting.library.c_str(), RTLD_NOW | RTLD_LOCAL)) == nullptr) return;
+  if (!used_ || (library_ = ::dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL)) == nullptr) return;
   open(ids);
   if (devices_.size() != ids.size()) devices_.clear();
 }

@@ -11,11 +11,11 @@ namespace sestina {
 
 class DeviceEnergy {
  public:
-  struct Setting {
+  struct Options {
     std::vector<std::string> bus_ids = {};  // as device_bus_id() gives them, "" for none; each device counts once
     std::string library = "libnvidia-ml.so.1";
   };
-  explicit DeviceEnergy(const Setting&);
+  explicit DeviceEnergy(const Options&);
   ~DeviceEnergy();
   DeviceEnergy(const DeviceEnergy&) = delete;
   DeviceEnergy& operator=(const DeviceEnergy&) = delete;

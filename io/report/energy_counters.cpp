@@ -38,10 +38,10 @@ bool counts(const fs::path& zone) {
 
 }  // namespace
 
-EnergyCounters::EnergyCounters(const Setting& setting) : devices_(setting.devices) {
+EnergyCounters::EnergyCounters(const Options& options) : devices_(options.devices) {
   std::error_code none;
   bool readable = true;
-  for (const auto& entry : fs::directory_iterator(setting.root, none)) {
+  for (const auto& entry : fs::directory_iterator(options.root, none)) {
     if (!counts(entry.path())) continue;
     Zone zone;
     zone.file = ::open((entry.path() / "energy_uj").c_str(), O_RDONLY | O_CLOEXEC);

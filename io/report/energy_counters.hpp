@@ -13,15 +13,15 @@ namespace sestina {
 
 class EnergyCounters {
  public:
-  struct Setting {
+  struct Options {
     std::string root = "/sys/class/powercap";  // "": none
-    DeviceEnergy::Setting devices = {};
+    DeviceEnergy::Options devices = {};
   };
   // Zones that count on their own: packages, and their memory ("dram"), which no package's count holds. Those below a
   // package (core, uncore) are in its count, and a whole platform's (psys) holds the packages. Where one of them is not
   // readable (mostly for root alone) nothing is known of processors; where devices are used and one of them does not
   // tell its energy, nothing at all: processors are the smaller part then.
-  explicit EnergyCounters(const Setting&);
+  explicit EnergyCounters(const Options&);
   ~EnergyCounters();
   EnergyCounters(const EnergyCounters&) = delete;
   EnergyCounters& operator=(const EnergyCounters&) = delete;

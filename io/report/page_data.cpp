@@ -142,10 +142,10 @@ void tensors(PageJson& json, const TensorHistory& tensors) {
 
 }  // namespace
 
-std::string page_data(const std::vector<ReportRun>& runs, const ReportSetting& setting) {
+std::string page_data(const std::vector<ReportRun>& runs, const ReportOptions& options) {
   PageJson json;
   json.open('{');
-  json.key("reload"), json.value(setting.reload);
+  json.key("reload"), json.value(options.reload);
   json.key("runs"), json.open('[');
   for (const ReportRun& run : runs) {
     json.open('{');

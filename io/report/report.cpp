@@ -31,20 +31,20 @@ std::string filled(std::string_view page, const std::map<std::string_view, std::
 
 }  // namespace
 
-std::string report_html(const std::vector<ReportRun>& runs, const ReportSetting& setting) {
+std::string report_html(const std::vector<ReportRun>& runs, const ReportOptions& options) {
   std::string title = fmt::format("Sestina: {} runs", runs.size());
   if (runs.size() <= 3) {
     title = "Sestina";
     for (std::size_t r = 0; r < runs.size(); ++r) title += (r == 0 ? ": " : ", ") + runs[r].label;
   }
-  const std::string shown_title = escape_html(title), made = escape_html(setting.made);
+  const std::string shown_title = escape_html(title), made = escape_html(options.made);
   // Without a script the browser itself loads the page again.
-  const std::string reload = setting.reload > 0
+  const std::string reload = options.reload > 0
                                  ? fmt::format("<noscript><meta http-equiv=\"refresh\" content=\"{:.0f}\"></noscript>",
-                                               std::max(1.0, setting.reload))
+                                               std::max(1.0, options.reload))
                                  : "";
   const std::string summary = summary_table(runs), facts = facts_table(runs), records = record_tables(runs),
-                    data = page_data(runs, setting);
+                    data = page_data(runs, options);
   return filled(page::report_html, {{"title", shown_title},
                                     {"reload", reload},
                                     {"style", page::report_css},

@@ -19,12 +19,12 @@ struct ReportRun {
   bool running = false;
 };
 
-struct ReportSetting {
+struct ReportOptions {
   std::string made;   // when, as text
   double reload = 0;  // seconds until the page loads itself again; 0: it does not
 };
 
-std::string report_html(const std::vector<ReportRun>&, const ReportSetting&);
+std::string report_html(const std::vector<ReportRun>&, const ReportOptions&);
 
 // Header line, then a line per run and step with every value of the metrics file in the form that reads back equal.
 // Columns: run, step, tokens, seconds (sum of step_s), the series in the order of their first appearance,

@@ -21,12 +21,12 @@ constexpr double mib = 1.0 / (1 << 20);
 
 }  // namespace
 
-BlockFile::BlockFile(const Setting& setting) : setting_(setting), memory_(nullptr, std::free) {}
+BlockFile::BlockFile(const Options& options) : options_(options), memory_(nullptr, std::free) {}
 
 BlockFile::~BlockFile() {
   engine_.reset();
   if (file_ < 0) return;
-  ::unlink(setting_.path.c_str());
+  ::unlink(options_.path.c_str());
   ::close(file_);
 }
 
@@ -38,21 +38,21 @@ std::size_t BlockFile::add(const std::string& name, std::size_t bytes) {
 }
 
 void BlockFile::open() {
-  if (setting_.most != 0 && size_ > setting_.most)
+  if (options_.most != 0 && size_ > options_.most)
     fail(ExitCode::bad_deck, "optimizer.refresh.nvme_bytes: {} bytes are too few: preconditioners take {} in the store",
-         setting_.most, size_);
+         options_.most, size_);
   create();
   choose_engine();
 }
 
 void BlockFile::create() {
-  const std::string& path = setting_.path;
+  const std::string& path = options_.path;
   const auto folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", folder.string(), error.message());
   constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-  direct_ = setting_.direct;
+  direct_ = options_.direct;
   file_ = open_chunk_file(path, flags, 0600, direct_, [this](const std::string& message) { warn(message); });
   if (file_ < 0) fail(ExitCode::cannot_create, "{}: cannot be created: {}", path, std::strerror(errno));
   const auto give_up = [&](const std::string& why, bool ours) {
@@ -82,17 +82,17 @@ void BlockFile::create() {
 // Twice as many slots as may be under way: one half is prepared or looked at while the disk has the other. Their
 // buffers are for memory that is not aligned, and for tails.
 void BlockFile::choose_engine() {
-  const auto depth = static_cast<std::size_t>(setting_.queue_depth);
+  const auto depth = static_cast<std::size_t>(options_.queue_depth);
   buffers_ = {nullptr, 2 * depth, chunk_bytes};
   memory_ = make_chunk_memory(buffers_);
-  engine_ = make_chunk_engine(setting_.path, file_, buffers_, setting_.queue_depth, setting_.ring,
+  engine_ = make_chunk_engine(options_.path, file_, buffers_, options_.queue_depth, options_.ring,
                               [this](const std::string& message) { warn(message); });
-  if (setting_.wrap) engine_ = setting_.wrap(std::move(engine_));
+  if (options_.wrap) engine_ = options_.wrap(std::move(engine_));
   run_ = std::make_unique<Run>(*this, buffers_.slots);
 }
 
 void BlockFile::serve(Queue& queue) {
-  SESTINA_REQUIRE(run_ != nullptr, "{} is not open", setting_.path);
+  SESTINA_REQUIRE(run_ != nullptr, "{} is not open", options_.path);
   run_->serve(queue);
 }
 
@@ -103,9 +103,9 @@ void BlockFile::forget(const Transfer& transfer) const {
 }
 
 std::string BlockFile::describe() const {
-  return fmt::format("{}: {:.1f} MiB in {} blocks, {} ({}), queue depth {}", setting_.path,
+  return fmt::format("{}: {:.1f} MiB in {} blocks, {} ({}), queue depth {}", options_.path,
                      static_cast<double>(size_) * mib, blocks_.size(), engine_ ? engine_->name() : "not open",
-                     direct_ ? "O_DIRECT" : "page cache", setting_.queue_depth);
+                     direct_ ? "O_DIRECT" : "page cache", options_.queue_depth);
 }
 
 void BlockFile::warn(const std::string& message) const { spdlog::warn("{}", message); }

@@ -13,7 +13,7 @@ namespace sestina {
 
 class BlockFile final : public BlockStore {
  public:
-  struct Setting {
+  struct Options {
     std::string path;        // of the file; its folder is made
     int queue_depth = 32;    // chunks under way at a time
     std::uint64_t most = 0;  // bytes of the file; 0: any
@@ -24,7 +24,7 @@ class BlockFile final : public BlockStore {
   };
   static constexpr std::size_t chunk_bytes = store_chunk_bytes;
 
-  explicit BlockFile(const Setting&);
+  explicit BlockFile(const Options&);
   ~BlockFile() override;  // removes the file
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
@@ -55,7 +55,7 @@ class BlockFile final : public BlockStore {
   void choose_engine();
   void forget(const Transfer&) const;  // in the page cache, where transfers go through it
 
-  Setting setting_;
+  Options options_;
   std::vector<Block> blocks_;
   std::uint64_t size_ = 0;
   int file_ = -1;

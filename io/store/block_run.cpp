@@ -52,7 +52,7 @@ void BlockFile::Run::work(Queue& queue) {
 
 void BlockFile::Run::submit_ready() {
   std::size_t count = 0;
-  while (count < ready_.size() && under_way_ < file_.setting_.queue_depth) submit(ready_[count++]);
+  while (count < ready_.size() && under_way_ < file_.options_.queue_depth) submit(ready_[count++]);
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
@@ -197,7 +197,7 @@ void BlockFile::Run::give_up(std::size_t at, ExitCode code, const std::string& w
   const Slot& slot = slots_[at];
   Transfer& failed = transfer(slot);
   if (failed.ok()) {
-    failed.error = fmt::format("{}: bytes {} to {} ({}): {}", file_.setting_.path, place(slot),
+    failed.error = fmt::format("{}: bytes {} to {} ({}): {}", file_.options_.path, place(slot),
                                place(slot) + slot.bytes, block(slot).name, why);
     failed.code = code;
   }

@@ -22,8 +22,8 @@ constexpr std::uint64_t most_cached = std::uint64_t{64} << 20;  // bytes, where 
 // One of the two files.
 class CopyEnd {
  public:
-  CopyEnd(const std::string& path, int flags, const char* doing, const CopySetting& setting)
-      : path_(path), doing_(doing), direct_(setting.direct), notice_(setting.notice) {
+  CopyEnd(const std::string& path, int flags, const char* doing, const CopyOptions& options)
+      : path_(path), doing_(doing), direct_(options.direct), notice_(options.notice) {
     file_ = retried(path, [&] { return open_chunk_file(path, flags | O_CLOEXEC, 0666, direct_, notice_); });
     if (file_ < 0) give_up("cannot be opened");
   }
@@ -60,14 +60,14 @@ class CopyEnd {
 // many transfers are under way as there are buffers, and the disks work while a chunk is digested.
 class FileCopy {
  public:
-  FileCopy(const std::string& from, const std::string& to, const CopySetting& setting)
-      : setting_(setting),
-        from_(from, O_RDONLY, "reading", setting),
+  FileCopy(const std::string& from, const std::string& to, const CopyOptions& options)
+      : options_(options),
+        from_(from, O_RDONLY, "reading", options),
         size_(size_of_regular(from_)),
-        to_(to, O_WRONLY | O_CREAT | O_TRUNC, "writing", setting),
+        to_(to, O_WRONLY | O_CREAT | O_TRUNC, "writing", options),
         patience_(to_.path()),
         memory_(nullptr, std::free) {
-    SESTINA_REQUIRE(setting.queue_depth >= 1, "queue depth {}", setting.queue_depth);
+    SESTINA_REQUIRE(options.queue_depth >= 1, "queue depth {}", options.queue_depth);
   }
 
   FileDigest run() {
@@ -111,13 +111,13 @@ class FileCopy {
 
   void make_engine() {
     chunks_ = (size_ + copy_chunk_bytes - 1) / copy_chunk_bytes;
-    const auto most = static_cast<std::uint64_t>(setting_.queue_depth);
+    const auto most = static_cast<std::uint64_t>(options_.queue_depth);
     slots_.resize(static_cast<std::size_t>(std::min(chunks_, most)));
     buffers_ = {nullptr, slots_.size(), copy_chunk_bytes};
     memory_ = make_chunk_memory(buffers_);
-    engine_ = make_chunk_engine(to_.path(), to_.get(), buffers_, static_cast<int>(slots_.size()), setting_.ring,
-                                setting_.notice);
-    if (setting_.wrap) engine_ = setting_.wrap(std::move(engine_));
+    engine_ = make_chunk_engine(to_.path(), to_.get(), buffers_, static_cast<int>(slots_.size()), options_.ring,
+                                options_.notice);
+    if (options_.wrap) engine_ = options_.wrap(std::move(engine_));
   }
 
   // Ends when nothing is under way: the engine may not touch buffers that have gone.
@@ -222,7 +222,7 @@ class FileCopy {
       forget();
   }
 
-  const CopySetting& setting_;
+  const CopyOptions& options_;
   CopyEnd from_;
   std::uint64_t size_;
   CopyEnd to_;
@@ -239,8 +239,8 @@ class FileCopy {
 
 }  // namespace
 
-FileDigest copy_whole_file(const std::string& from, const std::string& to, const CopySetting& setting) {
-  return FileCopy(from, to, setting).run();
+FileDigest copy_whole_file(const std::string& from, const std::string& to, const CopyOptions& options) {
+  return FileCopy(from, to, options).run();
 }
 
 }  // namespace sestina

@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-struct CopySetting {
+struct CopyOptions {
   int queue_depth = 16;     // chunks under way at a time, reads and writes together; >= 1
   bool direct = true;       // past the page cache, where the file systems can
   bool ring = true;         // io_uring, where the system has it
@@ -28,6 +28,6 @@ constexpr std::size_t copy_chunk_bytes = 2 * store_chunk_bytes;
 // Error(io_error) with path and reason: a file cannot be opened, read, written or closed; Error(unavailable): no memory
 // for the buffers. `to` is empty then. After a kill it may have its whole length with any part of the bytes missing:
 // size alone tells nothing, the digest does.
-FileDigest copy_whole_file(const std::string& from, const std::string& to, const CopySetting& = {});
+FileDigest copy_whole_file(const std::string& from, const std::string& to, const CopyOptions& = {});
 
 }  // namespace sestina

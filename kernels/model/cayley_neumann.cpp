@@ -59,7 +59,7 @@ void series(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Exec> theta
   block_pairs<Exec, A>(gemm, 1, q2, q, 1, sum);  // 2 Q^3 + k Q^4
 }
 
-// Likewise; d_g is used up.
+// The same; d_g is used up.
 template <class Exec, class A>
 struct GradientScratch {
   Matrix<A, Exec> q, q2, n, left;

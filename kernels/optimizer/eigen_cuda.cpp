@@ -130,7 +130,7 @@ std::size_t bytes(std::size_t n) {
 template <>
 struct Solver<Cuda>::State {
   explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
-    check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
+    check(cusolverDnSetStream(handle, exec.cuda_stream()), "options the stream");
   }
 
   // Whether the library found a solution; with `failures`, that is told there and nobody waits.

@@ -41,9 +41,9 @@ struct Transfer {
 };
 
 // The communicator of a group, its stream, and staging memory, which its exchanges use in turn: one stream, one order.
-class Lane {
+class NcclGroup {
  public:
-  explicit Lane(Communicator& group) {
+  explicit NcclGroup(Communicator& group) {
     require_same_library(group);
     struct {  // the first rank's, and whether it got one: else the others would wait for it
       ncclUniqueId id = {};
@@ -57,15 +57,15 @@ class Lane {
     config.blocking = 1;
     check(ncclCommInitRankConfig(&comm_, group.size(), name.id, group.rank(), &config), "connecting a group");
   }
-  ~Lane() {
+  ~NcclGroup() {
     if (comm_ == nullptr) return;
     if (cudaStreamQuery(stream_) == cudaSuccess)
       ncclCommDestroy(comm_);
     else
       ncclCommAbort(comm_);  // something is under way that may never end
   }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
 
   cudaStream_t stream() const { return stream_; }
   char* staging() const { return staging_.data(); }
@@ -150,8 +150,9 @@ class Lane {
 
 class NcclExchange final : public Exchange {
  public:
-  NcclExchange(const char* name, std::shared_ptr<Lane> lane, std::vector<Message> sends, std::vector<Message> receives)
-      : name_(name), lane_(std::move(lane)) {
+  NcclExchange(const char* name, std::shared_ptr<NcclGroup> group, std::vector<Message> sends,
+               std::vector<Message> receives)
+      : name_(name), nccl_(std::move(group)) {
     std::size_t bytes = 0;
     bool host = false;
     for (Message& message : receives) host |= add(std::move(message), false, bytes);
@@ -160,37 +161,37 @@ class NcclExchange final : public Exchange {
       apart_ = std::make_unique<Apart>();
       apart_->staging.reserve(bytes);
     } else {
-      lane_->reserve(bytes);
+      nccl_->reserve(bytes);
     }
   }
   void start() override {
     SESTINA_REQUIRE(!active_, "{}: started twice", name_);
     active_ = true;
     if (apart_) {
-      lane_->hold_after_order(apart_->stream);
+      nccl_->hold_after_order(apart_->stream);
       for (const Piece& piece : packs_) pack(piece.blocks, apart_->staging.data() + piece.place, apart_->stream);
       apart_->stream.wait();
-      lane_->enqueue(name_, transfers_, apart_->staging.data());
+      nccl_->enqueue(name_, transfers_, apart_->staging.data());
     } else {
-      char* const staging = lane_->staging();
-      for (const Piece& piece : packs_) pack(piece.blocks, staging + piece.place, lane_->stream());
-      lane_->enqueue(name_, transfers_, staging);
-      for (const Piece& piece : unpacks_) unpack(staging + piece.place, piece.blocks, lane_->stream());
+      char* const staging = nccl_->staging();
+      for (const Piece& piece : packs_) pack(piece.blocks, staging + piece.place, nccl_->stream());
+      nccl_->enqueue(name_, transfers_, staging);
+      for (const Piece& piece : unpacks_) unpack(staging + piece.place, piece.blocks, nccl_->stream());
     }
-    arrived_.record(lane_->stream());
+    arrived_.record(nccl_->stream());
   }
   bool test() override {
-    if (active_ && lane_->done(arrived_, name_)) land();
+    if (active_ && nccl_->done(arrived_, name_)) land();
     return !active_;
   }
   void finish() override {
     if (!active_) return;
-    lane_->wait(arrived_, name_, transfers_);
+    nccl_->wait(arrived_, name_, transfers_);
     land();
   }
   void finish_in(Queue queue) override {
     if (apart_ || queue == nullptr) return finish();
-    if (std::exchange(active_, false)) lane_->hold(static_cast<cudaStream_t>(queue), arrived_);
+    if (std::exchange(active_, false)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
   }
 
  private:
@@ -238,7 +239,7 @@ class NcclExchange final : public Exchange {
 
   static constexpr std::size_t alignment = 256;
   const char* name_;
-  std::shared_ptr<Lane> lane_;
+  std::shared_ptr<NcclGroup> nccl_;
   std::vector<Transfer> transfers_;
   std::vector<Piece> packs_, unpacks_;
   std::unique_ptr<Apart> apart_;
@@ -255,7 +256,7 @@ class NcclCommunicator final : public ForwardingCommunicator {
   std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                           std::vector<Message> receives) override {
     connect();
-    return std::make_unique<NcclExchange>(name, lane_, std::move(sends), std::move(receives));
+    return std::make_unique<NcclExchange>(name, nccl_, std::move(sends), std::move(receives));
   }
   // Both sides of a single message lie in device memory, or both in host memory.
   void send(int peer, const void* data, std::size_t bytes) override {
@@ -269,25 +270,25 @@ class NcclCommunicator final : public ForwardingCommunicator {
     transfers_.push_back({peer, false, data, 0, bytes});
   }
   void wait(const char* name) override {
-    if (send_off(name)) lane_->wait(arrived_, name, transfers_);
+    if (send_off(name)) nccl_->wait(arrived_, name, transfers_);
     transfers_.clear();
     inner_->wait(name);
   }
   void wait_in(Queue queue, const char* name) override {
     if (queue == nullptr) return wait(name);
-    if (send_off(name)) lane_->hold(static_cast<cudaStream_t>(queue), arrived_);
+    if (send_off(name)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
     transfers_.clear();
     inner_->wait(name);
   }
   bool start_after(Queue queue) override {
     if (queue == nullptr) return false;
     connect();
-    lane_->follow(static_cast<cudaStream_t>(queue));
+    nccl_->follow(static_cast<cudaStream_t>(queue));
     return true;
   }
   bool runs_in_order() const override { return true; }
   void complete(const char* name) override {
-    if (lane_) lane_->complete(name);
+    if (nccl_) nccl_->complete(name);
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override { return on_device(inner_->split(color, key)); }
@@ -295,17 +296,17 @@ class NcclCommunicator final : public ForwardingCommunicator {
 
  private:
   void connect() {
-    if (!lane_) lane_ = std::make_shared<Lane>(*inner_);
+    if (!nccl_) nccl_ = std::make_shared<NcclGroup>(*inner_);
   }
   bool send_off(const char* name) {
     if (transfers_.empty()) return false;
     connect();
-    lane_->enqueue(name, transfers_, nullptr);
-    arrived_.record(lane_->stream());
+    nccl_->enqueue(name, transfers_, nullptr);
+    arrived_.record(nccl_->stream());
     return true;
   }
 
-  std::shared_ptr<Lane> lane_;
+  std::shared_ptr<NcclGroup> nccl_;
   std::vector<Transfer> transfers_;  // single messages since the last wait
   CudaEvent arrived_;
 };

@@ -279,7 +279,7 @@ Plan make_plan(const PlanInput& input) {
   plan.tp = input.parallel.tp;
   plan.pp = input.parallel.pp;
   for (int stage = 0; stage < plan.pp; ++stage) plan.stages.push_back(plan_stage(input, stage_layers(input, stage)));
-  plan.pipe = pipeline_setting(input.parallel, input.pipeline_ranks > 0 ? input.pipeline_ranks : plan.pp,
+  plan.pipe = pipeline_options(input.parallel, input.pipeline_ranks > 0 ? input.pipeline_ranks : plan.pp,
                                largest_share(input).count);
   plan.schedule = make_schedule(plan.pipe);
   plan_refreshes(plan);

@@ -20,7 +20,7 @@ struct Plan {
   PlanInput input;
   int dp = 1, tp = 1, pp = 1;
   std::vector<StagePlan> stages;
-  PipelineSetting pipe;                       // of data-parallel ranks with the largest share of the batch
+  PipelineOptions pipe;                       // of data-parallel ranks with the largest share of the batch
   PipelineSchedule schedule;                  // the same
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
   LoadRatio dp_received;                      // of each bucket of gradients, by the rank that receives most of it

@@ -14,7 +14,7 @@ using Kind = ParallelOptions::Schedule;
 // The pipeline as it is played through, action by action.
 class Play {
  public:
-  explicit Play(const PipelineSetting& setting) : set_(setting), stages_(at(setting.stages)), free_(at(setting.ranks)) {
+  explicit Play(const PipelineOptions& options) : set_(options), stages_(at(options.stages)), free_(at(options.ranks)) {
     for (int s = 0; s < set_.stages; ++s) {
       Progress& stage = stages_[at(s)];
       if (is_async()) stage.forwards = stage.ahead = set_.delay_scale * (set_.stages - 1 - s);
@@ -190,14 +190,14 @@ class Play {
     }
   }
 
-  const PipelineSetting& set_;
+  const PipelineOptions& set_;
   std::vector<Progress> stages_;
   std::vector<double> free_;  // by rank
 };
 
 // What must be held at a time, by stage and by boundary, over the whole order. Between processes a message may lie on
 // both sides for as long as its sender's slot is in use.
-void add_places(PipelineSchedule& schedule, const PipelineSetting& set) {
+void add_places(PipelineSchedule& schedule, const PipelineOptions& set) {
   const bool split = set.kind == Kind::zb_h1;
   std::vector<int> forwards = schedule.ahead, backwards(at(set.stages), 0), ends(at(set.stages), 0);
   schedule.slots.assign(at(set.stages), 1);
@@ -223,48 +223,48 @@ void add_places(PipelineSchedule& schedule, const PipelineSetting& set) {
 
 }  // namespace
 
-PipelineSetting pipeline_setting(const ParallelOptions& parallel, int pipeline_ranks, int micros) {
-  PipelineSetting setting;
-  if (parallel.pp > 1) setting.kind = parallel.schedule;
-  setting.stages = parallel.pp;
-  setting.ranks = pipeline_ranks;
-  setting.round_robin = parallel.placement == ParallelOptions::Placement::round_robin;
-  setting.micros = micros;
-  setting.delay_scale = parallel.delay_scale;
-  return setting;
+PipelineOptions pipeline_options(const ParallelOptions& parallel, int pipeline_ranks, int micros) {
+  PipelineOptions options;
+  if (parallel.pp > 1) options.kind = parallel.schedule;
+  options.stages = parallel.pp;
+  options.ranks = pipeline_ranks;
+  options.round_robin = parallel.placement == ParallelOptions::Placement::round_robin;
+  options.micros = micros;
+  options.delay_scale = parallel.delay_scale;
+  return options;
 }
 
-PipelineSchedule make_schedule(const PipelineSetting& setting) {
-  SESTINA_REQUIRE(setting.ranks > 0 && setting.stages % setting.ranks == 0 && setting.micros > 0,
-                  "{} stages on {} ranks, {} micro-batches", setting.stages, setting.ranks, setting.micros);
-  PipelineSchedule schedule = Play(setting).run();
-  add_places(schedule, setting);
+PipelineSchedule make_schedule(const PipelineOptions& options) {
+  SESTINA_REQUIRE(options.ranks > 0 && options.stages % options.ranks == 0 && options.micros > 0,
+                  "{} stages on {} ranks, {} micro-batches", options.stages, options.ranks, options.micros);
+  PipelineSchedule schedule = Play(options).run();
+  add_places(schedule, options);
   return schedule;
 }
 
-int update_delay(const PipelineSetting& setting, int stage) {
-  if (setting.kind != Kind::async_1f1b) return 0;
-  const int ahead = setting.delay_scale * (setting.stages - 1 - stage);
-  return (ahead + setting.micros - 1) / setting.micros;
+int update_delay(const PipelineOptions& options, int stage) {
+  if (options.kind != Kind::async_1f1b) return 0;
+  const int ahead = options.delay_scale * (options.stages - 1 - stage);
+  return (ahead + options.micros - 1) / options.micros;
 }
 
-bool compares_gradients(const PlanInput& input, const PipelineSetting& pipe, const PipelineSchedule& schedule) {
+bool compares_gradients(const PlanInput& input, const PipelineOptions& pipe, const PipelineSchedule& schedule) {
   const ParallelOptions& parallel = input.parallel;
   return input.tensors_every > 0 && parallel.is_async() && pipe.ranks == 1 && parallel.dp * parallel.tp == 1 &&
          schedule.ahead[0] >= pipe.micros && !input.model.tie_word_embeddings;
 }
 
-StagePlace stage_place(const PipelineSetting& setting, const PipelineSchedule& schedule,
+StagePlace stage_place(const PipelineOptions& options, const PipelineSchedule& schedule,
                        const ParallelOptions& parallel, std::int64_t merge_every, int stage) {
   StagePlace place;
   place.number = stage;
-  place.micros = setting.micros;
+  place.micros = options.micros;
   place.slots = schedule.slots[at(stage)];
   place.ahead = schedule.ahead[at(stage)];
   place.ahead_before = stage > 0 ? schedule.ahead[at(stage - 1)] : 0;
   place.ahead_first = schedule.ahead.front();
-  place.delay = update_delay(setting, stage);
-  place.split = setting.kind == Kind::zb_h1;
+  place.delay = update_delay(options, stage);
+  place.split = options.kind == Kind::zb_h1;
   place.drain_every = parallel.drain_every;
   place.merge_every = merge_every;
   place.stash = parallel.stash;

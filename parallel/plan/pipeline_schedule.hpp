@@ -24,7 +24,7 @@ struct Action {
   double begin = 0, end = 0;  // planned, in units
 };
 
-struct PipelineSetting {
+struct PipelineOptions {
   ParallelOptions::Schedule kind = ParallelOptions::Schedule::one_f_one_b;
   int stages = 1, ranks = 1;  // K, P; P divides K
   bool round_robin = false;   // stage s on rank s mod P, else K / P in a row on each
@@ -33,7 +33,7 @@ struct PipelineSetting {
   int rank_of(int stage) const { return round_robin ? stage % ranks : stage / (stages / ranks); }
 };
 // pipeline_ranks: P, as started.
-PipelineSetting pipeline_setting(const ParallelOptions&, int pipeline_ranks, int micros);
+PipelineOptions pipeline_options(const ParallelOptions&, int pipeline_ranks, int micros);
 
 struct PipelineSchedule {
   std::vector<std::vector<Action>> ranks;  // by rank, in order
@@ -47,15 +47,15 @@ struct PipelineSchedule {
   double bubble = 0;                         // idle share of all ranks in that time
 };
 
-PipelineSchedule make_schedule(const PipelineSetting&);
+PipelineSchedule make_schedule(const PipelineOptions&);
 
 // Updates between the weights that stage s reads in a forward pass and those that its gradient updates:
 // ceil(delay_scale (K-1-s) / a); 0 for synchronous schedules.
-int update_delay(const PipelineSetting&, int stage);
+int update_delay(const PipelineOptions&, int stage);
 
 // Whether gradients at the newest weights can be computed in addition to the late ones (metrics.tensors_every): in one
 // process that has all of an asynchronous pipeline, and between updates the tokens of the next one.
-bool compares_gradients(const PlanInput&, const PipelineSetting&, const PipelineSchedule&);
+bool compares_gradients(const PlanInput&, const PipelineOptions&, const PipelineSchedule&);
 
 // How a stage stands in its pipeline.
 struct StagePlace {
@@ -104,7 +104,7 @@ struct StagePlace {
 };
 
 // merge_every: updates between merges of the weights (core/layout/weight_form.hpp).
-StagePlace stage_place(const PipelineSetting&, const PipelineSchedule&, const ParallelOptions&,
+StagePlace stage_place(const PipelineOptions&, const PipelineSchedule&, const ParallelOptions&,
                        std::int64_t merge_every, int stage);
 
 // One row for each rank, one column for a unit of time: digits of micro-batches in forwards, letters in backwards.

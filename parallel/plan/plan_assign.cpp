@@ -129,7 +129,7 @@ Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins) {
 namespace {
 
 // Items that may change places: as dear and as large as one another.
-struct ItemClasses {
+struct SwapClasses {
   std::vector<std::int64_t> cost, bytes;  // by class
   std::vector<std::vector<int>> items;    // by class, in the order given
   std::vector<std::size_t> of;            // by item
@@ -137,10 +137,10 @@ struct ItemClasses {
 };
 
 // The largest first.
-ItemClasses classes_of(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes) {
+SwapClasses swap_classes(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<int>, std::greater<>> found;
   for (std::size_t i = 0; i < cost.size(); ++i) found[{bytes[i], cost[i]}].push_back(static_cast<int>(i));
-  ItemClasses out;
+  SwapClasses out;
   out.of.resize(cost.size());
   for (auto& [key, items] : found) {
     for (const int item : items) out.of[static_cast<std::size_t>(item)] = out.classes();
@@ -156,13 +156,13 @@ struct Filling {
   std::vector<std::vector<int>> count;
   std::vector<std::int64_t> load, bytes;
 
-  Filling(const ItemClasses& items, const std::vector<int>& bin, int bins)
+  Filling(const SwapClasses& items, const std::vector<int>& bin, int bins)
       : count(static_cast<std::size_t>(bins), std::vector<int>(items.classes(), 0)),
         load(count.size(), 0),
         bytes(count.size(), 0) {
     for (std::size_t i = 0; i < bin.size(); ++i) move(items, items.of[i], static_cast<std::size_t>(bin[i]), 1);
   }
-  void move(const ItemClasses& items, std::size_t kind, std::size_t bin, int by) {
+  void move(const SwapClasses& items, std::size_t kind, std::size_t bin, int by) {
     count[bin][kind] += by;
     load[bin] += by * items.cost[kind];
     bytes[bin] += by * items.bytes[kind];
@@ -176,7 +176,7 @@ struct Swap {
 };
 
 // The swap that leaves the least in both bins without a load above `largest`; fuller = what `from` has: there is none.
-Swap best_swap(const ItemClasses& items, const Filling& now, std::size_t from, std::int64_t largest) {
+Swap best_swap(const SwapClasses& items, const Filling& now, std::size_t from, std::int64_t largest) {
   const std::size_t none = items.classes();
   Swap best{.fuller = now.bytes[from]};
   for (std::size_t give = 0; give < none; ++give) {
@@ -197,7 +197,7 @@ Swap best_swap(const ItemClasses& items, const Filling& now, std::size_t from, s
 // What each bin receives of each bucket, and the most of each bucket.
 class Shards {
  public:
-  Shards(const ItemClasses& items, const std::vector<int>& bucket, int bins, int places)
+  Shards(const SwapClasses& items, const std::vector<int>& bucket, int bins, int places)
       : items_(items), bucket_(bucket), places_(places) {
     const int buckets = bucket.empty() ? 0 : *std::max_element(bucket.begin(), bucket.end()) + 1;
     bytes_.assign(static_cast<std::size_t>(buckets), std::vector<std::int64_t>(static_cast<std::size_t>(bins), 0));
@@ -221,15 +221,15 @@ class Shards {
   }
 
  private:
-  const ItemClasses& items_;
+  const SwapClasses& items_;
   const std::vector<int>& bucket_;
   int places_;
   std::vector<std::vector<std::int64_t>> bytes_;  // by bucket and bin
 };
 
-// Deals the items of each class anew, the largest class first: each goes to a place that is to have one of its class,
+// Deals the items of each class again, the largest class first: each goes to a place that is to have one of its class,
 // where the bin has least of the bucket.
-std::vector<int> deal_by_buckets(const ItemClasses& items, const std::vector<int>& place, Shards& shards) {
+std::vector<int> deal_by_buckets(const SwapClasses& items, const std::vector<int>& place, Shards& shards) {
   std::vector<int> dealt(place.size());
   for (const std::vector<int>& equal : items.items) {
     std::vector<int> free;
@@ -249,12 +249,12 @@ std::vector<int> deal_by_buckets(const ItemClasses& items, const std::vector<int
 
 // What places and bins have, and the most that any of them may have: what the earlier keys reached.
 struct Room {
-  const ItemClasses& items;
+  const SwapClasses& items;
   int places;
   std::vector<std::int64_t> load, bytes, of_bin;  // by place, and by bin
   std::int64_t most_load = 0, most_bytes = 0, most_of_bin = 0;
 
-  Room(const ItemClasses& classes, const std::vector<int>& place, int bins, int places_of_bin)
+  Room(const SwapClasses& classes, const std::vector<int>& place, int bins, int places_of_bin)
       : items(classes),
         places(places_of_bin),
         load(static_cast<std::size_t>(bins * places)),
@@ -279,7 +279,7 @@ struct Room {
 
 // An item changes places with one of its class from another bucket, such that no bin has as much of the two buckets as
 // its bin has of its own.
-bool exchange_item(const ItemClasses& items, int given, std::vector<int>& place, Shards& shards) {
+bool exchange_item(const SwapClasses& items, int given, std::vector<int>& place, Shards& shards) {
   const auto place_of = [&](int item) -> int& { return place[static_cast<std::size_t>(item)]; };
   const std::size_t bucket = shards.bucket(given), bin = shards.bin(place_of(given));
   const std::int64_t most = shards.of(bucket, bin), size = shards.size(given);
@@ -299,7 +299,7 @@ bool exchange_item(const ItemClasses& items, int given, std::vector<int>& place,
 }
 
 // An item goes to a place that has room for it and less of its bucket.
-bool move_item(const ItemClasses& items, int item, std::vector<int>& place, Shards& shards, Room& room) {
+bool move_item(const SwapClasses& items, int item, std::vector<int>& place, Shards& shards, Room& room) {
   int& from = place[static_cast<std::size_t>(item)];
   const std::size_t kind = items.of[static_cast<std::size_t>(item)], bucket = shards.bucket(item),
                     bin = shards.bin(from);
@@ -317,7 +317,7 @@ bool move_item(const ItemClasses& items, int item, std::vector<int>& place, Shar
 }
 
 // Lowers what the fullest bin has of a bucket. False: no item of it can go.
-bool lower_bucket(const ItemClasses& items, std::size_t bucket, std::vector<int>& place, Shards& shards, Room& room) {
+bool lower_bucket(const SwapClasses& items, std::size_t bucket, std::vector<int>& place, Shards& shards, Room& room) {
   const std::size_t bin = shards.fullest(bucket);
   const std::int64_t most = shards.of(bucket, bin);
   for (std::size_t kind = 0; kind < items.classes(); ++kind) {
@@ -337,7 +337,7 @@ bool lower_bucket(const ItemClasses& items, std::size_t bucket, std::vector<int>
 void even_bytes(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes, int bins,
                 Assignment& assignment) {
   constexpr std::size_t most_work = 50'000'000;  // pairs looked at
-  const ItemClasses items = classes_of(cost, bytes);
+  const SwapClasses items = swap_classes(cost, bytes);
   if (items.classes() == 0) return;
   Filling now(items, assignment.bin, bins);
   const std::size_t pairs = now.count.size() * items.classes() * items.classes();
@@ -371,7 +371,7 @@ void even_bytes(const std::vector<std::int64_t>& cost, const std::vector<std::in
 void even_buckets(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes,
                   const std::vector<int>& bucket, int bins, int places, std::vector<int>& place) {
   constexpr std::size_t most_work = 50'000'000;  // places and pairs looked at
-  const ItemClasses items = classes_of(cost, bytes);
+  const SwapClasses items = swap_classes(cost, bytes);
   std::size_t dealing = 0, largest_class = 1;
   for (const std::vector<int>& equal : items.items) {
     dealing += equal.size() * equal.size();

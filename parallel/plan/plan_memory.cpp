@@ -7,9 +7,9 @@
 #include "core/layout/model_part.hpp"
 #include "core/layout/weight_form.hpp"
 #include "core/model/pass_scratch.hpp"
-#include "core/optimizer/base/lane_scratch.hpp"
 #include "core/optimizer/base/routing.hpp"
-#include "core/optimizer/lane_share.hpp"
+#include "core/optimizer/base/stream_scratch.hpp"
+#include "core/optimizer/stream_share.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
@@ -21,12 +21,12 @@ namespace sestina {
 namespace {
 
 // What all ranks have in common.
-struct Setting {
+struct Planned {
   const Plan& plan;
   const PlanInput& input;
   StorageWidth width;
   int micro_batch = 1, threads = 1;
-  const PipelineSetting& pipe;
+  const PipelineOptions& pipe;
   const PipelineSchedule& schedule;
   NodeLevels levels;
   bool on_device() const { return threads == 0; }
@@ -47,7 +47,7 @@ struct Shard {
 std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
 
 // What tied embeddings take on the way between first and last stage, on each side.
-std::size_t tie_bytes(const Setting& s, const Shard& shard) {
+std::size_t tie_bytes(const Planned& s, const Shard& shard) {
   const int last = s.pipe.stages - 1, number = shard.place.number;
   const bool once = s.pipe.rank_of(0) == s.pipe.rank_of(last);
   if (!s.input.model.tie_word_embeddings || last == 0 || !(number == 0 || (number == last && !once))) return 0;
@@ -58,7 +58,7 @@ std::size_t tie_bytes(const Setting& s, const Shard& shard) {
 
 // Copies of trained weights for passes that began under them, and the tensors between this stage and the next one, each
 // with a place for evaluation.
-std::size_t stash_bytes(const Setting& s, const Shard& shard) {
+std::size_t stash_bytes(const Planned& s, const Shard& shard) {
   const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);
   std::size_t vectors = 0, sums = 0;
@@ -83,7 +83,7 @@ std::size_t stash_bytes(const Setting& s, const Shard& shard) {
 }
 
 // The same for all data-parallel ranks.
-ModelSize common_size(const Setting& s, const Shard& shard) {
+ModelSize common_size(const Planned& s, const Shard& shard) {
   const int sequence = s.input.sequence_length;
   const LayerRange layers = shard.stage.layers;
   ModelSize size;
@@ -99,34 +99,35 @@ ModelSize common_size(const Setting& s, const Shard& shard) {
   return size;
 }
 
-// Lanes and shards of the matrices that a rank updates.
+// Streams and shards of the matrices that a rank updates.
 class UpdateScratch {
  public:
-  UpdateScratch(const Setting& s, ByShape<std::size_t>& known) : setting_(s), known_(known) {}
+  UpdateScratch(const Planned& s, ByShape<std::size_t>& known) : options_(s), known_(known) {}
 
   void add(const TensorSpec& kept) {
     const std::size_t bytes = known_.of(kept);
-    for (const MatrixPart& part : matrix_parts(kept, setting_.input.optimizer)) {
-      cost_.push_back(lane_cost(static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols)));
+    for (const MatrixPart& part : matrix_parts(kept, options_.input.optimizer)) {
+      cost_.push_back(stream_cost(static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols)));
       bytes_.push_back(bytes);
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
-    shard_ = std::max(shard_, host_shard_scratch_bytes(*setting_.input.optimizer.matrix, local.rows, local.cols,
-                                                       local.cols == whole.cols, !setting_.width.shared()));
+    shard_ = std::max(shard_, host_shard_scratch_bytes(*options_.input.optimizer.matrix, local.rows, local.cols,
+                                                       local.cols == whole.cols, !options_.width.shared()));
   }
-  int lanes() const { return cost_.empty() ? 1 : lane_count(cost_, std::max(1, setting_.threads)); }
-  std::size_t total(int lanes) const {
-    const std::vector<int> lane = balance(cost_, lanes);
-    std::vector<std::size_t> largest(at(lanes));
-    for (std::size_t i = 0; i < lane.size(); ++i) largest[at(lane[i])] = std::max(largest[at(lane[i])], bytes_[i]);
+  int streams() const { return cost_.empty() ? 1 : stream_count(cost_, std::max(1, options_.threads)); }
+  std::size_t total(int streams) const {
+    const std::vector<int> stream = balance(cost_, streams);
+    std::vector<std::size_t> largest(at(streams));
+    for (std::size_t i = 0; i < stream.size(); ++i)
+      largest[at(stream[i])] = std::max(largest[at(stream[i])], bytes_[i]);
     std::size_t sum = shard_;
     for (const std::size_t bytes : largest) sum += bytes;
     return sum;
   }
 
  private:
-  const Setting& setting_;
+  const Planned& options_;
   ByShape<std::size_t>& known_;
   std::vector<double> cost_;
   std::vector<std::size_t> bytes_;
@@ -163,18 +164,18 @@ MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
           ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};
 }
 
-// What lanes and workers take, or what the deck allows.
-std::size_t paged_in_memory(const PagedBytes& largest, int lanes, const OptimizerOptions& optimizer, bool on_device) {
+// What streams and workers take, or what the deck allows.
+std::size_t paged_in_memory(const PagedBytes& largest, int streams, const OptimizerOptions& optimizer, bool on_device) {
   const PagedAtWork work = on_device
                                ? paged_on_device(largest.update, largest.refresh)
-                               : paged_at_work(largest.update, largest.refresh, lanes, optimizer.refresh_workers());
+                               : paged_at_work(largest.update, largest.refresh, streams, optimizer.refresh_workers());
   const RefreshOptions& refresh = optimizer.refresh;
   return std::max(work.updates + work.jobs,
                   static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
 }
 
 // Preconditioners of a rank that lie elsewhere between their uses: what is in memory of them, next to the store's own.
-void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory& memory) {
+void add_tiers(const Planned& s, const PagedBytes& paged, int streams, RankMemory& memory) {
   if (paged.nvme + paged.host == 0) return;
   const OptimizerOptions& optimizer = s.input.optimizer;
   const bool on_nvme = paged.nvme > 0, through_host = s.on_device() && on_nvme;
@@ -184,7 +185,7 @@ void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory&
   memory.link_moved += paged.link_moved;
   memory.outside_tiers += paged.resident;
   memory.size.optimizer -= paged.state + paged.results;
-  memory.size.optimizer += std::min(paged.places, paged_in_memory(paged, lanes, optimizer, s.on_device()));
+  memory.size.optimizer += std::min(paged.places, paged_in_memory(paged, streams, optimizer, s.on_device()));
   const std::size_t buffers = (on_nvme ? store_buffer_bytes(optimizer.refresh.queue_depth) : 0) +
                               (through_host ? DeviceStore::buffers * paged.largest : 0);
   memory.host_tier += paged.host;
@@ -193,7 +194,7 @@ void add_tiers(const Setting& s, const PagedBytes& paged, int lanes, RankMemory&
 
 // What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
 // is, and optimizer state.
-void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
+void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
   const PlanInput& o = s.input;
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
@@ -243,14 +244,14 @@ void add_tensors(const Setting& s, const Shard& shard, int dp_rank, MatrixBytes&
     }
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
-  const int lanes = scratch.lanes();
-  memory.size.workspace += scratch.total(lanes);
+  const int streams = scratch.streams();
+  memory.size.workspace += scratch.total(streams);
   (s.on_device() ? memory.workers : memory.size.workspace) += at(o.optimizer.refresh_workers()) * job;
-  add_tiers(s, paged, lanes, memory);
+  add_tiers(s, paged, streams, memory);
 }
 
 // One data-parallel rank's share of a stage.
-RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& common, int dp_rank,
+RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& common, int dp_rank,
                         MatrixBytes& known) {
   const PlanInput& o = s.input;
   RankMemory memory;
@@ -275,7 +276,7 @@ RankMemory stage_memory(const Setting& s, const Shard& shard, const ModelSize& c
   return memory;
 }
 
-Shard shard_of(const Setting& s, int number, int tp_rank) {
+Shard shard_of(const Planned& s, int number, int tp_rank) {
   Shard shard;
   shard.tp_rank = tp_rank;
   shard.stage = s.plan.stages[at(number)];
@@ -323,7 +324,7 @@ std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) 
   PlanInput input = plan.input;
   if (input.optimizer.matrix) input.optimizer.matrix->own_memory = threads == 0;
   const int micro_batch = largest_share(input).micro_batch;
-  const Setting s{plan,
+  const Planned s{plan,
                   input,
                   input.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32,
                   micro_batch,

@@ -73,8 +73,8 @@ class Executor {
  public:
   // world.size() must be that of the plan: dp * tp * P. The trace, if any, must outlive it.
   Executor(const Exec&, const Plan&, Communicator& world, Trace* = nullptr);
-  // Weights for forward passes alone, batches as the setting says; data-parallel ranks hold the same.
-  Executor(const Exec&, const PlanInput&, const PassSetting&, Communicator& world);
+  // Weights for forward passes alone, batches as the options says; data-parallel ranks hold the same.
+  Executor(const Exec&, const PlanInput&, const PassOptions&, Communicator& world);
   ~Executor();
 
   void initialise(std::uint64_t seed);
@@ -120,7 +120,7 @@ class Executor {
   void weights_changed();                  // master weights were written, on all ranks: rounds, sends and waits
 
   const Exec& exec() const { return exec_; }
-  const PassSetting& setting() const { return setting_; }
+  const PassOptions& options() const { return options_; }
   const ModelConfig& config() const { return plan_.input.model; }  // of the whole model
   const ProcessGrid& grid() const { return groups_.grid; }
   Communicator& pipeline() { return *pipeline_; }  // ranks with the same shards and samples, by their stages
@@ -183,8 +183,8 @@ class Executor {
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
   StageGroups<Exec> groups_;
   BatchShare share_;
-  PassSetting setting_;
-  PipelineSetting pipe_;
+  PassOptions options_;
+  PipelineOptions pipe_;
   PipelineSchedule schedule_;
   ModelPart part_;
   std::vector<std::unique_ptr<Link<Exec, T>>> links_;  // by boundary

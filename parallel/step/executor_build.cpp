@@ -26,17 +26,17 @@ Executor<Exec, T>::Executor(const Exec& exec, const Plan& plan, Communicator& wo
     : exec_(exec), plan_(plan), trace_(trace), world_(world) {
   make_groups(world, plan.dp);
   share_ = batch_share(plan.input, groups_.grid.dp_rank);
-  setting_ = pass_setting(plan.input);
-  setting_.micro_batch = share_.micro_batch;
-  setting_.micros = share_.count;
+  options_ = pass_options(plan.input);
+  options_.micro_batch = share_.micro_batch;
+  options_.micros = share_.count;
   pipe_ = plan.pipe;
   pipe_.micros = std::max(share_.count, 1);
   build(true);
 }
 
 template <class Exec, class T>
-Executor<Exec, T>::Executor(const Exec& exec, const PlanInput& input, const PassSetting& setting, Communicator& world)
-    : exec_(exec), plan_(make_plan(without_owners(input, world.size()))), world_(world), setting_(setting) {
+Executor<Exec, T>::Executor(const Exec& exec, const PlanInput& input, const PassOptions& options, Communicator& world)
+    : exec_(exec), plan_(make_plan(without_owners(input, world.size()))), world_(world), options_(options) {
   make_groups(world, input.parallel.dp);
   share_ = batch_share(input, groups_.grid.dp_rank);
   pipe_ = plan_.pipe;
@@ -48,13 +48,13 @@ Executor<Exec, T>::~Executor() = default;
 
 template <class Exec, class T>
 void Executor<Exec, T>::build(bool training) {
-  scale_ = 1.0 / (static_cast<double>(plan_.input.train.global_batch) * setting_.sequence);
+  scale_ = 1.0 / (static_cast<double>(plan_.input.train.global_batch) * options_.sequence);
   schedule_ = pipe_.micros == plan_.pipe.micros ? plan_.schedule : make_schedule(pipe_);
   part_ = model_part(plan_.input.model, plan_.tp, groups_.grid.tp_rank, plan_.input.parallel.sequence_parallel);
   make_links();
   const OptimizerOptions& optimizer = plan_.input.optimizer;
   if (training && optimizer.refresh_workers() > 0)
-    groups_.workers = std::make_shared<RefreshWorkers>(worker_setting(optimizer.refresh), plan_.input.deterministic);
+    groups_.workers = std::make_shared<RefreshWorkers>(worker_options(optimizer.refresh), plan_.input.deterministic);
   first_tensor_.push_back(0);
   run_of_stage_.resize(at(plan_.pp));
   for (int stage = 0; stage < plan_.pp; ++stage) {
@@ -74,9 +74,9 @@ void Executor<Exec, T>::build(bool training) {
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;
   tokens_ = std::make_unique<SlotPool<TokenSlot<Exec>>>(training ? schedule_.slots[at(lowest)] : 1, [&] {
-    return TokenSlot<Exec>(setting_.micro_batch, setting_.sequence, setting_.micros);
+    return TokenSlot<Exec>(options_.micro_batch, options_.sequence, options_.micros);
   });
-  evaluation_tokens_ = std::make_unique<TokenSlot<Exec>>(setting_.micro_batch, setting_.sequence, 1);
+  evaluation_tokens_ = std::make_unique<TokenSlot<Exec>>(options_.micro_batch, options_.sequence, 1);
 }
 
 // Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline rank.
@@ -111,11 +111,11 @@ void Executor<Exec, T>::make_groups(Communicator& world, int dp) {
 
 template <class Exec, class T>
 void Executor<Exec, T>::make_links() {
-  const auto tokens = static_cast<std::int64_t>(setting_.micro_batch) * setting_.sequence;
+  const auto tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.sequence;
   for (int s = 0; s + 1 < pipe_.stages; ++s)
     links_.push_back(std::make_unique<Link<Exec, T>>(
         exec_, *pipeline_,
-        LinkSetting{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
+        LinkOptions{pipe_.rank_of(s), pipe_.rank_of(s + 1), static_cast<std::size_t>(part_.own_rows(tokens)),
                     static_cast<std::size_t>(part_.config.hidden_size), schedule_.activations[at(s)],
                     schedule_.gradients[at(s)]}));
   if (!plan_.input.model.tie_word_embeddings || pipe_.stages == 1) return;
@@ -144,7 +144,7 @@ void Executor<Exec, T>::make_stage(int number, bool training) {
   StagePlace place =
       stage_place(pipe_, schedule_, plan_.input.parallel, updates_between_merges(plan_.input.model.linear), number);
   if (!training) place.slots = 1;
-  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, plan_.input, plan, place, part_, setting_, layout,
+  runs_.push_back(std::make_unique<StageRun<Exec, T>>(exec_, plan_.input, plan, place, part_, options_, layout,
                                                       groups_.tensor.get(), training ? &groups_ : nullptr, links,
                                                       trace_));
 }

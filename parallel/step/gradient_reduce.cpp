@@ -113,7 +113,7 @@ template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
   for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {
     const bool same_bucket = chunks_[older].bucket == chunks_[number].bucket;
-    while (chunks_[older].under_way() && (!alike || chunks_[older].at <= round)) advance(older);
+    while (chunks_[older].under_way() && (!same_bucket || chunks_[older].at <= round)) advance(older);
   }
 }
 

@@ -9,13 +9,13 @@
 namespace sestina {
 
 template <class Exec, class T>
-Link<Exec, T>::Link(const Exec& exec, Communicator& pipeline, const LinkSetting& set)
+Link<Exec, T>::Link(const Exec& exec, Communicator& pipeline, const LinkOptions& set)
     : exec_(exec),
       up_(pipeline, "activations of a stage", {set.from, set.to, set.rows, set.cols, set.activations}),
       down_(pipeline, "gradients of a stage", {set.to, set.from, set.rows, set.cols, set.gradients}) {}
 
 template <class Exec, class T>
-Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const ChannelSetting& set)
+Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const ChannelOptions& set)
     : places_(set.places),
       rows_(set.rows),
       cols_(set.cols),

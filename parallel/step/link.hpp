@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-struct ChannelSetting {
+struct ChannelOptions {
   int from = 0, to = 0;  // pipeline ranks
   std::size_t rows = 0, cols = 0;
   int places = 1;  // that take turns (parallel/plan/pipeline_schedule.hpp)
@@ -26,7 +26,7 @@ class Channel {
   // All ranks of the pipeline group make the same channels in the same order; those of neither side hold nothing. On a
   // device a group's messages run in the order of their starts, and one that nobody has asked for yet would hold up
   // those after it: each channel is a group of its own there.
-  Channel(Communicator& pipeline, const char* name, const ChannelSetting&);
+  Channel(Communicator& pipeline, const char* name, const ChannelOptions&);
   ~Channel();  // after a step that failed: what is under way keeps its memory
   Channel(Channel&&) = default;
   Channel& operator=(Channel&&) = delete;
@@ -64,7 +64,7 @@ class Channel {
   std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
 };
 
-struct LinkSetting {
+struct LinkOptions {
   int from = 0, to = 0;  // pipeline ranks of the two stages
   std::size_t rows = 0, cols = 0;
   int activations = 1, gradients = 1;  // places
@@ -75,7 +75,7 @@ class Link {
  public:
   static constexpr std::int64_t evaluation = Channel<Exec, T>::evaluation;
 
-  Link(const Exec&, Communicator& pipeline, const LinkSetting&);
+  Link(const Exec&, Communicator& pipeline, const LinkOptions&);
 
   // Boundary tensors (rows, cols) of a micro-batch on this rank.
   Matrix<T, Exec> activation_to_write(std::int64_t micro) { return up_.to_write(micro); }

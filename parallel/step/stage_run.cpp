@@ -7,13 +7,13 @@ namespace sestina {
 
 template <class Exec, class T>
 StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const StagePlan& plan, const StagePlace& place,
-                            const ModelPart& part, const PassSetting& setting, const RankLayout& layout,
+                            const ModelPart& part, const PassOptions& options, const RankLayout& layout,
                             GroupOps<Exec>* group, StageGroups<Exec>* groups, const StageLinks<Exec, T>& links,
                             Trace* trace)
     : exec_(exec),
       plan_(plan),
       place_(place),
-      stage_(exec, part, plan.layers, setting, layout, group, groups != nullptr),
+      stage_(exec, part, plan.layers, options, layout, group, groups != nullptr),
       exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, input, plan_, *groups, stage_, trace)
                         : nullptr),
       versions_(part.config, plan.layers, stage_.arena(), place.versions()),

@@ -37,7 +37,7 @@ template <class Exec, class T>
 class StageRun {
  public:
   // groups null: forward passes alone. All references must outlive it.
-  StageRun(const Exec&, const PlanInput&, const StagePlan&, const StagePlace&, const ModelPart&, const PassSetting&,
+  StageRun(const Exec&, const PlanInput&, const StagePlan&, const StagePlace&, const ModelPart&, const PassOptions&,
            const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, const StageLinks<Exec, T>&, Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);

@@ -82,7 +82,7 @@ class Layer {
   }
 
   void poet(bool keeps, bool coded) {
-    const PoetSetting setting{s_.block, 1, coded ? group : 0, true};
+    const PoetOptions options{s_.block, 1, coded ? group : 0, true};
     PoetWeight<Host, T> weight{{}, flat(perm_in_), flat(perm_out_), flat(theta_in_), flat(theta_out_)};
     if (coded)
       weight.base = {{}, flat(codes_), flat(zeros_), flat(scales_)};
@@ -91,9 +91,9 @@ class Layer {
     const ProductSpace<Host> space{exec_, gemm_, workspace_};
     const Matrix<T, Host> kept = keeps ? matrix(kept_, s_.out) : Matrix<T, Host>{}, inner = matrix(inner_, s_.in);
     const Matrix<const T, Host> x = matrix(x_, s_.in), dy = matrix(dy_, s_.out);
-    poet_forward<Host, T>(space, setting, weight, x, kept, matrix(y_, s_.out));
-    poet_backward_input<Host, T>(space, setting, weight, dy, false, inner, matrix(dx_, s_.in));
-    poet_backward_rotations<Host, T>(space, setting, weight, dy, x, kept, inner, false, flat(d_in_), flat(d_out_));
+    poet_forward<Host, T>(space, options, weight, x, kept, matrix(y_, s_.out));
+    poet_backward_input<Host, T>(space, options, weight, dy, false, inner, matrix(dx_, s_.in));
+    poet_backward_rotations<Host, T>(space, options, weight, dy, x, kept, inner, false, flat(d_in_), flat(d_out_));
   }
 
   // W_eff = P_out^T B_out^T H B_in^T P_in, all of them matrices: G as a whole, then four products for the weight, one

@@ -33,7 +33,7 @@ struct Square {
 struct Bench {
   explicit Bench(std::size_t d)
       : d(d),
-        lane{Space(), Gemm<Space>(Space()), Workspace<Space>(bytes(d)), {}, 0, 0},
+        stream{Space(), Gemm<Space>(Space()), Workspace<Space>(bytes(d))},
         factor(d),
         basis(d),
         out(d),
@@ -53,8 +53,8 @@ struct Bench {
     for (std::size_t i = 0; i < d; ++i)
       for (std::size_t j = 0; j < d; ++j)
         g.values[i * d + j] = normal(engine) / (static_cast<float>(i + 1) * std::sqrt(static_cast<float>(d)));
-    lane.gemm.operator()<float, float>(Op::none, Op::none, 1, turn, g.view(), 0, mixed.view());
-    lane.gemm.symmetric<float, float>(Op::none, b, mixed.view(), a, factor.view());
+    stream.gemm.operator()<float, float>(Op::none, Op::none, 1, turn, g.view(), 0, mixed.view());
+    stream.gemm.symmetric<float, float>(Op::none, b, mixed.view(), a, factor.view());
   }
 
   double best_ms(const std::function<void()>& run) {
@@ -67,19 +67,19 @@ struct Bench {
     return best;
   }
 
-  double norm(const Square& x) { return std::sqrt(sum_of_squares<Space, float>(lane.exec, x.flat(), wide)); }
+  double norm(const Square& x) { return std::sqrt(sum_of_squares<Space, float>(stream.exec, x.flat(), wide)); }
   // |Q^T Q - I| / sqrt(d)
   double orthogonality(Square& q) {
     Square product(d);
-    lane.gemm.operator()<float, float>(Op::transpose, Op::none, 1, q.view(), q.view(), 0, product.view());
+    stream.gemm.operator()<float, float>(Op::transpose, Op::none, 1, q.view(), q.view(), 0, product.view());
     for (std::size_t i = 0; i < d; ++i) product.values[i * d + i] -= 1;
     return norm(product) / std::sqrt(static_cast<double>(d));
   }
   // |off(Q^T K Q)| / |K|
   double off_diagonal(Square& q) {
     Square product(d), turned(d);
-    lane.gemm.operator()<float, float>(Op::none, Op::none, 1, factor.view(), q.view(), 0, product.view());
-    lane.gemm.operator()<float, float>(Op::transpose, Op::none, 1, q.view(), product.view(), 0, turned.view());
+    stream.gemm.operator()<float, float>(Op::none, Op::none, 1, factor.view(), q.view(), 0, product.view());
+    stream.gemm.operator()<float, float>(Op::transpose, Op::none, 1, q.view(), product.view(), 0, turned.view());
     for (std::size_t i = 0; i < d; ++i) turned.values[i * d + i] = 0;
     return norm(turned) / norm(factor);
   }
@@ -93,16 +93,16 @@ struct Bench {
   }
   void find_exact(const RootRule& rule) {
     std::vector<double> k(factor.values.begin(), factor.values.end()), v(d * d), x(d * d);
-    Solver<Space> solver(lane.exec);
+    Solver<Space> solver(stream.exec);
     Workspace<Space> workspace(inverse_root_bytes<Space, double>(d));
-    inverse_root_eigh<Space, double>({lane.exec, lane.gemm, solver, workspace}, rule,
+    inverse_root_eigh<Space, double>({stream.exec, stream.gemm, solver, workspace}, rule,
                                      Matrix<const double, Space>(k.data(), d, d), Matrix<double, Space>(v.data(), d, d),
                                      Matrix<double, Space>(x.data(), d, d));
     exact.assign(x.begin(), x.end());
   }
 
   std::size_t d;
-  Lane<Space> lane;
+  Stream<Space> stream;
   Square factor, basis, out, root;
   Workspace<Space> wide;
   Matrix<float, Space> turn;
@@ -115,22 +115,22 @@ void run(std::size_t d) {
   std::normal_distribution<float> normal;
   Square mixing(d);
   for (float& value : mixing.values) value = normal(engine);
-  b.lane.solver.qr<float>(mixing.view(), mixing.view(), b.lane.workspace);
+  b.stream.solver.qr<float>(mixing.view(), mixing.view(), b.stream.workspace);
   b.turn = mixing.view();
   b.add_gradients(engine, 0, 1);
   std::int64_t failures = 0;
   RefreshJob<Space> job{.method = RefreshMethod::eigen_basis, .factor = b.factor.view(), .basis = b.basis.view()};
-  refresh(b.lane, job, failures);
+  refresh(b.stream, job, failures);
   b.add_gradients(engine, 0.6f, 0.4f);  // .95^10 = .6
 
   job.basis = b.out.view();
-  const double eigh = b.best_ms([&] { refresh(b.lane, job, failures); });
+  const double eigh = b.best_ms([&] { refresh(b.stream, job, failures); });
   std::printf("| %zu | %.1f | %.1e, %.1e ", d, eigh, b.orthogonality(b.out), b.off_diagonal(b.out));
 
   job.method = RefreshMethod::power_qr;
   const double power = b.best_ms([&] {
     b.out.values = b.basis.values;
-    refresh(b.lane, job, failures);
+    refresh(b.stream, job, failures);
   });
   std::printf("| %.1f | %.1e, %.2f -> %.2f ", power, b.orthogonality(b.out), b.off_diagonal(b.basis),
               b.off_diagonal(b.out));
@@ -142,14 +142,14 @@ void run(std::size_t d) {
   job.max_iterations = 0;
   for (RefreshMethod method : {RefreshMethod::inverse_root_eigh, RefreshMethod::inverse_root_newton}) {
     job.method = method;
-    const double ms = b.best_ms([&] { refresh(b.lane, job, failures); });
+    const double ms = b.best_ms([&] { refresh(b.stream, job, failures); });
     std::printf("| %.1f | %.1e ", ms, b.root_error());
   }
   job.method = RefreshMethod::inverse_root_qr;
   job.max_iterations = 1;
   const double warm = b.best_ms([&] {
     b.out.values = b.basis.values;
-    refresh(b.lane, job, failures);
+    refresh(b.stream, job, failures);
   });
   std::printf("| %.1f | %.1e |\n", warm, b.root_error());
   std::fflush(stdout);

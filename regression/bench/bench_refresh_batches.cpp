@@ -1,7 +1,7 @@
 // What refreshes of several matrices of one shape could gain from being done as a batch, as a Markdown table:
 //   bench_refresh_batches [sizes...]
 // Microseconds of one job: by way of the pool, with one worker, as in training; the same jobs one after the other on
-// one lane without a pool, which is all that a batch could save around them; and of power_qr's product K Q, n single
+// one stream without a pool, which is all that a batch could save around them; and of power_qr's product K Q, n single
 // ones next to one Gemm::batch. Medians of rounds made in turn; times are those on the clock, so nothing else should
 // run.
 #include <omp.h>
@@ -75,9 +75,9 @@ RefreshJob<Serial> job_of(Matrices& x, std::size_t i, RefreshMethod method) {
 // All jobs in one task: what a worker does that takes a whole batch at once.
 struct Batch final : WorkerTask {
   Batch(Matrices& x, RefreshMethod method)
-      : lane{.exec = exec,
-             .gemm = Gemm<Serial>(exec),
-             .workspace = Workspace<Serial>(refresh_workspace_bytes<Serial>(method, x.d))} {
+      : stream{.exec = exec,
+               .gemm = Gemm<Serial>(exec),
+               .workspace = Workspace<Serial>(refresh_workspace_bytes<Serial>(method, x.d))} {
     for (std::size_t i = 0; i < x.n; ++i) {
       jobs.push_back(job_of(x, i, method));
       jobs.back().new_basis = x.at(x.results, i);
@@ -86,10 +86,10 @@ struct Batch final : WorkerTask {
   void run(std::size_t) override {
     omp_set_num_threads(1);  // as RefreshTask does
     for (const RefreshJob<Serial>& job : jobs)
-      SESTINA_REQUIRE(compute_refresh(lane, job) == Refreshed::done, "a refresh failed");
+      SESTINA_REQUIRE(compute_refresh(stream, job) == Refreshed::done, "a refresh failed");
   }
   Serial exec{Kokkos::NewInstance{}};
-  Lane<Serial> lane;
+  Stream<Serial> stream;
   std::vector<RefreshJob<Serial>> jobs;
 };
 

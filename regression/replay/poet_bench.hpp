@@ -15,15 +15,15 @@ inline std::size_t size_at(const std::vector<std::int64_t>& shape, std::size_t i
   return static_cast<std::size_t>(shape.at(i));
 }
 
-inline PoetSetting setting_of(const Hdf5Reader& file) {
-  PoetSetting setting;
-  setting.block = static_cast<std::size_t>(file.attribute("hyper", "block_size"));
-  setting.fourth = file.text("hyper", "cnp") == "even" ? 2 : 1;
+inline PoetOptions setting_of(const Hdf5Reader& file) {
+  PoetOptions options;
+  options.block = static_cast<std::size_t>(file.attribute("hyper", "block_size"));
+  options.fourth = file.text("hyper", "cnp") == "even" ? 2 : 1;
   if (file.has("hyper", "group_size")) {
-    setting.group = static_cast<std::size_t>(file.attribute("hyper", "group_size"));
-    setting.zero_in_range = file.attribute("hyper", "include_zero") != 0;
+    options.group = static_cast<std::size_t>(file.attribute("hyper", "group_size"));
+    options.zero_in_range = file.attribute("hyper", "include_zero") != 0;
   }
-  return setting;
+  return options;
 }
 
 // Memory of the space, and its way to the file.
@@ -89,7 +89,7 @@ struct Layer {
   typename Bench<Space>::Index perm_in, perm_out;
   PoetWeight<Space, float> weight;
 
-  Layer(const PoetSetting& s, std::size_t out, std::size_t in)
+  Layer(const PoetOptions& s, std::size_t out, std::size_t in)
       : rotation_in("in", 1, in / s.block * skew_elements(s.block)),
         rotation_out("out", 1, out / s.block * skew_elements(s.block)),
         d_in("d_in", 1, rotation_in.size()),

@@ -57,13 +57,9 @@ class Run {
         optimizer_(make_matrix_optimizer<Space>(
             exec, options_,
             {"/optimizer/matrix", static_cast<std::size_t>(shape_.at(1)), static_cast<std::size_t>(shape_.at(2)), 0})),
-        lane_{exec,
-              Gemm<Space>(exec),
-              Workspace<Space>(scratch_bytes<Space>(options_, static_cast<std::size_t>(shape_[1]),
-                                                    static_cast<std::size_t>(shape_[2]))),
-              {},
-              0,
-              0},
+        stream_{exec, Gemm<Space>(exec),
+                Workspace<Space>(scratch_bytes<Space>(options_, static_cast<std::size_t>(shape_[1]),
+                                                      static_cast<std::size_t>(shape_[2])))},
         gradient_("gradient", static_cast<std::size_t>(shape_[1]), static_cast<std::size_t>(shape_[2])),
         weight_("weight", gradient_.extent(0), gradient_.extent(1)) {
     write(file.numbers("weight_0"), 0, weight_.data(), weight_.size());
@@ -85,7 +81,7 @@ class Run {
       give_projector(t);
       UpdateNumbers numbers = fixed;
       numbers.t = t;
-      optimizer_->step(lane_, numbers, matrix);
+      optimizer_->step(stream_, numbers, matrix);
       compare(file_, "weight", t - 1, read(weight_.data(), weight_.size()), atol, rtol, outcome_);
     }
     if (file_.has("/", "movement_rtol")) compare_movement();
@@ -98,20 +94,20 @@ class Run {
   void start_workers() {
     if (!is_host<Space> || options_.refresh_staleness == 0) return;
     const RefreshNeeds needs = refresh_needs(options_, weight_.extent(0), weight_.extent(1));
-    workers_ = std::make_unique<RefreshWorkers>(WorkerPool::Setting{.workers = 2}, needs.scratch, needs.jobs, false);
-    lane_.workers = workers_.get();
+    workers_ = std::make_unique<RefreshWorkers>(WorkerPool::Options{.workers = 2}, needs.scratch, needs.jobs, false);
+    stream_.refresh.workers = workers_.get();
   }
 
   void write(const std::vector<double>& values, std::size_t begin, float* to, std::size_t n) {
     const Kokkos::View<float*, Kokkos::HostSpace> host("host", n);
     for (std::size_t i = 0; i < n; ++i) host(i) = static_cast<float>(values.at(begin + i));
-    Kokkos::deep_copy(lane_.exec, Vector<float, Space>(to, n), host);
-    lane_.exec.fence();
+    Kokkos::deep_copy(stream_.exec, Vector<float, Space>(to, n), host);
+    stream_.exec.fence();
   }
   std::vector<float> read(const float* from, std::size_t n) {
     std::vector<float> values(n);
-    Kokkos::deep_copy(lane_.exec, Vector<float, Host>(values.data(), n), Vector<const float, Space>(from, n));
-    lane_.exec.fence();
+    Kokkos::deep_copy(stream_.exec, Vector<float, Host>(values.data(), n), Vector<const float, Space>(from, n));
+    stream_.exec.fence();
     return values;
   }
 
@@ -182,7 +178,7 @@ class Run {
   std::vector<std::int64_t> shape_;  // (T, m, n)
   MatrixOptions options_;
   std::unique_ptr<MatrixOptimizer<Space>> optimizer_;
-  Lane<Space> lane_;
+  Stream<Space> stream_;
   Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space> gradient_, weight_;
   Outcome outcome_;
   std::unique_ptr<RefreshWorkers> workers_;

@@ -16,7 +16,7 @@ class Training {
  public:
   using Floats = typename Bench<Space>::Floats;
 
-  Training(const Space& exec, const Hdf5Reader& file) : bench_(exec, file), file_(file), setting_(setting_of(file)) {
+  Training(const Space& exec, const Hdf5Reader& file) : bench_(exec, file), file_(file), options_(setting_of(file)) {
     linear_.form = "poet-x";
     linear_.merge_every = static_cast<std::int64_t>(hyper("merge_every"));
     linear_.clip_warmup_steps = static_cast<std::int64_t>(hyper("clip_warmup_steps"));
@@ -48,11 +48,11 @@ class Training {
   void add(const std::string& at) {
     const std::vector<std::int64_t> shape = file_.shape(at + "weight_0");
     const std::size_t out = size_at(shape, 0), in = size_at(shape, 1), n = tokens_;
-    stages_.push_back({at, Layer<Space>(setting_, out, in), Floats("in", n, in), Floats("kept", n, out),
+    stages_.push_back({at, Layer<Space>(options_, out, in), Floats("in", n, in), Floats("kept", n, out),
                        Floats("out", n, out), Floats("d_out", n, out), Floats("inner", n, in), Floats("d_in", n, in)});
     const Layer<Space>& layer = stages_.back().layer;
     permute(stages_.back(), 0);
-    poet_assign<Space, float>(bench_.space, setting_, layer.weight, bench_.read(at + "weight_0"));
+    poet_assign<Space, float>(bench_.space, options_, layer.weight, bench_.read(at + "weight_0"));
     const Floats gradients[] = {layer.d_in, layer.d_out}, masters[] = {layer.rotation_in, layer.rotation_out};
     for (std::size_t i = 0; i < std::size(masters); ++i) {
       TensorSpec spec;
@@ -81,7 +81,7 @@ class Training {
     bench_.write(file_.numbers("x"), j * stages_.front().in.size(), stages_.front().in);
     for (std::size_t l = 0; l < stages_.size(); ++l) {
       Stage& s = stages_[l];
-      poet_forward<Space, float>(bench_.space, setting_, s.layer.weight, s.in, s.kept, s.out);
+      poet_forward<Space, float>(bench_.space, options_, s.layer.weight, s.in, s.kept, s.out);
       bench_.exec.fence();
       if (l + 1 == stages_.size()) break;
       on_host([](auto& f, std::size_t i) { f[1].data()[i] = f[0].data()[i] = std::tanh(f[0].data()[i]); },
@@ -104,8 +104,8 @@ class Training {
   void backward() {
     for (std::size_t l = stages_.size(); l-- > 0;) {
       Stage& s = stages_[l];
-      poet_backward_input<Space, float>(bench_.space, setting_, s.layer.weight, s.d_out, false, s.inner, s.d_in);
-      poet_backward_rotations<Space, float>(bench_.space, setting_, s.layer.weight, s.d_out, s.in, s.kept, s.inner,
+      poet_backward_input<Space, float>(bench_.space, options_, s.layer.weight, s.d_out, false, s.inner, s.d_in);
+      poet_backward_rotations<Space, float>(bench_.space, options_, s.layer.weight, s.d_out, s.in, s.kept, s.inner,
                                             false, Layer<Space>::flat(s.layer.d_in), Layer<Space>::flat(s.layer.d_out));
       bench_.exec.fence();
       if (l == 0) break;
@@ -139,19 +139,19 @@ class Training {
     for (Stage& s : stages_) {
       bench_.check(s.at + "theta_in", s.layer.rotation_in, j);
       bench_.check(s.at + "theta_out", s.layer.rotation_out, j);
-      poet_effective<Space, float>(bench_.space, setting_, s.layer.weight, s.layer.dense);
+      poet_effective<Space, float>(bench_.space, options_, s.layer.weight, s.layer.dense);
       bench_.check(s.at + "weight_effective", s.layer.dense, j);
       if ((j + 1) % linear_.merge_every != 0) continue;
       const auto merges = static_cast<std::size_t>((j + 1) / linear_.merge_every);
       permute(s, merges);
-      poet_assign<Space, float>(bench_.space, setting_, s.layer.weight, s.layer.dense);
+      poet_assign<Space, float>(bench_.space, options_, s.layer.weight, s.layer.dense);
       bench_.check(s.at + "weight_held", s.layer.base, static_cast<std::int64_t>(merges) - 1);
     }
   }
 
   Bench<Space> bench_;
   const Hdf5Reader& file_;
-  PoetSetting setting_;
+  PoetOptions options_;
   LinearOptions linear_;
   std::int64_t steps_ = 0;
   std::size_t tokens_ = 0;

@@ -1,11 +1,19 @@
 """Rules on the text of code and scripts: no leftover marks, no #ifdef outside the vendor twins, #pragma once in headers,
-no tabs in code, no trailing blanks; no code asks a tensor's name what it means (TensorSpec says it), and no code outside
+no tabs in code, no trailing blanks; one word for each meaning; no code asks a tensor's name what it means (TensorSpec says it), and no code outside
 the table of optimizers knows one of them by name."""
 import re
 
 import tree
 
 MARK = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\b")
+HERE = tree.pathlib.Path("regression/style/text_rules.py")
+WORDS = {  # that had several meanings, and what says each of them
+    r"settle[sd]?|settling": "wait for, finish, complete or resolve", r"[Aa]like": "equal, the same", r"[Aa]new": "again",
+    r"[Ll]ikewise": "also, in the same way", r"[Bb]eside": "next to, in addition to", r"(?:\w+[a-z])?Settings?": "Options",
+    r"Lane": "Stream",
+}
+WORD = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS) + r")\b")
+OTHERS_WORD = re.compile(r"InitializationSettings|KokkosSettings|tool_settings")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
 MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp",  # where types depend on the backend of this build
@@ -36,6 +44,9 @@ def check(path):
     for number, line in enumerate(content.splitlines(), 1):
         if MARK.search(line):
             yield f"{path}:{number}: {MARK.search(line).group()} left over"
+        word = WORD.search(OTHERS_WORD.sub("", line))
+        if word and path != HERE:
+            yield f"{path}:{number}: \"{word.group()}\": say {list(WORDS.values())[word.lastindex - 1]}"
         if line != line.rstrip():
             yield f"{path}:{number}: blanks at the end"
         if code and CONDITION.match(line) and not TWIN.search(name) and name not in MAY_ASK:

@@ -11,11 +11,11 @@ namespace sestina::reference {
 template <class... Hosts>
 using AndDevice =
     std::conditional_t<std::is_same_v<Host, Device>, testing::Types<Hosts...>, testing::Types<Hosts..., Device>>;
-using RunSpaces = AndDevice<Host>;           // what a run computes on
-using LaneSpaces = AndDevice<Serial, Host>;  // what the optimizer of a matrix works on
+using RunSpaces = AndDevice<Host>;             // what a run computes on
+using StreamSpaces = AndDevice<Serial, Host>;  // what the optimizer of a matrix works on
 
 // What decompositions run on.
-using LaneCases =
+using StreamCases =
     std::conditional_t<std::is_same_v<Host, Device>,
                        testing::Types<Case<Serial, float>, Case<Serial, double>, Case<Host, float>, Case<Host, double>>,
                        testing::Types<Case<Serial, float>, Case<Serial, double>, Case<Host, float>, Case<Host, double>,

@@ -1,6 +1,6 @@
-#include "core/optimizer/base/lane_scratch.hpp"
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/skew_blocks.hpp"
+#include "core/optimizer/base/stream_scratch.hpp"
 
 namespace sestina {
 

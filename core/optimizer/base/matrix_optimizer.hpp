@@ -1,18 +1,18 @@
 // A matrix optimizer: one object per matrix, which owns the order of its step, because the published methods differ in
 // it (SOAP updates first and refreshes last; Shampoo and basis rotation refresh before use). What all of them share:
-// state by name (matrix_state.hpp), scratch and products of the lane they run on, and refreshes as jobs (refresh.hpp).
+// state by name (matrix_state.hpp), scratch and products of the stream they run on, and refreshes as jobs
+// (refresh.hpp).
 //
 // Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
 #pragma once
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/deck/kinds.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/matrix_state.hpp"
-#include "core/optimizer/base/refresh_verdict.hpp"
+#include "core/optimizer/base/refresh_context.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
@@ -33,48 +33,20 @@ struct OwnedMatrix {
   std::size_t cols() const { return master.extent(1); }
 };
 
-// Called with a factor that could not be decomposed: its name, and d x d values, row-major.
-using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
-
-// What a refresh may do when it goes wrong; shared by all matrices of a run.
-struct RefreshPolicy {
-  std::int64_t max_failures = 3;           // in a row, of one factor; then the run stops
-  bool stagger = false;                    // refresh matrix i at t = i mod every instead of all at once
-  std::int64_t count = 0, window = 0;      // so many refreshes in a window, spread evenly; 0: one in `every` updates
-  RefreshDump dump;                        // empty: nobody wants it
-  std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in place of `every`; empty: none
-};
-
-class RefreshWorkers;  // refresh/refresh_workers.hpp
-template <class Space>
-class CopyQueue;  // refresh/copy_queue.hpp
 template <class Space>
 class RefreshPort;  // refresh/port.hpp
 
-// Seconds in refreshes.
-struct RefreshSeconds {
-  double waits = 0;    // of updates: for results, or in refreshes of their own
-  double copies = 0;   // of updates: snapshots for workers, and results put in place (of a device: asking for them)
-  double workers = 0;  // of workers: on the results that were taken
-};
-
-// What the matrices that are updated one after another share. Workspace: as large as the largest that one of them asks
-// for.
+// Where matrices are updated one after another: an instance of the execution space, its products, and the workspace
+// that they share, as large as the largest that one of them asks for.
 template <class Space>
-struct Lane {
+struct Stream {
   Space exec;
   Gemm<Space> gemm;
   Workspace<Space> workspace;
-  RefreshPolicy refresh_policy = {};
-  RefreshSeconds refreshes = {};       // since they were last read
-  std::int64_t refresh_failures = 0;   // factors that kept their last good result, since the start
-  Solver<Space> solver{exec};          // decompositions
-  RefreshChecks<Space> checks{exec};   // of the refresh under way
-  QueuedRefreshes<Space> queued = {};  // that a device judges by itself
-  RefreshWorkers* workers = nullptr;   // that asynchronous refreshes go to; null: they are put off instead
-  CopyQueue<Space>* copies = nullptr;  // to host memory, for them; null: there are no workers
-  std::shared_ptr<Pager> pager = {};   // of preconditioners; null: they are always in memory
-  double* nonfinite = nullptr;         // raised by updates, see kernels/optimizer/finite_flag.hpp
+  Solver<Space> solver{exec};         // decompositions
+  double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
+  std::shared_ptr<Pager> pager = {};  // of preconditioners; null: they are always in memory
+  RefreshContext<Space> refresh{exec};
 };
 
 struct UpdateNumbers {
@@ -99,7 +71,7 @@ class MatrixOptimizer {
   virtual ~MatrixOptimizer() = default;
   // One update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not fence;
   // allocates nothing after its second call.
-  virtual void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
+  virtual void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual MatrixState<Space>& state() = 0;
   virtual RefreshAges ages() const { return {}; }
   virtual RefreshPort<Space>* port() { return nullptr; }  // of its refreshes; null: it has none
@@ -115,7 +87,7 @@ struct MatrixShape {
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
 
-// Bytes of a lane's workspace that an update of a matrix of this shape takes.
+// Bytes of a stream's workspace that an update of a matrix of this shape takes.
 template <class Space>
 std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
 

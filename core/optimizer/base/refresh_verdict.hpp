@@ -14,7 +14,7 @@ namespace sestina {
 // As it lies in the space. failed: more digits may do it.
 enum class Verdict { zero_factor = 0, good = 1, failed = 2, factor_not_finite = 3 };
 
-// Where a job on this lane leaves what it is judged by; one job at a time.
+// Where a job on this stream leaves what it is judged by; one job at a time.
 template <class Space>
 struct RefreshChecks {
   explicit RefreshChecks(const Space& exec) : watch(exec) {

@@ -20,7 +20,7 @@ template <class Space>
 void add_matrix_maker(const std::string& kind, MatrixMaker<Space>);
 
 // Registers Optimizer<Space>, constructed from (exec, options, shape), on every space of this build; its static
-// scratch_bytes(options, rows, cols) says what an update takes of the lane's workspace. Call it at the start of main:
+// scratch_bytes(options, rows, cols) says what an update takes of the stream's workspace. Call it at the start of main:
 // pointers into the table end, and nobody may read it meanwhile.
 template <template <class Space> class Optimizer>
 void register_matrix_kind(MatrixKind kind) {

@@ -7,21 +7,21 @@
 namespace sestina {
 
 template <class Space>
-void step_skew_block(Lane<Space>& lane, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
+void step_skew_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
                      const OwnedMatrix<Space>& packed, std::size_t b) {
-  const auto frame = lane.workspace.frame();
-  const Matrix<float, Space> gradient = lane.workspace.template take<float>(b, b);
-  const Matrix<float, Space> q = lane.workspace.template take<float>(b, b);
+  const auto frame = stream.workspace.frame();
+  const Matrix<float, Space> gradient = stream.workspace.template take<float>(b, b);
+  const Matrix<float, Space> q = stream.workspace.template take<float>(b, b);
   const Vector<float, Space> theta = flat<float, Space>(packed.master);
-  unpack_skew<Space, float>(lane.exec, flat<const float, Space>(packed.gradient), gradient);
-  unpack_skew<Space, float>(lane.exec, theta, q);
-  optimizer.step(lane, numbers, {packed.name, gradient, q, {}});
-  pack_skew<Space, float>(lane.exec, q, false, theta);
-  scale_values<Space>(lane.exec, 0.5, theta);
+  unpack_skew<Space, float>(stream.exec, flat<const float, Space>(packed.gradient), gradient);
+  unpack_skew<Space, float>(stream.exec, theta, q);
+  optimizer.step(stream, numbers, {packed.name, gradient, q, {}});
+  pack_skew<Space, float>(stream.exec, q, false, theta);
+  scale_values<Space>(stream.exec, 0.5, theta);
 }
 
-#define SESTINA_SKEW_STEP(Space)                                                                    \
-  template void step_skew_block<Space>(Lane<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
+#define SESTINA_SKEW_STEP(Space)                                                                      \
+  template void step_skew_block<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
                                        const OwnedMatrix<Space>&, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_SKEW_STEP)
 

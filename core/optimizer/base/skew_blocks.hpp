@@ -25,10 +25,10 @@ namespace sestina {
 // One update of a packed matrix: gradient and master are (1, b (b - 1) / 2). Where the step is skew, theta moves by its
 // upper triangle, rounded as any weight is: Q comes back from packing with the bits it went in with.
 template <class Space>
-void step_skew_block(Lane<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& packed,
+void step_skew_block(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& packed,
                      std::size_t b);
 
-// Bytes of a lane's workspace that it takes besides the step of a matrix (b, b).
+// Bytes of a stream's workspace that it takes besides the step of a matrix (b, b).
 template <class Space>
 constexpr std::size_t skew_scratch_bytes(std::size_t b) {
   return 2 * Workspace<Space>::template bytes<float>(b * b);

@@ -62,21 +62,21 @@ class Apollo final : public MatrixOptimizer<Space> {
     return Projector<Space>::scratch(o, low, rows, cols) + std::max(update, reduce_workspace_bytes<Space>(rows * cols));
   }
 
-  void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    if (started_ == 0 && is_zero<Space>(lane, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
-    const auto frame = lane.workspace.frame();
-    const Matrix<float, Space> projector = projector_.place(lane);
-    if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(lane, projector);
-    projector_.recall(lane.exec, projector);
+  void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
+    if (started_ == 0 && is_zero<Space>(stream, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
+    const auto frame = stream.workspace.frame();
+    const Matrix<float, Space> projector = projector_.place(stream);
+    if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(stream, projector);
+    projector_.recall(stream.exec, projector);
     started_ = 1;
     port_.pass(++updates_);
-    const Vector<float, Space> factors = channel_scales(lane, now, projector, matrix.gradient);
+    const Vector<float, Space> factors = channel_scales(stream, now, projector, matrix.gradient);
     const double correction = rule_.bias_correction(updates_);
-    const WeightMove move{now.lr, correction, now.weight_decay, rule_.decay_first, lane.nonfinite};
+    const WeightMove move{now.lr, correction, now.weight_decay, rule_.decay_first, stream.nonfinite};
     if (matrix.coded.rows > 0)
-      return move_coded<Space>(lane.exec, move, matrix.gradient, {factors, low_.right}, matrix.coded,
-                               rounding_key(rule_.stream, now.t));
-    move_channels<Space>(lane.exec, move, low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
+      return move_coded<Space>(stream.exec, move, matrix.gradient, {factors, low_.right}, matrix.coded,
+                               rounding_key(rule_.rounding, now.t));
+    move_channels<Space>(stream.exec, move, low_.right, factors, matrix.gradient, matrix.master, matrix.weight);
   }
 
   MatrixState<Space>& state() override { return state_; }
@@ -85,43 +85,43 @@ class Apollo final : public MatrixOptimizer<Space> {
 
  private:
   // By what each row or column of the gradient is to be multiplied.
-  Vector<float, Space> channel_scales(Lane<Space>& lane, const UpdateNumbers& now, Matrix<const float, Space> projector,
-                                      Matrix<const float, Space> gradient) {
+  Vector<float, Space> channel_scales(Stream<Space>& stream, const UpdateNumbers& now,
+                                      Matrix<const float, Space> projector, Matrix<const float, Space> gradient) {
     const std::size_t channels = low_.right ? shape_.rows : shape_.cols;
-    const auto take = [&] { return lane.workspace.template take<float>(channels); };
+    const auto take = [&] { return stream.workspace.template take<float>(channels); };
     const Vector<float, Space> factors = take(), of_direction = take(), of_small = take(), of_gradient = take();
-    const Matrix<float, Space> small = low_.take_small(lane), direction = low_.take_small(lane);
-    low_.project(lane, static_cast<float>(now.gradient_scale), projector, gradient, small);
-    low_.adam(lane, rule_.adam, small, direction);
-    channel_squares(lane, direction, of_direction);
-    channel_squares(lane, small, of_small);
-    channel_squares(lane, gradient, of_gradient);
+    const Matrix<float, Space> small = low_.take_small(stream), direction = low_.take_small(stream);
+    low_.project(stream, static_cast<float>(now.gradient_scale), projector, gradient, small);
+    low_.adam(stream, rule_.adam, small, direction);
+    channel_squares(stream, direction, of_direction);
+    channel_squares(stream, small, of_small);
+    channel_squares(stream, gradient, of_gradient);
     ChannelRule rule = channel_rule_;
     rule.gradient_scale = now.gradient_scale;
     rule.limited = updates_ > 1;
-    channel_factors<Space>(lane.exec, rule, of_direction, of_small, of_gradient, update_norm_, factors);
+    channel_factors<Space>(stream.exec, rule, of_direction, of_small, of_gradient, update_norm_, factors);
     return factors;
   }
 
-  void channel_squares(Lane<Space>& lane, Matrix<const float, Space> x, Vector<float, Space> sums) const {
+  void channel_squares(Stream<Space>& stream, Matrix<const float, Space> x, Vector<float, Space> sums) const {
     if (low_.right)
-      row_squares<Space>(lane.exec, x, {}, sums);
+      row_squares<Space>(stream.exec, x, {}, sums);
     else
-      column_squares<Space>(lane.exec, x, {}, sums, lane.workspace);
+      column_squares<Space>(stream.exec, x, {}, sums, stream.workspace);
   }
 
   // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
-  void draw(Lane<Space>& lane, Matrix<float, Space> projector) {
-    const Pin pin(lane.pager.get(), projector.data());
+  void draw(Stream<Space>& stream, Matrix<float, Space> projector) {
+    const Pin pin(stream.pager.get(), projector.data());
     const std::size_t size = projector.size();
     const auto rank = static_cast<double>(projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / rule_.refresh_every);
     port_.renew(updates_ + 1);
-    lane.exec.fence("projector");
+    stream.exec.fence("projector");
     float* const to = is_host<Space> ? projector.data() : drawn_.data();
     normals(stream_, number * size, size, 1 / std::sqrt(rank), to);
-    if constexpr (!is_host<Space>) Kokkos::deep_copy(lane.exec, flat<float, Space>(projector), drawn_);
-    projector_.keep(lane.exec, projector);
+    if constexpr (!is_host<Space>) Kokkos::deep_copy(stream.exec, flat<float, Space>(projector), drawn_);
+    projector_.keep(stream.exec, projector);
   }
 
   LowRankRule rule_;

@@ -104,28 +104,28 @@ class GaLore final : public MatrixOptimizer<Space> {
                     leading_vectors_bytes<Space>(o.form, rows, cols, low.right, static_cast<std::size_t>(low.rank)));
   }
 
-  void step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    const auto frame = lane.workspace.frame();
-    const Matrix<float, Space> projector = projector_.place(lane);
-    const bool is_new = !rule_.given && refresh(lane, matrix.gradient, projector);
+  void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
+    const auto frame = stream.workspace.frame();
+    const Matrix<float, Space> projector = projector_.place(stream);
+    const bool is_new = !rule_.given && refresh(stream, matrix.gradient, projector);
     if (!rule_.given && !is_new && started_ == 0) return;
     if (is_new) {
-      projector_.keep(lane.exec, projector);
-      lazy_.renewed(lane.exec, first_vector(projector));
+      projector_.keep(stream.exec, projector);
+      lazy_.renewed(stream.exec, first_vector(projector));
     }
-    projector_.recall(lane.exec, projector);
+    projector_.recall(stream.exec, projector);
     started_ = 1;
     ++updates_;
-    const Matrix<float, Space> small = low_.take_small(lane), direction = low_.take_small(lane);
-    const Matrix<float, Space> whole = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    low_.project(lane, static_cast<float>(now.gradient_scale), projector, matrix.gradient, small);
-    low_.adam(lane, rule_.adam, small, direction);
-    low_.project_back(lane, projector, direction, whole);
+    const Matrix<float, Space> small = low_.take_small(stream), direction = low_.take_small(stream);
+    const Matrix<float, Space> whole = stream.workspace.template take<float>(shape_.rows, shape_.cols);
+    low_.project(stream, static_cast<float>(now.gradient_scale), projector, matrix.gradient, small);
+    low_.adam(stream, rule_.adam, small, direction);
+    low_.project_back(stream, projector, direction, whole);
     const double scale = rule_.scale * rule_.bias_correction(updates_);
-    const WeightMove move{now.lr, scale, now.weight_decay, rule_.decay_first, lane.nonfinite};
+    const WeightMove move{now.lr, scale, now.weight_decay, rule_.decay_first, stream.nonfinite};
     if (matrix.coded.rows > 0)
-      return move_coded<Space>(lane.exec, move, whole, {}, matrix.coded, rounding_key(rule_.stream, now.t));
-    move_weight<Space, float>(lane.exec, move, flat<float, Space>(whole), flat<float, Space>(matrix.master),
+      return move_coded<Space>(stream.exec, move, whole, {}, matrix.coded, rounding_key(rule_.rounding, now.t));
+    move_weight<Space, float>(stream.exec, move, flat<float, Space>(whole), flat<float, Space>(matrix.master),
                               flat<bf16, Space>(matrix.weight));
   }
 
@@ -141,8 +141,8 @@ class GaLore final : public MatrixOptimizer<Space> {
   }
 
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
-  bool refresh(Lane<Space>& lane, Matrix<const float, Space> gradient, Matrix<float, Space> projector) {
-    const bool due = refresh_due(updates_, lazy_.period(rule_.refresh_every), shape_.index, lane.refresh_policy);
+  bool refresh(Stream<Space>& stream, Matrix<const float, Space> gradient, Matrix<float, Space> projector) {
+    const bool due = refresh_due(updates_, lazy_.period(rule_.refresh_every), shape_.index, stream.refresh.policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
                                 .name = state_.path(),
                                 .factor = gradient,
@@ -150,7 +150,7 @@ class GaLore final : public MatrixOptimizer<Space> {
                                 .right = low_.right,
                                 .form = rule_.form};
     const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
-    return port_.at(lane, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
+    return port_.at(stream, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
   }
 
   LowRankRule rule_;

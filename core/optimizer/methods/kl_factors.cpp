@@ -47,8 +47,8 @@ namespace {
 
 // At least what single precision holds.
 template <class Space>
-double root_mean_square(Lane<Space>& lane, double scale, Matrix<const float, Space> x) {
-  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(x), lane.workspace);
+double root_mean_square(Stream<Space>& stream, double scale, Matrix<const float, Space> x) {
+  const double squares = sum_of_squares<Space, float>(stream.exec, flat<const float, Space>(x), stream.workspace);
   const double least = static_cast<double>(std::numeric_limits<float>::min());
   return std::max(least, scale * std::sqrt(squares / static_cast<double>(x.size())));
 }
@@ -56,65 +56,65 @@ double root_mean_square(Lane<Space>& lane, double scale, Matrix<const float, Spa
 }  // namespace
 
 template <class Space>
-bool KlFactors<Space>::start(Lane<Space>& lane, std::int64_t updates, double gradient_scale,
+bool KlFactors<Space>::start(Stream<Space>& stream, std::int64_t updates, double gradient_scale,
                              Matrix<const float, Space> gradient) {
   const std::int64_t t = updates + (rule_.skips_first() ? 0 : 1);
-  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
-  const double scale = rule_.starts_from_gradient() ? root_mean_square(lane, gradient_scale, gradient) : 1;
+  if (is_zero<Space>(stream, gradient) || !sides_.first_bases(stream, t, gradient)) return false;
+  const double scale = rule_.starts_from_gradient() ? root_mean_square(stream, gradient_scale, gradient) : 1;
   const double eigenvalue = rule_.starts_from_gradient() ? scale : rule_.initial_eigenvalue;
-  fill_values<Space>(lane.exec, eigenvalue, left_values_);
-  fill_values<Space>(lane.exec, eigenvalue, right_values_);
+  fill_values<Space>(stream.exec, eigenvalue, left_values_);
+  fill_values<Space>(stream.exec, eigenvalue, right_values_);
   if (!rule_.skips_first()) return true;
   const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale / scale;
   const auto left = static_cast<float>(weight / static_cast<double>(cols_));
   const auto right = static_cast<float>(weight / static_cast<double>(rows_));
-  lane.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, sides_.left.factor);
-  lane.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, sides_.right.factor);
+  stream.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, sides_.left.factor);
+  stream.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, sides_.right.factor);
   return true;
 }
 
 template <class Space>
-typename KlFactors<Space>::Roots KlFactors<Space>::roots(Lane<Space>& lane) const {
-  const Roots roots{lane.workspace.template take<float>(rows_), lane.workspace.template take<float>(cols_)};
-  inverse_square_roots<Space>(lane.exec, left_values_, roots.left);
-  inverse_square_roots<Space>(lane.exec, right_values_, roots.right);
+typename KlFactors<Space>::Roots KlFactors<Space>::roots(Stream<Space>& stream) const {
+  const Roots roots{stream.workspace.template take<float>(rows_), stream.workspace.template take<float>(cols_)};
+  inverse_square_roots<Space>(stream.exec, left_values_, roots.left);
+  inverse_square_roots<Space>(stream.exec, right_values_, roots.right);
   return roots;
 }
 
 template <class Space>
-void KlFactors<Space>::rotate(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient,
+void KlFactors<Space>::rotate(Stream<Space>& stream, double gradient_scale, Matrix<const float, Space> gradient,
                               Matrix<float, Space> half, Matrix<float, Space> rotated) const {
-  sides_.rotate(lane, static_cast<float>(gradient_scale), gradient, half, rotated);
+  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, half, rotated);
 }
 
 template <class Space>
-void KlFactors<Space>::accumulate(Lane<Space>& lane, double gradient_scale, const Roots& roots,
+void KlFactors<Space>::accumulate(Stream<Space>& stream, double gradient_scale, const Roots& roots,
                                   Matrix<const float, Space> gradient, Matrix<float, Space> half,
                                   Matrix<float, Space> rotated) {
-  const auto frame = lane.workspace.frame();
+  const auto frame = stream.workspace.frame();
   const double beta = rule_.factor_beta, m = static_cast<double>(rows_), n = static_cast<double>(cols_);
-  const Vector<float, Space> left = lane.workspace.template take<float>(rows_);
-  const Vector<float, Space> right = lane.workspace.template take<float>(cols_);
-  row_squares<Space>(lane.exec, rotated, roots.right, left);
-  column_squares<Space>(lane.exec, rotated, roots.left, right, lane.workspace);
-  average_eigenvalues<Space>(lane.exec, beta, n, rule_.ceiling(rows_), left, left_values_);
-  average_eigenvalues<Space>(lane.exec, beta, m, rule_.ceiling(cols_), right, right_values_);
+  const Vector<float, Space> left = stream.workspace.template take<float>(rows_);
+  const Vector<float, Space> right = stream.workspace.template take<float>(cols_);
+  row_squares<Space>(stream.exec, rotated, roots.right, left);
+  column_squares<Space>(stream.exec, rotated, roots.left, right, stream.workspace);
+  average_eigenvalues<Space>(stream.exec, beta, n, rule_.ceiling(rows_), left, left_values_);
+  average_eigenvalues<Space>(stream.exec, beta, m, rule_.ceiling(cols_), right, right_values_);
 
   const auto keep = static_cast<float>(beta);
-  scale_lines<Space>(lane.exec, {}, roots.right, half);
-  lane.gemm.template symmetric<float, float>(Op::none, static_cast<float>((1 - beta) / n), half, keep,
-                                             sides_.left.factor);
-  multiply<Space>(lane, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis, gradient, 0,
+  scale_lines<Space>(stream.exec, {}, roots.right, half);
+  stream.gemm.template symmetric<float, float>(Op::none, static_cast<float>((1 - beta) / n), half, keep,
+                                               sides_.left.factor);
+  multiply<Space>(stream, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis, gradient, 0,
                   half);
-  scale_lines<Space>(lane.exec, roots.left, {}, half);
-  lane.gemm.template symmetric<float, float>(Op::transpose, static_cast<float>((1 - beta) / m), half, keep,
-                                             sides_.right.factor);
+  scale_lines<Space>(stream.exec, roots.left, {}, half);
+  stream.gemm.template symmetric<float, float>(Op::transpose, static_cast<float>((1 - beta) / m), half, keep,
+                                               sides_.right.factor);
 }
 
 template <class Space>
-void KlFactors<Space>::refresh(Lane<Space>& lane, const typename TwoSided<Space>::Point& point,
+void KlFactors<Space>::refresh(Stream<Space>& stream, const typename TwoSided<Space>::Point& point,
                                Matrix<float, Space> second_moment) {
-  sides_.refresh(lane, rule_.refresh, point, {second_moment, left_values_, right_values_});
+  sides_.refresh(stream, rule_.refresh, point, {second_moment, left_values_, right_values_});
 }
 
 namespace {
@@ -170,37 +170,37 @@ KlMethod<Space>::KlMethod(const Space& exec, const MatrixOptions& options, const
       started_(state_.counter("started")) {}
 
 template <class Space>
-void KlMethod<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
+void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
   if (started_ == 0) {
-    if (!factors_.start(lane, updates_, now.gradient_scale, matrix.gradient)) return;
+    if (!factors_.start(stream, updates_, now.gradient_scale, matrix.gradient)) return;
     started_ = 1;
     if (rule_.skips_first()) return;
   }
   ++updates_;
   {
-    const auto frame = lane.workspace.frame();
-    const Matrix<float, Space> half = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    const Matrix<float, Space> rotated = lane.workspace.template take<float>(shape_.rows, shape_.cols);
-    update(lane, now, matrix, factors_.roots(lane), half, rotated);
+    const auto frame = stream.workspace.frame();
+    const Matrix<float, Space> half = stream.workspace.template take<float>(shape_.rows, shape_.cols);
+    const Matrix<float, Space> rotated = stream.workspace.template take<float>(shape_.rows, shape_.cols);
+    update(stream, now, matrix, factors_.roots(stream), half, rotated);
   }
-  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
-  factors_.refresh(lane, {updates_, due}, second_moment());
+  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
+  factors_.refresh(stream, {updates_, due}, second_moment());
 }
 
 template <class Space>
-void KlMethod<Space>::rotate_momentum(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient,
+void KlMethod<Space>::rotate_momentum(Stream<Space>& stream, double gradient_scale, Matrix<const float, Space> gradient,
                                       Matrix<float, Space> half, Matrix<float, Space> rotated) {
-  average_momentum<Space>(lane.exec, rule_.beta1, gradient_scale, flat<const float, Space>(gradient),
+  average_momentum<Space>(stream.exec, rule_.beta1, gradient_scale, flat<const float, Space>(gradient),
                           flat<float, Space>(momentum_));
-  factors_.sides().rotate(lane, 1, momentum_, half, rotated);
+  factors_.sides().rotate(stream, 1, momentum_, half, rotated);
 }
 
 template <class Space>
-void KlMethod<Space>::move(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
+void KlMethod<Space>::move(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
                            Matrix<float, Space> rotated, Matrix<float, Space> half) {
-  const Matrix<float, Space> direction = factors_.sides().rotate_back(lane, rotated, half);
+  const Matrix<float, Space> direction = factors_.sides().rotate_back(stream, rotated, half);
   move_weight<Space, float>(
-      lane.exec, {now.lr, 1, now.weight_decay, rule_.decay_order == Order::before, lane.nonfinite},
+      stream.exec, {now.lr, 1, now.weight_decay, rule_.decay_order == Order::before, stream.nonfinite},
       flat<float, Space>(direction), flat<float, Space>(matrix.master), flat<bf16, Space>(matrix.weight));
 }
 

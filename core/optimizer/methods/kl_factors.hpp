@@ -35,22 +35,22 @@ class KlFactors {
   // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
   // square, as it is in the long run, and the factors are whitened by it. Given ones take 1 / (1 - factor_beta) updates
   // to get there; factors start without whitening then. False: the gradient is zero.
-  bool start(Lane<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
+  bool start(Stream<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
 
   // Inverse roots of the eigenvalues, as the whole update uses them.
   struct Roots {
     Vector<float, Space> left, right;  // (m), (n)
   };
-  Roots roots(Lane<Space>&) const;  // in the lane's workspace
+  Roots roots(Stream<Space>&) const;  // in the stream's workspace
 
   // half = G Qr, rotated = Ql^T G Qr.
-  void rotate(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient, Matrix<float, Space> half,
+  void rotate(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient, Matrix<float, Space> half,
               Matrix<float, Space> rotated) const;
   // Factors and eigenvalues take in the gradient; uses up what rotate() gave.
-  void accumulate(Lane<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
+  void accumulate(Stream<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
                   Matrix<float, Space> half, Matrix<float, Space> rotated);
   // The refresh point of an update; second_moment may be (0, 0).
-  void refresh(Lane<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
+  void refresh(Stream<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
 
  private:
   KlRule rule_;
@@ -69,23 +69,23 @@ class KlMethod : public MatrixOptimizer<Space> {
  public:
   KlMethod(const Space&, const MatrixOptions&, const KlRule&, const MatrixShape&);
 
-  void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
+  void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
   MatrixState<Space>& state() final { return state_; }
   RefreshAges ages() const final { return factors_.sides().ages(); }
   RefreshPort<Space>* port() final { return &factors_.sides().port(); }
 
  protected:
   // Moves the weight, and has factors_ take in the gradient. half and rotated (m, n) may be used up.
-  virtual void update(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
+  virtual void update(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
                       const typename KlFactors<Space>::Roots&, Matrix<float, Space> half,
                       Matrix<float, Space> rotated) = 0;
   virtual Matrix<float, Space> second_moment() const { return {}; }  // in the bases; (0, 0): none
 
   // M += (1 - beta1) (G - M), and rotated = Ql^T M Qr; half is scratch.
-  void rotate_momentum(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient,
+  void rotate_momentum(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient,
                        Matrix<float, Space> half, Matrix<float, Space> rotated);
   // The weight by the direction in the bases, which is used up, as half is.
-  void move(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&, Matrix<float, Space> rotated,
+  void move(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&, Matrix<float, Space> rotated,
             Matrix<float, Space> half);
 
   KlRule rule_;

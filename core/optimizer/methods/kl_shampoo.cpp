@@ -19,14 +19,14 @@ class KlShampoo final : public KlMethod<Space> {
 
  private:
   // The weight moves first: the factors take the gradient in with the bases and eigenvalues that it was moved with.
-  void update(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
+  void update(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
               const typename KlFactors<Space>::Roots& roots, Matrix<float, Space> half,
               Matrix<float, Space> rotated) override {
-    this->rotate_momentum(lane, now.gradient_scale, matrix.gradient, half, rotated);
-    scale_damped<Space>(lane.exec, this->rule_.eps, roots.left, roots.right, rotated);
-    this->move(lane, now, matrix, rotated, half);
-    this->factors_.rotate(lane, now.gradient_scale, matrix.gradient, half, rotated);
-    this->factors_.accumulate(lane, now.gradient_scale, roots, matrix.gradient, half, rotated);
+    this->rotate_momentum(stream, now.gradient_scale, matrix.gradient, half, rotated);
+    scale_damped<Space>(stream.exec, this->rule_.eps, roots.left, roots.right, rotated);
+    this->move(stream, now, matrix, rotated, half);
+    this->factors_.rotate(stream, now.gradient_scale, matrix.gradient, half, rotated);
+    this->factors_.accumulate(stream, now.gradient_scale, roots, matrix.gradient, half, rotated);
   }
 };
 

@@ -28,15 +28,16 @@ class KlSoap final : public KlMethod<Space> {
 
  private:
   // The gradient is rotated once, for the second moment and for the factors; the bases change at a refresh only.
-  void update(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
+  void update(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix,
               const typename KlFactors<Space>::Roots& roots, Matrix<float, Space> half,
               Matrix<float, Space> rotated) override {
-    this->factors_.rotate(lane, now.gradient_scale, matrix.gradient, half, rotated);
-    average_squares<Space>(lane.exec, beta2_, flat<float, Space>(rotated), flat<float, Space>(second_moment_));
-    this->factors_.accumulate(lane, now.gradient_scale, roots, matrix.gradient, half, rotated);
-    this->rotate_momentum(lane, now.gradient_scale, matrix.gradient, half, rotated);
-    divide_by_root<Space>(lane.exec, this->rule_.eps, flat<float, Space>(second_moment_), flat<float, Space>(rotated));
-    this->move(lane, now, matrix, rotated, half);
+    this->factors_.rotate(stream, now.gradient_scale, matrix.gradient, half, rotated);
+    average_squares<Space>(stream.exec, beta2_, flat<float, Space>(rotated), flat<float, Space>(second_moment_));
+    this->factors_.accumulate(stream, now.gradient_scale, roots, matrix.gradient, half, rotated);
+    this->rotate_momentum(stream, now.gradient_scale, matrix.gradient, half, rotated);
+    divide_by_root<Space>(stream.exec, this->rule_.eps, flat<float, Space>(second_moment_),
+                          flat<float, Space>(rotated));
+    this->move(stream, now, matrix, rotated, half);
   }
   Matrix<float, Space> second_moment() const override { return second_moment_; }
 

@@ -1,6 +1,6 @@
 // What GaLore and APOLLO share: a projector of one side, and Adam's moments of the projected gradient, which a refresh
 // of the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into the
-// lane's workspace for each update, its first one too: what is used is what a checkpoint holds.
+// stream's workspace for each update, its first one too: what is used is what a checkpoint holds.
 #pragma once
 #include <cmath>
 
@@ -21,7 +21,7 @@ struct LowRankRule {
   bool decay_first = false;
   bool given = false;                // the projector is not renewed
   BasisForm form = BasisForm::gram;  // where a new one comes from
-  std::uint64_t stream = 0;          // of how coded weights are rounded
+  std::uint64_t rounding = 0;        // of how coded weights are rounded
   std::int64_t refresh_every = 200;
 
   LowRankRule(const LowRankOptions& o, const MatrixOptions& options, const MatrixShape& shape)
@@ -31,7 +31,7 @@ struct LowRankRule {
         decay_first(o.decay_order == Order::before),
         given(o.given),
         form(o.form),
-        stream(stream_of(options.run_seed, shape.path + "/rounding")),
+        rounding(stream_of(options.run_seed, shape.path + "/rounding")),
         refresh_every(options.refresh_every) {}
   // Of both moments, after t updates.
   double bias_correction(std::int64_t t) const {
@@ -65,9 +65,9 @@ class Projector {
     return Workspace<Space>::template bytes<float>(low.projector_elements(rows, cols));
   }
 
-  // Where it is read and renewed in an update: the state itself, or memory of the lane.
-  Matrix<float, Space> place(Lane<Space>& lane) const {
-    return bits_ == 32 ? whole_ : lane.workspace.template take<float>(rows_, cols_);
+  // Where it is read and renewed in an update: the state itself, or memory of the stream.
+  Matrix<float, Space> place(Stream<Space>& stream) const {
+    return bits_ == 32 ? whole_ : stream.workspace.template take<float>(rows_, cols_);
   }
   void keep(const Space& exec, Matrix<const float, Space> place) const {
     if (bits_ < 32)
@@ -108,31 +108,31 @@ struct LowRankMoments {
   Matrix<float, Space> momentum, second_moment;
   CodedMoments<Space> coded;  // in place of both, in 8 bits
 
-  Matrix<float, Space> take_small(Lane<Space>& lane) const {  // in the lane's workspace
-    return lane.workspace.template take<float>(rows, cols);
+  Matrix<float, Space> take_small(Stream<Space>& stream) const {  // in the stream's workspace
+    return stream.workspace.template take<float>(rows, cols);
   }
   // small = alpha G P^T, or alpha P^T G.
-  void project(Lane<Space>& lane, float alpha, Matrix<const float, Space> projector,
+  void project(Stream<Space>& stream, float alpha, Matrix<const float, Space> projector,
                Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
     if (right)
-      multiply<Space>(lane, Op::none, Op::transpose, alpha, gradient, projector, 0, small);
+      multiply<Space>(stream, Op::none, Op::transpose, alpha, gradient, projector, 0, small);
     else
-      multiply<Space>(lane, Op::transpose, Op::none, alpha, projector, gradient, 0, small);
+      multiply<Space>(stream, Op::transpose, Op::none, alpha, projector, gradient, 0, small);
   }
   // whole = small P, or P small.
-  void project_back(Lane<Space>& lane, Matrix<const float, Space> projector, Matrix<const float, Space> small,
+  void project_back(Stream<Space>& stream, Matrix<const float, Space> projector, Matrix<const float, Space> small,
                     Matrix<float, Space> whole) const {
     if (right)
-      multiply<Space>(lane, Op::none, Op::none, 1, small, projector, 0, whole);
+      multiply<Space>(stream, Op::none, Op::none, 1, small, projector, 0, whole);
     else
-      multiply<Space>(lane, Op::none, Op::none, 1, projector, small, 0, whole);
+      multiply<Space>(stream, Op::none, Op::none, 1, projector, small, 0, whole);
   }
-  void adam(Lane<Space>& lane, const AdamRule& rule, Matrix<const float, Space> small,
+  void adam(Stream<Space>& stream, const AdamRule& rule, Matrix<const float, Space> small,
             Matrix<float, Space> direction) const {
     if (coded.block > 0)
-      return adam_direction<Space>(lane.exec, rule, 1, flat<const float, Space>(small), coded,
+      return adam_direction<Space>(stream.exec, rule, 1, flat<const float, Space>(small), coded,
                                    flat<float, Space>(direction));
-    adam_direction<Space>(lane.exec, rule, 1, flat<const float, Space>(small), flat<float, Space>(momentum),
+    adam_direction<Space>(stream.exec, rule, 1, flat<const float, Space>(small), flat<float, Space>(momentum),
                           flat<float, Space>(second_moment), flat<float, Space>(direction));
   }
 };

@@ -11,20 +11,20 @@ namespace {
 
 // One power step from the published basis with K = M M^T or M^T M, as from factors.
 template <class Space>
-bool power_step(Lane<Space>& lane, TwoSided<Space>& sides, const RotatedAdamRule& rule,
+bool power_step(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdamRule& rule,
                 const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
                 Matrix<float, Space> second_moment) {
-  const auto frame = lane.workspace.frame();
+  const auto frame = stream.workspace.frame();
   Matrix<float, Space> left, right;
   if (point.due && sides.left.on()) {
-    left = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(0));
-    lane.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, left);
+    left = stream.workspace.template take<float>(momentum.extent(0), momentum.extent(0));
+    stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, left);
   }
   if (point.due && sides.right.on()) {
-    right = lane.workspace.template take<float>(momentum.extent(1), momentum.extent(1));
-    lane.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, right);
+    right = stream.workspace.template take<float>(momentum.extent(1), momentum.extent(1));
+    stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, right);
   }
-  return sides.refresh(lane, rule.refresh, point, {second_moment, {}, {}}, left, right);
+  return sides.refresh(stream, rule.refresh, point, {second_moment, {}, {}}, left, right);
 }
 
 // One side as published: Q = qr(P) with P = op(M) times the other side's old basis, or P = op(M) where that side is not
@@ -38,37 +38,37 @@ struct PublishedSide {
   Matrix<float, Space> product = {};       // (d, e)
   Vector<std::int32_t, Space> order = {};  // (e)
 
-  void prepare(Lane<Space>& lane, Matrix<const float, Space> momentum) {
+  void prepare(Stream<Space>& stream, Matrix<const float, Space> momentum) {
     const bool plain = op == Op::none;
     const std::size_t d = momentum.extent(plain ? 0 : 1), e = momentum.extent(plain ? 1 : 0);
-    product = lane.workspace.template take<float>(d, e);
-    order = lane.workspace.template take<std::int32_t>(e);
-    const auto frame = lane.workspace.frame();
-    const Vector<double, Space> squares = lane.workspace.template take<double>(e);
+    product = stream.workspace.template take<float>(d, e);
+    order = stream.workspace.template take<std::int32_t>(e);
+    const auto frame = stream.workspace.frame();
+    const Vector<double, Space> squares = stream.workspace.template take<double>(e);
     if (other.on())
-      multiply<Space>(lane, op, Op::none, 1, momentum, other.basis, 0, product);
+      multiply<Space>(stream, op, Op::none, 1, momentum, other.basis, 0, product);
     else
-      copy_matrix<Space>(lane.exec, !plain, momentum, product);
-    column_dots<Space, float>(lane.exec, product, product, squares);
-    order_falling<Space>(lane.exec, squares, order);
+      copy_matrix<Space>(stream.exec, !plain, momentum, product);
+    column_dots<Space, float>(stream.exec, product, product, squares);
+    order_falling<Space>(stream.exec, squares, order);
   }
 
   // A failure leaves the basis, and nothing is to be permuted.
-  bool finish(Lane<Space>& lane) {
+  bool finish(Stream<Space>& stream) {
     const std::size_t d = product.extent(0);
-    const auto frame = lane.workspace.frame();
-    const Matrix<float, Space> factor = lane.workspace.template take<float>(d, d);
-    const Matrix<float, Space> basis = lane.workspace.template take<float>(d, d);
-    gather_columns<Space>(lane.exec, product, order, factor);
-    set_identity<Space>(lane.exec, basis);
+    const auto frame = stream.workspace.frame();
+    const Matrix<float, Space> factor = stream.workspace.template take<float>(d, d);
+    const Matrix<float, Space> basis = stream.workspace.template take<float>(d, d);
+    gather_columns<Space>(stream.exec, product, order, factor);
+    set_identity<Space>(stream.exec, basis);
     RefreshJob<Space> job;
     job.name = side.name;
     job.factor = factor;
     job.basis = basis;
-    const bool good = refresh<Space>(lane, job, *side.failures) == Refreshed::done;
-    const Pin pin(lane.pager.get(), side.basis.data());
+    const bool good = refresh<Space>(stream, job, *side.failures) == Refreshed::done;
+    const Pin pin(stream.pager.get(), side.basis.data());
     if (good)
-      copy_matrix<Space>(lane.exec, false, basis, side.basis);
+      copy_matrix<Space>(stream.exec, false, basis, side.basis);
     else
       order = {};
     return good;
@@ -78,29 +78,29 @@ struct PublishedSide {
 // Both sides read the other's old basis. The second moment is permuted along the axis whose basis was sorted, whether
 // that axis is rotated or not. False: a side keeps its old basis.
 template <class Space>
-bool published_step(Lane<Space>& lane, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
+bool published_step(Stream<Space>& stream, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
                     Matrix<float, Space> second_moment) {
-  const auto frame = lane.workspace.frame();
+  const auto frame = stream.workspace.frame();
   PublishedSide<Space> left{sides.left, sides.right, Op::none}, right{sides.right, sides.left, Op::transpose};
-  if (sides.left.on()) left.prepare(lane, momentum);
-  if (sides.right.on()) right.prepare(lane, momentum);
-  const bool left_good = !sides.left.on() || left.finish(lane);
-  const bool right_good = !sides.right.on() || right.finish(lane);
-  const auto inner = lane.workspace.frame();
-  const Matrix<float, Space> scratch = lane.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
-  permute<Space>(lane.exec, right.order, left.order, second_moment, scratch);
+  if (sides.left.on()) left.prepare(stream, momentum);
+  if (sides.right.on()) right.prepare(stream, momentum);
+  const bool left_good = !sides.left.on() || left.finish(stream);
+  const bool right_good = !sides.right.on() || right.finish(stream);
+  const auto inner = stream.workspace.frame();
+  const Matrix<float, Space> scratch = stream.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+  permute<Space>(stream.exec, right.order, left.order, second_moment, scratch);
   return left_good && right_good;
 }
 
 }  // namespace
 
 template <class Space>
-bool refresh_from_momentum(Lane<Space>& lane, TwoSided<Space>& sides, const RotatedAdamRule& rule,
+bool refresh_from_momentum(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdamRule& rule,
                            const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
                            Matrix<float, Space> second_moment) {
-  if (!rule.release) return power_step<Space>(lane, sides, rule, point, momentum, second_moment);
+  if (!rule.release) return power_step<Space>(stream, sides, rule, point, momentum, second_moment);
   if (!point.due) return false;
-  if (published_step<Space>(lane, sides, momentum, second_moment)) sides.renew(point.t);
+  if (published_step<Space>(stream, sides, momentum, second_moment)) sides.renew(point.t);
   return true;
 }
 
@@ -123,7 +123,7 @@ std::size_t refresh_from_momentum_bytes(Sides sides, const RotatedAdamRule& rule
 }
 
 #define SESTINA_MOMENTUM_BASES(Space)                                                                            \
-  template bool refresh_from_momentum<Space>(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,             \
+  template bool refresh_from_momentum<Space>(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRule&,           \
                                              const typename TwoSided<Space>::Point&, Matrix<const float, Space>, \
                                              Matrix<float, Space>);                                              \
   template std::size_t refresh_from_momentum_bytes<Space>(Sides, const RotatedAdamRule&, std::size_t, std::size_t);

@@ -52,41 +52,41 @@ class Muon final : public MatrixOptimizer<Space> {
     return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
   }
 
-  void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
+  void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
     using Precision = MuonOptions::Precision;
     const bool has_rounded = matrix.weight.size() != 0;
     if (rule_.precision == Precision::bf16 || (rule_.precision == Precision::automatic && has_rounded))
-      step_as<bf16>(lane, numbers, matrix);
+      step_as<bf16>(stream, numbers, matrix);
     else
-      step_as<float>(lane, numbers, matrix);
+      step_as<float>(stream, numbers, matrix);
   }
 
   MatrixState<Space>& state() override { return state_; }
 
  private:
   template <class T>
-  void step_as(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) {
-    const auto frame = lane.workspace.frame();
+  void step_as(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) {
+    const auto frame = stream.workspace.frame();
     const std::size_t n = rows_ * cols_;
     const Vector<const float, Space> gradient(matrix.gradient.data(), n), momentum = momentum_;
-    const Vector<double, Space> squares = lane.workspace.template take<double>(chunk_count(n));
+    const Vector<double, Space> squares = stream.workspace.template take<double>(chunk_count(n));
     const double clip = numbers.gradient_scale;
     const float p = static_cast<float>(clip * rule_.p), q = static_cast<float>(rule_.q);
-    advance_momentum(lane.exec, {static_cast<float>(rule_.keep), static_cast<float>(clip * rule_.gain), p, q}, gradient,
-                     momentum_, squares);
+    advance_momentum(stream.exec, {static_cast<float>(rule_.keep), static_cast<float>(clip * rule_.gain), p, q},
+                     gradient, momentum_, squares);
     const NewtonSchulz ns = {rule_.steps, rule_.ns_eps, rule_.norm};
     const Matrix<const T, Space> direction =
-        newton_schulz<T>(lane.exec, lane.gemm, lane.workspace, ns, Blend<Space>{gradient, momentum, p, q}, rows_, cols_,
-                         Vector<const double, Space>(squares));
-    const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, lane.nonfinite};
+        newton_schulz<T>(stream.exec, stream.gemm, stream.workspace, ns, Blend<Space>{gradient, momentum, p, q}, rows_,
+                         cols_, Vector<const double, Space>(squares));
+    const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, stream.nonfinite};
     if constexpr (V == Variant::muon)
-      move_weight_wide(lane.exec, move, direction, matrix.master, matrix.weight);
+      move_weight_wide(stream.exec, move, direction, matrix.master, matrix.weight);
     else if constexpr (V == Variant::normuon)
-      move_weight_normuon(lane.exec, move, second_moment_, direction, state_.vector("second_moment"), matrix.master,
-                          matrix.weight, lane.workspace);
+      move_weight_normuon(stream.exec, move, second_moment_, direction, state_.vector("second_moment"), matrix.master,
+                          matrix.weight, stream.workspace);
     else
-      move_weight_adamuon(lane.exec, move, second_moment_, direction, state_.matrix("second_moment"), matrix.master,
-                          matrix.weight, lane.workspace);
+      move_weight_adamuon(stream.exec, move, second_moment_, direction, state_.matrix("second_moment"), matrix.master,
+                          matrix.weight, stream.workspace);
   }
 
   std::size_t rows_, cols_;

@@ -50,109 +50,111 @@ RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options,
       started_(state_.counter("started")) {}
 
 template <class Space>
-void RotatedAdam<Space>::step(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
+void RotatedAdam<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
   const bool first = started_ == 0;
-  if (first && !start(lane, matrix.gradient)) return;
-  if (first && rule_.skip_first) return update_factors(lane, now.gradient_scale, matrix.gradient);
+  if (first && !start(stream, matrix.gradient)) return;
+  if (first && rule_.skip_first) return update_factors(stream, now.gradient_scale, matrix.gradient);
   ++updates_;
-  const bool due = sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, lane.refresh_policy);
+  const bool due = sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
   if (sides_.rotates())
-    average_momentum<Space>(lane.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
-                            flat<float, Space>(momentum_));
+    average_momentum<Space>(stream.exec, rule_.adam.beta1, now.gradient_scale,
+                            flat<const float, Space>(matrix.gradient), flat<float, Space>(momentum_));
   if (rule_.factors_first) {
-    update_factors(lane, now.gradient_scale, matrix.gradient);
-    if (!first) refresh(lane, due);
+    update_factors(stream, now.gradient_scale, matrix.gradient);
+    if (!first) refresh(stream, due);
   }
-  update_weight(lane, now, matrix);
+  update_weight(stream, now, matrix);
   if (!rule_.factors_first) {
-    update_factors(lane, now.gradient_scale, matrix.gradient);
-    refresh(lane, due);
+    update_factors(stream, now.gradient_scale, matrix.gradient);
+    refresh(stream, due);
   }
 }
 
 // A gradient of zeros has no eigenvectors worth keeping: the first one that is not zero starts.
 template <class Space>
-bool RotatedAdam<Space>::start(Lane<Space>& lane, Matrix<const float, Space> gradient) {
+bool RotatedAdam<Space>::start(Stream<Space>& stream, Matrix<const float, Space> gradient) {
   const std::int64_t t = updates_ + (rule_.skip_first ? 0 : 1);
-  if (is_zero<Space>(lane, gradient) || !sides_.first_bases(lane, t, gradient)) return false;
+  if (is_zero<Space>(stream, gradient) || !sides_.first_bases(stream, t, gradient)) return false;
   started_ = 1;
   return true;
 }
 
 template <class Space>
-void RotatedAdam<Space>::update_factors(Lane<Space>& lane, double gradient_scale, Matrix<const float, Space> gradient) {
+void RotatedAdam<Space>::update_factors(Stream<Space>& stream, double gradient_scale,
+                                        Matrix<const float, Space> gradient) {
   if (rule_.from_momentum) return;
   const double beta = rule_.factor_beta, squared = gradient_scale * gradient_scale;
-  if (!rule_.factor_bias_correction) return sides_.accumulate(lane, beta, (1 - beta) * squared, gradient);
+  if (!rule_.factor_bias_correction) return sides_.accumulate(stream, beta, (1 - beta) * squared, gradient);
   // Weight (1 - beta) / (1 - beta^count) for the count-th gradient: a factor that changes is no part of a product.
   const auto count = static_cast<double>(updates_ + (rule_.skip_first ? 1 : 0));
   const double add = (1 - beta) / (1 - std::pow(beta, count));
   for (const Side<Space>* side : {&sides_.left, &sides_.right})
-    if (side->on()) scale_values<Space>(lane.exec, 1 - add, flat<float, Space>(side->factor));
-  sides_.accumulate(lane, 1, add * squared, gradient);
+    if (side->on()) scale_values<Space>(stream.exec, 1 - add, flat<float, Space>(side->factor));
+  sides_.accumulate(stream, 1, add * squared, gradient);
 }
 
 template <class Space>
-void RotatedAdam<Space>::refresh(Lane<Space>& lane, bool due) {
+void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
   const typename TwoSided<Space>::Point point{updates_, due};
   const bool is_new = rule_.from_momentum
-                          ? refresh_from_momentum<Space>(lane, sides_, rule_, point, momentum_, second_moment_)
-                          : sides_.refresh(lane, rule_.refresh, point, {second_moment_, {}, {}});
+                          ? refresh_from_momentum<Space>(stream, sides_, rule_, point, momentum_, second_moment_)
+                          : sides_.refresh(stream, rule_.refresh, point, {second_moment_, {}, {}});
   if (rule_.keep_rotated && (due || is_new)) state_.counter("momentum_in_basis") = 0;
 }
 
 template <class Space>
-Matrix<float, Space> RotatedAdam<Space>::direction(Lane<Space>& lane, double gradient_scale,
+Matrix<float, Space> RotatedAdam<Space>::direction(Stream<Space>& stream, double gradient_scale,
                                                    Matrix<const float, Space> gradient) {
   const std::size_t m = shape_.rows, n = shape_.cols;
-  const Matrix<float, Space> scratch = lane.workspace.template take<float>(m, n);
+  const Matrix<float, Space> scratch = stream.workspace.template take<float>(m, n);
   if (!sides_.rotates()) {
-    adam_direction<Space>(lane.exec, rule_.adam, gradient_scale, flat<const float, Space>(gradient),
+    adam_direction<Space>(stream.exec, rule_.adam, gradient_scale, flat<const float, Space>(gradient),
                           flat<float, Space>(momentum_), flat<float, Space>(second_moment_),
                           flat<float, Space>(scratch));
     return scratch;
   }
-  const Matrix<float, Space> rotated = lane.workspace.template take<float>(m, n);
-  const Matrix<float, Space> move = lane.workspace.template take<float>(m, n);
-  sides_.rotate(lane, static_cast<float>(gradient_scale), gradient, scratch, rotated);
-  rotated_direction(lane, rotated, scratch, move);
-  return sides_.rotate_back(lane, move, scratch);
+  const Matrix<float, Space> rotated = stream.workspace.template take<float>(m, n);
+  const Matrix<float, Space> move = stream.workspace.template take<float>(m, n);
+  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, scratch, rotated);
+  rotated_direction(stream, rotated, scratch, move);
+  return sides_.rotate_back(stream, move, scratch);
 }
 
 // A rotation is linear: while the bases stay, the rotated momentum is the mean of the rotated gradients. The first
 // update after a refresh rotates the momentum itself, so that no error outlives the bases.
 template <class Space>
-void RotatedAdam<Space>::rotated_direction(Lane<Space>& lane, Matrix<const float, Space> rotated,
+void RotatedAdam<Space>::rotated_direction(Stream<Space>& stream, Matrix<const float, Space> rotated,
                                            Matrix<float, Space> scratch, Matrix<float, Space> move) {
   const auto v = flat<float, Space>(second_moment_);
   const bool known = rule_.keep_rotated && state_.counter("momentum_in_basis") == 1;
   if (known)
-    return adam_direction<Space>(lane.exec, rule_.adam, 1, flat<const float, Space>(rotated),
+    return adam_direction<Space>(stream.exec, rule_.adam, 1, flat<const float, Space>(rotated),
                                  flat<float, Space>(state_.matrix("momentum_rotated")), v, flat<float, Space>(move));
-  sides_.rotate(lane, 1, momentum_, scratch, move);
+  sides_.rotate(stream, 1, momentum_, scratch, move);
   if (rule_.keep_rotated) {
-    copy_matrix<Space>(lane.exec, false, move, state_.matrix("momentum_rotated"));
+    copy_matrix<Space>(stream.exec, false, move, state_.matrix("momentum_rotated"));
     state_.counter("momentum_in_basis") = 1;
   }
-  rotated_adam<Space>(lane.exec, rule_.adam, flat<const float, Space>(rotated), v, flat<float, Space>(move));
+  rotated_adam<Space>(stream.exec, rule_.adam, flat<const float, Space>(rotated), v, flat<float, Space>(move));
 }
 
 template <class Space>
-void RotatedAdam<Space>::update_weight(Lane<Space>& lane, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
-  const auto frame = lane.workspace.frame();
-  const Matrix<float, Space> update = direction(lane, now.gradient_scale, matrix.gradient);
-  WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first, lane.nonfinite};
+void RotatedAdam<Space>::update_weight(Stream<Space>& stream, const UpdateNumbers& now,
+                                       const OwnedMatrix<Space>& matrix) {
+  const auto frame = stream.workspace.frame();
+  const Matrix<float, Space> update = direction(stream, now.gradient_scale, matrix.gradient);
+  WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first, stream.nonfinite};
   if (rule_.bias_correction) {
     const auto t = static_cast<double>(updates_);
     move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));
   }
   Vector<double, Space> factor;
   if (rule_.normalize) {
-    factor = lane.workspace.template take<double>(1);
-    sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(update), lane.workspace, factor);
-    to_unit_size<Space>(lane.exec, update.size(), factor);
+    factor = stream.workspace.template take<double>(1);
+    sum_of_squares_to<Space, float>(stream.exec, flat<const float, Space>(update), stream.workspace, factor);
+    to_unit_size<Space>(stream.exec, update.size(), factor);
   }
-  move_weight<Space, float>(lane.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
+  move_weight<Space, float>(stream.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
                             flat<bf16, Space>(matrix.weight), factor);
 }
 

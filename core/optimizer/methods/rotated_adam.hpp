@@ -30,7 +30,7 @@ class RotatedAdam : public MatrixOptimizer<Space> {
  public:
   RotatedAdam(const Space&, const MatrixOptions&, const RotatedAdamRule&, const MatrixShape&);
 
-  void step(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
+  void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
   static std::size_t scratch_bytes(const MatrixOptions&, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
   static RefreshNeeds refresh_needs(const MatrixOptions&, const RotatedAdamRule&, std::int64_t rows, std::int64_t cols);
   MatrixState<Space>& state() override { return state_; }
@@ -38,15 +38,15 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   RefreshPort<Space>* port() override { return &sides_.port(); }
 
  private:
-  bool start(Lane<Space>&, Matrix<const float, Space> gradient);
-  void update_factors(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
-  void refresh(Lane<Space>&, bool due);
+  bool start(Stream<Space>&, Matrix<const float, Space> gradient);
+  void update_factors(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  void refresh(Stream<Space>&, bool due);
   // Adam's direction in the rotated basis, into move; scratch is used up.
-  void rotated_direction(Lane<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
+  void rotated_direction(Stream<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
                          Matrix<float, Space> move);
-  void update_weight(Lane<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
+  void update_weight(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
   // The direction of the update, in original coordinates, in one of three scratch matrices.
-  Matrix<float, Space> direction(Lane<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  Matrix<float, Space> direction(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
 
   RotatedAdamRule rule_;
   MatrixShape shape_;
@@ -58,7 +58,7 @@ class RotatedAdam : public MatrixOptimizer<Space> {
 
 // Bases from the momentum: one power step with M M^T and M^T M, or the published rule. True: a new one is in place.
 template <class Space>
-bool refresh_from_momentum(Lane<Space>&, TwoSided<Space>&, const RotatedAdamRule&,
+bool refresh_from_momentum(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRule&,
                            const typename TwoSided<Space>::Point&, Matrix<const float, Space> momentum,
                            Matrix<float, Space> second_moment);
 template <class Space>

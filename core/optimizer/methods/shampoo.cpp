@@ -175,33 +175,33 @@ class Shampoo final : public MatrixOptimizer<Space> {
     return (single ? 0 : W::template bytes<float>(layout.rows * layout.cols)) + std::max(block, refreshing);
   }
 
-  void step(Lane<Space>& lane, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
+  void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
     const std::int64_t t = ++state_.counter("updates");
     if (t == 1)
       for (const ShampooSide<Space>& s : sides_) {
-        const Pin pin(lane.pager.get(), s.root.data(), Pager::Need::room);
-        set_identity(lane.exec, s.root);  // until the first refresh
+        const Pin pin(stream.pager.get(), s.root.data(), Pager::Need::room);
+        set_identity(stream.exec, s.root);  // until the first refresh
       }
-    const auto frame = lane.workspace.frame();
+    const auto frame = stream.workspace.frame();
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks
-    if (!single) direction = lane.workspace.template take<float>(layout_.rows, layout_.cols);
-    const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_order == Order::before, lane.nonfinite};
+    if (!single) direction = stream.workspace.template take<float>(layout_.rows, layout_.cols);
+    const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_order == Order::before, stream.nonfinite};
     const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
     const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
     for (std::size_t i = 0; i < layout_.blocks.size(); ++i) {
-      const auto block_frame = lane.workspace.frame();
-      const Direction part = block_direction(lane, i, t, numbers.gradient_scale, matrix.gradient);
+      const auto block_frame = stream.workspace.frame();
+      const Direction part = block_direction(stream, i, t, numbers.gradient_scale, matrix.gradient);
       if (single) {
         const Vector<const float, Space> flat(part.values.data(), part.values.size());
-        move_weight<Space, float>(lane.exec, move, flat, master, weight, part.factor);
+        move_weight<Space, float>(stream.exec, move, flat, master, weight, part.factor);
       } else {
-        scale_block<Space>(lane.exec, part.factor, part.values, cut(direction, layout_.blocks[i]));
+        scale_block<Space>(stream.exec, part.factor, part.values, cut(direction, layout_.blocks[i]));
       }
     }
     if (single) return;
     const Vector<const float, Space> flat(direction.data(), direction.size());
-    move_weight<Space, float>(lane.exec, move, flat, master, weight);
+    move_weight<Space, float>(stream.exec, move, flat, master, weight);
   }
 
   MatrixState<Space>& state() override { return state_; }
@@ -257,23 +257,24 @@ class Shampoo final : public MatrixOptimizer<Space> {
   }
 
   // A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
-  void advance_side(Lane<Space>& lane, std::size_t number, Op op, std::int64_t t, double gradient_scale,
+  void advance_side(Stream<Space>& stream, std::size_t number, Op op, std::int64_t t, double gradient_scale,
                     Matrix<const float, Space> gradient) {
-    const auto frame = lane.workspace.frame();
+    const auto frame = stream.workspace.frame();
     const ShampooSide<Space>& s = sides_[number];
     Matrix<float, Space> factor = s.whole;
     const bool packed = factor.extent(0) == 0;
     if (packed) {
-      factor = lane.workspace.template take<float>(s.size(), s.size());
-      unpack_symmetric<Space>(lane.exec, s.packed, factor);
+      factor = stream.workspace.template take<float>(s.size(), s.size());
+      unpack_symmetric<Space>(stream.exec, s.packed, factor);
     }
     const double gain = rule_.beta2 < 1 ? 1 - rule_.beta2 : 1;
-    lane.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale), gradient,
-                                               static_cast<float>(rule_.beta2), factor);
-    if (packed) pack_symmetric<Space>(lane.exec, factor, s.packed);
-    const bool due = t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, lane.refresh_policy));
+    stream.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale),
+                                                 gradient, static_cast<float>(rule_.beta2), factor);
+    if (packed) pack_symmetric<Space>(stream.exec, factor, s.packed);
+    const bool due =
+        t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, stream.refresh.policy));
     const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
-    port_.at(lane, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
+    port_.at(stream, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
   }
 
   // The job of update t.
@@ -293,39 +294,39 @@ class Shampoo final : public MatrixOptimizer<Space> {
   }
 
   // Factors, roots and averages of block i, and where its part of the weight moves.
-  Direction block_direction(Lane<Space>& lane, std::size_t i, std::int64_t t, double gradient_scale,
+  Direction block_direction(Stream<Space>& stream, std::size_t i, std::int64_t t, double gradient_scale,
                             Matrix<const float, Space> whole_gradient) {
     const ShampooBlock& b = layout_.blocks[i];
     const Matrix<const float, Space> gradient = cut(whole_gradient, b);
     const std::size_t first = layout_.is_vector ? i : 2 * i;
-    advance_side(lane, first, Op::none, t, gradient_scale, gradient);
-    if (!layout_.is_vector) advance_side(lane, first + 1, Op::transpose, t, gradient_scale, gradient);
+    advance_side(stream, first, Op::none, t, gradient_scale, gradient);
+    if (!layout_.is_vector) advance_side(stream, first + 1, Op::transpose, t, gradient_scale, gradient);
 
     const FilterRule f = rule_.filter(t, gradient_scale);
-    const Matrix<float, Space> filtered = lane.workspace.template take<float>(b.rows, b.cols);
-    const Matrix<float, Space> other = lane.workspace.template take<float>(b.rows, b.cols);
+    const Matrix<float, Space> filtered = stream.workspace.template take<float>(b.rows, b.cols);
+    const Matrix<float, Space> other = stream.workspace.template take<float>(b.rows, b.cols);
     FilterData<Space> data{gradient, cut(state_.matrix("momentum"), b), {}, filtered, other};
     if (f.second_moment) data.second_moment = cut(state_.matrix("second_moment"), b);
-    filter<Space>(lane.exec, f, data);
+    filter<Space>(stream.exec, f, data);
 
     const Matrix<float, Space> graft = f.second_moment ? other : filtered;
     if (t < rule_.start) return {graft};  // without a graft the roots are still the identity
     const bool grafts = rule_.graft != Graft::none;
-    const Vector<double, Space> squares = lane.workspace.template take<double>(2);
+    const Vector<double, Space> squares = stream.workspace.template take<double>(2);
     const auto squares_of = [&](Matrix<const float, Space> x, std::size_t place) {
-      sum_of_squares_to<Space, float>(lane.exec, Vector<const float, Space>(x.data(), x.size()), lane.workspace,
+      sum_of_squares_to<Space, float>(stream.exec, Vector<const float, Space>(x.data(), x.size()), stream.workspace,
                                       Vector<double, Space>(squares.data() + place, 1));
     };
     if (grafts) squares_of(graft, 0);
-    lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root, filtered, 0, other);
+    stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root, filtered, 0, other);
     Matrix<float, Space> direction = other;
     if (!layout_.is_vector) {
-      lane.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root, 0, filtered);
+      stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root, 0, filtered);
       direction = filtered;
     }
     if (!grafts) return {direction};
     squares_of(direction, 1);
-    graft_factor<Space>(lane.exec, squares);
+    graft_factor<Space>(stream.exec, squares);
     return {direction, Vector<const double, Space>(squares.data(), 1)};
   }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/optimizer/base/lane_scratch.hpp"
+#include "core/optimizer/base/stream_scratch.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {

@@ -8,8 +8,8 @@
 namespace sestina {
 
 template <class Space>
-bool is_zero(Lane<Space>& lane, Matrix<const float, Space> x) {
-  return sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(x), lane.workspace) == 0;
+bool is_zero(Stream<Space>& stream, Matrix<const float, Space> x) {
+  return sum_of_squares<Space, float>(stream.exec, flat<const float, Space>(x), stream.workspace) == 0;
 }
 
 template <class Space>
@@ -38,41 +38,41 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
 }
 
 template <class Space>
-void TwoSided<Space>::rotate(Lane<Space>& lane, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,
-                             Matrix<float, Space> out) const {
-  if (!left.on()) return multiply<Space>(lane, Op::none, Op::none, alpha, x, right.basis, 0, out);
-  if (!right.on()) return multiply<Space>(lane, Op::transpose, Op::none, alpha, left.basis, x, 0, out);
-  multiply<Space>(lane, Op::none, Op::none, alpha, x, right.basis, 0, scratch);
-  multiply<Space>(lane, Op::transpose, Op::none, 1, left.basis, scratch, 0, out);
+void TwoSided<Space>::rotate(Stream<Space>& stream, float alpha, Matrix<const float, Space> x,
+                             Matrix<float, Space> scratch, Matrix<float, Space> out) const {
+  if (!left.on()) return multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis, 0, out);
+  if (!right.on()) return multiply<Space>(stream, Op::transpose, Op::none, alpha, left.basis, x, 0, out);
+  multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis, 0, scratch);
+  multiply<Space>(stream, Op::transpose, Op::none, 1, left.basis, scratch, 0, out);
 }
 
 template <class Space>
-Matrix<float, Space> TwoSided<Space>::rotate_back(Lane<Space>& lane, Matrix<float, Space> d,
+Matrix<float, Space> TwoSided<Space>::rotate_back(Stream<Space>& stream, Matrix<float, Space> d,
                                                   Matrix<float, Space> scratch) const {
   if (right.on()) {
-    multiply<Space>(lane, Op::none, Op::transpose, 1, d, right.basis, 0, scratch);
+    multiply<Space>(stream, Op::none, Op::transpose, 1, d, right.basis, 0, scratch);
     std::swap(d, scratch);
   }
   if (!left.on()) return d;
-  multiply<Space>(lane, Op::none, Op::none, 1, left.basis, d, 0, scratch);
+  multiply<Space>(stream, Op::none, Op::none, 1, left.basis, d, 0, scratch);
   return scratch;
 }
 
 template <class Space>
-void TwoSided<Space>::accumulate(Lane<Space>& lane, double keep, double add,
+void TwoSided<Space>::accumulate(Stream<Space>& stream, double keep, double add,
                                  Matrix<const float, Space> gradient) const {
   const auto alpha = static_cast<float>(add), beta = static_cast<float>(keep);
   if (left.factor.extent(0) > 0)
-    lane.gemm.template symmetric<float, float>(Op::none, alpha, gradient, beta, left.factor);
+    stream.gemm.template symmetric<float, float>(Op::none, alpha, gradient, beta, left.factor);
   if (right.factor.extent(0) > 0)
-    lane.gemm.template symmetric<float, float>(Op::transpose, alpha, gradient, beta, right.factor);
+    stream.gemm.template symmetric<float, float>(Op::transpose, alpha, gradient, beta, right.factor);
 }
 
 template <class Space>
-bool TwoSided<Space>::first_bases(Lane<Space>& lane, std::int64_t t, Matrix<const float, Space> gradient) {
+bool TwoSided<Space>::first_bases(Stream<Space>& stream, std::int64_t t, Matrix<const float, Space> gradient) {
   if (!rotates()) return true;
-  const Pin left_pin(lane.pager.get(), left.basis.data()), right_pin(lane.pager.get(), right.basis.data());
-  if (!cold_bases<Space>(lane, form_, gradient, left.basis, right.basis)) return false;
+  const Pin left_pin(stream.pager.get(), left.basis.data()), right_pin(stream.pager.get(), right.basis.data());
+  if (!cold_bases<Space>(stream, form_, gradient, left.basis, right.basis)) return false;
   port_.renew(t);
   return true;
 }
@@ -85,7 +85,7 @@ struct TwoSided<Space>::Moved {
 };
 
 template <class Space>
-typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Lane<Space>& lane, const RefreshRule& rule,
+typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& stream, const RefreshRule& rule,
                                                               const Point& point, const Side<Space>& side,
                                                               Matrix<const float, Space> factor,
                                                               Vector<std::int32_t, Space> order) {
@@ -98,29 +98,30 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Lane<Space>& lane,
   job.basis = side.basis;
   if (sorted) job.order = order;
   const Refreshed result =
-      port_.at(lane, side.number, point.t, point.due ? Due::now : Due::no, [&job](std::int64_t) { return job; });
+      port_.at(stream, side.number, point.t, point.due ? Due::now : Due::no, [&job](std::int64_t) { return job; });
   if (result != Refreshed::done) return {};
   if (sorted && rule.permute) return {true, order};
   return {true, {}};
 }
 
 template <class Space>
-bool TwoSided<Space>::refresh(Lane<Space>& lane, const RefreshRule& rule, const Point& point, const InBasis& in_basis,
-                              Matrix<const float, Space> left_factor, Matrix<const float, Space> right_factor) {
+bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, const Point& point,
+                              const InBasis& in_basis, Matrix<const float, Space> left_factor,
+                              Matrix<const float, Space> right_factor) {
   port_.pass(point.t);
   if (!point.due && !port_.in_flight()) return false;
-  const auto frame = lane.workspace.frame();
-  const auto left_order = lane.workspace.template take<std::int32_t>(rows_);
-  const auto right_order = lane.workspace.template take<std::int32_t>(cols_);
-  const Moved rows = refresh_side(lane, rule, point, left, left_factor, left_order);
-  const Moved cols = refresh_side(lane, rule, point, right, right_factor, right_order);
+  const auto frame = stream.workspace.frame();
+  const auto left_order = stream.workspace.template take<std::int32_t>(rows_);
+  const auto right_order = stream.workspace.template take<std::int32_t>(cols_);
+  const Moved rows = refresh_side(stream, rule, point, left, left_factor, left_order);
+  const Moved cols = refresh_side(stream, rule, point, right, right_factor, right_order);
   if (!rows.is_new && !cols.is_new) return false;
-  const Matrix<float, Space> scratch = lane.workspace.template take<float>(rows_, cols_);
+  const Matrix<float, Space> scratch = stream.workspace.template take<float>(rows_, cols_);
   const auto column = [](Vector<float, Space> x) { return Matrix<float, Space>(x.data(), x.extent(0), 1); };
   const auto part = [&](std::size_t n) { return Matrix<float, Space>(scratch.data(), n, 1); };
-  if (in_basis.moments.size() > 0) permute<Space>(lane.exec, rows.order, cols.order, in_basis.moments, scratch);
-  if (in_basis.left.size() > 0) permute<Space>(lane.exec, rows.order, {}, column(in_basis.left), part(rows_));
-  if (in_basis.right.size() > 0) permute<Space>(lane.exec, cols.order, {}, column(in_basis.right), part(cols_));
+  if (in_basis.moments.size() > 0) permute<Space>(stream.exec, rows.order, cols.order, in_basis.moments, scratch);
+  if (in_basis.left.size() > 0) permute<Space>(stream.exec, rows.order, {}, column(in_basis.left), part(rows_));
+  if (in_basis.right.size() > 0) permute<Space>(stream.exec, cols.order, {}, column(in_basis.right), part(cols_));
   return true;
 }
 
@@ -158,7 +159,7 @@ std::size_t refresh_bytes(Sides sides, const RefreshRule& rule, std::size_t rows
 }
 
 #define SESTINA_TWO_SIDED(Space)                                                                  \
-  template bool is_zero<Space>(Lane<Space>&, Matrix<const float, Space>);                         \
+  template bool is_zero<Space>(Stream<Space>&, Matrix<const float, Space>);                       \
   template std::size_t first_bases_bytes<Space>(BasisForm, Sides, std::size_t, std::size_t);      \
   template std::size_t refresh_bytes<Space>(Sides, const RefreshRule&, std::size_t, std::size_t); \
   template class TwoSided<Space>;

@@ -12,13 +12,13 @@ namespace sestina {
 
 // C = alpha op_a(A) op_b(B) + beta C in fp32.
 template <class Space>
-void multiply(Lane<Space>& lane, Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
+void multiply(Stream<Space>& stream, Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
               Matrix<const float, Space> b, float beta, Matrix<float, Space> c) {
-  lane.gemm.template operator()<float, float>(op_a, op_b, alpha, a, b, beta, c);
+  stream.gemm.template operator()<float, float>(op_a, op_b, alpha, a, b, beta, c);
 }
 
 template <class Space>
-bool is_zero(Lane<Space>&, Matrix<const float, Space> x);  // fences
+bool is_zero(Stream<Space>&, Matrix<const float, Space> x);  // fences
 
 template <class Space>
 struct Side {
@@ -46,16 +46,16 @@ class TwoSided {
   bool rotates() const { return left.on() || right.on(); }
 
   // out = alpha Ql^T X Qr, at least one side being on. scratch (m, n); neither may overlap X.
-  void rotate(Lane<Space>&, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,
+  void rotate(Stream<Space>&, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,
               Matrix<float, Space> out) const;
   // Ql D Qr^T, in scratch or in D, which is used up.
-  Matrix<float, Space> rotate_back(Lane<Space>&, Matrix<float, Space> d, Matrix<float, Space> scratch) const;
+  Matrix<float, Space> rotate_back(Stream<Space>&, Matrix<float, Space> d, Matrix<float, Space> scratch) const;
 
   // K = keep K + add G G^T, or G^T G.
-  void accumulate(Lane<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
+  void accumulate(Stream<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
 
   // From the singular vectors of the gradient of update t; fences. False: there are none, nothing was written.
-  bool first_bases(Lane<Space>&, std::int64_t t, Matrix<const float, Space> gradient);
+  bool first_bases(Stream<Space>&, std::int64_t t, Matrix<const float, Space> gradient);
 
   // The refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them refreshed,
   // from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis` (m, n), or (0, 0): what is
@@ -69,7 +69,7 @@ class TwoSided {
     std::int64_t t = 0;
     bool due = false;
   };
-  bool refresh(Lane<Space>&, const RefreshRule&, const Point&, const InBasis&,
+  bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
                Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
   // Bases of update t that came by another way.
   void renew(std::int64_t t) { port_.renew(t); }
@@ -78,7 +78,7 @@ class TwoSided {
 
  private:
   struct Moved;
-  Moved refresh_side(Lane<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
+  Moved refresh_side(Stream<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
                      Matrix<const float, Space> factor, Vector<std::int32_t, Space> order);
   std::vector<RefreshSide> sides_of(MatrixState<Space>&);
 

@@ -57,18 +57,19 @@ Rank numerical_rank(const Space& exec, Vector<const double, Space> values, std::
 
 // basis (d, d) = [the first `rank` columns of vectors (d, k), their complement], signs fixed.
 template <class Space>
-bool complete(Lane<Space>& lane, Matrix<const double, Space> vectors, std::size_t rank, Matrix<float, Space> basis) {
+bool complete(Stream<Space>& stream, Matrix<const double, Space> vectors, std::size_t rank,
+              Matrix<float, Space> basis) {
   const std::size_t d = vectors.extent(0);
-  const auto frame = lane.workspace.frame();
+  const auto frame = stream.workspace.frame();
   const auto columns = std::make_pair(std::size_t{0}, rank);
-  const Matrix<double, Space> known = lane.workspace.template take<double>(d, rank);
-  const Matrix<double, Space> whole = lane.workspace.template take<double>(d, d);
-  copy_block<Space, double, double>(lane.exec, Kokkos::subview(vectors, Kokkos::ALL, columns), known);
-  lane.exec.fence("cold_bases");
-  if (rank < d && !lane.solver.template qr<double>(known, whole, lane.workspace)) return false;
-  copy_block<Space, double, double>(lane.exec, known, Kokkos::subview(whole, Kokkos::ALL, columns));
-  fix_signs<Space, double>(lane.exec, whole);
-  convert<Space, double, float>(lane.exec, Vector<const double, Space>(whole.data(), whole.size()),
+  const Matrix<double, Space> known = stream.workspace.template take<double>(d, rank);
+  const Matrix<double, Space> whole = stream.workspace.template take<double>(d, d);
+  copy_block<Space, double, double>(stream.exec, Kokkos::subview(vectors, Kokkos::ALL, columns), known);
+  stream.exec.fence("cold_bases");
+  if (rank < d && !stream.solver.template qr<double>(known, whole, stream.workspace)) return false;
+  copy_block<Space, double, double>(stream.exec, known, Kokkos::subview(whole, Kokkos::ALL, columns));
+  fix_signs<Space, double>(stream.exec, whole);
+  convert<Space, double, float>(stream.exec, Vector<const double, Space>(whole.data(), whole.size()),
                                 Vector<float, Space>(basis.data(), basis.size()));
   return true;
 }
@@ -76,20 +77,21 @@ bool complete(Lane<Space>& lane, Matrix<const double, Space> vectors, std::size_
 // basis (d, p) = `vectors` (d, rank), which are changed, and as many more columns of an orthonormal basis; signs fixed.
 // What completes it is computed in fp32, as it is kept: no vector of the gradient is in it. are_orthonormal: to fp32.
 template <class Space>
-bool fill_basis(Lane<Space>& lane, bool are_orthonormal, Matrix<double, Space> vectors, Matrix<float, Space> basis) {
+bool fill_basis(Stream<Space>& stream, bool are_orthonormal, Matrix<double, Space> vectors,
+                Matrix<float, Space> basis) {
   const std::size_t d = basis.extent(0), rank = vectors.extent(1);
-  const auto frame = lane.workspace.frame();
-  lane.exec.fence("cold_bases");
-  if (!are_orthonormal && !lane.solver.template qr<double>(vectors, vectors, lane.workspace)) return false;
-  fix_signs<Space, double>(lane.exec, vectors);
+  const auto frame = stream.workspace.frame();
+  stream.exec.fence("cold_bases");
+  if (!are_orthonormal && !stream.solver.template qr<double>(vectors, vectors, stream.workspace)) return false;
+  fix_signs<Space, double>(stream.exec, vectors);
   if (rank < basis.extent(1)) {
-    const Matrix<float, Space> known = lane.workspace.template take<float>(d, rank);
-    copy_block<Space, double, float>(lane.exec, vectors, known);
-    lane.exec.fence("cold_bases");
-    if (!lane.solver.template qr<float>(known, basis, lane.workspace)) return false;
-    fix_signs<Space, float>(lane.exec, basis);
+    const Matrix<float, Space> known = stream.workspace.template take<float>(d, rank);
+    copy_block<Space, double, float>(stream.exec, vectors, known);
+    stream.exec.fence("cold_bases");
+    if (!stream.solver.template qr<float>(known, basis, stream.workspace)) return false;
+    fix_signs<Space, float>(stream.exec, basis);
   }
-  copy_block<Space, double, float>(lane.exec, vectors,
+  copy_block<Space, double, float>(stream.exec, vectors,
                                    Kokkos::subview(basis, Kokkos::ALL, std::make_pair(std::size_t{0}, rank)));
   return true;
 }
@@ -105,76 +107,76 @@ void over_roots(const Space& exec, Vector<const double, Space> values, Matrix<do
 
 // All of both sides, from an SVD.
 template <class Space>
-bool bases_of_svd(Lane<Space>& lane, Matrix<const double, Space> a, Matrix<float, Space> left,
+bool bases_of_svd(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<float, Space> left,
                   Matrix<float, Space> right) {
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
-  const Matrix<double, Space> u = lane.workspace.template take<double>(m, k);
-  const Matrix<double, Space> v = lane.workspace.template take<double>(n, k);
-  const Vector<double, Space> values = lane.workspace.template take<double>(k);
-  lane.exec.fence("cold_bases");
-  if (!lane.solver.svd(a, u, values, v, lane.workspace)) return false;
-  const std::size_t rank = numerical_rank<Space>(lane.exec, values, std::max(m, n), 1).columns;
-  return (left.extent(0) == 0 || complete<Space>(lane, u, rank, left)) &&
-         (right.extent(0) == 0 || complete<Space>(lane, v, rank, right));
+  const Matrix<double, Space> u = stream.workspace.template take<double>(m, k);
+  const Matrix<double, Space> v = stream.workspace.template take<double>(n, k);
+  const Vector<double, Space> values = stream.workspace.template take<double>(k);
+  stream.exec.fence("cold_bases");
+  if (!stream.solver.svd(a, u, values, v, stream.workspace)) return false;
+  const std::size_t rank = numerical_rank<Space>(stream.exec, values, std::max(m, n), 1).columns;
+  return (left.extent(0) == 0 || complete<Space>(stream, u, rank, left)) &&
+         (right.extent(0) == 0 || complete<Space>(stream, v, rank, right));
 }
 
 // From the eigenvectors of the shorter side's Gram matrix; of the longer side, what A makes of them.
 template <class Space>
-bool bases_of_gram(Lane<Space>& lane, Matrix<const double, Space> a, Matrix<float, Space> left,
+bool bases_of_gram(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<float, Space> left,
                    Matrix<float, Space> right) {
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
   const bool by_rows = m <= n;  // the shorter side is the left one
   const Matrix<float, Space> shorter = by_rows ? left : right, longer = by_rows ? right : left;
-  const Matrix<double, Space> gram = lane.workspace.template take<double>(k, k);
-  const Matrix<double, Space> u = lane.workspace.template take<double>(k, k);
-  const Vector<double, Space> squares = lane.workspace.template take<double>(k);
-  lane.gemm.template symmetric<double, double>(by_rows ? Op::none : Op::transpose, 1, a, 0, gram);
-  lane.exec.fence("cold_bases");
-  if (!lane.solver.template eigh<double>(gram, u, squares, lane.workspace)) return false;
-  const Rank rank = numerical_rank<Space>(lane.exec, squares, std::max(m, n), 2);
+  const Matrix<double, Space> gram = stream.workspace.template take<double>(k, k);
+  const Matrix<double, Space> u = stream.workspace.template take<double>(k, k);
+  const Vector<double, Space> squares = stream.workspace.template take<double>(k);
+  stream.gemm.template symmetric<double, double>(by_rows ? Op::none : Op::transpose, 1, a, 0, gram);
+  stream.exec.fence("cold_bases");
+  if (!stream.solver.template eigh<double>(gram, u, squares, stream.workspace)) return false;
+  const Rank rank = numerical_rank<Space>(stream.exec, squares, std::max(m, n), 2);
   const auto first = [&](std::size_t columns) {
     const std::size_t kept = std::min(rank.columns, columns);
-    const Matrix<double, Space> some = lane.workspace.template take<double>(k, kept);
-    copy_block<Space, double, double>(lane.exec, Kokkos::subview(u, Kokkos::ALL, std::make_pair(std::size_t{0}, kept)),
-                                      some);
+    const Matrix<double, Space> some = stream.workspace.template take<double>(k, kept);
+    copy_block<Space, double, double>(stream.exec,
+                                      Kokkos::subview(u, Kokkos::ALL, std::make_pair(std::size_t{0}, kept)), some);
     return some;
   };
   if (shorter.extent(0) > 0) {
-    const auto frame = lane.workspace.frame();
-    if (!fill_basis<Space>(lane, true, first(shorter.extent(1)), shorter)) return false;
+    const auto frame = stream.workspace.frame();
+    if (!fill_basis<Space>(stream, true, first(shorter.extent(1)), shorter)) return false;
   }
   if (longer.extent(0) == 0) return true;
-  const auto frame = lane.workspace.frame();
+  const auto frame = stream.workspace.frame();
   const Matrix<double, Space> some = first(longer.extent(1));
-  const Matrix<double, Space> v = lane.workspace.template take<double>(longer.extent(0), some.extent(1));
-  lane.gemm.template operator()<double, double>(by_rows ? Op::transpose : Op::none, Op::none, 1, a, some, 0, v);
-  over_roots<Space>(lane.exec, squares, v);
+  const Matrix<double, Space> v = stream.workspace.template take<double>(longer.extent(0), some.extent(1));
+  stream.gemm.template operator()<double, double>(by_rows ? Op::transpose : Op::none, Op::none, 1, a, some, 0, v);
+  over_roots<Space>(stream.exec, squares, v);
   constexpr double eps64 = std::numeric_limits<double>::epsilon(), eps32 = std::numeric_limits<float>::epsilon();
-  return fill_basis<Space>(lane, static_cast<double>(k) * eps64 * rank.spread < eps32, v, longer);
+  return fill_basis<Space>(stream, static_cast<double>(k) * eps64 * rank.spread < eps32, v, longer);
 }
 
 }  // namespace
 
 template <class Space>
-bool cold_bases(Lane<Space>& lane, BasisForm form, Matrix<const float, Space> gradient, Matrix<float, Space> left,
+bool cold_bases(Stream<Space>& stream, BasisForm form, Matrix<const float, Space> gradient, Matrix<float, Space> left,
                 Matrix<float, Space> right) {
   const std::size_t m = gradient.extent(0), n = gradient.extent(1);
   SESTINA_REQUIRE((left.extent(0) == m || left.extent(0) == 0) && (right.extent(0) == n || right.extent(0) == 0),
                   "gradient ({}, {}), left ({}), right ({})", m, n, left.extent(0), right.extent(0));
-  const auto frame = lane.workspace.frame();
-  const Matrix<double, Space> a = lane.workspace.template take<double>(m, n);
-  copy_block<Space, float, double>(lane.exec, gradient, a);
+  const auto frame = stream.workspace.frame();
+  const Matrix<double, Space> a = stream.workspace.template take<double>(m, n);
+  copy_block<Space, float, double>(stream.exec, gradient, a);
   const Vector<const double, Space> all(a.data(), a.size());
-  const double squares = sum_of_squares<Space, double>(lane.exec, all, lane.workspace);
+  const double squares = sum_of_squares<Space, double>(stream.exec, all, stream.workspace);
   if (!std::isfinite(squares)) return false;
   if (squares == 0) {
-    set_identity(lane.exec, left);
-    set_identity(lane.exec, right);
+    set_identity(stream.exec, left);
+    set_identity(stream.exec, right);
     return true;
   }
-  const bool good =
-      form == BasisForm::svd ? bases_of_svd<Space>(lane, a, left, right) : bases_of_gram<Space>(lane, a, left, right);
-  lane.exec.fence("cold_bases");
+  const bool good = form == BasisForm::svd ? bases_of_svd<Space>(stream, a, left, right)
+                                           : bases_of_gram<Space>(stream, a, left, right);
+  stream.exec.fence("cold_bases");
   return good;
 }
 
@@ -204,9 +206,9 @@ std::size_t cold_bases_workspace_bytes(BasisForm form, std::size_t m, std::size_
          std::max({check, Solver<Space>::template eigh_bytes<double>(k), shorter, longer});
 }
 
-#define SESTINA_COLD_BASES(Space)                                                                            \
-  template bool cold_bases<Space>(Lane<Space>&, BasisForm, Matrix<const float, Space>, Matrix<float, Space>, \
-                                  Matrix<float, Space>);                                                     \
+#define SESTINA_COLD_BASES(Space)                                                                              \
+  template bool cold_bases<Space>(Stream<Space>&, BasisForm, Matrix<const float, Space>, Matrix<float, Space>, \
+                                  Matrix<float, Space>);                                                       \
   template std::size_t cold_bases_workspace_bytes<Space>(BasisForm, std::size_t, std::size_t, std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_COLD_BASES)
 

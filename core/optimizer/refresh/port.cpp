@@ -101,11 +101,11 @@ std::int64_t RefreshPort<Space>::newness() const {
 }
 
 template <class Space>
-void RefreshPort<Space>::release(Lane<Space>& lane) {
+void RefreshPort<Space>::release(Stream<Space>& stream) {
   sent_ = 0;
-  if (lane.workers == nullptr) return;
+  if (stream.refresh.workers == nullptr) return;
   for (SideState& s : sides_)
-    if (!s.task->idle()) wait(lane, s);
+    if (!s.task->idle()) wait(stream, s);
 }
 
 template <class Space>
@@ -115,55 +115,56 @@ void RefreshPort<Space>::add_tasks(std::vector<const WorkerTask*>& tasks) const 
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::run(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
+Refreshed RefreshPort<Space>::run(Stream<Space>& stream, std::size_t side, std::int64_t t,
+                                  const RefreshJob<Space>& job) {
   const SideCounts counts = sides_[side].counts();
   Refreshed result = Refreshed::done;
-  const Written written(lane.pager.get(), job);
-  if (!queue_refresh(lane, job, counts)) {
-    result = compute_refresh(lane, job);
-    judge_refresh(lane, job, result, counts.failures);
+  const Written written(stream.pager.get(), job);
+  if (!queue_refresh(stream, job, counts)) {
+    result = compute_refresh(stream, job);
+    judge_refresh(stream, job, result, counts.failures);
   }
   if (result == Refreshed::done) counts.book(t);
   return result;
 }
 
 template <class Space>
-void RefreshPort<Space>::send(Lane<Space>& lane, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
+void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
   SideState& s = sides_[side];
   if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
-  const SecondsSpent spent(lane.refreshes.copies);
-  const Pin pin(lane.pager.get(), s.snapshot.data(), Pager::Need::room);
-  convert<Space, float, float>(lane.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
+  const SecondsSpent spent(stream.refresh.seconds.copies);
+  const Pin pin(stream.pager.get(), s.snapshot.data(), Pager::Need::room);
+  convert<Space, float, float>(stream.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
   *s.dispatched = t;
-  submit(lane, s, job);
+  submit(stream, s, job);
 }
 
-// Without workers the job is put off: it runs on the lane when its result is to be seen.
+// Without workers the job is put off: it runs on the stream when its result is to be seen.
 template <class Space>
-void RefreshPort<Space>::submit(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
-  if (lane.workers == nullptr) return;
+void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
+  if (stream.refresh.workers == nullptr) return;
   RefreshJob<Space> snapshot = job;
   snapshot.factor = s.snapshot;
   if constexpr (is_host<Space>) {
     s.task->prepare(snapshot, snapshot.factor.data(), snapshot.basis.data());
   } else {
-    copy_to_host(lane, s, snapshot);
+    copy_to_host(stream, s, snapshot);
     s.task->prepare(snapshot, s.on_host->factor.data(), s.on_host->basis.data());
   }
-  s.task->set_pager(lane.pager);
+  s.task->set_pager(stream.pager);
   s.task->deadline = *s.dispatched + staleness_;
   s.task->cost = static_cast<double>(s.snapshot.size()) *
                  static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
-  lane.workers->submit(s.task);
+  stream.refresh.workers->submit(s.task);
 }
 
 // After what the device has so far, in addition to what it gets next. The worker that takes the job waits for it.
 template <class Space>
-void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
+void RefreshPort<Space>::copy_to_host(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
   OnHost& here = *s.on_host;
-  const Pin pin(lane.pager.get(), job.factor.data(), Pager::Need::reading);
-  const Space& queue = lane.copies->space();
-  lane.copies->follow(lane.exec);
+  const Pin pin(stream.pager.get(), job.factor.data(), Pager::Need::reading);
+  const Space& queue = stream.refresh.copies->space();
+  stream.refresh.copies->follow(stream.exec);
   Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(job.factor));
   if (job.basis.size() > 0)
     Kokkos::deep_copy(queue, here.basis, Vector<const float, Space>(flat<float, Space>(job.basis)));
@@ -171,53 +172,54 @@ void RefreshPort<Space>::copy_to_host(Lane<Space>& lane, SideState& s, const Ref
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::resolve(Lane<Space>& lane, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
+Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
   SideState& s = sides_[side];
   const std::int64_t from = *s.dispatched;
-  if (lane.workers != nullptr && s.task->idle()) submit(lane, s, job);  // the run was resumed
+  if (stream.refresh.workers != nullptr && s.task->idle()) submit(stream, s, job);  // the run was resumed
   const bool ready = s.task->done();
   if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
   job.factor = s.snapshot;
-  const Refreshed result = take(lane, s, job);
+  const Refreshed result = take(stream, s, job);
   *s.dispatched = 0;
-  const Pin looked_at(result == Refreshed::kept ? lane.pager.get() : nullptr, s.snapshot.data(), Pager::Need::reading);
-  judge_refresh(lane, job, result, s.side.failures);
+  const Pin looked_at(result == Refreshed::kept ? stream.pager.get() : nullptr, s.snapshot.data(),
+                      Pager::Need::reading);
+  judge_refresh(stream, job, result, s.side.failures);
   if (result == Refreshed::done) s.counts().book(from);
   return result;
 }
 
 template <class Space>
-void RefreshPort<Space>::wait(Lane<Space>& lane, SideState& s) {
-  if (!is_host<Space> && !s.on_host->arrived.arrived(0)) lane.copies->space().fence("refresh");
-  lane.workers->wait(*s.task);
+void RefreshPort<Space>::wait(Stream<Space>& stream, SideState& s) {
+  if (!is_host<Space> && !s.on_host->arrived.arrived(0)) stream.refresh.copies->space().fence("refresh");
+  stream.refresh.workers->wait(*s.task);
   s.task->collect();
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::take(Lane<Space>& lane, SideState& s, const RefreshJob<Space>& job) {
-  if (lane.workers == nullptr) {
-    const Pin pin(lane.pager.get(), s.snapshot.data(), Pager::Need::reading);
-    const Written written(lane.pager.get(), job);
-    return compute_refresh(lane, job);
+Refreshed RefreshPort<Space>::take(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
+  if (stream.refresh.workers == nullptr) {
+    const Pin pin(stream.pager.get(), s.snapshot.data(), Pager::Need::reading);
+    const Written written(stream.pager.get(), job);
+    return compute_refresh(stream, job);
   }
   {
-    const SecondsSpent spent(lane.refreshes.waits);
-    wait(lane, s);
+    const SecondsSpent spent(stream.refresh.seconds.waits);
+    wait(stream, s);
   }
-  lane.refreshes.workers += s.task->seconds();
-  if (s.task->outcome() == Refreshed::done) publish(lane, s.task->job(), job);
+  stream.refresh.seconds.workers += s.task->seconds();
+  if (s.task->outcome() == Refreshed::done) publish(stream, s.task->job(), job);
   return s.task->outcome();
 }
 
 template <class Space>
-void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
-  const SecondsSpent spent(lane.refreshes.copies);
-  const Pin basis(lane.pager.get(), from.new_basis.data(), Pager::Need::reading),
-      root(lane.pager.get(), from.root.data(), Pager::Need::reading);
-  const Written written(lane.pager.get(), to);
+void RefreshPort<Space>::publish(Stream<Space>& stream, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
+  const SecondsSpent spent(stream.refresh.seconds.copies);
+  const Pin basis(stream.pager.get(), from.new_basis.data(), Pager::Need::reading),
+      root(stream.pager.get(), from.root.data(), Pager::Need::reading);
+  const Written written(stream.pager.get(), to);
   if constexpr (is_host<Space>) {
     const auto copy = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
-      if (y.size() > 0) convert<Space, float, float>(lane.exec, flat<const float, Space>(x), flat<float, Space>(y));
+      if (y.size() > 0) convert<Space, float, float>(stream.exec, flat<const float, Space>(x), flat<float, Space>(y));
     };
     copy(from.new_basis, to.basis);
     copy(from.root, to.root);
@@ -226,7 +228,7 @@ void RefreshPort<Space>::publish(Lane<Space>& lane, const RefreshJob<Serial>& fr
     const auto upload = [&](const auto* x, const auto& y) {
       using T = std::decay_t<decltype(*x)>;
       if (y.size() > 0)
-        Kokkos::deep_copy(lane.exec, Vector<T, Space>(y.data(), y.size()), Vector<const T, Serial>(x, y.size()));
+        Kokkos::deep_copy(stream.exec, Vector<T, Space>(y.data(), y.size()), Vector<const T, Serial>(x, y.size()));
     };
     upload(from.new_basis.data(), to.basis);
     upload(from.root.data(), to.root);

@@ -37,14 +37,14 @@ class RefreshPort {
   // outputs being those in use; its factor is read only where `due`. done: new ones are in place, or, queued on a
   // device, will be if they are good.
   template <class JobAt>
-  Refreshed at(Lane<Space>& lane, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
+  Refreshed at(Stream<Space>& stream, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
     updates_ = t;
     Refreshed seen = Refreshed::not_needed;
-    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(lane, side, t, job_at(from));
+    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(stream, side, t, job_at(from));
     if (due == Due::no) return seen;
-    if (due == Due::first || staleness_ == 0) return run(lane, side, t, job_at(t));
+    if (due == Due::first || staleness_ == 0) return run(stream, side, t, job_at(t));
     sent_ = t;
-    send(lane, side, t, job_at(t));
+    send(stream, side, t, job_at(t));
     return seen;
   }
   // An update without a refresh point, or none to look at.
@@ -64,7 +64,7 @@ class RefreshPort {
   std::int64_t newness() const;
   // The state is about to be written from outside: workers have let go of it when this returns. What is in flight then
   // is computed again, as in a run that was resumed.
-  void release(Lane<Space>&);
+  void release(Stream<Space>&);
   // Those that may be with workers: whoever ends withdraws them (WorkerPool).
   void add_tasks(std::vector<const WorkerTask*>&) const;
   bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
@@ -88,15 +88,15 @@ class RefreshPort {
   };
 
   void make_task(MatrixState<Space>&, SideState&);
-  Refreshed run(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
-  void send(Lane<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
+  Refreshed run(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
+  void send(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
   // Takes the result in flight, if it is to be seen at update t.
-  Refreshed resolve(Lane<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
-  void submit(Lane<Space>&, SideState&, const RefreshJob<Space>&);
-  void copy_to_host(Lane<Space>&, SideState&, const RefreshJob<Space>&);
-  void publish(Lane<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);
-  void wait(Lane<Space>&, SideState&);  // for the worker
-  Refreshed take(Lane<Space>&, SideState&, const RefreshJob<Space>&);
+  Refreshed resolve(Stream<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
+  void submit(Stream<Space>&, SideState&, const RefreshJob<Space>&);
+  void copy_to_host(Stream<Space>&, SideState&, const RefreshJob<Space>&);
+  void publish(Stream<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);
+  void wait(Stream<Space>&, SideState&);  // for the worker
+  Refreshed take(Stream<Space>&, SideState&, const RefreshJob<Space>&);
 
   std::int64_t staleness_ = 0;
   bool eager_ = false;

@@ -18,7 +18,7 @@ namespace {
 // looks at nothing: what is noted makes the verdict, and the verdict decides on what is published.
 template <class Space, class T>
 struct Attempt {
-  Lane<Space>& lane;
+  Stream<Space>& stream;
   Workspace<Space>& workspace;
   const RefreshJob<Space>& job;
   Vector<double, Space> verdict;  // (1), or (0)
@@ -33,7 +33,7 @@ struct Attempt {
       return x;
     } else {
       const Matrix<T, Space> wide = square();
-      convert<Space, float, T>(lane.exec, flat<const float, Space>(x), flat<T, Space>(wide));
+      convert<Space, float, T>(stream.exec, flat<const float, Space>(x), flat<T, Space>(wide));
       return wide;
     }
   }
@@ -43,15 +43,15 @@ struct Attempt {
   // The answer, or, noted, true.
   bool finite(Vector<const T, Space> x, int place) {
     if (by_space()) return note(x, place);
-    return std::isfinite(sum_of_squares<Space, T>(lane.exec, x, workspace));
+    return std::isfinite(sum_of_squares<Space, T>(stream.exec, x, workspace));
   }
   bool orthonormal(Matrix<const T, Space> q) {
     if (by_space()) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
-    return is_orthonormal(sum_of_squares<Space, T>(lane.exec, flat<const T, Space>(q), workspace), d);
+    return is_orthonormal(sum_of_squares<Space, T>(stream.exec, flat<const T, Space>(q), workspace), d);
   }
   // After all that is noted, before anything is published.
   void judge() {
-    if (by_space()) make_verdict<Space>(lane.exec, lane.checks, d, verdict);
+    if (by_space()) make_verdict<Space>(stream.exec, stream.refresh.checks, d, verdict);
   }
 
   void publish(Matrix<const T, Space> from, Matrix<float, Space> to) {
@@ -59,12 +59,12 @@ struct Attempt {
   }
   template <class From>
   void publish(Vector<const From, Space> from, Vector<float, Space> to) {
-    publish_values<Space, From>(lane.exec, verdict, from, to);
+    publish_values<Space, From>(stream.exec, verdict, from, to);
   }
 
  private:
   bool note(Vector<const T, Space> x, int place) {
-    sum_of_squares_to<Space, T>(lane.exec, x, workspace, lane.checks.at(place));
+    sum_of_squares_to<Space, T>(stream.exec, x, workspace, stream.refresh.checks.at(place));
     return true;
   }
 };
@@ -74,7 +74,7 @@ bool eigen_basis(Attempt<Space, T>& a) {
   const Matrix<const T, Space> factor = a.input(a.job.factor);
   const Matrix<T, Space> basis = a.square();
   const Vector<T, Space> values = a.workspace.template take<T>(a.d);
-  if (!a.lane.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
+  if (!a.stream.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
   if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues)) return false;
   a.judge();
   a.publish(basis, a.new_basis());
@@ -102,24 +102,24 @@ bool power_qr(Attempt<Space, T>& a) {
   const Matrix<T, Space> basis = sorted ? a.square() : product;
   const Vector<double, Space> quotients = a.workspace.template take<double>(a.d);
   const Vector<std::int32_t, Space> order = a.workspace.template take<std::int32_t>(a.d);
-  a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
+  a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
   if (!a.finite(flat<const T, Space>(product), RefreshChecks<Space>::product)) return false;
   if (sorted) {
-    column_dots<Space, T>(a.lane.exec, old, product, quotients);
-    order_falling<Space>(a.lane.exec, quotients, order);
-    permute_columns<Space, T>(a.lane.exec, product, order, basis);
+    column_dots<Space, T>(a.stream.exec, old, product, quotients);
+    order_falling<Space>(a.stream.exec, quotients, order);
+    permute_columns<Space, T>(a.stream.exec, product, order, basis);
   }
-  if (!a.lane.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
+  if (!a.stream.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
   a.judge();
   if (valued) {  // q^T K q of the new columns
     const auto frame = a.workspace.frame();
     const Matrix<T, Space> scratch = a.square();
-    a.lane.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
-    column_dots<Space, T>(a.lane.exec, basis, scratch, quotients);
+    a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
+    column_dots<Space, T>(a.stream.exec, basis, scratch, quotients);
     a.template publish<double>(quotients, a.job.values);
   }
   a.publish(basis, a.new_basis());
-  if (sorted) publish_order<Space>(a.lane.exec, a.verdict, order, a.job.order);
+  if (sorted) publish_order<Space>(a.stream.exec, a.verdict, order, a.job.order);
   return true;
 }
 
@@ -128,13 +128,13 @@ bool inverse_root(Attempt<Space, T>& a) {
   const RefreshJob<Space>& job = a.job;
   const bool keeps_basis = job.basis.extent(0) > 0;
   const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
-  RootTools<Space> tools{a.lane.exec, a.lane.gemm, a.lane.solver, a.workspace};
-  if (a.by_space()) tools.squares_of_root = a.lane.checks.at(RefreshChecks<Space>::root);
+  RootTools<Space> tools{a.stream.exec, a.stream.gemm, a.stream.solver, a.workspace};
+  if (a.by_space()) tools.squares_of_root = a.stream.refresh.checks.at(RefreshChecks<Space>::root);
   const Matrix<const T, Space> factor = a.input(job.factor);
   const Matrix<T, Space> basis = a.square(), root = a.square();
   bool good = false;
   if (job.method == RefreshMethod::inverse_root_qr) {
-    convert<Space, float, T>(a.lane.exec, flat<const float, Space>(job.basis), flat<T, Space>(basis));
+    convert<Space, float, T>(a.stream.exec, flat<const float, Space>(job.basis), flat<T, Space>(basis));
     good = inverse_root_qr<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
   } else if (job.method == RefreshMethod::inverse_root_eigh) {
     good = inverse_root_eigh<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
@@ -149,10 +149,10 @@ bool inverse_root(Attempt<Space, T>& a) {
 }
 
 template <class T, class Space>
-bool attempt(Lane<Space>& lane, Workspace<Space>& workspace, const RefreshJob<Space>& job,
+bool attempt(Stream<Space>& stream, Workspace<Space>& workspace, const RefreshJob<Space>& job,
              Vector<double, Space> verdict = {}) {
   const auto frame = workspace.frame();
-  Attempt<Space, T> a{lane, workspace, job, verdict};
+  Attempt<Space, T> a{stream, workspace, job, verdict};
   switch (job.method) {
     case RefreshMethod::eigen_basis:
       return eigen_basis(a);
@@ -191,12 +191,12 @@ std::size_t attempt_bytes(RefreshMethod method, std::size_t d) {
 }
 
 template <class Space>
-bool attempt_in_double(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
-  lane.exec.fence("refresh");
-  // Rare, and twice as large as what the lane keeps: memory for this once.
+bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
+  stream.exec.fence("refresh");
+  // Rare, and twice as large as what the stream keeps: memory for this once.
   Workspace<Space> wide(attempt_bytes<double, Space>(job.method, job.factor.extent(0)));
-  const bool good = attempt<double, Space>(lane, wide, job, verdict);
-  lane.exec.fence("refresh");
+  const bool good = attempt<double, Space>(stream, wide, job, verdict);
+  stream.exec.fence("refresh");
   return good;
 }
 
@@ -205,143 +205,148 @@ std::size_t columns_for(BasisForm form, std::size_t d, std::size_t rank) { retur
 
 // With signs that depend on the vectors alone: moments outlive the projector.
 template <class Space>
-Refreshed leading_vectors(Lane<Space>& lane, const RefreshJob<Space>& job) {
-  const auto frame = lane.workspace.frame();
+Refreshed leading_vectors(Stream<Space>& stream, const RefreshJob<Space>& job) {
+  const auto frame = stream.workspace.frame();
   const std::size_t d = job.factor.extent(job.right ? 1 : 0), rank = job.root.extent(job.right ? 0 : 1);
-  const Matrix<float, Space> basis = lane.workspace.template take<float>(d, columns_for(job.form, d, rank)), none;
-  if (!cold_bases<Space>(lane, job.form, job.factor, job.right ? none : basis, job.right ? basis : none))
+  const Matrix<float, Space> basis = stream.workspace.template take<float>(d, columns_for(job.form, d, rank)), none;
+  if (!cold_bases<Space>(stream, job.form, job.factor, job.right ? none : basis, job.right ? basis : none))
     return Refreshed::kept;
-  leading_columns<Space>(lane.exec, basis, job.right, job.root);
+  leading_columns<Space>(stream.exec, basis, job.right, job.root);
   return Refreshed::done;
 }
 
 template <class Space>
-Refreshed run(Lane<Space>& lane, const RefreshJob<Space>& job) {
-  const double squares = sum_of_squares<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace);
+Refreshed run(Stream<Space>& stream, const RefreshJob<Space>& job) {
+  const double squares =
+      sum_of_squares<Space, float>(stream.exec, flat<const float, Space>(job.factor), stream.workspace);
   if (squares == 0) return Refreshed::not_needed;
-  if (job.method == RefreshMethod::leading_vectors) return leading_vectors(lane, job);
-  const bool good =
-      std::isfinite(squares) && (attempt<float, Space>(lane, lane.workspace, job) || attempt_in_double(lane, job));
+  if (job.method == RefreshMethod::leading_vectors) return leading_vectors(stream, job);
+  const bool good = std::isfinite(squares) &&
+                    (attempt<float, Space>(stream, stream.workspace, job) || attempt_in_double(stream, job));
   return good ? Refreshed::done : Refreshed::kept;
 }
 
 // Inverse roots by Newton iteration decide on their way, and so do projectors.
 template <class Space>
-bool judged_by_space(const Lane<Space>& lane, RefreshMethod method) {
-  return lane.checks.by_space() && method != RefreshMethod::inverse_root_newton &&
+bool judged_by_space(const Stream<Space>& stream, RefreshMethod method) {
+  return stream.refresh.checks.by_space() && method != RefreshMethod::inverse_root_newton &&
          method != RefreshMethod::leading_vectors;
 }
 
 // `attempt` leaves its verdict in the space. What follows a bad number there is computed in vain.
 template <class Space, class Try>
-void judge_there(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict, const Try& attempt) {
+void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict,
+                 const Try& attempt) {
   using Checks = RefreshChecks<Space>;
-  set_zero<Space, double>(lane.exec, lane.checks.values.at(0, Checks::judged));
-  sum_of_squares_to<Space, float>(lane.exec, flat<const float, Space>(job.factor), lane.workspace,
-                                  lane.checks.at(Checks::factor));
-  lane.solver.report_to(lane.checks.at(Checks::failures));
-  if (!attempt()) make_failed<Space>(lane.exec, verdict);  // a library on the host has answered at once
-  lane.solver.report_to({});
+  set_zero<Space, double>(stream.exec, stream.refresh.checks.values.at(0, Checks::judged));
+  sum_of_squares_to<Space, float>(stream.exec, flat<const float, Space>(job.factor), stream.workspace,
+                                  stream.refresh.checks.at(Checks::factor));
+  stream.solver.report_to(stream.refresh.checks.at(Checks::failures));
+  if (!attempt()) make_failed<Space>(stream.exec, verdict);  // a library on the host has answered at once
+  stream.solver.report_to({});
 }
 
 template <class Space>
-void judge_there(Lane<Space>& lane, const RefreshJob<Space>& job, Vector<double, Space> verdict) {
-  judge_there(lane, job, verdict, [&] { return attempt<float, Space>(lane, lane.workspace, job, verdict); });
+void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict) {
+  judge_there(stream, job, verdict, [&] { return attempt<float, Space>(stream, stream.workspace, job, verdict); });
 }
 
 // With one wait.
 template <class Space>
-Refreshed run_and_wait(Lane<Space>& lane, const RefreshJob<Space>& job) {
+Refreshed run_and_wait(Stream<Space>& stream, const RefreshJob<Space>& job) {
   using Checks = RefreshChecks<Space>;
-  const Vector<double, Space> place = lane.checks.at(Checks::verdict);
+  const Vector<double, Space> place = stream.refresh.checks.at(Checks::verdict);
   const auto fetched = [&] {
-    lane.checks.values.fetch(lane.exec, "refresh");
-    return static_cast<Verdict>(static_cast<int>(lane.checks.values[Checks::verdict]));
+    stream.refresh.checks.values.fetch(stream.exec, "refresh");
+    return static_cast<Verdict>(static_cast<int>(stream.refresh.checks.values[Checks::verdict]));
   };
-  lane.checks.watch.start();
-  judge_there(lane, job, place);
-  lane.checks.watch.stop();
+  stream.refresh.checks.watch.start();
+  judge_there(stream, job, place);
+  stream.refresh.checks.watch.stop();
   Verdict verdict = fetched();
-  lane.refreshes.waits += lane.checks.watch.seconds();
+  stream.refresh.seconds.waits += stream.refresh.checks.watch.seconds();
   if (verdict == Verdict::failed) {
-    judge_there(lane, job, place, [&] { return attempt_in_double(lane, job, place); });
+    judge_there(stream, job, place, [&] { return attempt_in_double(stream, job, place); });
     verdict = fetched();
   }
   return result_of(verdict);
 }
 
 template <class Space>
-void dump(Lane<Space>& lane, const RefreshJob<Space>& job) {
-  if (!lane.refresh_policy.dump || job.factor.extent(0) != job.factor.extent(1)) return;
+void dump(Stream<Space>& stream, const RefreshJob<Space>& job) {
+  if (!stream.refresh.policy.dump || job.factor.extent(0) != job.factor.extent(1)) return;
   const std::size_t d = job.factor.extent(0);
   std::vector<float> values(d * d);
   const Vector<float, Serial> to(values.data(), values.size());
-  Kokkos::deep_copy(lane.exec, to, flat<const float, Space>(job.factor));
-  lane.exec.fence("refresh");
-  lane.refresh_policy.dump(std::string(job.name), values, d);
+  Kokkos::deep_copy(stream.exec, to, flat<const float, Space>(job.factor));
+  stream.exec.fence("refresh");
+  stream.refresh.policy.dump(std::string(job.name), values, d);
 }
 
 }  // namespace
 
 template <class Space>
-Refreshed compute_refresh(Lane<Space>& lane, const RefreshJob<Space>& job) {
-  if (judged_by_space(lane, job.method)) return run_and_wait(lane, job);
-  if constexpr (!is_host<Space>) lane.exec.fence("refresh");  // whose time is not that of work before it
-  lane.checks.watch.start();
-  const Refreshed result = run(lane, job);
-  lane.checks.watch.stop();
-  lane.exec.fence("refresh");
-  lane.refreshes.waits += lane.checks.watch.seconds();
+Refreshed compute_refresh(Stream<Space>& stream, const RefreshJob<Space>& job) {
+  if (judged_by_space(stream, job.method)) return run_and_wait(stream, job);
+  if constexpr (!is_host<Space>) stream.exec.fence("refresh");  // whose time is not that of work before it
+  stream.refresh.checks.watch.start();
+  const Refreshed result = run(stream, job);
+  stream.refresh.checks.watch.stop();
+  stream.exec.fence("refresh");
+  stream.refresh.seconds.waits += stream.refresh.checks.watch.seconds();
   return result;
 }
 
 template <class Space>
-bool queue_refresh(Lane<Space>& lane, const RefreshJob<Space>& job, const SideCounts& counts) {
+bool queue_refresh(Stream<Space>& stream, const RefreshJob<Space>& job, const SideCounts& counts) {
   const bool failed_before = counts.failures == nullptr || *counts.failures > 0;  // then it is tried in fp64 too
-  if (!lane.queued.on() || failed_before || !judged_by_space(lane, job.method)) return false;
-  judge_there(lane, job, lane.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
-  lane.queued.finish(lane.exec);
+  if (!stream.refresh.queued.on() || failed_before || !judged_by_space(stream, job.method)) return false;
+  judge_there(stream, job,
+              stream.refresh.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
+  stream.refresh.queued.finish(stream.exec);
   return true;
 }
 
 namespace {
 
 template <class Space>
-void count_failure(Lane<Space>& lane, std::string_view name, std::size_t rows, std::size_t cols,
+void count_failure(Stream<Space>& stream, std::string_view name, std::size_t rows, std::size_t cols,
                    std::int64_t* failures) {
-  ++lane.refresh_failures;
-  if (failures == nullptr || ++*failures <= lane.refresh_policy.max_failures) return;
+  ++stream.refresh.failures;
+  if (failures == nullptr || ++*failures <= stream.refresh.policy.max_failures) return;
   fail(ExitCode::diverged, "{} consecutive refreshes of {} ({} x {}) failed, allowed {}", *failures, name, rows, cols,
-       lane.refresh_policy.max_failures);
+       stream.refresh.policy.max_failures);
 }
 
 }  // namespace
 
 template <class Space>
-bool book_refreshes(Lane<Space>& lane, std::int64_t t) {
+bool book_refreshes(Stream<Space>& stream, std::int64_t t) {
   using Booking = typename QueuedRefreshes<Space>::Booking;
-  return lane.queued.begin_update(lane.exec, t, [&lane](const Booking& side, Verdict verdict, double seconds) {
-    lane.refreshes.waits += seconds;
-    const Refreshed result = result_of(verdict);
-    if (result != Refreshed::done) side.undo();
-    if (result == Refreshed::kept) count_failure(lane, side.name, side.d, side.d, side.counts.failures);
-  });
+  return stream.refresh.queued.begin_update(stream.exec, t,
+                                            [&stream](const Booking& side, Verdict verdict, double seconds) {
+                                              stream.refresh.seconds.waits += seconds;
+                                              const Refreshed result = result_of(verdict);
+                                              if (result != Refreshed::done) side.undo();
+                                              if (result == Refreshed::kept)
+                                                count_failure(stream, side.name, side.d, side.d, side.counts.failures);
+                                            });
 }
 
 template <class Space>
-void judge_refresh(Lane<Space>& lane, const RefreshJob<Space>& job, Refreshed result, std::int64_t* failures) {
+void judge_refresh(Stream<Space>& stream, const RefreshJob<Space>& job, Refreshed result, std::int64_t* failures) {
   if (result != Refreshed::kept) {
     if (failures != nullptr) *failures = 0;
     return;
   }
-  dump(lane, job);
-  count_failure(lane, job.name, job.factor.extent(0), job.factor.extent(1), failures);
+  dump(stream, job);
+  count_failure(stream, job.name, job.factor.extent(0), job.factor.extent(1), failures);
 }
 
 template <class Space>
-Refreshed refresh(Lane<Space>& lane, const RefreshJob<Space>& job, std::int64_t& failures) {
-  const Refreshed result = compute_refresh(lane, job);
-  judge_refresh(lane, job, result, &failures);
+Refreshed refresh(Stream<Space>& stream, const RefreshJob<Space>& job, std::int64_t& failures) {
+  const Refreshed result = compute_refresh(stream, job);
+  judge_refresh(stream, job, result, &failures);
   return result;
 }
 
@@ -358,13 +363,13 @@ std::size_t leading_vectors_bytes(BasisForm form, std::size_t rows, std::size_t 
                       cold_bases_workspace_bytes<Space>(form, rows, cols, right ? 0 : columns, right ? columns : 0));
 }
 
-#define SESTINA_REFRESH(Space)                                                                          \
-  template bool queue_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);        \
-  template bool book_refreshes<Space>(Lane<Space>&, std::int64_t);                                      \
-  template Refreshed compute_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&);                    \
-  template void judge_refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
-  template Refreshed refresh<Space>(Lane<Space>&, const RefreshJob<Space>&, std::int64_t&);             \
-  template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);                      \
+#define SESTINA_REFRESH(Space)                                                                            \
+  template bool queue_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);        \
+  template bool book_refreshes<Space>(Stream<Space>&, std::int64_t);                                      \
+  template Refreshed compute_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&);                    \
+  template void judge_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
+  template Refreshed refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, std::int64_t&);             \
+  template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);                        \
   template std::size_t leading_vectors_bytes<Space>(BasisForm, std::size_t, std::size_t, bool, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_REFRESH)
 

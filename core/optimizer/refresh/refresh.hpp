@@ -50,26 +50,26 @@ enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good
 // exactly zero changes nothing (not_needed). Waits: on a device once, at the end, but for those that decide on their
 // way (inverse_root_newton, leading_vectors). Allocates only when it tries again in fp64.
 template <class Space>
-Refreshed compute_refresh(Lane<Space>&, const RefreshJob<Space>&);
+Refreshed compute_refresh(Stream<Space>&, const RefreshJob<Space>&);
 
 // The same on a device that judges by itself, without a wait: the host goes on as if the result were good, and what
 // became of it is booked in the next update. A job that failed is no more tried in fp64 there and then: the next one of
 // its side is waited for, and is. False: this job has to be waited for now, and nothing was done.
 template <class Space>
-bool queue_refresh(Lane<Space>&, const RefreshJob<Space>&, const SideCounts&);
+bool queue_refresh(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);
 // Before the refreshes of update t: books what was queued in another one, by the policy below. Waits for what the space
 // has not come to, which it has where the host has waited for the norm of the gradients. Whether update t begins here.
 template <class Space>
-bool book_refreshes(Lane<Space>&, std::int64_t t);
+bool book_refreshes(Stream<Space>&, std::int64_t t);
 
 // The policy on what a job gave. `failures`: in a row, a counter in the state of the factor's optimizer; null: none is
 // kept, and no number of them ends the run. Allocates only when it dumps.
 template <class Space>
-void judge_refresh(Lane<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t* failures);
+void judge_refresh(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t* failures);
 
 // Both, here and now.
 template <class Space>
-Refreshed refresh(Lane<Space>&, const RefreshJob<Space>&, std::int64_t& failures);
+Refreshed refresh(Stream<Space>&, const RefreshJob<Space>&, std::int64_t& failures);
 
 // Scratch that compute_refresh() takes; leading_vectors of (m, n): leading_vectors_bytes.
 template <class Space>
@@ -82,7 +82,7 @@ std::size_t leading_vectors_bytes(BasisForm, std::size_t rows, std::size_t cols,
 // right (n, n) may be (0, 0): not wanted; by the Gram matrix they may have fewer columns, the leading ones. G = 0 gives
 // the identity; a G that is not finite leaves both untouched and returns false. Fences.
 template <class Space>
-bool cold_bases(Lane<Space>&, BasisForm, Matrix<const float, Space> gradient, Matrix<float, Space> left,
+bool cold_bases(Stream<Space>&, BasisForm, Matrix<const float, Space> gradient, Matrix<float, Space> left,
                 Matrix<float, Space> right);
 // left, right: columns of the bases, 0: not wanted.
 template <class Space>

@@ -30,7 +30,7 @@ MatrixOptions always_due(MatrixOptions options) {
 // Seconds of a refresh.
 double time_refresh(const MatrixOptions& options, std::size_t m, std::size_t n) {
   const Serial exec{Kokkos::NewInstance{}};
-  Lane<Serial> lane{
+  Stream<Serial> stream{
       .exec = exec, .gemm = Gemm<Serial>(exec), .workspace = Workspace<Serial>(scratch_bytes<Serial>(options, m, n))};
   const auto optimizer = make_matrix_optimizer<Serial>(exec, options, {"/optimizer/measured", m, n, 0});
   std::vector<float> gradient(m * n), master(m * n, 0);
@@ -39,12 +39,12 @@ double time_refresh(const MatrixOptions& options, std::size_t m, std::size_t n) 
   std::vector<double> seconds;
   for (int update = 1; update <= first_updates + measured_updates; ++update) {
     for (float& g : gradient) g = value(random);
-    optimizer->step(lane, {.t = update},
+    optimizer->step(stream, {.t = update},
                     {"measured",
                      Matrix<const float, Serial>(gradient.data(), m, n),
                      Matrix<float, Serial>(master.data(), m, n),
                      {}});
-    const double spent = std::exchange(lane.refreshes.waits, 0.0);
+    const double spent = std::exchange(stream.refresh.seconds.waits, 0.0);
     if (update > first_updates) seconds.push_back(spent);
   }
   std::nth_element(seconds.begin(), seconds.begin() + measured_updates / 2, seconds.end());

@@ -11,14 +11,14 @@
 namespace sestina {
 namespace {
 
-std::shared_ptr<WorkerLanes> make_lanes(int workers, std::size_t scratch, bool deterministic) {
-  auto lanes = std::make_shared<WorkerLanes>();
+std::shared_ptr<WorkerStreams> make_streams(int workers, std::size_t scratch, bool deterministic) {
+  auto streams = std::make_shared<WorkerStreams>();
   for (int i = 0; i < workers; ++i) {
     const Serial exec{Kokkos::NewInstance{}};
-    lanes->push_back(
+    streams->push_back(
         {.exec = exec, .gemm = Gemm<Serial>(exec, deterministic), .workspace = Workspace<Serial>(scratch)});
   }
-  return lanes;
+  return streams;
 }
 
 }  // namespace
@@ -45,33 +45,33 @@ void RefreshTask::run(std::size_t worker) {
       old(pager_.get(), job_.basis.data(), Pager::Need::reading),
       basis(pager_.get(), job_.new_basis.data(), Pager::Need::room),
       root(pager_.get(), job_.root.data(), Pager::Need::room);
-  outcome_ = compute_refresh((*lanes_)[worker], job_);
+  outcome_ = compute_refresh((*streams_)[worker], job_);
 }
 
-RefreshWorkers::RefreshWorkers(const WorkerPool::Setting& setting, std::size_t scratch, std::size_t most,
+RefreshWorkers::RefreshWorkers(const WorkerPool::Options& options, std::size_t scratch, std::size_t most,
                                bool deterministic)
-    : RefreshWorkers(setting, deterministic) {
+    : RefreshWorkers(options, deterministic) {
   expect(scratch, most);
 }
 
-RefreshWorkers::RefreshWorkers(const WorkerPool::Setting& setting, bool deterministic)
-    : setting_(setting), deterministic_(deterministic) {}
+RefreshWorkers::RefreshWorkers(const WorkerPool::Options& options, bool deterministic)
+    : options_(options), deterministic_(deterministic) {}
 
-// A job that is under way keeps the lanes that it was sent with.
+// A job that is under way keeps the streams that it was sent with.
 void RefreshWorkers::expect(std::size_t scratch, std::size_t most) {
-  if (!lanes_ || scratch > scratch_) {
+  if (!streams_ || scratch > scratch_) {
     scratch_ = std::max(scratch_, scratch);
-    lanes_.reset();  // scratch of the old and the new ones does not lie in memory at the same time
-    lanes_ = make_lanes(setting_.workers, scratch_, deterministic_);
+    streams_.reset();  // scratch of the old and the new ones does not lie in memory at the same time
+    streams_ = make_streams(options_.workers, scratch_, deterministic_);
   }
   if (pool_)
     pool_->reserve(most);
   else
-    pool_ = std::make_unique<WorkerPool>(setting_, most);
+    pool_ = std::make_unique<WorkerPool>(options_, most);
 }
 
 void RefreshWorkers::submit(const std::shared_ptr<RefreshTask>& task) {
-  task->set_lanes(lanes_);
+  task->set_streams(streams_);
   pool_->submit(task);
 }
 

@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-using WorkerLanes = std::vector<Lane<Serial>>;
+using WorkerStreams = std::vector<Stream<Serial>>;
 
 // A job of one side with room for its result.
 class RefreshTask final : public WorkerTask {
@@ -57,7 +57,7 @@ class RefreshTask final : public WorkerTask {
   Refreshed outcome() const { return outcome_; }
   double seconds() const { return seconds_; }                              // that its worker had it
   void set_pager(const std::shared_ptr<Pager>& pager) { pager_ = pager; }  // of all of that memory, or null
-  void set_lanes(const std::shared_ptr<WorkerLanes>& lanes) { lanes_ = lanes; }
+  void set_streams(const std::shared_ptr<WorkerStreams>& streams) { streams_ = streams; }
 
  private:
   void prepare_own(const RefreshJob<Serial>&);
@@ -70,15 +70,15 @@ class RefreshTask final : public WorkerTask {
   std::shared_ptr<const void> kept_;
   std::function<bool()> is_here_;
   std::shared_ptr<Pager> pager_;
-  std::shared_ptr<WorkerLanes> lanes_;
+  std::shared_ptr<WorkerStreams> streams_;
 };
 
 class RefreshWorkers {
  public:
   // deterministic: of products. No thread starts before somebody is to send jobs.
-  RefreshWorkers(const WorkerPool::Setting&, bool deterministic);
+  RefreshWorkers(const WorkerPool::Options&, bool deterministic);
   // For one sender.
-  RefreshWorkers(const WorkerPool::Setting&, std::size_t scratch, std::size_t most, bool deterministic);
+  RefreshWorkers(const WorkerPool::Options&, std::size_t scratch, std::size_t most, bool deterministic);
 
   // One more who will send jobs, before the first of them. scratch: bytes that the largest takes. most: in flight at
   // one time.
@@ -90,10 +90,10 @@ class RefreshWorkers {
   WorkerPool* pool() { return pool_.get(); }  // null: nobody sends jobs
 
  private:
-  WorkerPool::Setting setting_;
+  WorkerPool::Options options_;
   bool deterministic_;
   std::size_t scratch_ = 0;
-  std::shared_ptr<WorkerLanes> lanes_;
+  std::shared_ptr<WorkerStreams> streams_;
   std::unique_ptr<WorkerPool> pool_;
 };
 

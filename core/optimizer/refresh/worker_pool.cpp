@@ -18,7 +18,7 @@ using Task = std::shared_ptr<WorkerTask>;
 using Clock = std::chrono::steady_clock;
 
 struct WorkerPool::Shared {
-  Setting setting;
+  Options options;
   std::mutex mutex;
   std::condition_variable for_workers, for_waiters;
   std::vector<Task> queue;  // a heap: the next one in front
@@ -37,7 +37,7 @@ struct WorkerPool::Shared {
   // At an end, for what is in hand: a worker that only got no core is not lost.
   std::chrono::duration<double> patience() const {
     constexpr double least = 2;
-    return std::chrono::duration<double>(std::max(setting.timeout, least));
+    return std::chrono::duration<double>(std::max(options.timeout, least));
   }
 
   Task next() {
@@ -80,14 +80,14 @@ struct WorkerPool::Shared {
   // The system ends a thread by an exception without an object, to which the sanitizer allows no reference.
   __attribute__((no_sanitize("undefined"))) void work(std::size_t worker) {
     Presence presence{*this};
-    if (setting.priority != 0)  // of this thread alone, on Linux
-      setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + setting.priority);
+    if (options.priority != 0)  // of this thread alone, on Linux
+      setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.priority);
     while ((presence.task = next())) {
       std::exception_ptr error;
       Span span;
       if (recording) span = {presence.task->name.c_str(), static_cast<int>(worker), Clock::now(), {}};
       try {
-        if (setting.before_task) setting.before_task(*presence.task);
+        if (options.before_task) options.before_task(*presence.task);
         presence.task->run(worker);
       } catch (const abi::__forced_unwind&) {
         throw;  // the thread is being ended: Presence says so
@@ -115,17 +115,17 @@ void WorkerTask::collect() {
   }
 }
 
-WorkerPool::WorkerPool(const Setting& setting, std::size_t most) : shared_(std::make_shared<Shared>()), most_(most) {
-  const std::vector<int> cores = setting.cores.empty() ? process_cores() : setting.cores;
+WorkerPool::WorkerPool(const Options& options, std::size_t most) : shared_(std::make_shared<Shared>()), most_(most) {
+  const std::vector<int> cores = options.cores.empty() ? process_cores() : options.cores;
   int error = 0;
   std::thread([&] { error = bind_this_thread(cores); }).join();
   if (error != 0)
     fail(ExitCode::bad_deck, "optimizer.refresh.cores: this process may run on none of [{}] ({})",
-         fmt::join(setting.cores, ", "), std::strerror(error));
-  shared_->setting = setting;
+         fmt::join(options.cores, ", "), std::strerror(error));
+  shared_->options = options;
   shared_->queue.reserve(most);
-  shared_->alive = setting.workers;
-  for (int i = 0; i < setting.workers; ++i)
+  shared_->alive = options.workers;
+  for (int i = 0; i < options.workers; ++i)
     threads_.push_back(quiet_thread([shared = shared_, i] { shared->work(static_cast<std::size_t>(i)); }, cores));
 }
 
@@ -180,12 +180,12 @@ void WorkerPool::submit(const Task& task) {
 void WorkerPool::wait(const WorkerTask& task) {
   if (task.done()) return;
   std::unique_lock lock(shared_->mutex);
-  const double seconds = shared_->setting.timeout;
+  const double seconds = shared_->options.timeout;
   const auto over = [&] { return task.done() || shared_->alive == 0; };
   shared_->for_waiters.wait_for(lock, std::chrono::duration<double>(seconds), over);
   if (task.done()) return;
   if (shared_->alive == 0) fail(ExitCode::unavailable, "{}: no refresh worker is left to compute it", task.name);
-  shared_->setting.timeout = 0;  // nobody waits for that worker again
+  shared_->options.timeout = 0;  // nobody waits for that worker again
   fail(ExitCode::unavailable, "waited {:g} s for the refresh of {} (run.abort_timeout): its worker is late or hangs",
        seconds, task.name);
 }

@@ -47,7 +47,7 @@ class WorkerTask {
 
 class WorkerPool {
  public:
-  struct Setting {
+  struct Options {
     int workers = 1;
     std::vector<int> cores;  // that they may run on; empty: wherever the process may, though the main thread be bound
     int priority = 0;        // added to the nice value of the threads
@@ -62,7 +62,7 @@ class WorkerPool {
     std::chrono::steady_clock::time_point begin, end;
   };
   // most: tasks that are in the pool at one time. Error(bad_deck) for cores that there are not.
-  WorkerPool(const Setting&, std::size_t most);
+  WorkerPool(const Options&, std::size_t most);
   // Drops what waits, lets what runs end, though not for longer than the timeout.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

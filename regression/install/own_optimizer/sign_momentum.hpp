@@ -31,7 +31,7 @@ class SignMomentum : public sestina::MatrixOptimizer<Space> {
 
   static std::size_t scratch_bytes(const sestina::MatrixOptions&, std::size_t, std::size_t) { return 0; }
 
-  void step(sestina::Lane<Space>& lane, const sestina::UpdateNumbers& now,
+  void step(sestina::Stream<Space>& stream, const sestina::UpdateNumbers& now,
             const sestina::OwnedMatrix<Space>& matrix) override {
     const auto momentum = state_.matrix("momentum");
     const auto gradient = matrix.gradient;
@@ -42,7 +42,7 @@ class SignMomentum : public sestina::MatrixOptimizer<Space> {
                 decay = static_cast<float>(now.weight_decay);
     Kokkos::parallel_for(
         "sign_momentum",
-        Kokkos::MDRangePolicy<Space, Kokkos::Rank<2>>(lane.exec, {0, 0}, {matrix.rows(), matrix.cols()}),
+        Kokkos::MDRangePolicy<Space, Kokkos::Rank<2>>(stream.exec, {0, 0}, {matrix.rows(), matrix.cols()}),
         KOKKOS_LAMBDA(std::size_t i, std::size_t j) {
           const float m = beta * momentum(i, j) + (1 - beta) * scale * gradient(i, j);
           const float sign = m > 0 ? 1.0f : m < 0 ? -1.0f : 0.0f;

@@ -131,7 +131,7 @@ ModelConfig tiny_model() {
 // Forward passes of that model on one rank.
 class Run {
  public:
-  explicit Run(const PassSetting& setting) {
+  explicit Run(const PassOptions& setting) {
     Options options;
     options.model = tiny_model();
     executor_ = std::make_unique<Executor<Host, float>>(Host{}, options, setting, *alone_);
@@ -152,7 +152,7 @@ struct Result {
 
 Result run(const std::vector<Sequence>& prompts, const Generation& generation, int side_by_side,
            bool deterministic = false, const std::function<bool(std::size_t, std::int32_t)>& emit = nullptr) {
-  Run executor(PassSetting{});
+  Run executor(PassOptions{});
   Result result{prompts, {}};
   Decoder<Host, float> decoder(
       Host{}, tiny_model(), executor->stage().weights(),

@@ -38,22 +38,18 @@ inline Array integers_at(std::size_t rows, std::size_t cols, unsigned t) {
   return g;
 }
 
-using Settings = std::vector<std::pair<std::string, double>>;
+using KeyValues = std::vector<std::pair<std::string, double>>;
 using Words = std::vector<std::pair<std::string, std::string>>;
 
 template <class Space>
 struct MatrixRig {
-  MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const Settings& numbers = {},
+  MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const KeyValues& numbers = {},
             const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0,
             std::int64_t staleness = 0, bool eager = false)
       : options(made(kind, numbers, words, every, staleness, eager)),
         optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
-        lane{Space(),
-             Gemm<Space>(Space(), true),
-             Workspace<Space>(scratch_bytes<Space>(options, rows, cols) - less_bytes),
-             {},
-             0,
-             0},
+        stream{Space(), Gemm<Space>(Space(), true),
+               Workspace<Space>(scratch_bytes<Space>(options, rows, cols) - less_bytes)},
         weight(random_array(rows, cols, 77)),
         master("w", rows, cols),
         gradient("g", rows, cols) {
@@ -66,7 +62,7 @@ struct MatrixRig {
     set_values(gradient, g);
     const std::size_t m = master.extent(0), n = master.extent(1);
     optimizer->step(
-        lane, {++calls, lr, weight_decay, gradient_scale},
+        stream, {++calls, lr, weight_decay, gradient_scale},
         {"w", Matrix<const float, Serial>(gradient.data(), m, n), Matrix<float, Serial>(master.data(), m, n), {}});
     return values_of(master);
   }
@@ -76,12 +72,12 @@ struct MatrixRig {
 
   MatrixOptions options;
   std::unique_ptr<MatrixOptimizer<Space>> optimizer;
-  Lane<Space> lane;
+  Stream<Space> stream;
   Array weight;  // at the start
   std::int64_t calls = 0;
 
  private:
-  static MatrixOptions made(const std::string& kind, const Settings& numbers, const Words& words, std::int64_t every,
+  static MatrixOptions made(const std::string& kind, const KeyValues& numbers, const Words& words, std::int64_t every,
                             std::int64_t staleness, bool eager) {
     MatrixOptions options = default_options(*find_matrix_kind(kind));
     for (const auto& [key, value] : numbers) options.set(key, value);

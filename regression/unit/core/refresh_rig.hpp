@@ -7,7 +7,7 @@
 namespace sestina::reference {
 
 template <class Space>
-Lane<Space> make_lane(std::size_t bytes) {
+Stream<Space> make_stream(std::size_t bytes) {
   return {.exec = Space(), .gemm = Gemm<Space>(Space()), .workspace = Workspace<Space>(bytes)};
 }
 

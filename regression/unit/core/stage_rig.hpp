@@ -16,8 +16,8 @@ struct StageRig {
   };
 
   // optimizer null: forward passes alone.
-  StageRig(const ModelConfig& config, const PassSetting& pass, const OptimizerOptions* optimizer)
-      : setting(pass),
+  StageRig(const ModelConfig& config, const PassOptions& pass, const OptimizerOptions* optimizer)
+      : options(pass),
         stage(exec, model_part(config, 1, 0), all_layers(config), pass, lone_layout(tensor_specs(config)), nullptr,
               optimizer != nullptr),
         tokens(pass.micro_batch, pass.sequence, pass.micros) {
@@ -59,7 +59,7 @@ struct StageRig {
   }
 
   Exec exec;
-  PassSetting setting;
+  PassOptions options;
   Stage<Exec, T> stage;
   TokenSlot<Exec> tokens;
   std::vector<Activations<Exec, T>> slot;  // one

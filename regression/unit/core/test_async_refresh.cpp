@@ -14,7 +14,7 @@ namespace {
 
 struct AsyncKind {
   std::string name;
-  Settings numbers = {};
+  KeyValues numbers = {};
   Words words = {};
 };
 // One for each way to read, order and publish.
@@ -37,10 +37,10 @@ struct AsyncRig : MatrixRig<Space> {
   AsyncRig(const AsyncKind& kind, std::int64_t staleness, bool eager = false, std::int64_t every = 5)
       : MatrixRig<Space>(kind.name, 12, 8, kind.numbers, kind.words, every, "w", 0, staleness, eager) {}
 
-  void start(const WorkerPool::Setting& setting) {
+  void start(const WorkerPool::Options& setting) {
     const RefreshNeeds needs = refresh_needs(this->options, 12, 8);
     workers = std::make_unique<RefreshWorkers>(setting, needs.scratch, needs.jobs, true);
-    this->lane.workers = workers.get();
+    this->stream.refresh.workers = workers.get();
   }
   std::vector<Array> run(unsigned begin, unsigned end) {
     std::vector<Array> weights;
@@ -61,7 +61,7 @@ void expect_same_runs(const std::vector<Array>& a, const std::vector<Array>& b, 
 
 template <class Space>
 class AsyncRefresh : public testing::Test {};
-TYPED_TEST_SUITE(AsyncRefresh, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(AsyncRefresh, StreamSpaces, SpaceNames);
 
 // Of workers, of delays, of chance.
 TYPED_TEST(AsyncRefresh, FixedResultsHaveTheSameBitsWhateverTheWorkersDo) {
@@ -191,7 +191,7 @@ TYPED_TEST(EagerRefresh, IsSeenWhenReadyAndWaitedForAfterSUpdates) {
   later.join();
   EXPECT_EQ(rig.counter("dispatched"), 0);
   EXPECT_EQ(rig.counter("computed_from"), 1 + 5);
-  EXPECT_GE(rig.lane.refreshes.waits, 0.01);
+  EXPECT_GE(rig.stream.refresh.seconds.waits, 0.01);
   rig.run(8, 10);  // dispatched at 10, and now at once
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   rig.run(10, 11);
@@ -229,9 +229,9 @@ TYPED_TEST(EagerRefresh, NeverExceedsSWithAnyDelays) {
 TYPED_TEST(EagerRefresh, FailuresAreValues) {
   AsyncRig<TypeParam> rig({"soap"}, 2);
   rig.start({.workers = 1});
-  rig.lane.refresh_policy.max_failures = 1;
+  rig.stream.refresh.policy.max_failures = 1;
   std::string dumped;
-  rig.lane.refresh_policy.dump = [&](const std::string& name, const auto&, std::size_t d) {
+  rig.stream.refresh.policy.dump = [&](const std::string& name, const auto&, std::size_t d) {
     dumped = name + std::to_string(d);
   };
   rig.run(0, 5);
@@ -239,9 +239,9 @@ TYPED_TEST(EagerRefresh, FailuresAreValues) {
   const auto factor = rig.optimizer->state().matrix("factor_left");
   Kokkos::deep_copy(factor, std::nanf(""));
   rig.run(5, 7);
-  EXPECT_EQ(rig.lane.refresh_failures, 0);  // sent, not seen
+  EXPECT_EQ(rig.stream.refresh.failures, 0);  // sent, not seen
   rig.run(7, 8);
-  EXPECT_EQ(rig.lane.refresh_failures, 1);
+  EXPECT_EQ(rig.stream.refresh.failures, 1);
   EXPECT_EQ(rig.counter("failures_left"), 1);
   EXPECT_EQ(rig.counter("failures_right"), 0);
   EXPECT_EQ(dumped, "/optimizer/w/factor_left12");

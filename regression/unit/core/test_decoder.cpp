@@ -64,7 +64,7 @@ struct Plain {
   }
   std::vector<float> logits(std::vector<std::int32_t> tokens) {
     const auto row = static_cast<int>(tokens.size()) - 1;
-    tokens.resize(static_cast<std::size_t>(rig.setting.sequence) + 1, 0);
+    tokens.resize(static_cast<std::size_t>(rig.options.sequence) + 1, 0);
     rig.load(tokens.data());
     rig.forward();
     return rig.logits(row);

@@ -21,8 +21,8 @@ struct DeviceRig {
     const auto in_host = [where](std::string_view name) { return where != Where::file && name.starts_with("host"); };
     store = std::make_shared<DeviceStore>(
         device, where == Where::host ? nullptr : below,
-        DeviceStore::Setting{in_host, host_bytes, [this](const std::string& text) { warnings.push_back(text); }});
-    pager = std::make_shared<Pager>(store, Pager::Setting{.most = most, .key = "device_bytes"}, device);
+        DeviceStore::Options{in_host, host_bytes, [this](const std::string& text) { warnings.push_back(text); }});
+    pager = std::make_shared<Pager>(store, Pager::Options{.most = most, .key = "device_bytes"}, device);
     for (std::size_t i = 0; i < count; ++i) {
       const bool host = where == Where::host || (where == Where::both && i % 2 == 0);
       blocks.push_back(ToyDevice::addresses(block_bytes));

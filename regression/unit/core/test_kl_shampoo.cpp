@@ -59,10 +59,10 @@ struct PlainKlSoap {
 
 template <class Space>
 class KlSoap : public testing::Test {};
-TYPED_TEST_SUITE(KlSoap, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(KlSoap, StreamSpaces, SpaceNames);
 template <class Space>
 class KlShampoo : public testing::Test {};
-TYPED_TEST_SUITE(KlShampoo, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(KlShampoo, StreamSpaces, SpaceNames);
 
 TYPED_TEST(KlSoap, FollowsItsRule) {
   const std::size_t rows = 9, cols = 6;

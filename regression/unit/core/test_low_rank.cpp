@@ -6,10 +6,10 @@ namespace {
 
 template <class Space>
 class GaLore : public testing::Test {};
-TYPED_TEST_SUITE(GaLore, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(GaLore, StreamSpaces, SpaceNames);
 template <class Space>
 class Apollo : public testing::Test {};
-TYPED_TEST_SUITE(Apollo, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(Apollo, StreamSpaces, SpaceNames);
 
 // The projector of full rank is orthogonal. While it stays, the first update is G with all singular values equal.
 TYPED_TEST(GaLore, FullRankFirstUpdateKeepsSingularVectors) {
@@ -150,8 +150,8 @@ TYPED_TEST(GaLore, CodedProjectorsAreRenewed) {
 // update. The sixth refresh is the fifth with a cosine and doubles the period; so does each one after it. Where
 // vectors turn by 90 degrees each time nothing changes, and the sign of a vector never counts.
 TYPED_TEST(GaLore, LazyProjectorsAreRenewedHalfAsOftenWhereTheyStay) {
-  const auto refreshed = [](std::size_t rows, std::size_t cols, const auto& degrees, const Settings& numbers) {
-    Settings all = {{"rank", 3}, {"lazy_cosine", 0.4}};
+  const auto refreshed = [](std::size_t rows, std::size_t cols, const auto& degrees, const KeyValues& numbers) {
+    KeyValues all = {{"rank", 3}, {"lazy_cosine", 0.4}};
     all.insert(all.end(), numbers.begin(), numbers.end());
     MatrixRig<TypeParam> rig("galore", rows, cols, all, {}, 2);
     std::vector<int> when;

@@ -25,12 +25,8 @@ struct KindRig {
       : options(default_options(kind)),
         optimizer(
             make_matrix_optimizer<Space>(exec, short_period(options), {"/optimizer/w", shape.rows, shape.cols, 0})),
-        lane{exec,
-             Gemm<Space>(exec, true),
-             Workspace<Space>(scratch_bytes<Space>(short_period(options), shape.rows, shape.cols)),
-             {},
-             0,
-             0},
+        stream{exec, Gemm<Space>(exec, true),
+               Workspace<Space>(scratch_bytes<Space>(short_period(options), shape.rows, shape.cols))},
         gradient("g", shape.rows, shape.cols),
         master("w", shape.rows, shape.cols),
         rounded("b", shape.rows, shape.cols),
@@ -52,10 +48,10 @@ struct KindRig {
     const std::size_t m = master.extent(0), n = master.extent(1);
     Kokkos::deep_copy(gradient_there, gradient);
     Kokkos::deep_copy(master_there, master);
-    optimizer->step(lane, {t, lr, weight_decay, gradient_scale},
+    optimizer->step(stream, {t, lr, weight_decay, gradient_scale},
                     {"w", Matrix<const float, Space>(gradient_there.data(), m, n),
                      Matrix<float, Space>(master_there.data(), m, n), Matrix<bf16, Space>(rounded_there.data(), m, n)});
-    lane.exec.fence();
+    stream.exec.fence();
     Kokkos::deep_copy(master, master_there);
     Kokkos::deep_copy(rounded, rounded_there);
   }
@@ -69,7 +65,7 @@ struct KindRig {
 
   MatrixOptions options;
   std::unique_ptr<MatrixOptimizer<Space>> optimizer;
-  Lane<Space> lane;
+  Stream<Space> stream;
   Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace> gradient, master;
   Kokkos::View<bf16**, Kokkos::LayoutRight, Kokkos::HostSpace> rounded;
 
@@ -118,7 +114,7 @@ class EveryKind : public testing::Test {
     }
   }
 };
-TYPED_TEST_SUITE(EveryKind, reference::LaneSpaces, reference::SpaceNames);
+TYPED_TEST_SUITE(EveryKind, reference::StreamSpaces, reference::SpaceNames);
 
 TYPED_TEST(EveryKind, KeepsTheStateThatItsKindLists) {
   this->each([](const MatrixKind& kind) {
@@ -160,7 +156,7 @@ TYPED_TEST(EveryKind, AWeightThatIsNotFiniteRaisesTheFlag) {
     const auto flag_after = [&](double lr) {
       const Kokkos::View<double*, typename TypeParam::memory_space> flag("flag", 1);
       KindRig<TypeParam> rig(kind, {33, 70});
-      rig.lane.nonfinite = flag.data();
+      rig.stream.nonfinite = flag.data();
       for (std::int64_t t = 1; t <= 3; ++t) {
         rig.random_gradient(t);
         rig.step(t, t == 3 ? lr : 0.05);

@@ -32,7 +32,7 @@ using namespace reference;
 
 template <class Space>
 class NewtonSchulzSets : public testing::Test {};
-TYPED_TEST_SUITE(NewtonSchulzSets, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(NewtonSchulzSets, StreamSpaces, SpaceNames);
 
 // diag(x, sqrt(1 - x^2)) has norm 1, so its singular values are what they are after normalisation.
 TYPED_TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
@@ -149,7 +149,7 @@ template <class Space>
 struct MuonRig {
   MuonRig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", m, n, 0})),
-        lane{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, m, n)), {}, 0, 0},
+        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, m, n))},
         m(m),
         n(n),
         gradient(m * n),
@@ -167,7 +167,7 @@ struct MuonRig {
     set_values(weight_there.matrix(), array(weight));
     OwnedMatrix<Space> matrix{"w", gradient_there.read(), weight_there.matrix(), {}};
     if (with_rounded) matrix.weight = rounded_there.matrix();
-    optimizer->step(lane, {t, lr, weight_decay, clip}, matrix);
+    optimizer->step(stream, {t, lr, weight_decay, clip}, matrix);
     const Array moved = weight_there.get();
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(moved.values[i]);
   }
@@ -178,7 +178,7 @@ struct MuonRig {
   }
 
   std::unique_ptr<MatrixOptimizer<Space>> optimizer;
-  Lane<Space> lane;
+  Stream<Space> stream;
   std::size_t m, n;
   std::vector<float> gradient, weight;
   bool with_rounded;
@@ -211,7 +211,7 @@ constexpr std::pair<std::size_t, std::size_t> muon_shapes[] = {{12, 8}, {8, 12},
 
 template <class Space>
 class Muon : public testing::Test {};
-TYPED_TEST_SUITE(Muon, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(Muon, StreamSpaces, SpaceNames);
 
 TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
   for (const KindKey& key : keys_of(default_options(*find_matrix_kind("muon"))))

@@ -1,9 +1,9 @@
-// The optimizer of a whole model: routing, planned bytes, heads as matrices of their own, lanes.
+// The optimizer of a whole model: routing, planned bytes, heads as matrices of their own, streams.
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "core/optimizer/lane_share.hpp"
+#include "core/optimizer/stream_share.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/core/stage_rig.hpp"
 
@@ -45,7 +45,7 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
 // A training step reads its losses with the norm; they are those of the micro-batches one by one.
 TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
   const OptimizerOptions options = set_options_of("muon");
-  PassSetting setting{2, 8, false, true};
+  PassOptions setting{2, 8, false, true};
   setting.micros = 2;
   StageRig<Host, float> rig(small_model(Family::llama), setting, &options);
   rig.stage.initialise(1);
@@ -121,10 +121,10 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
     gradient(i) = q.gradient(2 * n + i);
   }
   const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
-  Lane<Serial> lane{Serial(), Gemm<Serial>(Serial(), true),
-                    Workspace<Serial>(scratch_bytes<Serial>(*heads.matrix, 6, 20))};
+  Stream<Serial> stream{Serial(), Gemm<Serial>(Serial(), true),
+                        Workspace<Serial>(scratch_bytes<Serial>(*heads.matrix, 6, 20))};
   optimizer->step(
-      lane, {1, 0.01, 0, 0.5},
+      stream, {1, 0.01, 0, 0.5},
       {"w", Matrix<const float, Serial>(gradient.data(), 6, 20), Matrix<float, Serial>(alone.data(), 6, 20), {}});
   rig.update(1, 1.0, 0.5);
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(alone(i), q.master(2 * n + i)) << i;
@@ -132,9 +132,9 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
 
 TEST(Balance, GivesEveryLaneAboutTheSame) {
   const std::vector<double> cost = {5, 4, 3, 3, 3, 2};
-  const std::vector<int> lane = balance(cost, 2);
+  const std::vector<int> stream = balance(cost, 2);
   double load[2] = {};
-  for (std::size_t i = 0; i < cost.size(); ++i) load[lane[i]] += cost[i];
+  for (std::size_t i = 0; i < cost.size(); ++i) load[stream[i]] += cost[i];
   EXPECT_EQ(load[0], 10);
   EXPECT_EQ(load[1], 10);
   EXPECT_EQ(balance({1, 2, 3}, 1), std::vector<int>(3, 0));

@@ -1,5 +1,5 @@
 // Preconditioners that lie elsewhere between their uses: the same bits of weights and state for every kind, inline and
-// on workers, whatever the lanes; and only what is in use has memory.
+// on workers, whatever the streams; and only what is in use has memory.
 #include <random>
 
 #include "core/optimizer/matrix_set.hpp"
@@ -48,7 +48,7 @@ MatrixOptions options_of(const PagedKind& kind, std::int64_t staleness, bool pag
 // Matrices of two shapes, and gradients that depend on the update alone.
 class Paged {
  public:
-  Paged(const PagedKind& kind, std::int64_t staleness, bool paged, int lanes = 1, int workers = 1,
+  Paged(const PagedKind& kind, std::int64_t staleness, bool paged, int streams = 1, int workers = 1,
         const Names& in_memory = {}) {
     std::vector<MatrixItem<Host>> items;
     for (std::size_t i = 0; i < 5; ++i) {
@@ -63,10 +63,10 @@ class Paged {
                        {0.01, 0.1},
                        static_cast<std::int64_t>(i)});
     }
-    MatrixSetSetting setting;
+    MatrixSetOptions setting;
     setting.options = options_of(kind, staleness, paged, in_memory);
     setting.deterministic = true;
-    setting.threads = lanes;
+    setting.threads = streams;
     setting.workers.workers = workers;
     set_ = make_matrix_set<Host>(Host(), items, setting);
     if (!paged) return;
@@ -74,7 +74,7 @@ class Paged {
     store->before = [draw = std::mt19937(7)]() mutable {
       std::this_thread::sleep_for(std::chrono::microseconds(draw() % 200));
     };
-    pager = std::make_shared<Pager>(store, Pager::Setting{});
+    pager = std::make_shared<Pager>(store, Pager::Options{});
     set_->page_to(pager);
     pager->open();
     pager->wait_idle();
@@ -123,8 +123,8 @@ TEST(PagedState, EveryKindHasTheSameBits) {
   for (const PagedKind& kind : paged_kinds)
     for (const std::int64_t staleness : {0, 3}) {
       if (staleness > 0 && find_matrix_kind(kind.name)->refresh_needs == nullptr) continue;
-      for (const auto [lanes, workers] : {std::pair(1, 1), std::pair(2, 3)}) {
-        Paged plain(kind, staleness, false, lanes, workers), paged(kind, staleness, true, lanes, workers);
+      for (const auto [streams, workers] : {std::pair(1, 1), std::pair(2, 3)}) {
+        Paged plain(kind, staleness, false, streams, workers), paged(kind, staleness, true, streams, workers);
         for (std::int64_t t = 1; t <= 14; ++t) {
           plain.step(t);
           paged.step(t);
@@ -190,7 +190,7 @@ TEST(PagedState, ATableOfTiersMovesTheFieldsItNames) {
         const PagedBytes bytes = paged_bytes(spec, options);
         planned += bytes.places;
         EXPECT_EQ(bytes.nvme, bytes.places);
-        EXPECT_GT(bytes.beside, 0u);
+        EXPECT_GT(bytes.resident, 0u);
         EXPECT_EQ(bytes.results > 0, word != "snapshot");
       }
       EXPECT_EQ(planned, paged.pager->bytes()) << kind.name << " " << word;

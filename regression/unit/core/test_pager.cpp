@@ -17,8 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 
 struct PagerRig {
-  PagerRig(std::size_t count, std::size_t bytes, const Pager::Setting& setting = {}, std::size_t updates = 0)
-      : bytes(bytes), pager(std::make_shared<Pager>(store, setting)) {
+  PagerRig(std::size_t count, std::size_t bytes, const Pager::Options& options = {}, std::size_t updates = 0)
+      : bytes(bytes), pager(std::make_shared<Pager>(store, options)) {
     for (std::size_t i = 0; i < count; ++i) {
       blocks.push_back(page_memory(bytes));
       pager->add("block " + std::to_string(i), blocks.back().get(), bytes);
@@ -107,7 +107,7 @@ TEST(Pager, PagesOfSmallBlocksMoveOn) {
   constexpr std::size_t page = 4096, count = 9, most = 32 * page;
   const std::size_t sizes[] = {10 * page, 5 * page - 100, 3 * page};
   auto store = std::make_shared<MemoryStore>();
-  auto pager = std::make_shared<Pager>(store, Pager::Setting{});
+  auto pager = std::make_shared<Pager>(store, Pager::Options{});
   std::vector<std::shared_ptr<std::byte>> blocks;
   for (std::size_t i = 0; i < count; ++i) {
     blocks.push_back(page_memory(sizes[i % 3]));
@@ -289,7 +289,7 @@ TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
   const auto gate = std::make_shared<Gate>();
   const auto memory = page_memory(4096);
   const auto store = std::make_shared<MemoryStore>();
-  const auto pager = std::make_shared<Pager>(store, Pager::Setting{.most = 0, .timeout = 0.3});
+  const auto pager = std::make_shared<Pager>(store, Pager::Options{.most = 0, .timeout = 0.3});
   pager->add("the block", memory.get(), 4096);
   pager->attach();
   store->before = [gate, memory] {  // which stays as long as the disk may still move it

@@ -25,9 +25,9 @@ struct PoetLayer {
   using Line = Kokkos::View<E*, Kokkos::HostSpace>;
 
   PoetLayer(std::size_t out, std::size_t in, std::size_t block, bool residual)
-      : setting{.block = block, .fourth = 2, .residual = residual},
+      : options{.block = block, .fourth = 2, .residual = residual},
         gemm(exec),
-        workspace(PoetScratch{sizeof(T), sizeof(A)}.merge(setting, out, in)),
+        workspace(PoetScratch{sizeof(T), sizeof(A)}.merge(options, out, in)),
         base("base", out, in),
         residuals("residuals", residual ? out : 0, residual ? in : 0),
         perm_in("in", in),
@@ -43,7 +43,7 @@ struct PoetLayer {
     draw(0);
     Values<A> first("first", out, in);
     for (std::size_t i = 0; i < first.size(); ++i) first.data()[i] = static_cast<A>(0.02 * normal(7, i));
-    poet_assign<Host, T>({exec, gemm, workspace}, setting, weight, first);
+    poet_assign<Host, T>({exec, gemm, workspace}, options, weight, first);
   }
   void draw(std::uint64_t number) {
     for (std::size_t i = 0; i < perm_in.size(); ++i)
@@ -58,16 +58,16 @@ struct PoetLayer {
       rotation_out(i) = static_cast<A>(static_cast<float>(size * normal(1001 + 2 * number, i)));
   }
   void merge(std::uint64_t number) {
-    poet_merge<Host, T>({exec, gemm, workspace}, setting, weight, [&] { draw(number); });
+    poet_merge<Host, T>({exec, gemm, workspace}, options, weight, [&] { draw(number); });
   }
   std::vector<double> dense() {
     Values<A> w("dense", base.extent(0), base.extent(1));
-    poet_effective<Host, T>({exec, gemm, workspace}, setting, weight, w);
+    poet_effective<Host, T>({exec, gemm, workspace}, options, weight, w);
     return {w.data(), w.data() + w.size()};
   }
 
   Host exec;
-  PoetSetting setting;
+  PoetOptions options;
   Gemm<Host> gemm;
   Workspace<Host> workspace;
   Values<T> base;
@@ -120,7 +120,7 @@ TEST(PoetMerge, NothingChangesWithoutARotation) {
 // Several tiles of rows, the last one shorter.
 TEST(PoetMerge, TilesOfRowsAreTheWholeLayer) {
   PoetLayer<float> layer(1056, 1024, 32, false);
-  ASSERT_LT(layer.setting.tile_rows(1056, 1024), 1056u);
+  ASSERT_LT(layer.options.tile_rows(1056, 1024), 1056u);
   layer.move(1, 0.02);
   const std::vector<double> before = layer.dense();
   layer.merge(1);
@@ -131,12 +131,12 @@ TEST(PoetMerge, TilesOfRowsAreTheWholeLayer) {
 // Less than the two copies in sums that a whole merge took, 2 m n of them, before rotations.
 TEST(PoetMerge, ScratchIsACopyOfTheBaseAndTiles) {
   constexpr std::size_t m = 4096, n = 4096;
-  PoetSetting setting{.block = 64};
+  PoetOptions options{.block = 64};
   const std::size_t whole = 2 * m * n * sizeof(float);
-  EXPECT_LT((PoetScratch{2, 4}.merge(setting, m, n)), whole * 2 / 5);
-  EXPECT_LT((PoetScratch{4, 4}.merge(setting, m, n)), whole * 2 / 3);
-  setting.residual = true;
-  EXPECT_LT((PoetScratch{2, 4}.merge(setting, m, n)), whole / 2);
+  EXPECT_LT((PoetScratch{2, 4}.merge(options, m, n)), whole * 2 / 5);
+  EXPECT_LT((PoetScratch{4, 4}.merge(options, m, n)), whole * 2 / 3);
+  options.residual = true;
+  EXPECT_LT((PoetScratch{2, 4}.merge(options, m, n)), whole / 2);
 }
 
 TEST(PoetMerge, ResidualsKeepSixteenBits) {

@@ -14,7 +14,7 @@ using namespace reference;
 
 template <class Space>
 class Refresh : public testing::Test {};
-TYPED_TEST_SUITE(Refresh, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(Refresh, StreamSpaces, SpaceNames);
 
 constexpr double eps32 = epsilon<float>;
 
@@ -42,7 +42,7 @@ void expect_same_columns(Array got, const Array& want, double tolerance) {
 TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
   using Space = TypeParam;
   for (std::size_t d : {1, 2, 7, 33, 70}) {
-    auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d));
+    auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d));
     const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.8)));
     const Field<float, Space> factor(k), basis(d, d), values(1, d);
     std::int64_t failures = 0;
@@ -51,19 +51,19 @@ TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
                           .factor = factor.read(),
                           .basis = basis.matrix(),
                           .values = values.vector()};
-    ASSERT_EQ(refresh(lane, job, failures), Refreshed::done);
+    ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
     expect_orthonormal(basis.get());
     const std::vector<double> found = values.get().values;
     EXPECT_TRUE(std::is_sorted(found.rbegin(), found.rend()));
     EXPECT_LE(largest_difference(with_eigenvalues(basis.get(), found), k), 20 * double(d) * eps32);
-    EXPECT_GT(lane.refreshes.waits, 0);
+    EXPECT_GT(stream.refresh.seconds.waits, 0);
   }
 }
 
 TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
   using Space = TypeParam;
   for (std::size_t d : {1, 2, 7, 33}) {
-    auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+    auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
     const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.9)));
     const Array q = rounded<float>(random_basis(d, 4));
     const Field<float, Space> factor(k), basis(q), values(1, d);
@@ -76,7 +76,7 @@ TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
                           .basis = basis.matrix(),
                           .values = values.vector(),
                           .order = order_out};
-    ASSERT_EQ(refresh(lane, job, failures), Refreshed::done);
+    ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
     EXPECT_EQ(failures, 0);
 
     const Array p = product(k, q), projected = product(transposed(q), p);
@@ -99,28 +99,28 @@ TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
 TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
   using Space = TypeParam;
   constexpr std::size_t d = 12;
-  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   const Array wanted = random_basis(d, 3);
   const Field<float, Space> factor(with_eigenvalues(wanted, falling_powers(d, 0.5))), basis(random_basis(d, 5));
   std::int64_t failures = 0;
   for (int i = 0; i < 60; ++i)
-    ASSERT_EQ(
-        refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
-        Refreshed::done);
+    ASSERT_EQ(refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()},
+                      failures),
+              Refreshed::done);
   expect_same_columns(basis.get(), wanted, 1e-3);  // rounding against the smallest gap, 2^-12
 }
 
 TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
   using Space = TypeParam;
   constexpr std::size_t d = 9;
-  auto lane = make_lane<Space>(std::max(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d),
-                                        refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d)));
+  auto stream = make_stream<Space>(std::max(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d),
+                                            refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d)));
   const Array g = random_array(d, 2, 6);
   for (const Array& k : {product(g, transposed(g)), identity(d), diagonal({1, 1, 1, 0, 0, 0, 0, 0, 0})})
     for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr}) {
       const Field<float, Space> factor(k), basis(random_basis(d, 7));
       std::int64_t failures = 0;
-      ASSERT_EQ(refresh(lane, {.method = method, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      ASSERT_EQ(refresh(stream, {.method = method, .factor = factor.read(), .basis = basis.matrix()}, failures),
                 Refreshed::done);
       expect_orthonormal(basis.get());
     }
@@ -129,15 +129,15 @@ TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
 TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
   using Space = TypeParam;
   constexpr std::size_t d = 5;
-  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   const Array before = rounded<float>(random_basis(d, 8));
   const Field<float, Space> factor(Array(d, d)), basis(before);
   std::int64_t failures = 0;
   EXPECT_EQ(
-      refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
       Refreshed::not_needed);
   expect_same(basis.get(), before, "basis");
-  EXPECT_EQ(lane.refresh_failures, 0);
+  EXPECT_EQ(stream.refresh.failures, 0);
 }
 
 // The iteration of the root takes a basis for good as soon as it makes the factor diagonal, whatever its columns'
@@ -145,14 +145,14 @@ TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
 TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
   using Space = TypeParam;
   constexpr std::size_t d = 4;
-  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::inverse_root_qr, d));
+  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::inverse_root_qr, d));
   const Array twice = diagonal({2, 2, 2, 2});
   const Field<float, Space> factor(diagonal({4, 3, 2, 1})), basis(twice), root(identity(d));
   std::int64_t failures = 0;
   RefreshJob<Space> job{.method = RefreshMethod::inverse_root_qr, .name = "factor", .factor = factor.read()};
   job.basis = basis.matrix();
   job.root = root.matrix();
-  EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+  EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
   expect_same(basis.get(), twice, "basis");
   expect_same(root.get(), identity(d), "root");
   EXPECT_EQ(failures, 1);
@@ -161,14 +161,14 @@ TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
 TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
   using Space = TypeParam;
   constexpr std::size_t d = 6;
-  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   const Field<float, Space> factor(Array(d, d, 3e38)), basis(random_basis(d, 9));
   std::int64_t failures = 0;
   ASSERT_EQ(
-      refresh(lane, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
       Refreshed::done);
   expect_orthonormal(basis.get());
-  EXPECT_EQ(lane.refresh_failures, 0);
+  EXPECT_EQ(stream.refresh.failures, 0);
 }
 
 struct Dumped {
@@ -186,9 +186,9 @@ struct Dumped {
 TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
   using Space = TypeParam;
   constexpr std::size_t d = 5;
-  auto lane = make_lane<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   Dumped dumped;
-  lane.refresh_policy = {.max_failures = 2, .stagger = false, .dump = [&](auto&&... x) { dumped.take(x...); }};
+  stream.refresh.policy = {.max_failures = 2, .stagger = false, .dump = [&](auto&&... x) { dumped.take(x...); }};
   for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     Array k = identity(d);
     k(1, 3) = bad;
@@ -196,20 +196,20 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
     const Field<float, Space> factor(k), basis(before), good(identity(d));
     std::int64_t failures = 0;
     dumped.count = 0;
-    lane.refresh_failures = 0;
+    stream.refresh.failures = 0;
     RefreshJob<Space> job{.name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
-    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
-    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     EXPECT_EQ(failures, 2);
     job.factor = good.read();
-    EXPECT_EQ(refresh(lane, job, failures), Refreshed::done);
+    EXPECT_EQ(refresh(stream, job, failures), Refreshed::done);
     EXPECT_EQ(failures, 0);
     expect_same_columns(basis.get(), before, 1e-6);
     job.factor = factor.read();
-    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
-    EXPECT_EQ(refresh(lane, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
+    EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     try {
-      refresh(lane, job, failures);
+      refresh(stream, job, failures);
       FAIL() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::diverged);
@@ -218,7 +218,7 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
     EXPECT_EQ(dumped.count, 5);
     EXPECT_EQ(dumped.name, "/optimizer/w/factor_left");
     EXPECT_EQ(dumped.values[0], 1.0f);
-    EXPECT_EQ(lane.refresh_failures, 5);
+    EXPECT_EQ(stream.refresh.failures, 5);
   }
 }
 
@@ -226,10 +226,10 @@ TYPED_TEST(Refresh, ColdBasesDiagonaliseTheGradient) {
   using Space = TypeParam;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram})
     for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
-      auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
       const Array g = rounded<float>(random_array(m, n, 11));
       const Field<float, Space> gradient(g, 3), left(m, m), right(n, n);
-      ASSERT_TRUE(cold_bases<Space>(lane, form, gradient.read(), left.matrix(), right.matrix()));
+      ASSERT_TRUE(cold_bases<Space>(stream, form, gradient.read(), left.matrix(), right.matrix()));
       expect_orthonormal(left.get());
       expect_orthonormal(right.get());
       const Array turned = product(transposed(left.get()), product(g, right.get()));
@@ -258,14 +258,14 @@ TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
   using Space = TypeParam;
   constexpr std::size_t m = 20, n = 6;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+    auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
     const Array low = product(random_array(m, 3, 1), random_array(3, n, 2));  // rank 3
     Array moved = low;
     const Array noise = random_array(m, n, 3);
     for (std::size_t i = 0; i < moved.values.size(); ++i) moved.values[i] *= 1 + 0.5 * eps32 * noise.values[i];
     const Field<float, Space> a(low), b(moved), left_a(m, m), left_b(m, m), right_a(n, n), right_b(n, n);
-    ASSERT_TRUE(cold_bases<Space>(lane, form, a.read(), left_a.matrix(), right_a.matrix()));
-    ASSERT_TRUE(cold_bases<Space>(lane, form, b.read(), left_b.matrix(), right_b.matrix()));
+    ASSERT_TRUE(cold_bases<Space>(stream, form, a.read(), left_a.matrix(), right_a.matrix()));
+    ASSERT_TRUE(cold_bases<Space>(stream, form, b.read(), left_b.matrix(), right_b.matrix()));
     EXPECT_LE(largest_difference(left_a.get(), left_b.get()), 1e-5);
     EXPECT_LE(largest_difference(right_a.get(), right_b.get()), 1e-5);
   }
@@ -274,18 +274,18 @@ TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
 TYPED_TEST(Refresh, ColdBasesOfZeroAreIdentitiesAndOfNanNone) {
   using Space = TypeParam;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-    auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, 4, 3, 4, 3));
+    auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, 4, 3, 4, 3));
     const Field<float, Space> zero(Array(4, 3)), left(4, 4), right(3, 3), none(0, 0);
-    ASSERT_TRUE(cold_bases<Space>(lane, form, zero.read(), left.matrix(), right.matrix()));
+    ASSERT_TRUE(cold_bases<Space>(stream, form, zero.read(), left.matrix(), right.matrix()));
     expect_same(left.get(), identity(4), "left");
     expect_same(right.get(), identity(3), "right");
     Array g = random_array(4, 3, 1);
     g(2, 1) = std::numeric_limits<double>::quiet_NaN();
     const Field<float, Space> bad(g);
-    EXPECT_FALSE(cold_bases<Space>(lane, form, bad.read(), left.matrix(), right.matrix()));
+    EXPECT_FALSE(cold_bases<Space>(stream, form, bad.read(), left.matrix(), right.matrix()));
     expect_same(left.get(), identity(4), "left");
     const Field<float, Space> good(random_array(4, 3, 1));
-    ASSERT_TRUE(cold_bases<Space>(lane, form, good.read(), none.matrix(), right.matrix()));
+    ASSERT_TRUE(cold_bases<Space>(stream, form, good.read(), none.matrix(), right.matrix()));
     expect_same(left.get(), identity(4), "left");
     expect_orthonormal(right.get());
   }
@@ -308,9 +308,9 @@ double distance(const Array& a, const Array& b) {
 // A matrix with these singular values, in fp32.
 template <class Space>
 Array with_singular_values(const std::vector<double>& values, std::size_t m, std::size_t n) {
-  auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(BasisForm::svd, m, n, m, n));
+  auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(BasisForm::svd, m, n, m, n));
   const Field<float, Space> any(random_array(m, n, 21)), left(m, m), right(n, n);
-  EXPECT_TRUE(cold_bases<Space>(lane, BasisForm::svd, any.read(), left.matrix(), right.matrix()));
+  EXPECT_TRUE(cold_bases<Space>(stream, BasisForm::svd, any.read(), left.matrix(), right.matrix()));
   Array scaled(m, n);
   const Array u = left.get(), v = right.get();
   for (std::size_t i = 0; i < m; ++i)
@@ -329,9 +329,9 @@ TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
     const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
     std::vector<Array> left, right;
     for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-      auto lane = make_lane<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
       const Field<float, Space> l(m, m), r(n, n);
-      ASSERT_TRUE(cold_bases<Space>(lane, form, gradient.read(), l.matrix(), r.matrix()));
+      ASSERT_TRUE(cold_bases<Space>(stream, form, gradient.read(), l.matrix(), r.matrix()));
       left.push_back(l.get());
       right.push_back(r.get());
     }
@@ -359,7 +359,7 @@ TYPED_TEST(Refresh, LeadingVectorsOfBothFormsSpanTheSame) {
         const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
         std::vector<Array> projectors;
         for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-          auto lane = make_lane<Space>(leading_vectors_bytes<Space>(form, m, n, right, rank));
+          auto stream = make_stream<Space>(leading_vectors_bytes<Space>(form, m, n, right, rank));
           const Field<float, Space> root(right ? rank : m, right ? n : rank);
           RefreshJob<Space> job;
           job.method = RefreshMethod::leading_vectors;
@@ -367,7 +367,7 @@ TYPED_TEST(Refresh, LeadingVectorsOfBothFormsSpanTheSame) {
           job.root = root.matrix();
           job.right = right;
           job.form = form;
-          ASSERT_EQ(compute_refresh<Space>(lane, job), Refreshed::done);
+          ASSERT_EQ(compute_refresh<Space>(stream, job), Refreshed::done);
           projectors.push_back(right ? transposed(root.get()) : root.get());
           expect_orthonormal(projectors.back());
         }

@@ -14,14 +14,14 @@ using namespace reference;
 
 template <class Space>
 class RefreshVerdict : public testing::Test {};
-TYPED_TEST_SUITE(RefreshVerdict, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(RefreshVerdict, StreamSpaces, SpaceNames);
 
 constexpr std::size_t d = 24;
 
 template <class Space>
-void let_the_space_judge(Lane<Space>& lane, std::size_t jobs) {
-  lane.checks.values = HostValues<Space>("checks", RefreshChecks<Space>::count);
-  lane.queued = QueuedRefreshes<Space>(lane.exec, jobs);
+void let_the_space_judge(Stream<Space>& stream, std::size_t jobs) {
+  stream.refresh.checks.values = HostValues<Space>("checks", RefreshChecks<Space>::count);
+  stream.refresh.queued = QueuedRefreshes<Space>(stream.exec, jobs);
 }
 
 Array falling_factor(double ratio) {
@@ -34,13 +34,13 @@ Array falling_factor(double ratio) {
 template <class Space>
 struct Site {
   Site(RefreshMethod method, const Array& k, std::size_t jobs)
-      : lane(make_lane<Space>(refresh_workspace_bytes<Space>(method, d))),
+      : stream(make_stream<Space>(refresh_workspace_bytes<Space>(method, d))),
         factor(k),
         basis(random_basis(d, 4)),
         values(1, d),
         root(identity(d)),
         order_view("order", d) {
-    if (jobs > 0) let_the_space_judge(lane, jobs);
+    if (jobs > 0) let_the_space_judge(stream, jobs);
     job = {.method = method, .name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
     if (method == RefreshMethod::power_qr || method == RefreshMethod::eigen_basis) job.values = values.vector();
     if (method == RefreshMethod::power_qr) job.order = Vector<std::int32_t, Space>(order_view.data(), d);
@@ -50,15 +50,15 @@ struct Site {
     job.tolerance = 0.3;
   }
   bool queue(std::int64_t t) {
-    book_refreshes(lane, t);
+    book_refreshes(stream, t);
     const SideCounts counts{&failures, &computed_from, &results};
-    const bool queued = queue_refresh(lane, job, counts);
+    const bool queued = queue_refresh(stream, job, counts);
     if (queued) counts.book(t);
     return queued;
   }
   Array order() const { return values_of(job.order); }
 
-  Lane<Space> lane;
+  Stream<Space> stream;
   Field<float, Space> factor, basis, values, root;
   Kokkos::View<std::int32_t*, Kokkos::LayoutRight, typename Space::memory_space> order_view;
   RefreshJob<Space> job;
@@ -71,18 +71,18 @@ TYPED_TEST(RefreshVerdict, GivesWhatTheHostGives) {
                                RefreshMethod::inverse_root_qr})
     for (double ratio : {0.97, 0.6}) {
       Site<Space> waited(method, falling_factor(ratio), 0), queued(method, falling_factor(ratio), 1);
-      ASSERT_EQ(refresh(waited.lane, waited.job, waited.failures), Refreshed::done);
+      ASSERT_EQ(refresh(waited.stream, waited.job, waited.failures), Refreshed::done);
       ASSERT_TRUE(queued.queue(7));
       expect_same(queued.basis.get(), waited.basis.get(), "basis");
       expect_same(queued.values.get(), waited.values.get(), "values");
       expect_same(queued.root.get(), waited.root.get(), "root");
       if (method == RefreshMethod::power_qr) expect_same(queued.order(), waited.order(), "order");
-      book_refreshes(queued.lane, 8);
+      book_refreshes(queued.stream, 8);
       EXPECT_EQ(queued.computed_from, 8);
       EXPECT_EQ(queued.results, 3);
       EXPECT_EQ(queued.failures, 0);
-      EXPECT_EQ(queued.lane.refresh_failures, 0);
-      EXPECT_GT(queued.lane.refreshes.waits, 0);
+      EXPECT_EQ(queued.stream.refresh.failures, 0);
+      EXPECT_GT(queued.stream.refresh.seconds.waits, 0);
     }
 }
 
@@ -111,13 +111,13 @@ TYPED_TEST(RefreshVerdict, WhatIsBadIsNotPublishedAndBookedLater) {
       expect_same(site.values.get(), values, "values");
       if (method == RefreshMethod::power_qr)
         for (std::size_t j = 0; j < d; ++j) EXPECT_EQ(site.order()(0, j), double(j));
-      book_refreshes(site.lane, 1);  // the same update
+      book_refreshes(site.stream, 1);  // the same update
       EXPECT_EQ(site.computed_from, 2);
-      book_refreshes(site.lane, 2);
+      book_refreshes(site.stream, 2);
       EXPECT_EQ(site.computed_from, 5);
       EXPECT_EQ(site.results, 2);
       EXPECT_EQ(site.failures, bad == 0 ? 0 : 1);
-      EXPECT_EQ(site.lane.refresh_failures, bad == 0 ? 0 : 1);
+      EXPECT_EQ(site.stream.refresh.failures, bad == 0 ? 0 : 1);
     }
 }
 
@@ -127,7 +127,7 @@ TYPED_TEST(RefreshVerdict, AfterAFailureTheNextOneIsTriedInDouble) {
   ASSERT_TRUE(site.queue(1));
   EXPECT_FALSE(site.queue(2));
   ASSERT_EQ(site.failures, 1);
-  EXPECT_EQ(refresh(site.lane, site.job, site.failures), Refreshed::done);
+  EXPECT_EQ(refresh(site.stream, site.job, site.failures), Refreshed::done);
   EXPECT_EQ(site.failures, 0);
   EXPECT_TRUE(site.queue(3));
 }
@@ -135,10 +135,10 @@ TYPED_TEST(RefreshVerdict, AfterAFailureTheNextOneIsTriedInDouble) {
 TYPED_TEST(RefreshVerdict, TooManyFailuresEndTheRunNamingTheFactor) {
   using Space = TypeParam;
   Site<Space> site(RefreshMethod::power_qr, Array(d, d, std::numeric_limits<double>::infinity()), 1);
-  site.lane.refresh_policy.max_failures = 0;
+  site.stream.refresh.policy.max_failures = 0;
   ASSERT_TRUE(site.queue(1));
   try {
-    book_refreshes(site.lane, 2);
+    book_refreshes(site.stream, 2);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::diverged);
@@ -157,9 +157,9 @@ TYPED_TEST(RefreshVerdict, OptimizersMoveAsWithTheHost) {
                         Case{"kl-soap", {}}, Case{"kl-shampoo", {}}, Case{"shampoo", {{"root", "eigh"}}},
                         Case{"shampoo", {{"root", "qr"}}}, Case{"shampoo", {{"root", "newton"}}}}) {
     MatrixRig<Space> waited(c.kind, 13, 9, {}, c.words, 2), queued(c.kind, 13, 9, {}, c.words, 2);
-    let_the_space_judge(queued.lane, 2);
+    let_the_space_judge(queued.stream, 2);
     for (unsigned t = 1; t <= 9; ++t) {
-      book_refreshes(queued.lane, t);
+      book_refreshes(queued.stream, t);
       const Array g = gradient_at(13, 9, t), want = waited.step(g);
       expect_same(queued.step(g), want, c.kind.c_str());
     }

@@ -23,14 +23,12 @@ template <class Space>
 struct ShampooRig {
   ShampooRig(const MatrixOptions& options, const Array& w)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", w.rows, w.cols, 0})),
-        lane{
-            Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, w.rows, w.cols)), {}, 0,
-            0},
+        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, w.rows, w.cols))},
         weight(w) {}
   void step(std::int64_t t, const Array& g, double lr = 1, double decay = 0) {
     const Field<float, Space> gradient(g);
-    optimizer->step(lane, {t, lr, decay, 1}, {"w", gradient.read(), weight.matrix(), {}});
-    lane.exec.fence();
+    optimizer->step(stream, {t, lr, decay, 1}, {"w", gradient.read(), weight.matrix(), {}});
+    stream.exec.fence();
   }
   // What the last step subtracted from a weight of zero.
   Array moved() const {
@@ -40,7 +38,7 @@ struct ShampooRig {
   }
 
   std::unique_ptr<MatrixOptimizer<Space>> optimizer;
-  Lane<Space> lane;
+  Stream<Space> stream;
   Field<float, Space> weight;
 };
 
@@ -63,7 +61,7 @@ Array with_singular_values(std::size_t m, std::size_t n, const std::vector<doubl
 
 template <class Space>
 class ShampooRule : public testing::Test {};
-TYPED_TEST_SUITE(ShampooRule, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(ShampooRule, StreamSpaces, SpaceNames);
 
 // At t = 1 the corrected factors are G G^T and G^T G: (G G^T)^(-1/4) G (G^T G)^(-1/4) = U V^T.
 TYPED_TEST(ShampooRule, FirstStepWithoutGraftIsThePolarFactor) {
@@ -233,7 +231,7 @@ TYPED_TEST(ShampooRule, KeepsItsRootsWhenAFactorIsNotFinite) {
   expect_same(values_of(root), before, "root");
   EXPECT_EQ((&rig.optimizer->state().counter("failures"))[0], 1);
   EXPECT_EQ((&rig.optimizer->state().counter("failures"))[1], 1);
-  EXPECT_EQ(rig.lane.refresh_failures, 2);
+  EXPECT_EQ(rig.stream.refresh.failures, 2);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ Array row_of(const std::vector<double>& values) {
 }
 double length(const Array& x) { return std::sqrt(inner(x, x)); }
 
-// Packed blocks (b, b), and gradients that depend on the update alone. Two lanes: matrices are updated on Serial.
+// Packed blocks (b, b), and gradients that depend on the update alone. Two streams: matrices are updated on Serial.
 class Blocks {
  public:
   Blocks(const MatrixOptions& options, std::size_t b, std::int64_t reset_every = 0, std::size_t count = 3)
@@ -56,7 +56,7 @@ class Blocks {
                        true,
                        b,
                        reset_every});
-    MatrixSetSetting setting;
+    MatrixSetOptions setting;
     setting.options = options;
     setting.deterministic = true;
     setting.threads = 2;

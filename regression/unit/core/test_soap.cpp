@@ -27,16 +27,16 @@ struct PlainAdam {
 
 template <class Space>
 class Soap : public testing::Test {};
-TYPED_TEST_SUITE(Soap, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(Soap, StreamSpaces, SpaceNames);
 template <class Space>
 class BasisRotation : public testing::Test {};
-TYPED_TEST_SUITE(BasisRotation, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(BasisRotation, StreamSpaces, SpaceNames);
 template <class Space>
 class RotatedStart : public testing::Test {};
-TYPED_TEST_SUITE(RotatedStart, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(RotatedStart, StreamSpaces, SpaceNames);
 template <class Space>
 class RotatedWorkspace : public testing::Test {};
-TYPED_TEST_SUITE(RotatedWorkspace, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(RotatedWorkspace, StreamSpaces, SpaceNames);
 
 TYPED_TEST(Soap, WithoutSidesIsAdam) {
   for (const bool skip : {true, false}) {

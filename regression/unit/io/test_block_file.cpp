@@ -33,7 +33,7 @@ Bytes noise(std::size_t n, unsigned seed) {
 }
 
 struct Rig {
-  explicit Rig(BlockFile::Setting setting, bool aligned = false) : file(setting) {
+  explicit Rig(BlockFile::Options options, bool aligned = false) : file(options) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       file.add("block " + std::to_string(i), sizes[i]);
       given.push_back(noise(sizes[i], static_cast<unsigned>(i)));
@@ -64,10 +64,10 @@ struct Rig {
   std::vector<std::shared_ptr<std::byte>> pages;  // aligned memory, which is moved where it lies
 };
 
-std::string bytes_by(const BlockFile::Setting& setting, bool aligned) {
-  Rig rig(setting, aligned);
+std::string bytes_by(const BlockFile::Options& options, bool aligned) {
+  Rig rig(options, aligned);
   rig.expect_round_trip();
-  return test::read_bytes(setting.path);
+  return test::read_bytes(options.path);
 }
 
 TEST(BlockFile, EveryWayWritesTheSameBytes) {
@@ -178,7 +178,7 @@ class Unsteady final : public ChunkEngine {
   std::size_t count_ = 0;
 };
 
-BlockFile::Setting unsteady(const std::string& path, bool ring, std::function<int()> error) {
+BlockFile::Options unsteady(const std::string& path, bool ring, std::function<int()> error) {
   return {.path = path, .queue_depth = 4, .ring = ring, .wrap = [error](std::unique_ptr<ChunkEngine> engine) {
             return std::make_unique<Unsteady>(std::move(engine), error);
           }};
@@ -237,16 +237,16 @@ TEST(BlockFile, DamageIsFound) {
 
 TEST(BlockFile, RefusesWhatHasNoRoomAndWhatAnotherRunHas) {
   const test::TemporaryFolder folder;
-  const BlockFile::Setting setting{.path = folder / "blocks"};
+  const BlockFile::Options options{.path = folder / "blocks"};
   struct statvfs disk {};
   ASSERT_EQ(::statvfs(folder.path().c_str(), &disk), 0);
-  BlockFile large(setting);
+  BlockFile large(options);
   large.add("everything", disk.f_bavail * disk.f_frsize + (std::size_t{1} << 30));
   test::expect_error(ExitCode::cannot_create, {"blocks", "MiB of state have no room", "MiB free"},
                      [&] { large.open(); });
-  EXPECT_FALSE(std::filesystem::exists(setting.path));
-  Rig rig(setting);
-  BlockFile second(setting);
+  EXPECT_FALSE(std::filesystem::exists(options.path));
+  Rig rig(options);
+  BlockFile second(options);
   test::expect_error(ExitCode::cannot_create, {"another run"}, [&] { second.open(); });
   rig.expect_round_trip();
   BlockFile nowhere({.path = "/proc/none/blocks"});

@@ -31,14 +31,14 @@ struct CopyFile : testing::Test {
     bytes = test::noise_text(size);
     test::write_bytes(from, bytes);
   }
-  void expect_copied(const CopySetting& setting) {
-    const FileDigest digest = copy_whole_file(from, to, setting);
+  void expect_copied(const CopyOptions& options) {
+    const FileDigest digest = copy_whole_file(from, to, options);
     EXPECT_EQ(digest.size, bytes.size());
     EXPECT_EQ(digest.xxh3_128, digest128(bytes.data(), bytes.size()));
     EXPECT_TRUE(test::read_bytes(to) == bytes) << bytes.size();
   }
-  void expect_refused(std::initializer_list<std::string> words, const CopySetting& setting) {
-    test::expect_error(ExitCode::io_error, words, [&] { copy_whole_file(from, to, setting); });
+  void expect_refused(std::initializer_list<std::string> words, const CopyOptions& options) {
+    test::expect_error(ExitCode::io_error, words, [&] { copy_whole_file(from, to, options); });
     EXPECT_EQ(std::filesystem::file_size(to), 0u) << "a part might be taken for the whole";
   }
 

@@ -33,7 +33,7 @@ class DeviceJoules : public testing::Test {
     std::ofstream(zone + "/energy_uj") << microjoules << '\n';
   }
   // The library lies next to the program.
-  static DeviceEnergy::Setting devices(std::vector<std::string> ids) {
+  static DeviceEnergy::Options devices(std::vector<std::string> ids) {
     return {std::move(ids), std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libfake_nvml.so"};
   }
   test::TemporaryFolder folder_;

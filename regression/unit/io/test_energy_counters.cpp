@@ -26,7 +26,7 @@ class Energy : public testing::Test {
   void set(const std::string& zone, std::uint64_t microjoules) {
     std::ofstream(folder_ / zone + "/energy_uj") << microjoules << '\n';
   }
-  EnergyCounters::Setting setting() const { return {folder_.path()}; }
+  EnergyCounters::Options options() const { return {folder_.path()}; }
   TemporaryFolder folder_;
 };
 
@@ -38,7 +38,7 @@ TEST_F(Energy, IsTheSumOfPackagesAndTheirMemory) {
   zone("intel-rapl:2", "psys", 7);
   zone("intel-rapl-mmio:0", "package-0", 1'000'000);
   zone("dtpm", "package-0", 1);
-  EnergyCounters counters(setting());
+  EnergyCounters counters(options());
   ASSERT_TRUE(counters.known());
   EXPECT_FALSE(counters.take_joules().has_value());
   set("intel-rapl:0", 4'000'000);
@@ -53,14 +53,14 @@ TEST_F(Energy, IsTheSumOfPackagesAndTheirMemory) {
 
 TEST_F(Energy, CountersStartAgain) {
   zone("intel-rapl:0", "package-0", most - 1'500'000);
-  EnergyCounters counters(setting());
+  EnergyCounters counters(options());
   counters.take_joules();
   set("intel-rapl:0", 500'000);
   EXPECT_DOUBLE_EQ(counters.take_joules().value(), 2);
 }
 
 TEST_F(Energy, WithoutCountersNothingIsKnown) {
-  EnergyCounters none({folder_ / "not_there"}), empty(setting());
+  EnergyCounters none({folder_ / "not_there"}), empty(options());
   for (EnergyCounters* counters : {&none, &empty}) {
     EXPECT_FALSE(counters->known());
     EXPECT_FALSE(counters->take_joules().has_value());
@@ -73,12 +73,12 @@ TEST_F(Energy, APackageThatCannotBeReadMakesAllUnknown) {
   zone("intel-rapl:0", "package-0", 1);
   zone("intel-rapl:1", "package-1", 1);
   std::filesystem::remove(folder_ / "intel-rapl:1/energy_uj");
-  EXPECT_FALSE(EnergyCounters(setting()).known());
+  EXPECT_FALSE(EnergyCounters(options()).known());
 }
 
 TEST_F(Energy, AReadingThatFailsIsAGapOfTwoIntervals) {
   zone("intel-rapl:0", "package-0", 1);
-  EnergyCounters counters(setting());
+  EnergyCounters counters(options());
   counters.take_joules();
   std::ofstream(folder_ / "intel-rapl:0/energy_uj") << "";
   EXPECT_FALSE(counters.take_joules().has_value());

@@ -34,7 +34,7 @@ StateField field_of(const std::string& path, std::int64_t rows, void* data, Page
 // Blocks of a store, some of them above a piece, and fields in memory between them. What memory holds of the blocks at
 // a time is a quarter of them.
 struct Large {
-  explicit Large(std::shared_ptr<BlockStore> store) : pager(std::make_shared<Pager>(store, Pager::Setting{})) {
+  explicit Large(std::shared_ptr<BlockStore> store) : pager(std::make_shared<Pager>(store, Pager::Options{})) {
     std::size_t all = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       blocks.push_back(page_memory(bytes(i)));
@@ -135,7 +135,7 @@ TEST(StreamedSaves, TheBytesOfACheckpointAreTheSame) {
   at_once.async = false;
   staged.staging_dir = folder / "stage";
   for (const CheckpointOptions* options : {&late, &at_once, &staged}) {
-    Large state(std::make_shared<BlockFile>(BlockFile::Setting{.path = folder / "store/blocks"}));
+    Large state(std::make_shared<BlockFile>(BlockFile::Options{.path = folder / "store/blocks"}));
     const CheckpointWriter::Event event = save(folder / "run", state, *options);
     ASSERT_EQ(event.error, "");
     EXPECT_EQ(places_of(event.path), expected) << options->async << options->staging_dir;

@@ -212,7 +212,7 @@ TYPED_TEST(CodedAdamW, ANumberThatIsNoneStaysInItsScaleAndRaisesTheFlag) {
 
 template <class Space>
 class CodedDirection : public testing::Test {};
-TYPED_TEST_SUITE(CodedDirection, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(CodedDirection, StreamSpaces, SpaceNames);
 
 // GaLore's step: as AdamW's from the decoded moments of the one before; what is coded after it is tested above.
 TYPED_TEST(CodedDirection, ComesFromMomentsBeforeTheyAreRounded) {

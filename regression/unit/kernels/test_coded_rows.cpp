@@ -125,7 +125,7 @@ class CodedMove : public testing::Test {
     return to.get();
   }
 };
-TYPED_TEST_SUITE(CodedMove, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(CodedMove, StreamSpaces, SpaceNames);
 
 TYPED_TEST(CodedMove, WhatDoesNotMoveKeepsItsBits) {
   const auto store = this->start();

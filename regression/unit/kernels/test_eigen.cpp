@@ -14,7 +14,7 @@ using namespace reference;
 
 template <class Case>
 class Decomposition : public testing::Test {};
-TYPED_TEST_SUITE(Decomposition, LaneCases);
+TYPED_TEST_SUITE(Decomposition, StreamCases);
 
 void expect_orthonormal(const Array& q, double eps) {
   EXPECT_LE(largest_difference(product(transposed(q), q), identity(q.cols)), 20 * double(q.rows) * eps);

@@ -13,7 +13,7 @@ using namespace reference;
 
 template <class Case>
 class InverseRoot : public testing::Test {};
-TYPED_TEST_SUITE(InverseRoot, LaneCases);
+TYPED_TEST_SUITE(InverseRoot, StreamCases);
 
 // What the functions need, on one space.
 template <class Exec, class T>
@@ -107,14 +107,14 @@ TYPED_TEST(InverseRoot, RegularisesBeforeOrAfter) {
   constexpr std::size_t d = 5;
   constexpr double eps = 0.125;
   const Array q = random_basis(d, 2);
-  struct Setting {
+  struct Example {
     std::vector<double> values;
     bool before;
     double shift;
   };
-  for (const Setting& s : {Setting{{3, 2, 1, 0.5, 0.25}, true, eps}, Setting{{3, 2, 1, 0.5, -0.25}, true, 0.25 + eps},
-                           Setting{{3, 2, 1, 0.5, 0.25}, false, eps}, Setting{{3, 2, 1, 0.5, -0.25}, false, 0.25 + eps},
-                           Setting{{3, 2, 1, 0.5, 0}, true, eps}}) {
+  for (const Example& s : {Example{{3, 2, 1, 0.5, 0.25}, true, eps}, Example{{3, 2, 1, 0.5, -0.25}, true, 0.25 + eps},
+                           Example{{3, 2, 1, 0.5, 0.25}, false, eps}, Example{{3, 2, 1, 0.5, -0.25}, false, 0.25 + eps},
+                           Example{{3, 2, 1, 0.5, 0}, true, eps}}) {
     std::vector<double> shifted = s.values;
     for (double& value : shifted) value += s.shift;
     const Field<T, Exec> factor(with_eigenvalues(q, s.values)), basis(q), root(d, d);

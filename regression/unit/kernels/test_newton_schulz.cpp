@@ -37,7 +37,7 @@ class NewtonSchulzTest : public testing::Test {
     return orthogonalized<Exec>(x, ns, in_bf16);
   }
 };
-TYPED_TEST_SUITE(NewtonSchulzTest, reference::LaneSpaces, reference::SpaceNames);
+TYPED_TEST_SUITE(NewtonSchulzTest, reference::StreamSpaces, reference::SpaceNames);
 
 Array plain(Array x, const NewtonSchulz& ns) {
   newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);

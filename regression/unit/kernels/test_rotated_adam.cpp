@@ -25,7 +25,7 @@ constexpr Shape shapes[] = {{1, 1}, {1, 33}, {70, 1}, {13, 17}, {67, 515}, {0, 5
 
 template <class Exec>
 class RotatedAdam : public testing::Test {};
-TYPED_TEST_SUITE(RotatedAdam, LaneSpaces, SpaceNames);
+TYPED_TEST_SUITE(RotatedAdam, StreamSpaces, SpaceNames);
 
 // A matrix of floats as these kernels see it: all of it as one vector.
 template <class Exec>

@@ -59,7 +59,7 @@ class AsOnDevice final : public MatrixSet<Host> {
   WorkerPool* workers() override { return nullptr; }
   std::int64_t refresh_failures() const override { return set_->refresh_failures(); }
   RefreshAges ages() const override { return set_->ages(); }
-  int lanes() const override { return set_->lanes(); }
+  int streams() const override { return set_->streams(); }
   void dump_failures(const RefreshDump& dump) override { set_->dump_failures(dump); }
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override { set_->set_refresh_periods(periods); }
   void page_to(const std::shared_ptr<Pager>& pager) override { set_->page_to(pager); }
@@ -92,7 +92,7 @@ struct Gate {
 // Two matrices that every rank holds, with the same gradients on all of them.
 struct Replicas {
   Replicas(const std::string& kind, int node_size, std::int64_t budget, bool on_device = false) {
-    MatrixSetSetting setting;
+    MatrixSetOptions setting;
     setting.options = default_options(*find_matrix_kind(kind));
     setting.options.refresh_every = period;
     setting.options.refresh_staleness = staleness;

@@ -12,19 +12,19 @@ namespace {
 
 using Kind = ParallelOptions::Schedule;
 
-PipelineSetting setting_of(Kind kind, int stages, int ranks, int micros, int delay_scale = 1) {
-  PipelineSetting setting;
-  setting.kind = kind;
-  setting.stages = stages;
-  setting.ranks = ranks;
-  setting.micros = micros;
-  setting.delay_scale = delay_scale;
-  setting.round_robin = kind == Kind::interleaved;
-  return setting;
+PipelineOptions setting_of(Kind kind, int stages, int ranks, int micros, int delay_scale = 1) {
+  PipelineOptions options;
+  options.kind = kind;
+  options.stages = stages;
+  options.ranks = ranks;
+  options.micros = micros;
+  options.delay_scale = delay_scale;
+  options.round_robin = kind == Kind::interleaved;
+  return options;
 }
 
 // Each action once, after what it needs; a rank does one thing at a time.
-void expect_legal(const PipelineSetting& set, const PipelineSchedule& schedule) {
+void expect_legal(const PipelineOptions& set, const PipelineSchedule& schedule) {
   std::map<std::pair<int, int>, double> forward, backward, weight;  // ends, by stage and micro-batch
   std::map<int, double> busy;
   std::set<int> updated;
@@ -64,10 +64,10 @@ TEST(PipelineSchedule, EveryDependencyHolds) {
     for (const auto& [stages, ranks] : {std::pair(1, 1), {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {6, 3}})
       for (const int micros : {1, 2, 3, 5, 8}) {
         if (kind == Kind::async_1f1b && stages == 1) continue;
-        const PipelineSetting setting = setting_of(kind, stages, ranks, micros);
+        const PipelineOptions options = setting_of(kind, stages, ranks, micros);
         SCOPED_TRACE(fmt::format("schedule {}, {} stages on {} ranks, {} micro-batches", static_cast<int>(kind), stages,
                                  ranks, micros));
-        expect_legal(setting, make_schedule(setting));
+        expect_legal(options, make_schedule(options));
       }
 }
 
@@ -89,11 +89,11 @@ TEST(PipelineSchedule, BubblesAreThoseOfTheLiterature) {
 }
 
 TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
-  const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 2, 2, 3);
-  const PipelineSchedule schedule = make_schedule(setting);
+  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 2, 2, 3);
+  const PipelineSchedule schedule = make_schedule(options);
   EXPECT_EQ(schedule.ahead, (std::vector<int>{9, 6, 3, 0}));
   std::vector<int> delays;
-  for (int s = 0; s < 4; ++s) delays.push_back(update_delay(setting, s));
+  for (int s = 0; s < 4; ++s) delays.push_back(update_delay(options, s));
   EXPECT_EQ(delays, (std::vector<int>{5, 3, 2, 0}));
   EXPECT_EQ(schedule.slots, (std::vector<int>{10, 7, 4, 1}));
   EXPECT_EQ(update_delay(setting_of(Kind::one_f_one_b, 4, 2, 2), 0), 0);
@@ -101,9 +101,9 @@ TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
 
 // Copies of the weights in addition to the newest, by stage.
 TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
-  const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
+  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
   ParallelOptions parallel;
-  const auto place = [&](int s) { return stage_place(setting, make_schedule(setting), parallel, 0, s); };
+  const auto place = [&](int s) { return stage_place(options, make_schedule(options), parallel, 0, s); };
   const auto versions = [&] {
     std::vector<int> all;
     for (int s = 0; s < 4; ++s) all.push_back(place(s).versions());
@@ -123,10 +123,10 @@ TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
 
 // A merge drains as drain_every does; with both the newer drain counts.
 TEST(PipelineSchedule, DrainsAtMerges) {
-  const PipelineSetting setting = setting_of(Kind::async_1f1b, 4, 4, 1, 1);
+  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 4, 1, 1);
   ParallelOptions parallel;
   parallel.drain_every = 8;
-  const StagePlace place = stage_place(setting, make_schedule(setting), parallel, 3, 0);
+  const StagePlace place = stage_place(options, make_schedule(options), parallel, 3, 0);
   std::vector<std::int64_t> versions;
   for (int minibatch = 0; minibatch < 12; ++minibatch) versions.push_back(place.version(minibatch));
   EXPECT_EQ(versions, (std::vector<std::int64_t>{0, 0, 0, 3, 3, 3, 6, 6, 8, 9, 9, 9}));

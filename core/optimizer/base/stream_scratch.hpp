@@ -1,4 +1,4 @@
-// Scratch of an update as plans count it: the numbers by which the lanes' workspaces are made. No Kokkos.
+// Scratch of an update as plans count it: the numbers by which the streams' workspaces are made. No Kokkos.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Bytes that a lane on the host takes for a matrix.
+// Bytes that a stream on the host takes for a matrix.
 std::size_t host_scratch_bytes(const MatrixOptions&, const MatrixPart&);
 
 // Bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is cut at rows.
