@@ -27,24 +27,25 @@ std::vector<std::int64_t> bucket_cuts(const BucketLayout& bucket, int ranks) {
   return even;
 }
 
-BucketReduction bucket_reduction(const std::vector<BucketLayout>& buckets, const NodeLevels& levels, bool device) {
+BucketReduction bucket_reduction(const std::vector<BucketLayout>& buckets, const NodeLevels& levels, bool device,
+                                 std::size_t small_place) {
   BucketReduction reduction;
   const int ranks = static_cast<int>(levels.node_of.size());
   if (ranks == 1 || buckets.empty()) return reduction;
   LinkModel link;
   link.packs = !device;
-  std::size_t largest = 0;
-  for (const BucketLayout& bucket : buckets) largest = std::max(largest, static_cast<std::size_t>(bucket.elements));
+  std::size_t limit = small_place;
+  for (const BucketLayout& bucket : buckets) limit = std::max(limit, static_cast<std::size_t>(bucket.elements));
   reduction.place_elements.resize(at(ranks));
   for (const BucketLayout& bucket : buckets) {
     const std::vector<std::size_t> lengths = piece_lengths(bucket, ranks);
-    reduction.rounds.push_back(choose_rounds(lengths, levels, largest, link));
+    reduction.rounds.push_back(choose_rounds(lengths, levels, limit, link));
     const std::vector<std::size_t> elements = elements_of_chunk(reduction.rounds.back(), lengths);
     for (std::size_t rank = 0; rank < elements.size(); ++rank)
       reduction.place_elements[rank] = std::max(reduction.place_elements[rank], elements[rank]);
   }
   const std::size_t place = *std::max_element(reduction.place_elements.begin(), reduction.place_elements.end());
-  reduction.places = std::clamp<std::size_t>(place == 0 ? 1 : 2 * largest / place, 1, most_chunk_places);
+  reduction.places = std::clamp<std::size_t>(place == 0 ? 1 : 2 * limit / place, 1, most_chunk_places);
   return reduction;
 }
 

@@ -22,8 +22,12 @@ inline constexpr std::size_t group_places = 2, most_chunk_places = 3;
 // Where the ranks of a data-parallel group cut a bucket: at what each owns, or evenly where nobody does.
 std::vector<std::int64_t> bucket_cuts(const BucketLayout&, int ranks);
 
+// A place of so many elements (16 MiB) costs less than the waits of the further rounds or chunks that would do with
+// less.
+inline constexpr std::size_t small_place_elements = std::size_t{4} << 20;
+
 // How the buckets of a stage are reduced, the same on all ranks of the group, and what comes from others meanwhile:
-// chunks take turns in places, which together are no larger than the two largest buckets.
+// chunks take turns in places, which together are no larger than the two largest buckets or two small places.
 struct BucketReduction {
   std::vector<ReduceRounds> rounds;         // by bucket
   std::size_t places = 0;                   // 0: nothing is reduced
@@ -33,7 +37,8 @@ struct BucketReduction {
   }
 };
 // levels: of the data-parallel group, for bulk data. device: gradients lie in its memory.
-BucketReduction bucket_reduction(const std::vector<BucketLayout>&, const NodeLevels& levels, bool device);
+BucketReduction bucket_reduction(const std::vector<BucketLayout>&, const NodeLevels& levels, bool device,
+                                 std::size_t small_place = small_place_elements);
 
 // The nodes of a data-parallel group, as make_grid lays it out: on each so many of its ranks.
 NodeLevels planned_levels(const ParallelOptions&);

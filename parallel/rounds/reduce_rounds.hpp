@@ -13,10 +13,11 @@
 namespace sestina {
 
 // Of a link, to choose rounds by: seconds that a round waits, that each message costs its rank, and that a byte takes.
-// packs: pieces that go to one rank in a round are one message; else, where a message of several stretches would be
-// copied together (device memory), one each.
+// A round waits for more than the link: the next one starts when the program next looks after it, at the end of a
+// block. packs: pieces that go to one rank in a round are one message; else, where a message of several stretches would
+// be copied together (device memory), one each.
 struct LinkModel {
-  double latency = 20e-6, message = 2e-6, byte = 1 / 12.5e9;
+  double latency = 200e-6, message = 2e-6, byte = 1 / 12.5e9;
   bool packs = true;
 };
 

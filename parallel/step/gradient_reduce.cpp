@@ -28,9 +28,10 @@ std::vector<Message> messages(const std::map<int, std::vector<Block>>& by_peer, 
 
 template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
-                                     Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial)
+                                     Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial,
+                                     std::size_t small_place)
     : exec_(exec), group_(dp_group), partial_(std::move(partial)) {
-  const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>);
+  const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>, small_place);
   if (reduction.places == 0) return;
   std::vector<std::size_t> order(all.buckets.size());
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = b;

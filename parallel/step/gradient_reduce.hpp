@@ -1,8 +1,8 @@
 // Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
 // reduce-scatter in the rounds of parallel/rounds/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks,
 // so that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
-// which chunks of buckets take turns: two buckets of memory at most, on however many ranks. What several
-// tensor-parallel ranks hold parts of is summed over them first.
+// which chunks of buckets take turns: two buckets of memory at most, or two small places, on however many ranks. What
+// several tensor-parallel ranks hold parts of is summed over them first.
 //
 // The schedule is a matter of the program alone. When a block is finished, every chunk under way that has a further
 // round enters it, oldest first; then the block's own chunks start their first one, for which chunks that lie in the
@@ -34,9 +34,9 @@ struct PartialGradient {
 template <class Exec>
 class GradientReduce {
  public:
-  // gradients: the whole buffer, laid out as the buckets say.
+  // gradients: the whole buffer, laid out as the buckets say. small_place: as for bucket_reduction.
   GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
-                 std::vector<PartialGradient<Exec>>);
+                 std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements);
 
   // The gradients of a block are finished on this rank: starts the buckets that it completes, moves others on.
   void block_done(int block);

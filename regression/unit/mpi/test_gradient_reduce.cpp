@@ -60,10 +60,10 @@ GradientBuckets odd_buckets(int ranks) {
   return all;
 }
 
-void expect_plain_sums(Communicator& group, const std::string& what) {
+void expect_plain_sums(Communicator& group, std::size_t small_place, const std::string& what) {
   const GradientBuckets all = odd_buckets(group.size());
   Gradients gradients("gradients", static_cast<std::size_t>(all.begin.back()));
-  GradientReduce<Host> reduce(Host(), group, all, gradients, {});
+  GradientReduce<Host> reduce(Host(), group, all, gradients, {}, small_place);
   for (int step = 0; step < 2; ++step) {
     for (std::size_t i = 0; i < gradients.extent(0); ++i) gradients(i) = gradient_of(group.rank(), i);
     for (int block = 9; block >= 0; --block) reduce.block_done(block);
@@ -88,7 +88,8 @@ void expect_plain_sums(Communicator& group, const std::string& what) {
 TEST(GradientReduceSums, AreThePlainSumOfAllRanks) {
   for (const int node_size : {1, 2, 3, 4}) {
     const auto group = with_node_groups(world().split(0, world().rank()), node_size);
-    expect_plain_sums(*group, "nodes of " + std::to_string(node_size));
+    for (const std::size_t small_place : {std::size_t{0}, small_place_elements})
+      expect_plain_sums(*group, small_place, fmt::format("nodes of {}, places of {}", node_size, small_place));
   }
 }
 
@@ -98,13 +99,13 @@ TEST(GradientReduceSums, TakeTheMemoryThatThePlanSays) {
     const auto group = with_node_groups(world().split(0, world().rank()), node_size);
     const GradientBuckets all = odd_buckets(group->size());
     Gradients gradients("gradients", static_cast<std::size_t>(all.begin.back()));
-    const BucketReduction planned = bucket_reduction(all.buckets, bulk_levels(*group), false);
+    const BucketReduction planned = bucket_reduction(all.buckets, bulk_levels(*group), false, 0);
     allocated = 0;
     Kokkos::Tools::Experimental::set_allocate_data_callback(
         [](Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t n) {
           if (std::string(label) == "sestina::received") allocated += static_cast<double>(n);
         });
-    const GradientReduce<Host> reduce(Host(), *group, all, gradients, {});
+    const GradientReduce<Host> reduce(Host(), *group, all, gradients, {}, 0);
     Kokkos::Tools::Experimental::set_allocate_data_callback(nullptr);
     const auto bytes = static_cast<double>(planned.bytes(group->rank()));
     EXPECT_GE(allocated, bytes);
@@ -194,7 +195,7 @@ TEST(LevelsOfWrappedGroups, AreThoseOfTheGroupInside) {
   Carrier carrier(with_node_groups(world().split(0, world().rank()), 2));
   ASSERT_NE(carrier.levels(), nullptr);
   EXPECT_EQ(bulk_levels(carrier).nodes.size(), 2u);
-  expect_plain_sums(carrier, "carried");
+  expect_plain_sums(carrier, 0, "carried");
 }
 
 }  // namespace
