@@ -96,11 +96,11 @@ def defines(path, function):
 
 
 def life_problems(content):
-    """Rows | what happens | `function`, ... | [file](file) |."""
+    """Rows | what happens | `function`, ... | [file](file) |; and everywhere: `function` of [...](file)."""
     rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \| \[([^\]]+)\]\(\2\) \|$", content.split(LIFE)[-1].split("\n## ")[0], re.MULTILINE)
     if LIFE not in content or len(rows) < 10:
         yield f"README.md: \"{LIFE[3:]}\" has {len(rows)} rows, not ten"
-    for functions, path in rows:
+    for functions, path in [*rows, *re.findall(r"(`\w+`) of \[[^\]]+\]\(([^)]+)\)", content)]:
         for function in re.findall(r"`(\w+)`", functions):
             if not (tree.ROOT / path).is_file() or not defines(path, function):
                 yield f"README.md: {path} defines no {function}"
