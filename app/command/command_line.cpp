@@ -152,7 +152,7 @@ void Parser::add_train() {
   app->add_option("-r,--resume", a->resume,
                   "resume from a checkpoint: auto (newest, or a fresh start), latest, or a folder");
   app->add_option("-d,--run-dir", a->run_dir, "run directory (default: run.dir, else runs/<run.name>)");
-  app->add_flag("-n,--dry-run", a->dry_run, "validate everything, print the resolved deck and exit");
+  app->add_flag("-n,--dry-run", a->dry_run, "check the deck, print it with all defaults and exit; reads no data");
   app->add_flag("--weights-only", a->weights_only, "load only the weights of the checkpoint given with -r");
   app->add_option_function<std::string>(
          "-t,--walltime",
@@ -249,7 +249,7 @@ void Parser::add_data() {
   add_json_lines(app, *t);
   app->add_flag("!--no-end", t->end_of_document, "do not append the end token");
   app->add_option("--end-token", t->end_token,
-                  "the token after each document (default: as the files next to FILE say)");
+                  "the token after each document (default: as the files next to the tokenizer say)");
   app->add_option("--threads", t->threads, "0 = all cores")->check(threads);
   add_json(app, t->json);
 
@@ -317,7 +317,7 @@ void Parser::add_checkpoint() {
   app->add_option("checkpoint", e->checkpoint, "checkpoint, or run directory (its newest complete checkpoint)")
       ->required();
   app->add_option("-o,--output", e->output, "new folder")->required();
-  app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put next to it (default: that of the deck)");
+  app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put next to it (default: that of the checkpoint)");
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
   auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert",

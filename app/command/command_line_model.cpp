@@ -40,7 +40,7 @@ void add_generate_options(CLI::App& app, GenerateArguments& a) {
   };
   add_prompt("--prompt", false, "text to continue, - reads standard input; several prompts are one batch");
   add_prompt("--prompt-file", true, "file with a text to continue, without its last line break");
-  app.add_option("--tokenizer", a.tokenizer, "tokenizer.json (default: that of the deck)");
+  app.add_option("--tokenizer", a.tokenizer, "tokenizer.json (default: that of the model, else of the deck)");
   app.add_option("--tokens", a.tokens, "tokens to generate")->check(CLI::Range(0, 1 << 20));
   app.add_option("--samples", a.samples, "samples for each prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--temperature", a.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
