@@ -143,7 +143,7 @@ std::string breakable(const std::string& text) {
 
 void add_example(App& app) {
   const std::string text = example_of(app);
-  if (!text.empty()) {
+  if (!text.empty() && app.get_footer().empty()) {  // some verbs have a footer of their own
     std::string shown = "Examples:\n  " + text;
     for (std::size_t at = shown.find('\n', 10); at != shown.npos; at = shown.find('\n', at + 3))
       shown.replace(at, 1, "\n  ");

@@ -26,7 +26,7 @@ struct TrainArguments {
   DeckArguments deck;
   std::string resume;               // -r: "", "auto", "latest" or a checkpoint folder
   std::string run_dir;              // -d, "" = run.dir of the deck
-  bool dry_run = false;             // -n: validate everything, print the resolved deck
+  bool dry_run = false;             // -n: check the deck, print it resolved
   bool weights_only = false;        // --weights-only: fork with weights alone
   std::string progress = "auto";    // --progress: auto, always, never
   std::string command_line;         // as it was given, for metrics.jsonl

@@ -53,7 +53,7 @@ std::size_t largest_save(const RunPlan& run) {
   return largest(run, [](const RankMemory& memory) { return memory.saved; });
 }
 
-std::size_t largest_beside_device(const RunPlan& run) {
+std::size_t largest_outside_device(const RunPlan& run) {
   return largest(run, [](const RankMemory& memory) { return memory.on_host(); });
 }
 
@@ -121,7 +121,7 @@ std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
   if (machine.memory) compared.push_back({"a device", on_device, bytes(*machine.memory)});
   if (machine.host_memory) {
     const auto ranks = static_cast<std::size_t>(std::max(1, run.options.parallel.node_size));
-    compared.push_back({"a node", ranks * (machine.memory ? largest_beside_device(run) : run.needed_bytes),
+    compared.push_back({"a node", ranks * (machine.memory ? largest_outside_device(run) : run.needed_bytes),
                         bytes(*machine.host_memory)});
   }
   if (compared.empty() && run.plan.ranks() == 1)

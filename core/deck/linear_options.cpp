@@ -120,7 +120,7 @@ LinearOptions LinearOptions::read(Deck& deck) {
   return options;
 }
 
-void read_beside_others(Deck& deck, Options& options) {
+void read_with_others(Deck& deck, Options& options) {
   LinearOptions& o = options.model.linear;
   if (o.form != "poet-x") return;
   o.shards = deck.integer("model.linear.shards", options.parallel.tp, {.min = 1, .max = 1 << 16});

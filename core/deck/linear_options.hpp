@@ -45,7 +45,7 @@ struct LinearOptions {
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
 // What follows from other sections, read after them: model.linear.shards, of which parallel.tp is the default, and
 // model.linear.merge_residual, which is for bf16.
-void read_beside_others(Deck&, Options&);
+void read_with_others(Deck&, Options&);
 // Collects errors for what of a deck does not go with the form.
 void require_form_fits(Deck&, const Options&);
 

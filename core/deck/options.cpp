@@ -250,7 +250,11 @@ Options Options::read(Deck& deck) {
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
   options.parallel = ParallelOptions::read(deck, options.model, options.schedule);
   resolve_correction(deck, options);
-  read_beside_others(deck, options);
+  const MachineOptions& machine = options.machine;
+  if (options.parallel.cost == ParallelOptions::Cost::seconds && !(machine.peak_tflops && machine.memory_bandwidth))
+    deck.error("parallel.cost", "\"seconds\" needs machine.peak_tflops and machine.memory_bandwidth",
+               "\"flops\" and \"elements\" without them");
+  read_with_others(deck, options);
   require_form_fits(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);

@@ -210,16 +210,16 @@ bool shares_shards(const Options& options) {
 void require_coherence(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
-  const auto refuse_beside = [&deck](const char* what) {
+  const auto refuse_with = [&deck](const char* what) {
     deck.error("optimizer.refresh.visibility", "ranks that update the same matrix would drift apart",
                fmt::format("fixed with {}", what));
   };
   if (shares_shards(options))
-    refuse_beside(
+    refuse_with(
         "parallel.tp_update = \"blockwise\" where several ranks hold the same shard (fewer key and value heads than "
         "parallel.tp, other forms of weights, matrices of a group)");
   if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated && parallel.is_async())
-    refuse_beside("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
+    refuse_with("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
 // Data-parallel ranks share the batch; where it is one micro-batch, decides how large those are instead.

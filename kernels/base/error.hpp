@@ -1,5 +1,5 @@
 // One error path for all rooms: every failure is an Error that carries an exit code and says
-// what happened, where, what was got and what is allowed. app/main.cpp prints it once and exits.
+// what happened, where, what was got and what is allowed. app/program.cpp prints it once and exits.
 #pragma once
 #include <fmt/format.h>
 

@@ -74,7 +74,7 @@ namespace {
 constexpr const char* weight_bits_key = "optimizer.weight_bits";
 
 // What coded rows are not made for, each with the values that go with them.
-void refuse_beside_codes(Deck& deck, const Options& options) {
+void refuse_with_codes(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const OptimizerOptions& optimizer = options.optimizer;
   const auto refuse_if = [&deck](bool wrong, const char* key, const char* what, const char* allowed) {
@@ -103,7 +103,7 @@ void check_projector(Deck& deck, const MatrixOptions& matrix, std::int64_t bits)
 
 void choose_coded_weights(Deck& deck, Options& options) {
   OptimizerOptions& optimizer = options.optimizer;
-  refuse_beside_codes(deck, options);
+  refuse_with_codes(deck, options);
   LinearOptions& linear = options.model.linear;
   if (!linear.is_dense()) return;
   linear.form = "int8";

@@ -114,6 +114,11 @@ MatrixKind muon_kind(const char* name) {
     const auto& o = options.as<KeysOf<V>>();
     return static_cast<std::int64_t>(newton_schulz_steps(o.ns_set, o.ns_steps).size());
   };
+  kind.checks = {[](Deck& deck, Options& options) {
+    const auto& o = options.optimizer.matrix->as<KeysOf<V>>();
+    if (const auto only = only_newton_schulz_steps(o.ns_set); only && o.ns_steps != 0 && o.ns_steps != *only)
+      deck.error("optimizer.ns_steps", fmt::format("not with ns_set \"{}\"", o.ns_set), fmt::format("0, {}", *only));
+  }};
   if (V == Variant::muon) {
     kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
       return newton_schulz_shard_work(options.as<MuonOptions>(), side, length, counted);

@@ -108,6 +108,12 @@ const std::vector<std::string>& newton_schulz_set_names() {
   return names;
 }
 
+std::optional<std::int64_t> only_newton_schulz_steps(std::string_view name) {
+  const Set& set = find(name);
+  if (set.beyond != Beyond::none) return std::nullopt;
+  return static_cast<std::int64_t>(set.entries.size());
+}
+
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view name, std::int64_t steps) {
   const Set& set = find(name);
   const std::size_t count = static_cast<std::size_t>(steps == 0 ? set.usual : steps), entries = set.entries.size();

@@ -2,6 +2,7 @@
 // for than a set has. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ const std::vector<std::string>& newton_schulz_set_names();
 // `steps` steps of the set, 0: as many as it is usually run with. With more steps than entries a set whose last entry
 // holds singular values at 1 repeats that one; the others start again. Throws Error(bad_deck) for cubic5, which is 5
 // steps and nothing else.
+// How many steps a set has where it can be used with no other number.
+std::optional<std::int64_t> only_newton_schulz_steps(std::string_view set);
+
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view set, std::int64_t steps);
 
 }  // namespace sestina

@@ -371,6 +371,11 @@ MatrixKind shampoo_kind() {
     options.keys = keys;
   };
   kind.keeps_skew = [](const MatrixOptions&) { return true; };
+  kind.checks = {[](Deck& deck, Options& options) {
+    const ShampooRule rule(*options.optimizer.matrix);
+    if (rule.method == RefreshMethod::inverse_root_newton && newton_order(rule.exponent) == 0)
+      deck.error("optimizer.exponent", "root = \"newton\" takes whole roots", "1, 1/2, 1/3, ...");
+  }};
   return kind;
 }
 

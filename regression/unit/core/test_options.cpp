@@ -80,6 +80,9 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
   expect_error("[optimizer]\nkind = \"soap\"\nmomentum = 0.9\n", "optimizer.momentum: unknown key");
   expect_error("[optimizer]\nkind = \"muon\"\n[optimizer.refresh]\nevery = 2\n", "has no preconditioner to refresh");
   expect_error("[optimizer]\nkind = \"muon\"\nns_set = \"aol\"\n", "allowed \"simple\"");
+  expect_error("[optimizer]\nkind = \"muon\"\nns_set = \"cubic5\"\nns_steps = 4\n", "optimizer.ns_steps: not with");
+  expect_error("[optimizer]\nkind = \"shampoo\"\nroot = \"newton\"\nexponent = 0.3\n", "optimizer.exponent: root");
+  expect_error("[optimizer]\nkind = \"muon\"\n[parallel]\ncost = \"seconds\"\n", "machine.peak_tflops");
   expect_error("[optimizer]\nkind = \"muon\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"soap\"\n",
                "allowed \"adamw\", \"muon\"");
 }
@@ -189,7 +192,8 @@ TEST(Options, TakesFormsOfWeightsInEverySchedule) {
 TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
   const Options o = read(
       "[parallel]\ndp = 8\ntp = 4\npp = 2\npartition = \"start-index\"\ncost = \"seconds\"\nalpha = 0.5\n"
-      "tp_update = \"blockwise\"\nbucket_elements = 1000\nmicro_group_bytes = 2000\nnode_size = 4\n");
+      "tp_update = \"blockwise\"\nbucket_elements = 1000\nmicro_group_bytes = 2000\nnode_size = "
+      "4\n[machine]\npeak_tflops = 1\nmemory_bandwidth = 1\n");
   EXPECT_EQ(o.parallel.ranks(), 64);
   EXPECT_EQ(o.parallel.partition, ParallelOptions::Partition::start_index);
   EXPECT_EQ(o.parallel.cost, ParallelOptions::Cost::seconds);
