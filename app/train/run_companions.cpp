@@ -31,6 +31,7 @@ void take_companions(Options& options, const DeckArguments& arguments, const std
   if (named || !fs::is_regular_file(tokenizer, ignored)) return;
   options.data.tokenizer = tokenizer;
   options.data.tokenizer_of_model = true;
+  options.data.model_folder = folder;
 }
 
 std::vector<CompanionFile> companions_of(const Options& options, const std::string& checkpoint) {

@@ -2,10 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <filesystem>
-
-#include "io/hf/hf_companions.hpp"
-
 namespace sestina {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const DataOptions& data) {
@@ -58,11 +54,7 @@ SpecialTokens special_tokens(const Options& options, const Tokenizer* tokenizer,
 
 SampleSet open_samples(const Options& options, Split split, const Tokenizer* tokenizer, const Poll& poll, TextUse use) {
   const DataOptions& data = options.data;
-  // A run that goes on has the model's folder no more: its files lie next to the tokenizer, in the checkpoint.
-  const std::filesystem::path carried = std::filesystem::path(data.tokenizer).parent_path();
-  const bool is_carried = options.model.from_hf.empty() && carried.filename() == kCompanionFolder;
-  const TokenSources sources =
-      token_sources(options, tokenizer, data.tokenizer, is_carried ? carried.string() : options.model.from_hf);
+  const TokenSources sources = token_sources(options, tokenizer, data.tokenizer, data.model_folder);
   const SpecialTokens tokens = find_special_tokens(sources);
   DocumentMarks marks(tokens.end, use == TextUse::ask ? tokens.prefix : std::vector<std::int32_t>{});
   marks.begin = tokens.begin;

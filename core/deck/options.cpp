@@ -49,6 +49,7 @@ std::vector<DataSource> read_sources(Deck& deck, const std::string& key, const D
 
 // The command line, then the folder of the model, then the deck: a deck is often written for another model.
 void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
+  data.model_folder = model.from_hf;
   constexpr const char* key = "data.tokenizer";
   if (const auto said = deck.maybe_text(key); said && *said == "bytes") {
     if (!deck.from_file(key) || model.hf_tokenizer().empty()) {

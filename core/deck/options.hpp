@@ -64,6 +64,7 @@ struct DataOptions {
   std::string tokenizer;               // empty: text is read as bytes (vocabulary 256)
   bool bytes_chosen = false;           // data.tokenizer = "bytes": whatever the vocabulary is
   bool tokenizer_of_model = false;     // it lies in the folder of model.from_hf
+  std::string model_folder;            // model.from_hf, or a checkpoint's copy, whose files name tokens; empty: none
   std::string begin_token, end_token;  // "" = as the files next to the tokenizer and the model name them
   bool shuffle = true, mask_documents = false;
   double validation_fraction = 0;  // held out from the end of each source when no validation source is given

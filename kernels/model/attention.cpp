@@ -1,7 +1,7 @@
 #include "kernels/model/attention.hpp"
 
 #include "kernels/model/attention_blocked.hpp"
-#include "kernels/model/attention_plain.hpp"
+#include "kernels/model/attention_rows.hpp"
 
 namespace sestina {
 
@@ -13,7 +13,7 @@ void attention(const Exec& exec, const AttentionShape& shape, Matrix<const T, Ex
     const attention_blocked::Forward<T> pass{{shape, q, k, v, first_key}, out, lse, largest};
     attention_blocked::run<T>("attention", exec, pass, workspace);
   } else {
-    attention_plain::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse, largest);
+    attention_rows::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse, largest);
   }
 }
 
@@ -27,11 +27,11 @@ void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<co
     const attention_blocked::Backward<T> pass{{shape, q, k, v, first_key}, dout, out, lse, dq, dk, dv};
     attention_blocked::run<T>("attention_back", exec, pass, workspace);
   } else {
-    attention_plain::backward<Exec, T>(exec, shape, dout, q, k, v, first_key, out, lse, dq, dk, dv, workspace);
+    attention_rows::backward<Exec, T>(exec, shape, dout, q, k, v, first_key, out, lse, dq, dk, dv, workspace);
   }
 }
 
-// At least what attention_plain takes, which tests run in the same workspace.
+// At least what attention_rows takes, which tests run in the same workspace.
 template <class T>
 std::size_t attention_workspace_bytes(int threads, const AttentionShape& shape) {
   const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;

@@ -1,5 +1,5 @@
 // Causal attention with grouped queries, blocked so that no (T, T) matrix is ever stored (online softmax:
-// Milakov & Gimelshein 2018; blocking both ways: Dao et al. 2022). attention_plain.hpp is the obvious reference.
+// Milakov & Gimelshein 2018; blocking both ways: Dao et al. 2022). attention_rows.hpp is the obvious reference.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"

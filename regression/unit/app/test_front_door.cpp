@@ -10,6 +10,7 @@
 #include "app/command/command_line.hpp"
 #include "app/start/deck_layers.hpp"
 #include "app/train/progress.hpp"
+#include "app/train/run_companions.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
 #include "core/deck/deck.hpp"
@@ -133,6 +134,29 @@ TEST(FrontDoor, TheFolderOfTheModelBringsItsTokenizer) {
   EXPECT_EQ(options_of(stored).data.tokenizer, "/t/other.json");
   arguments.overrides = {"model.hidden_size=32"};
   expect_error(ExitCode::bad_deck, {"model.hidden_size"}, [&] { tokenizer(); });
+}
+
+// Whose files name tokens: those of the model's folder or of the checkpoint that carries them; no other folder of their
+// name.
+TEST(FrontDoor, TheFilesThatNameTokensAreTheModels) {
+  const TemporaryFolder folder;
+  for (const char* place : {"model/", "checkpoint/hf/", "elsewhere/hf/"}) {
+    write_bytes(folder / (std::string(place) + "config.json"), preset("llama-8m").to_hf_json());
+    write_bytes(folder / (std::string(place) + "tokenizer.json"), "{}");
+  }
+  const auto data = [&](const std::string& text, const std::string& checkpoint) {
+    Deck deck;
+    deck.add_text(text, "checkpoint", "");
+    Options options = options_of(deck);
+    take_companions(options, {}, checkpoint);
+    return options.data;
+  };
+  EXPECT_EQ(data("[model]\nfrom_hf = \"" + (folder / "model") + "\"\n", "").model_folder, folder / "model");
+  const std::string other = "[data]\ntokenizer = \"" + (folder / "elsewhere/hf/tokenizer.json") + "\"\n";
+  EXPECT_EQ(data(other, "").model_folder, "");
+  const DataOptions resumed = data(other, folder / "checkpoint");
+  EXPECT_EQ(resumed.model_folder, folder / "checkpoint/hf");
+  EXPECT_EQ(resumed.tokenizer, folder / "checkpoint/hf/tokenizer.json");
 }
 
 TEST(FrontDoor, ALearningRateThatJumpsIsTold) {

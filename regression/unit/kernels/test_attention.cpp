@@ -4,7 +4,7 @@
 
 #include "../reference.hpp"
 #include "kernels/model/attention.hpp"
-#include "kernels/model/attention_plain.hpp"
+#include "kernels/model/attention_rows.hpp"
 
 namespace sestina {
 namespace {
@@ -107,9 +107,9 @@ struct BothPasses {
                           to_v = part(to.matrix(), b, c);
     Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(exec, p.shape));
     if (plain) {
-      attention_plain::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(),
+      attention_rows::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(),
                                         tops.vector());
-      attention_plain::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
+      attention_rows::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
                                          logs.read_vector(), to_q, to_k, to_v, workspace);
     } else {
       attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace,

@@ -4,7 +4,7 @@
 #include "kernels/blas/math.hpp"
 #include "kernels/model/attention.hpp"
 
-namespace sestina::attention_plain {
+namespace sestina::attention_rows {
 
 inline constexpr int key_block = 128;
 
@@ -257,4 +257,4 @@ static void backward(const Exec& exec, const AttentionShape& shape, Matrix<const
   find_dk_dv(exec, g, Rows<T>(dk), Rows<T>(dv));
 }
 
-}  // namespace sestina::attention_plain
+}  // namespace sestina::attention_rows
