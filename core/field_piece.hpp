@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 
 namespace sestina {
 

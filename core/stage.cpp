@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "core/model/initialise.hpp"
 #include "kernels/blas/tree_sum.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/layout/device_store.hpp"
+#include "core/memory/device_store.hpp"
 #include "io/store/block_file.hpp"
 
 namespace sestina {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/deck/options.hpp"
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {

@@ -73,7 +73,7 @@ enum class FieldUse : std::uint8_t {
   always,  // at hand as long as there is memory
   update,  // a factor: needed while its matrix is updated
   // Also a basis, root or projector: what a refresh gives again. Updates only read it: whoever writes it pins it
-  // for that (core/layout/pager.hpp), else the write may be lost.
+  // for that (core/memory/pager.hpp), else the write may be lost.
   result,
   refresh,  // needed by refreshes alone
 };

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/field_piece.hpp"
-#include "core/layout/device_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/layout/weight_form.hpp"
+#include "core/memory/device_store.hpp"
 #include "core/model/pass_scratch.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 
 namespace sestina {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "core/deck/kinds.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "core/optimizer/base/matrix_state.hpp"
+#include "core/memory/matrix_state.hpp"
 #include "core/optimizer/base/refresh_context.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "kernels/blas/gemm.hpp"

@@ -9,7 +9,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/deck_words.hpp"
-#include "core/layout/block_memory.hpp"
+#include "core/memory/block_memory.hpp"
 
 namespace sestina {
 

@@ -27,7 +27,7 @@ struct StateField {
   bool optional = false;              // of a checkpoint without it all of it is zero
   bool of_basis = false;              // see FieldSize
   bool of_places = false;             // i32: rows of the slab, from its first one; in files of the whole tensor
-  Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/layout/pager.hpp)
+  Pager* pager = nullptr;             // data may be elsewhere: it is pinned while it is used (core/memory/pager.hpp)
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
   std::size_t bytes() const {

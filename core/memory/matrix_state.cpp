@@ -1,4 +1,4 @@
-#include "core/optimizer/base/matrix_state.hpp"
+#include "core/memory/matrix_state.hpp"
 
 #include <algorithm>
 #include <utility>

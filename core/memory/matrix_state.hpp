@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/deck/kinds.hpp"
-#include "core/layout/pager.hpp"
-#include "core/layout/state_field.hpp"
+#include "core/memory/pager.hpp"
+#include "core/memory/state_field.hpp"
 #include "kernels/blas/host_values.hpp"
 
 namespace sestina {

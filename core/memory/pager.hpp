@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/layout/block_memory.hpp"
-#include "core/layout/block_store.hpp"
-#include "core/layout/block_tier.hpp"
+#include "core/memory/block_memory.hpp"
+#include "core/memory/block_store.hpp"
+#include "core/memory/block_tier.hpp"
 
 namespace sestina {
 
