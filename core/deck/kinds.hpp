@@ -70,11 +70,9 @@ struct KindKey {
 
 // When an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
-  always,  // at hand as long as there is memory
-  update,  // a factor: needed while its matrix is updated
-  // Also a basis, root or projector: what a refresh gives again. Updates only read it: whoever writes it pins it
-  // for that (core/memory/pager.hpp), else the write may be lost.
-  result,
+  always,   // at hand as long as there is memory
+  update,   // a factor: needed while its matrix is updated
+  result,   // also a basis, root or projector: what a refresh gives again, and updates only read
   refresh,  // needed by refreshes alone
 };
 
@@ -90,6 +88,7 @@ struct FieldSize {
   // A basis, or what lies in one: a mean over ranks that have different ones would mean nothing (parallel/plan/
   // coherence.hpp). Codes and counters are never averaged either.
   bool of_basis = false;
+  Tier tier = Tier::nvme;  // of a run, where `use` leaves a choice: fields_of() (core/optimizer/base/sides.hpp)
 };
 // Marks those of these names, of all blocks.
 void set_of_basis(std::vector<FieldSize>&, std::initializer_list<std::string_view> names);

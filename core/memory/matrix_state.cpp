@@ -10,6 +10,10 @@ constexpr std::size_t alignment = 16, code_alignment = 64;  // floats, bytes: a 
 
 std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(size.rows * size.cols); }
 
+float* floats_of(const Page& page) { return reinterpret_cast<float*>(page.memory.get()); }
+
+bool is_paged(const FieldSize& size) { return size.use != FieldUse::always && size.tier != Tier::device; }
+
 }  // namespace
 
 template <class Space>
@@ -20,9 +24,9 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     const bool known = size.dtype == DType::f32 ||
                        (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
     SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
-    if (size.use != FieldUse::always) {
-      offset_.push_back(paged_.size());
-      add_pages(path_ + "/" + size.name, size.use, elements(size));
+    if (is_paged(size)) {
+      offset_.push_back(storage_->pages.size());
+      add_page(path_ + "/" + size.name, size.use, elements(size));
     } else if (size.dtype == DType::f32) {
       offset_.push_back(floats);
       floats += (elements(size) + alignment - 1) / alignment * alignment;
@@ -34,56 +38,61 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
       counters_.resize(counters_.size() + elements(size));
     }
   }
-  floats_ = decltype(floats_)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
-  if (codes > 0) codes_ = decltype(codes_)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
+  Storage& all = *storage_;
+  all.floats = decltype(all.floats)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
+  if (codes > 0) all.codes = decltype(all.codes)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
 }
 
 template <class Space>
-float* MatrixState<Space>::add_pages(const std::string& name, FieldUse use, std::size_t elements) {
+const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t elements) {
   const std::size_t bytes = elements * sizeof(float);
-  paged_.push_back({name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
-  return reinterpret_cast<float*>(paged_.back().memory.get());
+  return storage_->pages.emplace_back(
+      Page{name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
 }
 
 template <class Space>
-float* MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
-  if (elements == 0) return nullptr;
-  if (is_host<Space> && find(like, DType::f32).use != FieldUse::always)
-    return add_pages(name, FieldUse::refresh, elements);
-  rooms_.emplace_back(name, elements);
-  return rooms_.back().data();
+StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
+  if (elements == 0) return {};
+  if (is_host<Space> && is_paged(sizes_[find(like, DType::f32)])) {
+    const Page& page = add_page(name, FieldUse::refresh, elements);
+    return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
+  }
+  const auto& room = storage_->rooms.emplace_back(name, elements);
+  return {Matrix<float, Serial>(room.data(), 1, elements), nullptr};
 }
 
 template <class Space>
-std::shared_ptr<const void> MatrixState<Space>::storage() const {
-  struct All {
-    decltype(floats_) floats;
-    decltype(codes_) codes;
-    std::vector<Paged> paged;
-    decltype(rooms_) rooms;
-  };
-  return std::make_shared<All>(All{floats_, codes_, paged_, rooms_});
-}
-
-template <class Space>
-float* MatrixState<Space>::place(std::size_t field) const {
-  const std::size_t at = offset_[field];
-  return sizes_[field].use == FieldUse::always ? floats_.data() + at
-                                               : reinterpret_cast<float*>(paged_[at].memory.get());
-}
-
-template <class Space>
-const FieldSize& MatrixState<Space>::find(std::string_view name, DType dtype) const {
-  for (const FieldSize& size : sizes_)
-    if (size.name == name && size.dtype == dtype) return size;
+std::size_t MatrixState<Space>::find(std::string_view name, DType dtype) const {
+  for (std::size_t i = 0; i < sizes_.size(); ++i)
+    if (sizes_[i].name == name && sizes_[i].dtype == dtype) return i;
   fail(ExitCode::internal, "{} has no field \"{}\" of type {}", path_, name, sestina::name(dtype));
 }
 
 template <class Space>
+const Page* MatrixState<Space>::page(std::size_t field) const {
+  return is_paged(sizes_[field]) ? &storage_->pages[offset_[field]] : nullptr;
+}
+
+template <class Space>
+Matrix<float, Space> MatrixState<Space>::place(std::size_t field) const {
+  const Page* const own = page(field);
+  return Matrix<float, Space>(own != nullptr ? floats_of(*own) : storage_->floats.data() + offset_[field],
+                              static_cast<std::size_t>(sizes_[field].rows),
+                              static_cast<std::size_t>(sizes_[field].cols));
+}
+
+template <class Space>
+StateArray<Space> MatrixState<Space>::array(std::string_view name) const {
+  const std::size_t field = find(name, DType::f32);
+  return {place(field), page(field)};
+}
+
+template <class Space>
 Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
-  const FieldSize& size = find(name, DType::f32);
-  const auto field = static_cast<std::size_t>(&size - sizes_.data());
-  return Matrix<float, Space>(place(field), static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols));
+  const std::size_t field = find(name, DType::f32);
+  SESTINA_REQUIRE(sizes_[field].use == FieldUse::always, "{}/{} is read and written as what may lie elsewhere", path_,
+                  name);
+  return place(field);
 }
 
 template <class Space>
@@ -94,15 +103,15 @@ Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
 
 template <class Space>
 Matrix<std::uint8_t, Space> MatrixState<Space>::codes(std::string_view name) const {
-  const FieldSize& size = find(name, DType::u8);
-  return Matrix<std::uint8_t, Space>(codes_.data() + offset_[static_cast<std::size_t>(&size - sizes_.data())],
-                                     static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols));
+  const std::size_t field = find(name, DType::u8);
+  return Matrix<std::uint8_t, Space>(storage_->codes.data() + offset_[field],
+                                     static_cast<std::size_t>(sizes_[field].rows),
+                                     static_cast<std::size_t>(sizes_[field].cols));
 }
 
 template <class Space>
 std::int64_t& MatrixState<Space>::counter(std::string_view name) {
-  const FieldSize& size = find(name, DType::i64);
-  return counters_[offset_[static_cast<std::size_t>(&size - sizes_.data())]];
+  return counters_[offset_[find(name, DType::i64)]];
 }
 
 template <class Space>
@@ -114,9 +123,9 @@ bool MatrixState<Space>::has(std::string_view name) const {
 
 template <class Space>
 void MatrixState<Space>::set_zero(const Space& exec) {
-  SESTINA_REQUIRE(paged_.empty(), "{}: what is paged does not start over", path_);
-  Kokkos::deep_copy(exec, floats_, 0.0f);
-  if (codes_.size() > 0) Kokkos::deep_copy(exec, codes_, std::uint8_t{0});
+  SESTINA_REQUIRE(storage_->pages.empty(), "{}: what is paged does not start over", path_);
+  Kokkos::deep_copy(exec, storage_->floats, 0.0f);
+  if (storage_->codes.size() > 0) Kokkos::deep_copy(exec, storage_->codes, std::uint8_t{0});
   std::fill(counters_.begin(), counters_.end(), 0);
 }
 
@@ -133,14 +142,14 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     field.optional = size.optional;
     field.of_basis = size.of_basis;
     if (size.dtype == DType::f32) {
-      field.data = place(i);
-      field.pager = pager_;
+      field.data = place(i).data();
+      if (const Page* const own = page(i)) field.pager = own->pager.get();
       field.on_device = !is_host<Space>;
     } else if (size.dtype == DType::u8) {
-      field.data = codes_.data() + offset_[i];
+      field.data = storage_->codes.data() + offset_[i];
       field.on_device = !is_host<Space>;
     } else {
-      field.data = const_cast<std::int64_t*>(counters_.data()) + offset_[i];
+      field.data = counters_.data() + offset_[i];
     }
     fields.push_back(std::move(field));
   }

@@ -83,8 +83,8 @@ class Paged {
   // As a checkpoint of update 0 does: all are zeros, and in the store.
   void load_zeros() {
     for (const StateField& field : set_->state()) {
-      const Pin pin(field.pager, field.data, Pager::Need::room);
-      std::memset(field.data, 0, field.bytes());
+      const auto whole = write_to(field, Pager::Need::room);
+      std::memset(whole.view(), 0, field.bytes());
     }
   }
 
