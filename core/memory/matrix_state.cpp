@@ -12,7 +12,10 @@ std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(si
 
 float* floats_of(const Page& page) { return reinterpret_cast<float*>(page.memory.get()); }
 
-bool is_paged(const FieldSize& size) { return size.use != FieldUse::always && size.tier != Tier::device; }
+template <class Space>
+bool is_paged(const FieldSize& size) {
+  return size.use != FieldUse::always && leaves(memory_of<Space>, size.tier);
+}
 
 }  // namespace
 
@@ -24,7 +27,7 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     const bool known = size.dtype == DType::f32 ||
                        (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
     SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
-    if (is_paged(size)) {
+    if (is_paged<Space>(size)) {
       offset_.push_back(storage_->pages.size());
       add_page(path_ + "/" + size.name, size.use, elements(size));
     } else if (size.dtype == DType::f32) {
@@ -53,7 +56,7 @@ const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, 
 template <class Space>
 StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return {};
-  if (is_host<Space> && is_paged(sizes_[find(like, DType::f32)])) {
+  if (is_host<Space> && is_paged<Space>(sizes_[find(like, DType::f32)])) {
     const Page& page = add_page(name, FieldUse::refresh, elements);
     return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
   }
@@ -70,7 +73,7 @@ std::size_t MatrixState<Space>::find(std::string_view name, DType dtype) const {
 
 template <class Space>
 const Page* MatrixState<Space>::page(std::size_t field) const {
-  return is_paged(sizes_[field]) ? &storage_->pages[offset_[field]] : nullptr;
+  return is_paged<Space>(sizes_[field]) ? &storage_->pages[offset_[field]] : nullptr;
 }
 
 template <class Space>

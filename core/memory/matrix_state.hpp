@@ -12,6 +12,9 @@
 
 namespace sestina {
 
+template <class Space>
+inline constexpr MemorySpace memory_of = is_host<Space> ? MemorySpace::host : MemorySpace::device;
+
 // An array of state, found once. Without one: (0, 0).
 template <class Space>
 class StateArray {

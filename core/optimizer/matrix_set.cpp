@@ -310,11 +310,9 @@ class StreamSet : public MatrixSet<Exec> {
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
-                                                 const MatrixSetOptions& asked) {
-  MatrixSetOptions setting = asked;
-  setting.options.own_memory = !is_host<Exec>;
+                                                 const MatrixSetOptions& setting) {
   const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
-  if (setting.options.pages_any() && std::any_of(items.begin(), items.end(), begins_anew))
+  if (setting.options.pages_any(memory_of<Exec>) && std::any_of(items.begin(), items.end(), begins_anew))
     fail(ExitCode::bad_deck,
          "optimizer.refresh.tier: state of packed rotations, which starts over, stays in the memory of the device: "
          "\"device\" next to them");
