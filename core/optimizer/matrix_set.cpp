@@ -80,9 +80,9 @@ class StreamSet : public MatrixSet<Exec> {
     for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
     withdraw_jobs();
     workers_.reset();
-    if (streams_.empty() || !streams_[0].pager) return;
+    if (!pager_) return;
     for (Stream<Space>& stream : streams_) stream.exec.fence("optimizer");
-    if (streams_[0].pager->detach()) return;
+    if (pager_->detach()) return;
     for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
   }
   StreamSet(const StreamSet&) = delete;
@@ -170,7 +170,7 @@ class StreamSet : public MatrixSet<Exec> {
         is_host<Space> ? paged_at_work(update, job, streams(), worker_count_) : paged_on_device(update, job);
     pager->need(work.updates, work.jobs);
     pager->attach();
-    for (Stream<Space>& stream : streams_) stream.pager = pager;
+    pager_ = pager;
   }
   int streams() const override { return static_cast<int>(streams_.size()); }
   std::size_t size() const override { return matrices_.size(); }
@@ -301,6 +301,7 @@ class StreamSet : public MatrixSet<Exec> {
   std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Stream<Space>> streams_;
+  std::shared_ptr<Pager> pager_;  // of preconditioners; null: they are always in memory
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each stream
   std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes

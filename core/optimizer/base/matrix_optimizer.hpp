@@ -43,9 +43,8 @@ struct Stream {
   Space exec;
   Gemm<Space> gemm;
   Workspace<Space> workspace;
-  Solver<Space> solver{exec};         // decompositions
-  double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
-  std::shared_ptr<Pager> pager = {};  // of preconditioners; null: they are always in memory
+  Solver<Space> solver{exec};   // decompositions
+  double* nonfinite = nullptr;  // raised by updates, see kernels/optimizer/finite_flag.hpp
   RefreshContext<Space> refresh{exec};
 };
 
