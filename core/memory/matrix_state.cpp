@@ -93,8 +93,7 @@ StateArray<Space> MatrixState<Space>::array(std::string_view name) const {
 template <class Space>
 Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
   const std::size_t field = find(name, DType::f32);
-  SESTINA_REQUIRE(sizes_[field].use == FieldUse::always, "{}/{} is read and written as what may lie elsewhere", path_,
-                  name);
+  SESTINA_REQUIRE(sizes_[field].use == FieldUse::always, "{}/{} may lie elsewhere: read() or write() it", path_, name);
   return place(field);
 }
 
