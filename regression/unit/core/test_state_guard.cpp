@@ -53,6 +53,7 @@ struct Away {
     fill("factor_left", 1);
     fill("basis_left", 1);
     leave();
+    EXPECT_EQ(store->written.size(), 2u);
   }
   ~Away() { pager->detach(); }
   void fill(const char* name, float value) {
