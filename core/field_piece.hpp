@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 
 namespace sestina {
 
@@ -17,7 +17,7 @@ inline StateField bytes_of(const StateField& field, std::size_t begin, std::size
   bytes.dtype = DType::u8;
   bytes.shape = {static_cast<std::int64_t>(count)};
   bytes.row_end = bytes.shape[0];
-  bytes.data = static_cast<std::byte*>(field.data) + begin;
+  bytes.data = static_cast<const std::byte*>(field.data) + begin;
   bytes.on_device = field.on_device;
   return bytes;
 }
@@ -36,7 +36,7 @@ void for_each_rows(const StateField& field, const Use& use) {
     StateField piece = field;
     piece.row_begin = field.row_begin + first;
     piece.row_end = field.row_begin + std::min(rows, first + step);
-    if (field.data != nullptr) piece.data = static_cast<std::byte*>(field.data) + first * row_bytes;
+    if (field.data != nullptr) piece.data = static_cast<const std::byte*>(field.data) + first * row_bytes;
     use(piece);
     first += step;
   } while (first < rows);

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/write_guard.hpp"
 #include "core/model/initialise.hpp"
 #include "kernels/blas/tree_sum.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
@@ -208,15 +208,14 @@ void copy_to_host(const Exec& exec, const StateField& field, void* host) {
 template <class Exec>
 void copy_from_host(const Exec& exec, const StateField& field, const void* host) {
   const std::size_t n = field.bytes();
+  if (!field.on_device) exec.fence("copy_from_host");
+  const auto to = write_to(field, Pager::Need::room);
   if (!field.on_device) {
-    exec.fence("copy_from_host");
-    const Pin pin(field.pager, field.data, Pager::Need::room);
-    std::memcpy(field.data, host, n);
+    std::memcpy(to.view(), host, n);
     return;
   }
-  const Pin pin(field.pager, field.data, Pager::Need::room);
-  const Vector<std::byte, Exec> to(static_cast<std::byte*>(field.data), n);
-  Kokkos::deep_copy(exec, to, Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
+  Kokkos::deep_copy(exec, Vector<std::byte, Exec>(to.view(), n),
+                    Vector<const std::byte, Host>(static_cast<const std::byte*>(host), n));
   exec.fence();
 }
 

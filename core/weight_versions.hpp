@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "core/model/weights.hpp"
 
 namespace sestina {

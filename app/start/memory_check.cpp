@@ -31,7 +31,7 @@ std::string size_text(std::uint64_t bytes) {
 
 void require_memory(const RankMemory& memory, const MemoryShare& host, const MemoryShare& device) {
   const ModelSize& size = memory.size;
-  const bool own_memory = device.bytes > 0;
+  const bool has_device = device.bytes > 0;
   const auto require = [&](const MemoryShare& share, std::uint64_t need) {
     if (share.bytes == 0 || need <= share.bytes) return;
     fail(ExitCode::unavailable,
@@ -41,13 +41,13 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
          "train.recompute = true shrinks the activations{}",
          size_text(need), share.name, size_text(share.bytes), gb(size.weights), gb(size.master), gb(size.gradients),
          gb(size.optimizer), gb(size.activations), gb(size.workspace), gb(size.stash), gb(size.exchanges),
-         own_memory ? "; on the host" : "",
+         has_device ? "; on the host" : "",
          memory.host_tier > 0 ? fmt::format(", preconditioners {:.2f}", gb(memory.host_tier)) : "", gb(memory.workers),
          gb(memory.checkpoint),
          memory.checkpoint > field_stream_bytes ? ", checkpoint.async = false saves without the copy" : "");
   };
-  if (own_memory) require(device, size.total());
-  require(host, own_memory ? memory.on_host() : memory.total());
+  if (has_device) require(device, size.total());
+  require(host, has_device ? memory.on_host() : memory.total());
 }
 
 int planned_threads(const Options& options, int sharers) {

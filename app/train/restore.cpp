@@ -54,7 +54,7 @@ namespace {
 template <class Exec>
 void restore_field(const Exec& exec, const CheckpointReader& reader, const StateField& field, ExitCode nonfinite,
                    std::vector<std::byte>& host) {
-  const Pin pin(field.pager, field.data, Pager::Need::room);
+  const auto whole = write_to(field, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.resize(rows.bytes());
     reader.read(rows, host.data());
@@ -70,7 +70,7 @@ void restore_field(const Exec& exec, const CheckpointReader& reader, const State
 
 template <class Exec>
 void zero_field(const Exec& exec, const StateField& field, std::vector<std::byte>& host) {
-  const Pin pin(field.pager, field.data, Pager::Need::room);
+  const auto whole = write_to(field, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.assign(rows.bytes(), std::byte{0});
     copy_from_host(exec, rows, host.data());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/layout/device_store.hpp"
+#include "core/memory/device_store.hpp"
 #include "io/store/block_file.hpp"
 
 namespace sestina {
@@ -37,14 +37,12 @@ std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const Refre
 
 }  // namespace
 
-std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_dir, int rank, bool on_device) {
-  if (!options.optimizer.matrix) return nullptr;
-  MatrixOptions matrix = *options.optimizer.matrix;
-  matrix.own_memory = on_device;
-  if (!matrix.pages_any()) return nullptr;
+std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_dir, int rank, MemorySpace memory) {
+  if (!options.optimizer.matrix || !options.optimizer.matrix->pages_any(memory)) return nullptr;
+  const MatrixOptions& matrix = *options.optimizer.matrix;
   const RefreshOptions& refresh = options.optimizer.refresh;
   std::shared_ptr<BlockStore> file = matrix.has_tier(Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
-  if (on_device) return make_device_tier(matrix, refresh, std::move(file));
+  if (memory == MemorySpace::device) return make_device_tier(matrix, refresh, std::move(file));
   return std::make_shared<Pager>(std::move(file), Pager::Options{.most = static_cast<std::size_t>(refresh.host_bytes),
                                                                  .timeout = refresh.timeout});
 }

@@ -5,14 +5,14 @@
 #include <string>
 
 #include "core/deck/options.hpp"
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
 
 // For the optimizers that are given it (Optimizer::page_to) before open_tier(). Null where preconditioners stay in the
-// memory of the space that computes, a device's own where `on_device`. run_dir: for optimizer.refresh.path = "".
-std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank, bool on_device);
+// memory of the space that computes. run_dir: for optimizer.refresh.path = "".
+std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank, MemorySpace);
 // Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
 void open_tier(Pager&);
 
@@ -21,7 +21,7 @@ void open_tier(Pager&);
 template <class Exec, class T>
 std::shared_ptr<Pager> open_tier_of(Executor<Exec, T>& executor, const Options& options, const std::string& run_dir,
                                     int rank) {
-  const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, !is_host<Exec>);
+  const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, memory_of<Exec>);
   if (!tier) return tier;
   for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).optimizer().page_to(tier);
   open_tier(*tier);

@@ -13,7 +13,7 @@
 #include "app/train/step_report.hpp"
 #include "core/deck/options.hpp"
 #include "core/diagnostics.hpp"
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/report/energy_counters.hpp"

@@ -15,7 +15,7 @@
 #include "app/start/deck_layers.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "io/store/block_file.hpp"
 
 namespace sestina {

@@ -85,7 +85,7 @@ OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& s
   }
   Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
                                matrix_index(specs, options.optimizer));
-  if (const auto tier = make_tier(options, ".", 0, !is_host<Exec>)) {
+  if (const auto tier = make_tier(options, ".", 0, memory_of<Exec>)) {
     optimizer.page_to(tier);
     open_tier(*tier);
   }

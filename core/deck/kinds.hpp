@@ -21,6 +21,11 @@ struct Options;
 
 // Where state lies between its uses: in the memory of the space that computes, of the host, on NVMe.
 enum class Tier : std::uint8_t { device, host, nvme };
+// The memory of the space that computes: that of the host, or a device's own, from which "host" is another tier.
+enum class MemorySpace : std::uint8_t { host, device };
+constexpr bool leaves(MemorySpace memory, Tier tier) {
+  return tier == Tier::nvme || (tier == Tier::host && memory == MemorySpace::device);
+}
 
 // The resolved keys of one matrix optimizer: its own, and what all have.
 struct MatrixOptions {
@@ -38,12 +43,13 @@ struct MatrixOptions {
   // without the block of a matrix that they may be of.
   Tier tier = Tier::device;
   std::map<std::string, Tier, std::less<>> field_tiers = {};
-  bool own_memory = false;  // the space that computes has memory of its own, from which "host" is another tier
   Tier tier_of(std::string_view field) const;
-  bool pages(std::string_view field) const { return leaves(tier_of(field)); }  // it lies elsewhere between its uses
-  bool has_tier(Tier) const;                                                   // of some field
-  bool pages_any() const { return has_tier(Tier::nvme) || (own_memory && has_tier(Tier::host)); }
-  bool leaves(Tier x) const { return x == Tier::nvme || (own_memory && x == Tier::host); }
+  bool has_tier(Tier) const;  // of some field
+  // The field, or one of them, lies elsewhere between its uses.
+  bool pages(std::string_view field, MemorySpace memory) const { return leaves(memory, tier_of(field)); }
+  bool pages_any(MemorySpace memory) const {
+    return has_tier(Tier::nvme) || (leaves(memory, Tier::host) && has_tier(Tier::host));
+  }
 
   // Its own keys. Error(internal): it is of another kind.
   template <class Keys>
@@ -70,11 +76,9 @@ struct KindKey {
 
 // When an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
-  always,  // at hand as long as there is memory
-  update,  // a factor: needed while its matrix is updated
-  // Also a basis, root or projector: what a refresh gives again. Updates only read it: whoever writes it pins it
-  // for that (core/layout/pager.hpp), else the write may be lost.
-  result,
+  always,   // at hand as long as there is memory
+  update,   // a factor: needed while its matrix is updated
+  result,   // also a basis, root or projector: what a refresh gives again, and updates only read
   refresh,  // needed by refreshes alone
 };
 
@@ -90,6 +94,7 @@ struct FieldSize {
   // A basis, or what lies in one: a mean over ranks that have different ones would mean nothing (parallel/plan/
   // coherence.hpp). Codes and counters are never averaged either.
   bool of_basis = false;
+  Tier tier = Tier::nvme;  // of a run (core/optimizer/base/sides.hpp), where `use` leaves a choice
 };
 // Marks those of these names, of all blocks.
 void set_of_basis(std::vector<FieldSize>&, std::initializer_list<std::string_view> names);

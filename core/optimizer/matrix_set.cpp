@@ -55,7 +55,6 @@ class StreamSet : public MatrixSet<Exec> {
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[stream_of[i]], setting.options, shape));
     }
-    paged_.resize(items.size());
     // The same for all matrices of a shape, and to ask a device's library for it takes a while.
     std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
     const auto workspace_bytes = [&](std::size_t i) {
@@ -81,9 +80,9 @@ class StreamSet : public MatrixSet<Exec> {
     for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
     withdraw_jobs();
     workers_.reset();
-    if (streams_.empty() || !streams_[0].pager) return;
+    if (!pager_) return;
     for (Stream<Space>& stream : streams_) stream.exec.fence("optimizer");
-    if (streams_[0].pager->detach()) return;
+    if (pager_->detach()) return;
     for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
   }
   StreamSet(const StreamSet&) = delete;
@@ -157,16 +156,12 @@ class StreamSet : public MatrixSet<Exec> {
       pager->watch(queue_of(stream.exec));
       if (stream.refresh.copies != nullptr) pager->watch(queue_of(stream.refresh.copies->space()));
     }
-    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-      MatrixState<Space>& state = optimizers_[i]->state();
-      state.set_pager(pager.get());
+    for (const auto& optimizer : optimizers_) {
       std::size_t in_update = 0, in_refresh = 0;
-      for (const auto& block : state.paged()) {
-        pager->add(block.name, block.memory.get(), block.bytes);
-        const bool always = block.use != FieldUse::refresh;
-        const bool is_result = block.use == FieldUse::result;
-        if (always) paged_[i].push_back({block.memory.get(), is_result ? Pager::Need::reading : Pager::Need::contents});
-        (always ? in_update : in_refresh) += pager->whole(block.bytes);
+      for (Page& page : optimizer->state().pages()) {
+        page.pager = pager;
+        pager->add(page.name, page.memory.get(), page.bytes);
+        (page.in_updates() ? in_update : in_refresh) += pager->whole(page.bytes);
       }
       update = std::max(update, in_update);
       job = std::max(job, in_refresh);
@@ -175,7 +170,7 @@ class StreamSet : public MatrixSet<Exec> {
         is_host<Space> ? paged_at_work(update, job, streams(), worker_count_) : paged_on_device(update, job);
     pager->need(work.updates, work.jobs);
     pager->attach();
-    for (Stream<Space>& stream : streams_) stream.pager = pager;
+    pager_ = pager;
   }
   int streams() const override { return static_cast<int>(streams_.size()); }
   std::size_t size() const override { return matrices_.size(); }
@@ -249,7 +244,7 @@ class StreamSet : public MatrixSet<Exec> {
       streams_[stream].refresh.copies->lead(streams_[stream].exec);  // they had the passes of an update
     for (std::size_t i = begin; i < end; ++i)
       if (stream_of_[i] == static_cast<int>(stream)) {
-        const InUse pinned(streams_[stream].pager.get(), paged_[i]);
+        const InUse pinned(optimizers_[i]->state().pages());
         if (begins_anew(i, t)) begin_anew(i);
         const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
         if (skew_block_[i] > 0)
@@ -267,40 +262,6 @@ class StreamSet : public MatrixSet<Exec> {
     optimizers_[i]->state().set_zero(streams_[stream_number(i)].exec);
     if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
   }
-
-  struct Paged {
-    const void* memory = nullptr;
-    Pager::Need need = Pager::Need::contents;  // of an update
-  };
-  // The preconditioners of one matrix, while it is updated.
-  class InUse {
-   public:
-    InUse(Pager* pager, const std::vector<Paged>& blocks) : pager_(pager), blocks_(blocks) {
-      if (pager_ == nullptr) return;
-      for (const Paged& block : blocks_) pager_->want(block.memory);  // side by side
-      try {
-        for (; pinned_ < blocks_.size(); ++pinned_) pager_->pin(blocks_[pinned_].memory, blocks_[pinned_].need);
-      } catch (...) {
-        unpin();
-        throw;
-      }
-    }
-    ~InUse() {
-      unpin();
-      if (pager_ == nullptr) return;
-      for (const Paged& block : blocks_) pager_->want_in_turn(block.memory);  // in the next update, after all others
-    }
-    InUse(const InUse&) = delete;
-    InUse& operator=(const InUse&) = delete;
-
-   private:
-    void unpin() {
-      while (pinned_ > 0) pager_->unpin(blocks_[--pinned_].memory);
-    }
-    Pager* pager_;
-    const std::vector<Paged>& blocks_;
-    std::size_t pinned_ = 0;
-  };
 
   void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting) {
     RefreshNeeds all;
@@ -339,8 +300,8 @@ class StreamSet : public MatrixSet<Exec> {
   };
   std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
-  std::vector<std::vector<Paged>> paged_;  // blocks that an update of each needs
   std::vector<Stream<Space>> streams_;
+  std::shared_ptr<Pager> pager_;  // of preconditioners; null: they are always in memory
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each stream
   std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes
@@ -350,11 +311,9 @@ class StreamSet : public MatrixSet<Exec> {
 
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
-                                                 const MatrixSetOptions& asked) {
-  MatrixSetOptions setting = asked;
-  setting.options.own_memory = !is_host<Exec>;
+                                                 const MatrixSetOptions& setting) {
   const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
-  if (setting.options.pages_any() && std::any_of(items.begin(), items.end(), begins_anew))
+  if (setting.options.pages_any(memory_of<Exec>) && std::any_of(items.begin(), items.end(), begins_anew))
     fail(ExitCode::bad_deck,
          "optimizer.refresh.tier: state of packed rotations, which starts over, stays in the memory of the device: "
          "\"device\" next to them");

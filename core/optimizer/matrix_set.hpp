@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "core/optimizer/base/matrix_optimizer.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/checkpoint/field_stream.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/pager.hpp"
-#include "core/layout/state_field.hpp"
+#include "core/memory/pager.hpp"
+#include "core/memory/state_field.hpp"
 
 namespace sestina {
 

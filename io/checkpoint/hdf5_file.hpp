@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/checkpoint/slab.hpp"
 
 namespace sestina {

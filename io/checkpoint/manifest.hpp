@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 
 namespace sestina {

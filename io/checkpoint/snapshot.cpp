@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/store/finite.hpp"
 #include "kernels/base/error.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/block_store.hpp"
+#include "core/memory/block_store.hpp"
 #include "io/store/chunk_file.hpp"
 
 namespace sestina {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "core/layout/block_store.hpp"
+#include "core/memory/block_store.hpp"
 #include "io/store/chunk_file.hpp"
 #include "io/store/digest.hpp"
 

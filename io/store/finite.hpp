@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

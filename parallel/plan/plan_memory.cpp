@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/field_piece.hpp"
-#include "core/layout/device_store.hpp"
 #include "core/layout/model_part.hpp"
 #include "core/layout/weight_form.hpp"
+#include "core/memory/device_store.hpp"
 #include "core/model/pass_scratch.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
@@ -156,11 +156,12 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
   return sum;
 }
 
-MatrixBytes matrix_bytes(const OptimizerOptions& optimizer) {
+MatrixBytes matrix_bytes(const OptimizerOptions& optimizer, MemorySpace memory) {
   return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
             return host_scratch_bytes(*optimizer.matrix, matrix_parts(spec, optimizer).front());
           }),
-          ByShape<PagedBytes>([&optimizer](const TensorSpec& spec) { return paged_bytes(spec, optimizer); }),
+          ByShape<PagedBytes>(
+              [&optimizer, memory](const TensorSpec& spec) { return paged_bytes(spec, optimizer, memory); }),
           ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};
 }
 
@@ -321,8 +322,7 @@ std::size_t save_bytes(const RankMemory& memory, bool copies) {
 }  // namespace
 
 std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) {
-  PlanInput input = plan.input;
-  if (input.optimizer.matrix) input.optimizer.matrix->own_memory = threads == 0;
+  const PlanInput& input = plan.input;
   const int micro_batch = largest_share(input).micro_batch;
   const Planned s{plan,
                   input,
@@ -332,7 +332,7 @@ std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) 
                   plan.pipe,
                   plan.schedule,
                   bulk_levels(planned_levels(input.parallel))};
-  MatrixBytes known = matrix_bytes(input.optimizer);
+  MatrixBytes known = matrix_bytes(input.optimizer, s.on_device() ? MemorySpace::device : MemorySpace::host);
   const std::size_t in_stage = at(plan.dp * plan.tp);
   std::vector<RankMemory> all(in_stage * at(plan.pipe.ranks));
   std::vector<SumStaging> staging(all.size());  // one for all stages of a rank, as are its tokens

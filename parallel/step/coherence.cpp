@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/write_guard.hpp"
 
 namespace sestina {
 namespace {
@@ -22,24 +22,23 @@ std::size_t total_bytes(const std::vector<StateField>& fields) {
   return sum;
 }
 
-// Of fields one after the other, what lies in bytes [begin, begin + count): part(field, data, place in the piece,
-// bytes).
+// Of fields one after the other, what lies in bytes [begin, begin + count): part(field, place in the field, place in
+// the piece, bytes).
 template <class Part>
 void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std::size_t count, const Part& part) {
   std::size_t at = 0;  // of a field
   for (const StateField& field : fields) {
     const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + field.bytes());
-    if (from < to) {
-      const Pin pin(field.pager, field.data);
-      part(field, static_cast<std::byte*>(field.data) + (from - at), from - begin, to - from);
-    }
+    if (from < to) part(field, from - at, from - begin, to - from);
     at += field.bytes();
   }
 }
 
 // Between a field, after what a device still has to do for it, and host memory.
 template <class Exec>
-void fetch(const Exec& exec, const StateField& field, const std::byte* from, std::byte* to, std::size_t n) {
+void fetch(const Exec& exec, const StateField& field, std::size_t at, std::byte* to, std::size_t n) {
+  const Pin pin(field.pager, field.data, Pager::Need::reading);
+  const auto* const from = static_cast<const std::byte*>(field.data) + at;
   if (!field.on_device) {
     std::memcpy(to, from, n);
     return;
@@ -48,12 +47,13 @@ void fetch(const Exec& exec, const StateField& field, const std::byte* from, std
   exec.fence("coherence");
 }
 template <class Exec>
-void put(const Exec& exec, const StateField& field, const std::byte* from, std::byte* to, std::size_t n) {
+void put(const Exec& exec, const StateField& field, const std::byte* from, std::size_t at, std::size_t n) {
+  const auto to = write_to(field);
   if (!field.on_device) {
-    std::memcpy(to, from, n);
+    std::memcpy(to.view() + at, from, n);
     return;
   }
-  Kokkos::deep_copy(exec, Vector<std::byte, Exec>(to, n), Vector<const std::byte, Host>(from, n));
+  Kokkos::deep_copy(exec, Vector<std::byte, Exec>(to.view() + at, n), Vector<const std::byte, Host>(from, n));
   exec.fence("coherence");  // the piece is written again
 }
 
@@ -186,14 +186,14 @@ void Coherence<Exec>::average(const Block& block) {
   for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
     const std::size_t bytes = std::min(piece_bytes, all - begin);
     for_each_part(block.averaged, begin, bytes,
-                  [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
-                    fetch(exec_, field, data, reinterpret_cast<std::byte*>(own_) + at, n);
+                  [&](const StateField& field, std::size_t place, std::size_t at, std::size_t n) {
+                    fetch(exec_, field, place, reinterpret_cast<std::byte*>(own_) + at, n);
                   });
     mean_of_all(bytes / sizeof(float));
     for_each_part(block.averaged, begin, bytes,
-                  [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
+                  [&](const StateField& field, std::size_t place, std::size_t at, std::size_t n) {
                     if (&field == &block.averaged.back()) note(at / sizeof(float), (at + n) / sizeof(float));
-                    put(exec_, field, reinterpret_cast<const std::byte*>(result_) + at, data, n);
+                    put(exec_, field, reinterpret_cast<const std::byte*>(result_) + at, place, n);
                   });
   }
   if (moved > 0) count_.drift = std::max(count_.drift, std::sqrt(moved / size));
@@ -208,14 +208,14 @@ void Coherence<Exec>::copy(const Block& block, int owner) {
     const std::size_t bytes = std::min(piece_bytes, all - begin);
     if (owns)
       for_each_part(block.copied, begin, bytes,
-                    [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
-                      fetch(exec_, field, data, piece + at, n);
+                    [&](const StateField& field, std::size_t place, std::size_t at, std::size_t n) {
+                      fetch(exec_, field, place, piece + at, n);
                     });
     pass_on(owner, bytes);
     if (!owns)
       for_each_part(block.copied, begin, bytes,
-                    [&](const StateField& field, std::byte* data, std::size_t at, std::size_t n) {
-                      put(exec_, field, piece + at, data, n);
+                    [&](const StateField& field, std::size_t place, std::size_t at, std::size_t n) {
+                      put(exec_, field, piece + at, place, n);
                     });
   }
 }

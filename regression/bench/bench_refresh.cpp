@@ -119,11 +119,14 @@ void run(std::size_t d) {
   b.turn = mixing.view();
   b.add_gradients(engine, 0, 1);
   std::int64_t failures = 0;
-  RefreshJob<Space> job{.method = RefreshMethod::eigen_basis, .factor = b.factor.view(), .basis = b.basis.view()};
+  RefreshJob<Space> job{.method = RefreshMethod::eigen_basis,
+                        .factor = b.factor.view(),
+                        .basis = b.basis.view(),
+                        .new_basis = b.basis.view()};
   refresh(b.stream, job, failures);
   b.add_gradients(engine, 0.6f, 0.4f);  // .95^10 = .6
 
-  job.basis = b.out.view();
+  job.basis = job.new_basis = b.out.view();
   const double eigh = b.best_ms([&] { refresh(b.stream, job, failures); });
   std::printf("| %zu | %.1f | %.1e, %.1e ", d, eigh, b.orthogonality(b.out), b.off_diagonal(b.out));
 

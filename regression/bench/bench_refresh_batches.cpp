@@ -101,7 +101,8 @@ Times time_jobs(Matrices& x, RefreshMethod method) {
   RefreshWorkers workers({.workers = 1}, refresh_workspace_bytes<Serial>(method, x.d), x.n, false);
   std::vector<std::shared_ptr<RefreshTask>> tasks;
   for (std::size_t i = 0; i < x.n; ++i) {
-    const RefreshTask::Memory memory{.basis = x.at(x.results, i).data()};
+    const RefreshTask::Memory memory{
+        .basis = {Matrix<float, Serial>(x.at(x.results, i).data(), 1, x.d * x.d), nullptr}};
     tasks.push_back(std::make_shared<RefreshTask>(RefreshTask::Room{.basis = x.d * x.d}, memory, nullptr));
   }
   // The thread that submits is busy meanwhile, as one that computes is: nobody has to be woken.
@@ -111,7 +112,8 @@ Times time_jobs(Matrices& x, RefreshMethod method) {
   };
   const auto single = [&] {
     for (std::size_t i = 0; i < x.n; ++i) {
-      tasks[i]->prepare(job_of(x, i, method), x.at(x.factors, i).data(), x.at(x.bases, i).data());
+      const StateArray<Serial> factor(x.at(x.factors, i), nullptr), basis(x.at(x.bases, i), nullptr);
+      tasks[i]->prepare<Serial>({job_of(x, i, method), basis}, factor, basis);
       workers.submit(tasks[i]);
     }
     for (const auto& task : tasks) {

@@ -58,7 +58,7 @@ Outcome replay_adamw(const Exec& exec, const Hdf5Reader& file) {
   }
   for (const StateField& field : optimizer.state()) {
     const std::string name = "state" + field.path.substr(field.path.rfind('/'));
-    Kokkos::deep_copy(exec, host_gradient, Storage(static_cast<float*>(field.data), n));
+    Kokkos::deep_copy(exec, host_gradient, Vector<const float, Exec>(static_cast<const float*>(field.data), n));
     exec.fence();
     std::copy_n(host_gradient.data(), n, got.data());
     compare(file, name, -1, got, file.attribute(name, "atol"), file.attribute(name, "rtol"), outcome);

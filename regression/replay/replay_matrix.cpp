@@ -117,11 +117,12 @@ class Run {
     for (StateField& field : optimizer_->state().fields()) {
       const std::string name = last_name(field.path);
       if (field.dtype == DType::i64) {
-        auto* counter = static_cast<std::int64_t*>(field.data);
-        if (name == "updates") *counter = static_cast<std::int64_t>(file_.attribute("initial", "step"));
-        if (name == "started") *counter = 1;
+        std::int64_t& counter = optimizer_->state().counter(name);
+        if (name == "updates") counter = static_cast<std::int64_t>(file_.attribute("initial", "step"));
+        if (name == "started") counter = 1;
       } else if (std::find(names.begin(), names.end(), name) != names.end()) {
-        write(file_.numbers("initial/" + name), 0, static_cast<float*>(field.data), field.bytes() / sizeof(float));
+        const auto to = write_to(field);
+        write(file_.numbers("initial/" + name), 0, reinterpret_cast<float*>(to.view()), field.bytes() / sizeof(float));
       }
     }
   }
@@ -133,7 +134,8 @@ class Run {
                      [](const KindKey& key) { return key.name == "projector" && key.word == "given"; }))
       return;
     if ((t - 1) % options_.refresh_every != 0) return;
-    const Vector<float, Space> projector = optimizer_->state().vector("projector");
+    const auto guard = optimizer_->state().write("projector");
+    const Matrix<float, Space> projector = guard.view();
     write(file_.numbers("projector"), static_cast<std::size_t>((t - 1) / options_.refresh_every) * projector.size(),
           projector.data(), projector.size());
   }

@@ -173,7 +173,8 @@ class PipelineRun {
   void start_from_identity() {
     for (const StateField& field : executor_.optimizer_fields()) {
       const std::string name = field.path.substr(field.path.rfind('/') + 1);
-      if (name == "started") *static_cast<std::int64_t*>(field.data) = 1;
+      const std::int64_t started = 1;
+      if (name == "started") copy_from_host(executor_.exec(), field, &started);
       if (name != "basis_left" && name != "basis_right") continue;
       const auto d = static_cast<std::size_t>(field.shape[0]);
       std::vector<float> identity(d * d, 0.0f);

@@ -14,7 +14,7 @@ MOST_ENTRIES = 35
 # A sub-folder includes only what stands to its right, and no file that lies in the folder itself.
 INNER = {
     "kernels": ["optimizer", "model", "blas", "base"],
-    "core": ["optimizer", "model", "layout", "deck"],
+    "core": ["optimizer", "model", "memory", "layout", "deck"],
     "core/optimizer": ["methods", "refresh", "base"],
     "parallel": ["step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],

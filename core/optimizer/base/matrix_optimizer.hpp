@@ -11,7 +11,7 @@
 
 #include "core/deck/kinds.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "core/optimizer/base/matrix_state.hpp"
+#include "core/memory/matrix_state.hpp"
 #include "core/optimizer/base/refresh_context.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "kernels/blas/gemm.hpp"
@@ -43,9 +43,8 @@ struct Stream {
   Space exec;
   Gemm<Space> gemm;
   Workspace<Space> workspace;
-  Solver<Space> solver{exec};         // decompositions
-  double* nonfinite = nullptr;        // raised by updates, see kernels/optimizer/finite_flag.hpp
-  std::shared_ptr<Pager> pager = {};  // of preconditioners; null: they are always in memory
+  Solver<Space> solver{exec};   // decompositions
+  double* nonfinite = nullptr;  // raised by updates, see kernels/optimizer/finite_flag.hpp
   RefreshContext<Space> refresh{exec};
 };
 

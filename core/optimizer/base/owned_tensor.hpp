@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "core/layout/state_field.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/memory/state_field.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/model/coded_rows.hpp"
 

@@ -86,6 +86,6 @@ struct PagedBytes {
   double nvme_moved = 0, link_moved = 0;
   void add(const PagedBytes&);  // of another tensor
 };
-PagedBytes paged_bytes(const TensorSpec&, const OptimizerOptions&);
+PagedBytes paged_bytes(const TensorSpec&, const OptimizerOptions&, MemorySpace);
 
 }  // namespace sestina

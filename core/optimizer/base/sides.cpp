@@ -63,8 +63,7 @@ std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows,
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
   std::vector<FieldSize> fields =
       kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
-  for (FieldSize& field : fields)
-    if (!options.pages(field.name)) field.use = FieldUse::always;
+  for (FieldSize& field : fields) field.tier = options.tier_of(field.name);
   return fields;
 }
 

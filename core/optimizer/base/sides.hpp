@@ -34,7 +34,7 @@ void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t
 // The sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);
 
-// What the kind of these options lists; what has no tier below host memory is always at hand.
+// What the kind of these options lists, each with its tier.
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "kernels/optimizer/adamw.hpp"

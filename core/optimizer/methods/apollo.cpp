@@ -65,12 +65,12 @@ class Apollo final : public MatrixOptimizer<Space> {
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ == 0 && is_zero<Space>(stream, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
     const auto frame = stream.workspace.frame();
-    const Matrix<float, Space> projector = projector_.place(stream);
+    const StateArray<Space> projector = projector_.place(stream);
     if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(stream, projector);
     projector_.recall(stream.exec, projector);
     started_ = 1;
     port_.pass(++updates_);
-    const Vector<float, Space> factors = channel_scales(stream, now, projector, matrix.gradient);
+    const Vector<float, Space> factors = channel_scales(stream, now, projector.read(), matrix.gradient);
     const double correction = rule_.bias_correction(updates_);
     const WeightMove move{now.lr, correction, now.weight_decay, rule_.decay_first, stream.nonfinite};
     if (matrix.coded.rows > 0)
@@ -111,16 +111,16 @@ class Apollo final : public MatrixOptimizer<Space> {
   }
 
   // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
-  void draw(Stream<Space>& stream, Matrix<float, Space> projector) {
-    const Pin pin(stream.pager.get(), projector.data());
+  void draw(Stream<Space>& stream, const StateArray<Space>& projector) {
+    const auto whole = projector.write();
     const std::size_t size = projector.size();
     const auto rank = static_cast<double>(projector.extent(low_.right ? 0 : 1));
     const auto number = static_cast<std::uint64_t>(updates_ / rule_.refresh_every);
     port_.renew(updates_ + 1);
     stream.exec.fence("projector");
-    float* const to = is_host<Space> ? projector.data() : drawn_.data();
+    float* const to = is_host<Space> ? whole.view().data() : drawn_.data();
     normals(stream_, number * size, size, 1 / std::sqrt(rank), to);
-    if constexpr (!is_host<Space>) Kokkos::deep_copy(stream.exec, flat<float, Space>(projector), drawn_);
+    if constexpr (!is_host<Space>) Kokkos::deep_copy(stream.exec, flat<float, Space>(whole.view()), drawn_);
     projector_.keep(stream.exec, projector);
   }
 

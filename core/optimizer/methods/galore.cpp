@@ -106,21 +106,21 @@ class GaLore final : public MatrixOptimizer<Space> {
 
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     const auto frame = stream.workspace.frame();
-    const Matrix<float, Space> projector = projector_.place(stream);
+    const StateArray<Space> projector = projector_.place(stream);
     const bool is_new = !rule_.given && refresh(stream, matrix.gradient, projector);
     if (!rule_.given && !is_new && started_ == 0) return;
     if (is_new) {
       projector_.keep(stream.exec, projector);
-      lazy_.renewed(stream.exec, first_vector(projector));
+      lazy_.renewed(stream.exec, first_vector(projector.read()));
     }
     projector_.recall(stream.exec, projector);
     started_ = 1;
     ++updates_;
     const Matrix<float, Space> small = low_.take_small(stream), direction = low_.take_small(stream);
     const Matrix<float, Space> whole = stream.workspace.template take<float>(shape_.rows, shape_.cols);
-    low_.project(stream, static_cast<float>(now.gradient_scale), projector, matrix.gradient, small);
+    low_.project(stream, static_cast<float>(now.gradient_scale), projector.read(), matrix.gradient, small);
     low_.adam(stream, rule_.adam, small, direction);
-    low_.project_back(stream, projector, direction, whole);
+    low_.project_back(stream, projector.read(), direction, whole);
     const double scale = rule_.scale * rule_.bias_correction(updates_);
     const WeightMove move{now.lr, scale, now.weight_decay, rule_.decay_first, stream.nonfinite};
     if (matrix.coded.rows > 0)
@@ -135,22 +135,23 @@ class GaLore final : public MatrixOptimizer<Space> {
 
  private:
   // A row of the projector of the right side, a column of the left one, as (n, 1).
-  Matrix<const float, Space> first_vector(const Matrix<float, Space>& projector) const {
+  Matrix<const float, Space> first_vector(const Matrix<const float, Space>& projector) const {
     if (low_.right) return Matrix<const float, Space>(projector.data(), shape_.cols, 1);
     return Kokkos::subview(projector, Kokkos::ALL, std::pair(std::size_t{0}, std::size_t{1}));
   }
 
   // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
-  bool refresh(Stream<Space>& stream, Matrix<const float, Space> gradient, Matrix<float, Space> projector) {
+  bool refresh(Stream<Space>& stream, Matrix<const float, Space> gradient, const StateArray<Space>& projector) {
     const bool due = refresh_due(updates_, lazy_.period(rule_.refresh_every), shape_.index, stream.refresh.policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
                                 .name = state_.path(),
                                 .factor = gradient,
-                                .root = projector,
                                 .right = low_.right,
                                 .form = rule_.form};
     const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
-    return port_.at(stream, 0, updates_ + 1, when, [&job](std::int64_t) { return job; }) == Refreshed::done;
+    return port_.at(stream, 0, updates_ + 1, when, [&](std::int64_t) {
+      return RefreshRequest<Space>{job, {}, projector};
+    }) == Refreshed::done;
   }
 
   LowRankRule rule_;

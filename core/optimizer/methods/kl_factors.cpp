@@ -68,8 +68,9 @@ bool KlFactors<Space>::start(Stream<Space>& stream, std::int64_t updates, double
   const double weight = (1 - rule_.factor_beta) * gradient_scale * gradient_scale / scale;
   const auto left = static_cast<float>(weight / static_cast<double>(cols_));
   const auto right = static_cast<float>(weight / static_cast<double>(rows_));
-  stream.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, sides_.left.factor);
-  stream.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, sides_.right.factor);
+  const auto left_factor = sides_.left.factor.write(), right_factor = sides_.right.factor.write();
+  stream.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, left_factor.view());
+  stream.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, right_factor.view());
   return true;
 }
 
@@ -101,14 +102,15 @@ void KlFactors<Space>::accumulate(Stream<Space>& stream, double gradient_scale, 
   average_eigenvalues<Space>(stream.exec, beta, m, rule_.ceiling(cols_), right, right_values_);
 
   const auto keep = static_cast<float>(beta);
+  const auto left_factor = sides_.left.factor.write(), right_factor = sides_.right.factor.write();
   scale_lines<Space>(stream.exec, {}, roots.right, half);
   stream.gemm.template symmetric<float, float>(Op::none, static_cast<float>((1 - beta) / n), half, keep,
-                                               sides_.left.factor);
-  multiply<Space>(stream, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis, gradient, 0,
-                  half);
+                                               left_factor.view());
+  multiply<Space>(stream, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis.read(),
+                  gradient, 0, half);
   scale_lines<Space>(stream.exec, roots.left, {}, half);
   stream.gemm.template symmetric<float, float>(Op::transpose, static_cast<float>((1 - beta) / m), half, keep,
-                                               sides_.right.factor);
+                                               right_factor.view());
 }
 
 template <class Space>

@@ -49,7 +49,7 @@ class Projector {
     rows_ = low.right ? rank : shape.rows;
     cols_ = low.right ? shape.cols : rank;
     if (!options.has_coded_projector()) {
-      whole_ = state.matrix("projector");
+      whole_ = state.array("projector");
       return;
     }
     bits_ = static_cast<int>(options.projector_bits);
@@ -66,23 +66,25 @@ class Projector {
   }
 
   // Where it is read and renewed in an update: the state itself, or memory of the stream.
-  Matrix<float, Space> place(Stream<Space>& stream) const {
-    return bits_ == 32 ? whole_ : stream.workspace.template take<float>(rows_, cols_);
+  StateArray<Space> place(Stream<Space>& stream) const {
+    return bits_ == 32 ? whole_ : StateArray<Space>(stream.workspace.template take<float>(rows_, cols_), nullptr);
   }
-  void keep(const Space& exec, Matrix<const float, Space> place) const {
+  void keep(const Space& exec, const StateArray<Space>& place) const {
     if (bits_ < 32)
-      group_quantise<Space, float>(exec, flat<const float, Space>(place), projector_group, true, codes_, scales_,
+      group_quantise<Space, float>(exec, flat<const float, Space>(place.read()), projector_group, true, codes_, scales_,
                                    zeros_, bits_);
   }
-  void recall(const Space& exec, Matrix<float, Space> place) const {
-    if (bits_ < 32)
-      group_dequantise<Space, float>(exec, codes_, scales_, zeros_, projector_group, flat<float, Space>(place), bits_);
+  void recall(const Space& exec, const StateArray<Space>& place) const {
+    if (bits_ == 32) return;
+    const auto to = place.write();
+    group_dequantise<Space, float>(exec, codes_, scales_, zeros_, projector_group, flat<float, Space>(to.view()),
+                                   bits_);
   }
 
  private:
   std::size_t rows_ = 0, cols_ = 0;  // (r, n) on the right, (m, r) on the left
   int bits_ = 32;
-  Matrix<float, Space> whole_;
+  StateArray<Space> whole_;
   Vector<std::uint8_t, Space> codes_, zeros_;
   Vector<float, Space> scales_;
 };

@@ -97,7 +97,7 @@ void check_projector(Deck& deck, const MatrixOptions& matrix, std::int64_t bits)
   constexpr const char* key = "optimizer.projector_bits";
   if (bits != 32 && bits != 8 && bits != 4)
     deck.error(key, "no such width", "32, 8, 4");
-  else if (bits != 32 && matrix.pages_any())
+  else if (bits != 32 && matrix.pages_any(MemorySpace::host))
     deck.error(key, "conflicts with optimizer.refresh.tier = \"nvme\": projectors in fewer bits stay in memory", "32");
 }
 

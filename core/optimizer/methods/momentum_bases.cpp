@@ -46,7 +46,7 @@ struct PublishedSide {
     const auto frame = stream.workspace.frame();
     const Vector<double, Space> squares = stream.workspace.template take<double>(e);
     if (other.on())
-      multiply<Space>(stream, op, Op::none, 1, momentum, other.basis, 0, product);
+      multiply<Space>(stream, op, Op::none, 1, momentum, other.basis.read(), 0, product);
     else
       copy_matrix<Space>(stream.exec, !plain, momentum, product);
     column_dots<Space, float>(stream.exec, product, product, squares);
@@ -64,11 +64,11 @@ struct PublishedSide {
     RefreshJob<Space> job;
     job.name = side.name;
     job.factor = factor;
-    job.basis = basis;
+    job.basis = job.new_basis = basis;
     const bool good = refresh<Space>(stream, job, *side.failures) == Refreshed::done;
-    const Pin pin(stream.pager.get(), side.basis.data());
+    const auto published = side.basis.write();
     if (good)
-      copy_matrix<Space>(stream.exec, false, basis, side.basis);
+      copy_matrix<Space>(stream.exec, false, basis, published.view());
     else
       order = {};
     return good;

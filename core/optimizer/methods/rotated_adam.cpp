@@ -89,7 +89,10 @@ void RotatedAdam<Space>::update_factors(Stream<Space>& stream, double gradient_s
   const auto count = static_cast<double>(updates_ + (rule_.skip_first ? 1 : 0));
   const double add = (1 - beta) / (1 - std::pow(beta, count));
   for (const Side<Space>* side : {&sides_.left, &sides_.right})
-    if (side->on()) scale_values<Space>(stream.exec, 1 - add, flat<float, Space>(side->factor));
+    if (side->on()) {
+      const auto factor = side->factor.write();
+      scale_values<Space>(stream.exec, 1 - add, flat<float, Space>(factor.view()));
+    }
   sides_.accumulate(stream, 1, add * squared, gradient);
 }
 

@@ -131,11 +131,11 @@ struct ShampooRule : ShampooOptions {
 // One side of a block: its factor, whole or packed, and what is made of it.
 template <class Space>
 struct ShampooSide {
-  std::string name;                 // of the factor, for messages
-  std::string snapshot;             // the field of its snapshot
-  Matrix<float, Space> whole = {};  // (d, d), or (0, 0): packed
-  Vector<float, Space> packed = {};
-  Matrix<float, Space> root = {}, basis = {};
+  std::string name;               // of the factor, for messages
+  std::string snapshot;           // the field of its snapshot
+  StateArray<Space> factor = {};  // (d, d), or packed
+  bool is_packed = false;
+  StateArray<Space> root = {}, basis = {};
   std::int64_t* failures = nullptr;
   std::int64_t* refreshes = nullptr;
   std::size_t size() const { return root.extent(0); }
@@ -179,8 +179,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const std::int64_t t = ++state_.counter("updates");
     if (t == 1)
       for (const ShampooSide<Space>& s : sides_) {
-        const Pin pin(stream.pager.get(), s.root.data(), Pager::Need::room);
-        set_identity(stream.exec, s.root);  // until the first refresh
+        const auto root = s.root.write(Pager::Need::room);
+        set_identity(stream.exec, root.view());  // until the first refresh
       }
     const auto frame = stream.workspace.frame();
     const bool single = layout_.blocks.size() == 1;
@@ -238,12 +238,10 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const std::string factor = prefix + "factor_" + which;
     ShampooSide<Space> s{.name = state_.path() + "/" + factor,
                          .snapshot = prefix + "snapshot_" + which,
-                         .root = state_.matrix(prefix + "inverse_root_" + which)};
-    if (state_.has(factor))
-      s.whole = state_.matrix(factor);
-    else
-      s.packed = state_.vector(factor + "_packed");
-    if (state_.has(prefix + "basis_" + which)) s.basis = state_.matrix(prefix + "basis_" + which);
+                         .is_packed = !state_.has(factor),
+                         .root = state_.array(prefix + "inverse_root_" + which)};
+    s.factor = state_.array(s.is_packed ? factor + "_packed" : factor);
+    if (state_.has(prefix + "basis_" + which)) s.basis = state_.array(prefix + "basis_" + which);
     s.failures = &state_.counter("failures") + counter;
     s.refreshes = &state_.counter("refreshes") + counter;
     return s;
@@ -261,26 +259,28 @@ class Shampoo final : public MatrixOptimizer<Space> {
                     Matrix<const float, Space> gradient) {
     const auto frame = stream.workspace.frame();
     const ShampooSide<Space>& s = sides_[number];
-    Matrix<float, Space> factor = s.whole;
-    const bool packed = factor.extent(0) == 0;
-    if (packed) {
+    const auto kept = s.factor.write();
+    Matrix<float, Space> factor = kept.view();
+    if (s.is_packed) {
       factor = stream.workspace.template take<float>(s.size(), s.size());
-      unpack_symmetric<Space>(stream.exec, s.packed, factor);
+      unpack_symmetric<Space>(stream.exec, flat<float, Space>(kept.view()), factor);
     }
     const double gain = rule_.beta2 < 1 ? 1 - rule_.beta2 : 1;
     stream.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale),
                                                  gradient, static_cast<float>(rule_.beta2), factor);
-    if (packed) pack_symmetric<Space>(stream.exec, factor, s.packed);
+    if (s.is_packed) pack_symmetric<Space>(stream.exec, factor, flat<float, Space>(kept.view()));
     const bool due =
         t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, stream.refresh.policy));
     const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
-    port_.at(stream, number, t, when, [&](std::int64_t from) { return root_job(s, factor, from); });
+    port_.at(stream, number, t, when, [&](std::int64_t from) {
+      return RefreshRequest<Space>{root_job(s, factor, from), s.basis, s.root};
+    });
   }
 
   // The job of update t.
   RefreshJob<Space> root_job(const ShampooSide<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
     const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
-    RefreshJob<Space> job{.method = rule_.method, .name = s.name, .factor = factor, .basis = s.basis, .root = s.root};
+    RefreshJob<Space> job{.method = rule_.method, .name = s.name, .factor = factor};
     // Iterations by QR start from a basis: the first one comes from eigenvectors.
     if (job.method == RefreshMethod::inverse_root_qr && *s.refreshes == 0)
       job.method = RefreshMethod::inverse_root_eigh;
@@ -318,10 +318,11 @@ class Shampoo final : public MatrixOptimizer<Space> {
                                       Vector<double, Space>(squares.data() + place, 1));
     };
     if (grafts) squares_of(graft, 0);
-    stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root, filtered, 0, other);
+    stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root.read(), filtered, 0, other);
     Matrix<float, Space> direction = other;
     if (!layout_.is_vector) {
-      stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root, 0, filtered);
+      stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root.read(), 0,
+                                                    filtered);
       direction = filtered;
     }
     if (!grafts) return {direction};

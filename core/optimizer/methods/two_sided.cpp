@@ -25,9 +25,9 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
     const std::string suffix = is_left ? "_left" : "_right";
     side.name = state.path() + "/factor" + suffix;
     if (!state.has("basis" + suffix)) continue;
-    side.basis = state.matrix("basis" + suffix);
+    side.basis = state.array("basis" + suffix);
     side.failures = &state.counter("failures" + suffix);
-    if (state.has("factor" + suffix)) side.factor = state.matrix("factor" + suffix);
+    if (state.has("factor" + suffix)) side.factor = state.array("factor" + suffix);
     side.number = sides.size();
     sides.push_back({.name = side.name,
                      .snapshot = "snapshot" + suffix,
@@ -40,21 +40,21 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
 template <class Space>
 void TwoSided<Space>::rotate(Stream<Space>& stream, float alpha, Matrix<const float, Space> x,
                              Matrix<float, Space> scratch, Matrix<float, Space> out) const {
-  if (!left.on()) return multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis, 0, out);
-  if (!right.on()) return multiply<Space>(stream, Op::transpose, Op::none, alpha, left.basis, x, 0, out);
-  multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis, 0, scratch);
-  multiply<Space>(stream, Op::transpose, Op::none, 1, left.basis, scratch, 0, out);
+  if (!left.on()) return multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis.read(), 0, out);
+  if (!right.on()) return multiply<Space>(stream, Op::transpose, Op::none, alpha, left.basis.read(), x, 0, out);
+  multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis.read(), 0, scratch);
+  multiply<Space>(stream, Op::transpose, Op::none, 1, left.basis.read(), scratch, 0, out);
 }
 
 template <class Space>
 Matrix<float, Space> TwoSided<Space>::rotate_back(Stream<Space>& stream, Matrix<float, Space> d,
                                                   Matrix<float, Space> scratch) const {
   if (right.on()) {
-    multiply<Space>(stream, Op::none, Op::transpose, 1, d, right.basis, 0, scratch);
+    multiply<Space>(stream, Op::none, Op::transpose, 1, d, right.basis.read(), 0, scratch);
     std::swap(d, scratch);
   }
   if (!left.on()) return d;
-  multiply<Space>(stream, Op::none, Op::none, 1, left.basis, d, 0, scratch);
+  multiply<Space>(stream, Op::none, Op::none, 1, left.basis.read(), d, 0, scratch);
   return scratch;
 }
 
@@ -62,17 +62,18 @@ template <class Space>
 void TwoSided<Space>::accumulate(Stream<Space>& stream, double keep, double add,
                                  Matrix<const float, Space> gradient) const {
   const auto alpha = static_cast<float>(add), beta = static_cast<float>(keep);
-  if (left.factor.extent(0) > 0)
-    stream.gemm.template symmetric<float, float>(Op::none, alpha, gradient, beta, left.factor);
-  if (right.factor.extent(0) > 0)
-    stream.gemm.template symmetric<float, float>(Op::transpose, alpha, gradient, beta, right.factor);
+  const auto left_factor = left.factor.write(), right_factor = right.factor.write();
+  if (left.factor.size() > 0)
+    stream.gemm.template symmetric<float, float>(Op::none, alpha, gradient, beta, left_factor.view());
+  if (right.factor.size() > 0)
+    stream.gemm.template symmetric<float, float>(Op::transpose, alpha, gradient, beta, right_factor.view());
 }
 
 template <class Space>
 bool TwoSided<Space>::first_bases(Stream<Space>& stream, std::int64_t t, Matrix<const float, Space> gradient) {
   if (!rotates()) return true;
-  const Pin left_pin(stream.pager.get(), left.basis.data()), right_pin(stream.pager.get(), right.basis.data());
-  if (!cold_bases<Space>(stream, form_, gradient, left.basis, right.basis)) return false;
+  const auto left_basis = left.basis.write(), right_basis = right.basis.write();
+  if (!cold_bases<Space>(stream, form_, gradient, left_basis.view(), right_basis.view())) return false;
   port_.renew(t);
   return true;
 }
@@ -91,14 +92,11 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
                                                               Vector<std::int32_t, Space> order) {
   if (!side.on()) return {};
   const bool sorted = rule.sort && rule.method == RefreshMethod::power_qr;
-  RefreshJob<Space> job;
-  job.method = rule.method;
-  job.name = side.name;
-  job.factor = factor.extent(0) > 0 ? factor : Matrix<const float, Space>(side.factor);
-  job.basis = side.basis;
-  if (sorted) job.order = order;
-  const Refreshed result =
-      port_.at(stream, side.number, point.t, point.due ? Due::now : Due::no, [&job](std::int64_t) { return job; });
+  RefreshRequest<Space> request{.job = {.method = rule.method, .name = side.name}, .basis = side.basis};
+  request.job.factor = factor.extent(0) > 0 ? factor : side.factor.read();
+  if (sorted) request.job.order = order;
+  const Refreshed result = port_.at(stream, side.number, point.t, point.due ? Due::now : Due::no,
+                                    [&request](std::int64_t) { return request; });
   if (result != Refreshed::done) return {};
   if (sorted && rule.permute) return {true, order};
   return {true, {}};

@@ -22,8 +22,8 @@ bool is_zero(Stream<Space>&, Matrix<const float, Space> x);  // fences
 
 template <class Space>
 struct Side {
-  Matrix<float, Space> factor, basis;  // (d, d); (0, 0): none kept
-  std::string name;                    // of the factor, for messages
+  StateArray<Space> factor, basis;  // (d, d); (0, 0): none kept
+  std::string name;                 // of the factor, for messages
   std::int64_t* failures = nullptr;
   std::size_t number = 0;  // of the port's sides
   bool on() const { return basis.extent(0) != 0; }

@@ -10,11 +10,17 @@
 namespace sestina {
 namespace {
 
-// What a job gives, while it is written: updates pin it for reading alone.
-struct Written {
-  template <class Space>
-  Written(Pager* pager, const RefreshJob<Space>& job) : basis(pager, job.basis.data()), root(pager, job.root.data()) {}
-  Pin basis, root;
+// A job to be run here: what it gives is pinned to be written, where updates pin it for reading alone.
+template <class Space>
+struct JobHere {
+  explicit JobHere(const RefreshRequest<Space>& asked)
+      : basis(asked.basis.write()), root(asked.root.write()), job(asked.job) {
+    job.basis = asked.basis.read();
+    job.new_basis = basis.view();
+    job.root = root.view();
+  }
+  WriteGuard<Matrix<float, Space>> basis, root;
+  RefreshJob<Space> job;
 };
 
 }  // namespace
@@ -30,7 +36,7 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     s.dispatched = asynchronous ? &state.counter("dispatched") + i : &own_counters_[2 * i];
     s.computed_from = asynchronous ? &state.counter("computed_from") + i : &own_counters_[2 * i + 1];
     if (asynchronous) {
-      s.snapshot = state.matrix(s.side.snapshot);
+      s.snapshot = state.array(s.side.snapshot);
       make_task(state, s);
     }
     sides_.push_back(std::move(s));
@@ -116,74 +122,75 @@ void RefreshPort<Space>::add_tasks(std::vector<const WorkerTask*>& tasks) const 
 
 template <class Space>
 Refreshed RefreshPort<Space>::run(Stream<Space>& stream, std::size_t side, std::int64_t t,
-                                  const RefreshJob<Space>& job) {
+                                  const RefreshRequest<Space>& request) {
   const SideCounts counts = sides_[side].counts();
   Refreshed result = Refreshed::done;
-  const Written written(stream.pager.get(), job);
-  if (!queue_refresh(stream, job, counts)) {
-    result = compute_refresh(stream, job);
-    judge_refresh(stream, job, result, counts.failures);
+  const JobHere<Space> here(request);
+  if (!queue_refresh(stream, here.job, counts)) {
+    result = compute_refresh(stream, here.job);
+    judge_refresh(stream, here.job, result, counts.failures);
   }
   if (result == Refreshed::done) counts.book(t);
   return result;
 }
 
 template <class Space>
-void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int64_t t, const RefreshJob<Space>& job) {
+void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int64_t t,
+                              const RefreshRequest<Space>& request) {
   SideState& s = sides_[side];
   if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
   const SecondsSpent spent(stream.refresh.seconds.copies);
-  const Pin pin(stream.pager.get(), s.snapshot.data(), Pager::Need::room);
-  convert<Space, float, float>(stream.exec, flat<const float, Space>(job.factor), flat<float, Space>(s.snapshot));
+  const auto snapshot = s.snapshot.write(Pager::Need::room);
+  convert<Space, float, float>(stream.exec, flat<const float, Space>(request.job.factor),
+                               flat<float, Space>(snapshot.view()));
   *s.dispatched = t;
-  submit(stream, s, job);
+  submit(stream, s, request);
 }
 
 // Without workers the job is put off: it runs on the stream when its result is to be seen.
 template <class Space>
-void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
+void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
   if (stream.refresh.workers == nullptr) return;
-  RefreshJob<Space> snapshot = job;
-  snapshot.factor = s.snapshot;
+  const std::size_t rows = s.snapshot.extent(0), cols = s.snapshot.extent(1), d = request.basis.extent(0);
   if constexpr (is_host<Space>) {
-    s.task->prepare(snapshot, snapshot.factor.data(), snapshot.basis.data());
+    s.task->prepare(request, s.snapshot.template as<Serial>(rows, cols), request.basis.template as<Serial>(d, d));
   } else {
-    copy_to_host(stream, s, snapshot);
-    s.task->prepare(snapshot, s.on_host->factor.data(), s.on_host->basis.data());
+    copy_to_host(stream, s, request);
+    const auto on_host = [](const auto& x, std::size_t m, std::size_t n) {
+      return StateArray<Serial>(Matrix<float, Serial>(x.data(), m, n), nullptr);
+    };
+    s.task->prepare(request, on_host(s.on_host->factor, rows, cols), on_host(s.on_host->basis, d, d));
   }
-  s.task->set_pager(stream.pager);
   s.task->deadline = *s.dispatched + staleness_;
-  s.task->cost = static_cast<double>(s.snapshot.size()) *
-                 static_cast<double>(std::min(s.snapshot.extent(0), s.snapshot.extent(1)));
+  s.task->cost = static_cast<double>(s.snapshot.size()) * static_cast<double>(std::min(rows, cols));
   stream.refresh.workers->submit(s.task);
 }
 
 // After what the device has so far, in addition to what it gets next. The worker that takes the job waits for it.
 template <class Space>
-void RefreshPort<Space>::copy_to_host(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
+void RefreshPort<Space>::copy_to_host(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
   OnHost& here = *s.on_host;
-  const Pin pin(stream.pager.get(), job.factor.data(), Pager::Need::reading);
+  const Pin pin = s.snapshot.pin();
   const Space& queue = stream.refresh.copies->space();
   stream.refresh.copies->follow(stream.exec);
-  Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(job.factor));
-  if (job.basis.size() > 0)
-    Kokkos::deep_copy(queue, here.basis, Vector<const float, Space>(flat<float, Space>(job.basis)));
+  Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(s.snapshot.read()));
+  if (request.basis.size() > 0) Kokkos::deep_copy(queue, here.basis, flat<const float, Space>(request.basis.read()));
   here.arrived.send(queue, 0);
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, std::int64_t t, RefreshJob<Space> job) {
+Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, std::int64_t t,
+                                      RefreshRequest<Space> request) {
   SideState& s = sides_[side];
   const std::int64_t from = *s.dispatched;
-  if (stream.refresh.workers != nullptr && s.task->idle()) submit(stream, s, job);  // the run was resumed
+  if (stream.refresh.workers != nullptr && s.task->idle()) submit(stream, s, request);  // the run was resumed
   const bool ready = s.task->done();
   if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
-  job.factor = s.snapshot;
-  const Refreshed result = take(stream, s, job);
+  request.job.factor = s.snapshot.read();
+  const Refreshed result = take(stream, s, request);
   *s.dispatched = 0;
-  const Pin looked_at(result == Refreshed::kept ? stream.pager.get() : nullptr, s.snapshot.data(),
-                      Pager::Need::reading);
-  judge_refresh(stream, job, result, s.side.failures);
+  const Pin looked_at = result == Refreshed::kept ? s.snapshot.pin() : Pin();
+  judge_refresh(stream, request.job, result, s.side.failures);
   if (result == Refreshed::done) s.counts().book(from);
   return result;
 }
@@ -196,43 +203,43 @@ void RefreshPort<Space>::wait(Stream<Space>& stream, SideState& s) {
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::take(Stream<Space>& stream, SideState& s, const RefreshJob<Space>& job) {
+Refreshed RefreshPort<Space>::take(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
   if (stream.refresh.workers == nullptr) {
-    const Pin pin(stream.pager.get(), s.snapshot.data(), Pager::Need::reading);
-    const Written written(stream.pager.get(), job);
-    return compute_refresh(stream, job);
+    const Pin pin = s.snapshot.pin();
+    const JobHere<Space> here(request);
+    return compute_refresh(stream, here.job);
   }
   {
     const SecondsSpent spent(stream.refresh.seconds.waits);
     wait(stream, s);
   }
   stream.refresh.seconds.workers += s.task->seconds();
-  if (s.task->outcome() == Refreshed::done) publish(stream, s.task->job(), job);
+  if (s.task->outcome() == Refreshed::done) publish(stream, *s.task, request);
   return s.task->outcome();
 }
 
 template <class Space>
-void RefreshPort<Space>::publish(Stream<Space>& stream, const RefreshJob<Serial>& from, const RefreshJob<Space>& to) {
+void RefreshPort<Space>::publish(Stream<Space>& stream, const RefreshTask& from, const RefreshRequest<Space>& to) {
   const SecondsSpent spent(stream.refresh.seconds.copies);
-  const Pin basis(stream.pager.get(), from.new_basis.data(), Pager::Need::reading),
-      root(stream.pager.get(), from.root.data(), Pager::Need::reading);
-  const Written written(stream.pager.get(), to);
+  const Pin new_basis = from.new_basis().pin(), new_root = from.new_root().pin();
+  const JobHere<Space> here(to);
   if constexpr (is_host<Space>) {
     const auto copy = [&](Matrix<const float, Space> x, Matrix<float, Space> y) {
       if (y.size() > 0) convert<Space, float, float>(stream.exec, flat<const float, Space>(x), flat<float, Space>(y));
     };
-    copy(from.new_basis, to.basis);
-    copy(from.root, to.root);
-    std::copy_n(from.order.data(), from.order.extent(0), to.order.data());
+    copy(from.new_basis().read(), here.basis.view());
+    copy(from.new_root().read(), here.root.view());
+    std::copy_n(from.order().data(), from.order().extent(0), to.job.order.data());
   } else {  // the worker's next job waits for a copy after these
-    const auto upload = [&](const auto* x, const auto& y) {
-      using T = std::decay_t<decltype(*x)>;
+    const auto upload = [&](const auto& x, const auto& y) {
+      using T = std::decay_t<decltype(*y.data())>;
       if (y.size() > 0)
-        Kokkos::deep_copy(stream.exec, Vector<T, Space>(y.data(), y.size()), Vector<const T, Serial>(x, y.size()));
+        Kokkos::deep_copy(stream.exec, Vector<T, Space>(y.data(), y.size()),
+                          Vector<const T, Serial>(x.data(), y.size()));
     };
-    upload(from.new_basis.data(), to.basis);
-    upload(from.root.data(), to.root);
-    upload(from.order.data(), to.order);
+    upload(from.new_basis().read(), here.basis.view());
+    upload(from.new_root().read(), here.root.view());
+    upload(from.order(), to.job.order);
   }
 }
 

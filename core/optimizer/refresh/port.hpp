@@ -33,18 +33,18 @@ class RefreshPort {
   // Something may have to be done at the refresh point of update t although nothing falls due.
   bool in_flight() const;
 
-  // The refresh point of update t for one side. job_at(t): the job as inline refresh would run it at update t, its
-  // outputs being those in use; its factor is read only where `due`. done: new ones are in place, or, queued on a
+  // The refresh point of update t for one side. request_at(t): what inline refresh would run at update t, its outputs
+  // being those in use; the job's factor is read only where `due`. done: new ones are in place, or, queued on a
   // device, will be if they are good.
-  template <class JobAt>
-  Refreshed at(Stream<Space>& stream, std::size_t side, std::int64_t t, Due due, const JobAt& job_at) {
+  template <class RequestAt>
+  Refreshed at(Stream<Space>& stream, std::size_t side, std::int64_t t, Due due, const RequestAt& request_at) {
     updates_ = t;
     Refreshed seen = Refreshed::not_needed;
-    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(stream, side, t, job_at(from));
+    if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(stream, side, t, request_at(from));
     if (due == Due::no) return seen;
-    if (due == Due::first || staleness_ == 0) return run(stream, side, t, job_at(t));
+    if (due == Due::first || staleness_ == 0) return run(stream, side, t, request_at(t));
     sent_ = t;
-    send(stream, side, t, job_at(t));
+    send(stream, side, t, request_at(t));
     return seen;
   }
   // An update without a refresh point, or none to look at.
@@ -81,22 +81,22 @@ class RefreshPort {
     RefreshSide side;
     std::int64_t* dispatched = nullptr;     // update of the snapshot in flight, 0: none
     std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from, 0: none
-    Matrix<float, Space> snapshot = {};
+    StateArray<Space> snapshot = {};
     std::shared_ptr<RefreshTask> task = {};
     std::shared_ptr<OnHost> on_host = {};
     SideCounts counts() const { return {side.failures, computed_from, side.results}; }
   };
 
   void make_task(MatrixState<Space>&, SideState&);
-  Refreshed run(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
-  void send(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshJob<Space>&);
+  Refreshed run(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshRequest<Space>&);
+  void send(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshRequest<Space>&);
   // Takes the result in flight, if it is to be seen at update t.
-  Refreshed resolve(Stream<Space>&, std::size_t side, std::int64_t t, RefreshJob<Space>);
-  void submit(Stream<Space>&, SideState&, const RefreshJob<Space>&);
-  void copy_to_host(Stream<Space>&, SideState&, const RefreshJob<Space>&);
-  void publish(Stream<Space>&, const RefreshJob<Serial>& from, const RefreshJob<Space>& to);
+  Refreshed resolve(Stream<Space>&, std::size_t side, std::int64_t t, RefreshRequest<Space>);
+  void submit(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
+  void copy_to_host(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
+  void publish(Stream<Space>&, const RefreshTask& from, const RefreshRequest<Space>& to);
   void wait(Stream<Space>&, SideState&);  // for the worker
-  Refreshed take(Stream<Space>&, SideState&, const RefreshJob<Space>&);
+  Refreshed take(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
 
   std::int64_t staleness_ = 0;
   bool eager_ = false;

@@ -38,8 +38,6 @@ struct Attempt {
     }
   }
 
-  Matrix<float, Space> new_basis() const { return job.new_basis.extent(0) > 0 ? job.new_basis : job.basis; }
-
   // The answer, or, noted, true.
   bool finite(Vector<const T, Space> x, int place) {
     if (by_space()) return note(x, place);
@@ -77,7 +75,7 @@ bool eigen_basis(Attempt<Space, T>& a) {
   if (!a.stream.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
   if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues)) return false;
   a.judge();
-  a.publish(basis, a.new_basis());
+  a.publish(basis, a.job.new_basis);
   if (a.job.values.extent(0) > 0) a.template publish<T>(values, a.job.values);
   return true;
 }
@@ -118,7 +116,7 @@ bool power_qr(Attempt<Space, T>& a) {
     column_dots<Space, T>(a.stream.exec, basis, scratch, quotients);
     a.template publish<double>(quotients, a.job.values);
   }
-  a.publish(basis, a.new_basis());
+  a.publish(basis, a.job.new_basis);
   if (sorted) publish_order<Space>(a.stream.exec, a.verdict, order, a.job.order);
   return true;
 }
@@ -126,7 +124,7 @@ bool power_qr(Attempt<Space, T>& a) {
 template <class Space, class T>
 bool inverse_root(Attempt<Space, T>& a) {
   const RefreshJob<Space>& job = a.job;
-  const bool keeps_basis = job.basis.extent(0) > 0;
+  const bool keeps_basis = job.new_basis.extent(0) > 0;
   const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
   RootTools<Space> tools{a.stream.exec, a.stream.gemm, a.stream.solver, a.workspace};
   if (a.by_space()) tools.squares_of_root = a.stream.refresh.checks.at(RefreshChecks<Space>::root);
@@ -144,7 +142,7 @@ bool inverse_root(Attempt<Space, T>& a) {
   if (!good) return false;
   a.judge();
   a.publish(root, job.root);
-  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, a.new_basis());
+  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, a.job.new_basis);
   return true;
 }
 

@@ -24,10 +24,11 @@ struct RefreshJob {
   RefreshMethod method = RefreshMethod::power_qr;
   std::string_view name = {};              // for messages: "/optimizer/<HF name>/factor_left"
   Matrix<const float, Space> factor = {};  // (d, d) symmetric: K. leading_vectors: the gradient (m, n)
-  // (d, d) in: published basis (columns); (0, 0) where none is kept. inverse_root_eigh gives inverse_root_qr its first.
-  Matrix<float, Space> basis = {};
-  Matrix<float, Space> new_basis = {};  // (d, d) out; (0, 0): over the published one, at the very end
-  Vector<float, Space> values = {};     // (d) out: eigenvalues by column of the basis; (0) where nobody asks
+  Matrix<const float, Space> basis = {};   // (d, d) in: published basis (columns); (0, 0) where none is kept
+  // (d, d) out, written at the very end: it may be the published one. (0, 0) where no basis is kept; inverse_root_eigh
+  // gives inverse_root_qr its first.
+  Matrix<float, Space> new_basis = {};
+  Vector<float, Space> values = {};  // (d) out: eigenvalues by column of the basis; (0) where nobody asks
   // power_qr, (d): columns are first sorted by falling q^T K q; entry j says which old column became column j, so that
   // the caller can permute its second moments. (0): no sorting.
   Vector<std::int32_t, Space> order = {};
@@ -42,6 +43,13 @@ struct RefreshJob {
   // leading_vectors: root is the projector, (r, n) of the right side or (m, r) of the left one.
   bool right = false;
   BasisForm form = BasisForm::svd;
+};
+
+// What a matrix asks for: a job without basis and outputs, and where those lie in its state or elsewhere.
+template <class Space>
+struct RefreshRequest {
+  RefreshJob<Space> job;
+  StateArray<Space> basis = {}, root = {};
 };
 
 enum class Refreshed { done, not_needed, kept };  // kept: failed, the last good result stands

@@ -26,13 +26,10 @@ std::shared_ptr<WorkerStreams> make_streams(int workers, std::size_t scratch, bo
 RefreshTask::RefreshTask(const Room& room, const Memory& memory, std::shared_ptr<const void> kept)
     : room_(room), memory_(memory), kept_(std::move(kept)) {}
 
-void RefreshTask::prepare_own(const RefreshJob<Serial>& job) {
-  job_ = job;
-  if (job.basis.extent(0) > 0)
-    job_.new_basis = Matrix<float, Serial>(memory_.basis, job.basis.extent(0), job.basis.extent(1));
+void RefreshTask::require_room() const {
   SESTINA_REQUIRE(
-      job_.new_basis.size() <= room_.basis && job_.order.size() <= room_.order && job_.root.size() <= room_.root,
-      "{}: room for {}, {} and {}", job.name, room_.basis, room_.order, room_.root);
+      new_basis_.size() <= room_.basis && job_.order.size() <= room_.order && new_root_.size() <= room_.root,
+      "{}: room for {}, {} and {}", job_.name, room_.basis, room_.order, room_.root);
 }
 
 void RefreshTask::run(std::size_t worker) {
@@ -41,10 +38,10 @@ void RefreshTask::run(std::size_t worker) {
   constexpr std::chrono::microseconds pause{20};
   while (is_here_ && !is_here_()) std::this_thread::sleep_for(pause);
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
-  const Pin factor(pager_.get(), job_.factor.data(), Pager::Need::reading),
-      old(pager_.get(), job_.basis.data(), Pager::Need::reading),
-      basis(pager_.get(), job_.new_basis.data(), Pager::Need::room),
-      root(pager_.get(), job_.root.data(), Pager::Need::room);
+  const Pin factor = factor_.pin(), old = basis_.pin();
+  const auto basis = new_basis_.write(Pager::Need::room), root = new_root_.write(Pager::Need::room);
+  job_.new_basis = basis.view();
+  job_.root = root.view();
   outcome_ = compute_refresh((*streams_)[worker], job_);
 }
 

@@ -20,9 +20,9 @@ class RefreshTask final : public WorkerTask {
   struct Room {
     std::size_t basis = 0, order = 0, root = 0;
   };
-  // Memory of a result, as large as the room.
+  // Memory of a result, as large as the room: (1, elements).
   struct Memory {
-    float *basis = nullptr, *root = nullptr;
+    StateArray<Serial> basis = {}, root = {};
     std::int32_t* order = nullptr;
   };
   // kept: what holds that memory, and the one that snapshots lie in.
@@ -32,44 +32,48 @@ class RefreshTask final : public WorkerTask {
 
   // The same job with the task's own outputs, and its inputs at these places in host memory.
   template <class Space>
-  void prepare(const RefreshJob<Space>& job, const float* factor, float* basis) {
-    const auto seen = [](const auto& x, float* at) { return Matrix<float, Serial>(at, x.extent(0), x.extent(1)); };
-    const RefreshJob<Serial> own{
-        .method = job.method,
-        .name = job.name,
-        .factor = Matrix<const float, Serial>(factor, job.factor.extent(0), job.factor.extent(1)),
-        .basis = seen(job.basis, basis),
-        .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
-        .root = seen(job.root, memory_.root),
-        .exponent = job.exponent,
-        .scale = job.scale,
-        .eps = job.eps,
-        .perturb_before = job.perturb_before,
-        .tolerance = job.tolerance,
-        .max_iterations = job.max_iterations,
-        .right = job.right,
-        .form = job.form};
-    prepare_own(own);
+  void prepare(const RefreshRequest<Space>& asked, const StateArray<Serial>& factor, const StateArray<Serial>& basis) {
+    const RefreshJob<Space>& job = asked.job;
+    factor_ = factor;
+    basis_ = basis;
+    new_basis_ = memory_.basis.template as<Serial>(basis.extent(0), basis.extent(1));
+    new_root_ = memory_.root.template as<Serial>(asked.root.extent(0), asked.root.extent(1));
+    job_ = {.method = job.method,
+            .name = job.name,
+            .factor = factor.read(),
+            .basis = basis.read(),
+            .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
+            .exponent = job.exponent,
+            .scale = job.scale,
+            .eps = job.eps,
+            .perturb_before = job.perturb_before,
+            .tolerance = job.tolerance,
+            .max_iterations = job.max_iterations,
+            .right = job.right,
+            .form = job.form};
+    require_room();
   }
   void run(std::size_t worker) override;
 
-  const RefreshJob<Serial>& job() const { return job_; }  // its outputs are good when the outcome is done
+  // What the last job gave, good when the outcome is done.
+  const StateArray<Serial>& new_basis() const { return new_basis_; }
+  const StateArray<Serial>& new_root() const { return new_root_; }
+  Vector<const std::int32_t, Serial> order() const { return job_.order; }
   Refreshed outcome() const { return outcome_; }
-  double seconds() const { return seconds_; }                              // that its worker had it
-  void set_pager(const std::shared_ptr<Pager>& pager) { pager_ = pager; }  // of all of that memory, or null
+  double seconds() const { return seconds_; }  // that its worker had it
   void set_streams(const std::shared_ptr<WorkerStreams>& streams) { streams_ = streams; }
 
  private:
-  void prepare_own(const RefreshJob<Serial>&);
+  void require_room() const;
 
   RefreshJob<Serial> job_;
+  StateArray<Serial> factor_, basis_, new_basis_, new_root_;
   Refreshed outcome_ = Refreshed::kept;
   double seconds_ = 0;
   Room room_;
   Memory memory_;
   std::shared_ptr<const void> kept_;
   std::function<bool()> is_here_;
-  std::shared_ptr<Pager> pager_;
   std::shared_ptr<WorkerStreams> streams_;
 };
 

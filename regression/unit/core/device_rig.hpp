@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "core/layout/block_memory.hpp"
+#include "core/memory/block_memory.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina::reference {

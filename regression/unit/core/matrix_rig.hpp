@@ -68,7 +68,7 @@ struct MatrixRig {
   }
   Array master_values() { return values_of(master); }
   void set_master(const Array& values) { set_values(master, values); }
-  Array field(const std::string& name) { return values_of(optimizer->state().matrix(name)); }
+  Array field(const std::string& name) { return values_of(optimizer->state().read(name)); }
 
   MatrixOptions options;
   std::unique_ptr<MatrixOptimizer<Space>> optimizer;

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 
 namespace sestina::reference {
 

@@ -103,7 +103,8 @@ TYPED_TEST(AsyncRefresh, OnlyTheSnapshotIsRead) {
   for (auto* rig : {&plain, &spoiled}) rig->start({.workers = 1});
   for (auto* rig : {&plain, &spoiled}) rig->run(0, 6);  // five updates after the first call: dispatched
   ASSERT_EQ(spoiled.counter("dispatched"), 5);
-  Kokkos::deep_copy(spoiled.optimizer->state().matrix("factor_left"), 1e3f);
+  const auto factor = spoiled.optimizer->state().write("factor_left");
+  Kokkos::deep_copy(factor.view(), 1e3f);
   for (auto* rig : {&plain, &spoiled}) rig->run(6, 8);
   EXPECT_EQ(spoiled.counter("computed_from"), 1 + 5);
   EXPECT_EQ(spoiled.field("basis_left").values, plain.field("basis_left").values);
@@ -116,11 +117,12 @@ void hand_over(AsyncRig<Space>& from, AsyncRig<Space>& to) {
   for (std::size_t i = 0; i < source.size(); ++i) {
     ASSERT_EQ(source[i].path, target[i].path);
     const auto n = source[i].bytes();
+    const auto to = write_to(target[i]);
     if (source[i].on_device) {
       const Vector<const std::byte, Space> a(static_cast<const std::byte*>(source[i].data), n);
-      Kokkos::deep_copy(Vector<std::byte, Space>(static_cast<std::byte*>(target[i].data), n), a);
+      Kokkos::deep_copy(Vector<std::byte, Space>(to.view(), n), a);
     } else {
-      std::copy_n(static_cast<const std::byte*>(source[i].data), n, static_cast<std::byte*>(target[i].data));
+      std::copy_n(static_cast<const std::byte*>(source[i].data), n, to.view());
     }
   }
 }
@@ -236,8 +238,8 @@ TYPED_TEST(EagerRefresh, FailuresAreValues) {
   };
   rig.run(0, 5);
   const Array before = rig.field("basis_left");
-  const auto factor = rig.optimizer->state().matrix("factor_left");
-  Kokkos::deep_copy(factor, std::nanf(""));
+  const auto factor = rig.optimizer->state().write("factor_left");
+  Kokkos::deep_copy(factor.view(), std::nanf(""));
   rig.run(5, 7);
   EXPECT_EQ(rig.stream.refresh.failures, 0);  // sent, not seen
   rig.run(7, 8);

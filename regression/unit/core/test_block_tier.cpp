@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/layout/block_tier.hpp"
+#include "core/memory/block_tier.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina::reference {

@@ -1,6 +1,6 @@
 // State of a device between its memory, host memory and a store below: what kernels read and write late is what they
 // wrote before, memory is mapped for as long as it is used, budgets hold, and what fails says so.
-#include "core/layout/device_store.hpp"
+#include "core/memory/device_store.hpp"
 
 #include <gtest/gtest.h>
 

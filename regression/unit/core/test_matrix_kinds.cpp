@@ -80,14 +80,13 @@ void copy_state(MatrixOptimizer<Space>& from, MatrixOptimizer<Space>& to) {
   const auto source = from.state().fields();
   auto target = to.state().fields();
   for (std::size_t i = 0; i < target.size(); ++i) {
-    if (!target[i].on_device) {
-      std::memcpy(target[i].data, source[i].data, target[i].bytes());
-      continue;
-    }
     const std::size_t n = target[i].bytes();
-    const auto bytes = [](void* data) { return static_cast<unsigned char*>(data); };
-    Kokkos::deep_copy(Vector<unsigned char, Space>(bytes(target[i].data), n),
-                      Vector<unsigned char, Space>(bytes(source[i].data), n));
+    const auto copy = write_to(target[i]);
+    if (target[i].on_device)
+      Kokkos::deep_copy(Vector<std::byte, Space>(copy.view(), n),
+                        Vector<const std::byte, Space>(static_cast<const std::byte*>(source[i].data), n));
+    else
+      std::memcpy(copy.view(), source[i].data, n);
   }
 }
 

@@ -83,8 +83,8 @@ class Paged {
   // As a checkpoint of update 0 does: all are zeros, and in the store.
   void load_zeros() {
     for (const StateField& field : set_->state()) {
-      const Pin pin(field.pager, field.data, Pager::Need::room);
-      std::memset(field.data, 0, field.bytes());
+      const auto whole = write_to(field, Pager::Need::room);
+      std::memset(whole.view(), 0, field.bytes());
     }
   }
 
@@ -187,7 +187,7 @@ TEST(PagedState, ATableOfTiersMovesTheFieldsItNames) {
         TensorSpec spec;
         spec.rows = i % 2 == 0 ? 24 : 40;
         spec.cols = 32;
-        const PagedBytes bytes = paged_bytes(spec, options);
+        const PagedBytes bytes = paged_bytes(spec, options, MemorySpace::host);
         planned += bytes.places;
         EXPECT_EQ(bytes.nvme, bytes.places);
         EXPECT_GT(bytes.resident, 0u);
@@ -211,7 +211,7 @@ TEST(PagedState, ThePlanKnowsItsBytes) {
         TensorSpec spec;
         spec.rows = i % 2 == 0 ? 24 : 40;
         spec.cols = 32;
-        planned += paged_bytes(spec, options).places;
+        planned += paged_bytes(spec, options, MemorySpace::host).places;
       }
       EXPECT_EQ(planned, Paged(kind, staleness, true).pager->bytes()) << kind.name << ", S " << staleness;
     }

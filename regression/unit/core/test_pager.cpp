@@ -1,6 +1,6 @@
 // Blocks between host memory and a store below it: pages that really go or move on, budgets, disks
 // that fail, hang and lie, and ten thousand jobs against a model.
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 
 #include <gtest/gtest.h>
 

@@ -49,7 +49,8 @@ TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
     RefreshJob<Space> job{.method = RefreshMethod::eigen_basis,
                           .name = "factor",
                           .factor = factor.read(),
-                          .basis = basis.matrix(),
+                          .basis = basis.read(),
+                          .new_basis = basis.matrix(),
                           .values = values.vector()};
     ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
     expect_orthonormal(basis.get());
@@ -73,7 +74,8 @@ TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
     RefreshJob<Space> job{.method = RefreshMethod::power_qr,
                           .name = "factor",
                           .factor = factor.read(),
-                          .basis = basis.matrix(),
+                          .basis = basis.read(),
+                          .new_basis = basis.matrix(),
                           .values = values.vector(),
                           .order = order_out};
     ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
@@ -104,7 +106,11 @@ TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
   const Field<float, Space> factor(with_eigenvalues(wanted, falling_powers(d, 0.5))), basis(random_basis(d, 5));
   std::int64_t failures = 0;
   for (int i = 0; i < 60; ++i)
-    ASSERT_EQ(refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()},
+    ASSERT_EQ(refresh(stream,
+                      {.method = RefreshMethod::power_qr,
+                       .factor = factor.read(),
+                       .basis = basis.read(),
+                       .new_basis = basis.matrix()},
                       failures),
               Refreshed::done);
   expect_same_columns(basis.get(), wanted, 1e-3);  // rounding against the smallest gap, 2^-12
@@ -120,7 +126,9 @@ TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
     for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr}) {
       const Field<float, Space> factor(k), basis(random_basis(d, 7));
       std::int64_t failures = 0;
-      ASSERT_EQ(refresh(stream, {.method = method, .factor = factor.read(), .basis = basis.matrix()}, failures),
+      ASSERT_EQ(refresh(stream,
+                        {.method = method, .factor = factor.read(), .basis = basis.read(), .new_basis = basis.matrix()},
+                        failures),
                 Refreshed::done);
       expect_orthonormal(basis.get());
     }
@@ -133,9 +141,13 @@ TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
   const Array before = rounded<float>(random_basis(d, 8));
   const Field<float, Space> factor(Array(d, d)), basis(before);
   std::int64_t failures = 0;
-  EXPECT_EQ(
-      refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
-      Refreshed::not_needed);
+  EXPECT_EQ(refresh(stream,
+                    {.method = RefreshMethod::power_qr,
+                     .factor = factor.read(),
+                     .basis = basis.read(),
+                     .new_basis = basis.matrix()},
+                    failures),
+            Refreshed::not_needed);
   expect_same(basis.get(), before, "basis");
   EXPECT_EQ(stream.refresh.failures, 0);
 }
@@ -150,7 +162,8 @@ TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
   const Field<float, Space> factor(diagonal({4, 3, 2, 1})), basis(twice), root(identity(d));
   std::int64_t failures = 0;
   RefreshJob<Space> job{.method = RefreshMethod::inverse_root_qr, .name = "factor", .factor = factor.read()};
-  job.basis = basis.matrix();
+  job.basis = basis.read();
+  job.new_basis = basis.matrix();
   job.root = root.matrix();
   EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
   expect_same(basis.get(), twice, "basis");
@@ -164,9 +177,13 @@ TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
   auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   const Field<float, Space> factor(Array(d, d, 3e38)), basis(random_basis(d, 9));
   std::int64_t failures = 0;
-  ASSERT_EQ(
-      refresh(stream, {.method = RefreshMethod::power_qr, .factor = factor.read(), .basis = basis.matrix()}, failures),
-      Refreshed::done);
+  ASSERT_EQ(refresh(stream,
+                    {.method = RefreshMethod::power_qr,
+                     .factor = factor.read(),
+                     .basis = basis.read(),
+                     .new_basis = basis.matrix()},
+                    failures),
+            Refreshed::done);
   expect_orthonormal(basis.get());
   EXPECT_EQ(stream.refresh.failures, 0);
 }
@@ -197,7 +214,10 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
     std::int64_t failures = 0;
     dumped.count = 0;
     stream.refresh.failures = 0;
-    RefreshJob<Space> job{.name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
+    RefreshJob<Space> job{.name = "/optimizer/w/factor_left",
+                          .factor = factor.read(),
+                          .basis = basis.read(),
+                          .new_basis = basis.matrix()};
     EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     EXPECT_EQ(failures, 2);

@@ -36,23 +36,23 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
 TEST(Options, TiersAreOneWordOrATableByField) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", late = soap + "mode = \"async\"\n";
   const auto matrix = [](const std::string& toml) { return *read(toml).optimizer.matrix; };
-  EXPECT_FALSE(matrix(soap).pages_any());
+  EXPECT_FALSE(matrix(soap).pages_any(MemorySpace::host));
   EXPECT_EQ(matrix(soap).tier, Tier::device);
-  EXPECT_TRUE(matrix(soap + "tier = \"nvme\"\n").pages("basis_left"));
+  EXPECT_TRUE(matrix(soap + "tier = \"nvme\"\n").pages("basis_left", MemorySpace::host));
   const MatrixOptions one = matrix(late + "tier = { basis_left = \"nvme\", snapshot_right = \"nvme\" }\n");
   for (const std::string field :
        {"factor_left", "factor_right", "basis_left", "basis_right", "snapshot_left", "snapshot_right"})
-    EXPECT_EQ(one.pages(field), field == "basis_left" || field == "snapshot_right") << field;
-  EXPECT_TRUE(one.pages("block_0_1.basis_left"));
+    EXPECT_EQ(one.pages(field, MemorySpace::host), field == "basis_left" || field == "snapshot_right") << field;
+  EXPECT_TRUE(one.pages("block_0_1.basis_left", MemorySpace::host));
   const MatrixOptions most = matrix(soap + "tier = { default = \"nvme\", factor_right = \"host\" }\n");
-  EXPECT_TRUE(most.pages("factor_left"));
-  EXPECT_FALSE(most.pages("factor_right"));
-  EXPECT_FALSE(matrix(soap + "tier = { default = \"host\" }\n").pages_any());
-  MatrixOptions on_device = matrix(soap + "tier = { default = \"device\", factor_left = \"host\" }\n");
-  EXPECT_FALSE(on_device.pages_any()) << "a host has no other memory";
-  on_device.own_memory = true;
+  EXPECT_TRUE(most.pages("factor_left", MemorySpace::host));
+  EXPECT_FALSE(most.pages("factor_right", MemorySpace::host));
+  EXPECT_FALSE(matrix(soap + "tier = { default = \"host\" }\n").pages_any(MemorySpace::host));
+  const MatrixOptions factors = matrix(soap + "tier = { default = \"device\", factor_left = \"host\" }\n");
+  EXPECT_FALSE(factors.pages_any(MemorySpace::host)) << "a host has no other memory";
+  EXPECT_TRUE(factors.pages_any(MemorySpace::device));
   for (const std::string field : {"factor_left", "factor_right", "basis_left", "basis_right"})
-    EXPECT_EQ(on_device.pages(field), field == "factor_left") << field;
+    EXPECT_EQ(factors.pages(field, MemorySpace::device), field == "factor_left") << field;
   expect_error(soap + "tier = { basis_lef = \"nvme\" }\n", "did you mean optimizer.refresh.tier.basis_left?");
   expect_error(soap + "tier = { snapshot_left = \"nvme\" }\n", "optimizer.refresh.tier.snapshot_left");  // inline
   expect_error(soap + "tier = { basis_left = \"disk\" }\n", "allowed \"device\", \"host\", \"nvme\"");
@@ -68,7 +68,7 @@ TEST(Options, TiersAreOneWordOrATableByField) {
   EXPECT_EQ(read_again.field_tiers.size(), 6u);
   again.finish();
   again.add_override("optimizer.refresh.tier=host");
-  EXPECT_FALSE(Options::read(again).optimizer.matrix->pages_any());
+  EXPECT_FALSE(Options::read(again).optimizer.matrix->pages_any(MemorySpace::host));
   EXPECT_TRUE(forbidden_changes(deck, again).empty());
 }
 

@@ -41,7 +41,11 @@ struct Site {
         root(identity(d)),
         order_view("order", d) {
     if (jobs > 0) let_the_space_judge(stream, jobs);
-    job = {.method = method, .name = "/optimizer/w/factor_left", .factor = factor.read(), .basis = basis.matrix()};
+    job = {.method = method,
+           .name = "/optimizer/w/factor_left",
+           .factor = factor.read(),
+           .basis = basis.read(),
+           .new_basis = basis.matrix()};
     if (method == RefreshMethod::power_qr || method == RefreshMethod::eigen_basis) job.values = values.vector();
     if (method == RefreshMethod::power_qr) job.order = Vector<std::int32_t, Space>(order_view.data(), d);
     if (method == RefreshMethod::inverse_root_eigh || method == RefreshMethod::inverse_root_qr)

@@ -181,7 +181,7 @@ TYPED_TEST(ShampooRule, PackedFactorsGiveTheSameBits) {
       small.step(t, g, 0.1);
       expect_same(small.weight.get(), dense.weight.get(), root);
     }
-    EXPECT_EQ(small.optimizer->state().vector("factor_left_packed").extent(0), 45u);
+    EXPECT_EQ(small.optimizer->state().read("factor_left_packed").extent(0), 45u);
   }
 }
 
@@ -223,7 +223,7 @@ TYPED_TEST(ShampooRule, KeepsItsRootsWhenAFactorIsNotFinite) {
   options.set("graft", "none");
   ShampooRig<TypeParam> rig(options, Array(4, 3));
   rig.step(1, random_array(4, 3, 1));
-  const auto root = rig.optimizer->state().matrix("inverse_root_left");
+  const auto root = rig.optimizer->state().read("inverse_root_left");
   const Array before = values_of(root);
   Array bad = random_array(4, 3, 2);
   bad(1, 1) = std::numeric_limits<double>::infinity();

@@ -174,8 +174,8 @@ TYPED_TEST(BasisRotation, InTheStandardBasisIsAdam) {
       MatrixRig<TypeParam> rig("basis-rotation", 6, 9, {}, {{"source", source}, {"geometry", geometry}}, 100);
       for (const char* name : {"basis_left", "basis_right"}) {
         if (!rig.optimizer->state().has(name)) continue;
-        const auto q = rig.optimizer->state().matrix(name);
-        set_values(q, identity(q.extent(0)));
+        const auto q = rig.optimizer->state().write(name);
+        set_values(q.view(), identity(q.view().extent(0)));
       }
       rig.optimizer->state().counter("started") = 1;
       PlainAdam adam(rig.weight);
@@ -218,8 +218,9 @@ TYPED_TEST(BasisRotation, InTheEigenbasisMakesARotatedQuadraticADiagonalOne) {
   };
   const auto in_eigenbasis = [&](int delay) {
     MatrixRig<TypeParam> rig("basis-rotation", d, n, {}, {}, 1000);
-    set_values(rig.optimizer->state().matrix("basis_left"), axes);
-    set_values(rig.optimizer->state().matrix("basis_right"), identity(n));
+    const auto left = rig.optimizer->state().write("basis_left"), right = rig.optimizer->state().write("basis_right");
+    set_values(left.view(), axes);
+    set_values(right.view(), identity(n));
     rig.optimizer->state().counter("started") = 1;
     return delayed_quadratic(rotated, product(axes, start), delay, rig);
   };

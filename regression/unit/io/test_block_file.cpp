@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-#include "core/layout/pager.hpp"
+#include "core/memory/write_guard.hpp"
 #include "io/store/block_file.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "regression/unit/io/test_store.hpp"
@@ -116,6 +116,43 @@ TEST(BlockFile, WhatIsKnownToBeTheSameIsNotLookedAt) {
   EXPECT_EQ(rig.file.traffic().bytes_same, before.bytes_same + sizes[5] + sizes[6]);
   EXPECT_EQ(rig.file.version(5), 1u);
   rig.expect_round_trip();
+}
+
+// Also where another one has the block in memory meanwhile, to read it.
+TEST(BlockFile, WhatAGuardWritesIsThereAfterTheBlockWasInTheFileAlone) {
+  const test::TemporaryFolder folder;
+  constexpr std::size_t n = 700001;
+  const std::shared_ptr<std::byte> memory = page_memory(n);
+  const auto file = std::make_shared<BlockFile>(BlockFile::Options{.path = folder / "blocks"});
+  const auto pager = std::make_shared<Pager>(file, Pager::Options{});
+  pager->add("block", memory.get(), n);
+  pager->need(pager->whole(n), 0);
+  pager->attach();
+  pager->open();
+  StateField field{.path = "/optimizer/w/basis_left", .dtype = DType::u8, .shape = {n}, .row_end = n};
+  field.data = memory.get();
+  field.pager = pager.get();
+  Bytes wanted = noise(n, 1);
+  {
+    const auto all = write_to(field, Pager::Need::room);
+    std::copy(wanted.begin(), wanted.end(), all.view());
+  }
+  pager->wait_idle();
+  EXPECT_EQ(pager->counts().in_memory, 0u);
+  {
+    const Pin reader(pager.get(), memory.get(), Pager::Need::reading);
+    const auto some = write_to(field);
+    some.view()[chunk + 3] ^= std::byte{1};
+    wanted[chunk + 3] ^= std::byte{1};
+  }
+  pager->wait_idle();
+  EXPECT_EQ(pager->counts().in_memory, 0u);
+  {
+    const Pin reader(pager.get(), memory.get(), Pager::Need::reading);
+    EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), memory.get()));
+  }
+  EXPECT_GT(file->traffic().bytes_read, 2 * n);
+  EXPECT_TRUE(pager->detach());
 }
 
 // One that is to be read comes while others are written: it does not wait for them.

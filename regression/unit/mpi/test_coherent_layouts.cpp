@@ -90,7 +90,8 @@ struct DriftingRun {
     const float factor = 1.0f + 0.01f * static_cast<float>(world().rank() + 1);
     for_each_matrix([&](MatrixSet<Host>& matrices, std::size_t i) {
       const StateField master = matrices.replica(i).back();
-      auto* data = static_cast<float*>(master.data);
+      const auto bytes = write_to(master);
+      auto* data = reinterpret_cast<float*>(bytes.view());
       for (std::size_t k = 0; k < master.bytes() / sizeof(float); ++k) data[k] *= factor;
     });
   }
@@ -110,7 +111,7 @@ struct DriftingRun {
     for_each_matrix([&](MatrixSet<Host>& matrices, std::size_t i) {
       for (const StateField& field : matrices.replica(i))
         mine += fmt::format("{} {:x}\n", field.path,
-                            std::hash<std::string_view>()({static_cast<char*>(field.data), field.bytes()}));
+                            std::hash<std::string_view>()({static_cast<const char*>(field.data), field.bytes()}));
     });
     std::map<std::string, std::pair<std::string, std::size_t>> seen;  // by path: value, ranks
     for (const std::string& lines : world().all_gather(mine))
@@ -277,7 +278,8 @@ void read_back(const std::vector<StateField>& fields, const Written& written) {
     const auto found = written.find(place_of(field));
     ASSERT_NE(found, written.end()) << place_of(field);
     ASSERT_EQ(found->second.size(), field.bytes()) << place_of(field);
-    std::memcpy(field.data, found->second.data(), field.bytes());
+    const auto whole = write_to(field, Pager::Need::room);
+    std::memcpy(whole.view(), found->second.data(), field.bytes());
   }
 }
 

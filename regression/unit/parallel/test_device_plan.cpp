@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/field_piece.hpp"
-#include "core/layout/device_store.hpp"
+#include "core/memory/device_store.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
 

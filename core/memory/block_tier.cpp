@@ -1,4 +1,4 @@
-#include "core/layout/block_tier.hpp"
+#include "core/memory/block_tier.hpp"
 
 #include <array>
 #include <optional>

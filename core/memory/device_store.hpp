@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/layout/block_memory.hpp"
-#include "core/layout/block_store.hpp"
+#include "core/memory/block_memory.hpp"
+#include "core/memory/block_store.hpp"
 
 namespace sestina {
 

@@ -1,4 +1,4 @@
-#include "core/layout/device_store.hpp"
+#include "core/memory/device_store.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "core/layout/pager.hpp"
+#include "core/memory/pager.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "core/layout/state_field.hpp"
+#include "core/memory/state_field.hpp"
 
 namespace sestina {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/layout/block_memory.hpp"
+#include "core/memory/block_memory.hpp"
 #include "kernels/base/cuda_queue.hpp"
 
 namespace sestina {

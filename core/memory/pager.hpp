@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/layout/block_memory.hpp"
-#include "core/layout/block_store.hpp"
-#include "core/layout/block_tier.hpp"
+#include "core/memory/block_memory.hpp"
+#include "core/memory/block_store.hpp"
+#include "core/memory/block_tier.hpp"
 
 namespace sestina {
 
@@ -127,6 +127,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
 // While it lives a block is in memory. Nothing for a null pager.
 class Pin {
  public:
+  Pin() = default;
   Pin(Pager* pager, const void* memory, Pager::Need need = Pager::Need::contents)
       : pager_(memory == nullptr ? nullptr : pager), memory_(memory) {
     if (pager_ != nullptr) pager_->pin(memory_, need);
@@ -138,8 +139,8 @@ class Pin {
   Pin& operator=(const Pin&) = delete;
 
  private:
-  Pager* pager_;
-  const void* memory_;
+  Pager* pager_ = nullptr;
+  const void* memory_ = nullptr;
 };
 
 }  // namespace sestina

@@ -1,0 +1,171 @@
+#include "core/memory/matrix_state.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sestina {
+namespace {
+
+constexpr std::size_t alignment = 16, code_alignment = 64;  // floats, bytes: a cache line
+
+std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(size.rows * size.cols); }
+
+float* floats_of(const Page& page) { return reinterpret_cast<float*>(page.memory.get()); }
+
+template <class Space>
+bool is_paged(const FieldSize& size) {
+  return size.use != FieldUse::always && leaves(memory_of<Space>, size.tier);
+}
+
+}  // namespace
+
+template <class Space>
+MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>& sizes, std::string path)
+    : path_(std::move(path)), sizes_(sizes) {
+  std::size_t floats = 0, codes = 0;
+  for (const FieldSize& size : sizes_) {
+    const bool known = size.dtype == DType::f32 ||
+                       (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
+    SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
+    if (is_paged<Space>(size)) {
+      offset_.push_back(storage_->pages.size());
+      add_page(path_ + "/" + size.name, size.use, elements(size));
+    } else if (size.dtype == DType::f32) {
+      offset_.push_back(floats);
+      floats += (elements(size) + alignment - 1) / alignment * alignment;
+    } else if (size.dtype == DType::u8) {
+      offset_.push_back(codes);
+      codes += (elements(size) + code_alignment - 1) / code_alignment * code_alignment;
+    } else {
+      offset_.push_back(counters_.size());
+      counters_.resize(counters_.size() + elements(size));
+    }
+  }
+  Storage& all = *storage_;
+  all.floats = decltype(all.floats)(Kokkos::view_alloc(exec, "sestina::matrix_state"), floats);
+  if (codes > 0) all.codes = decltype(all.codes)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
+}
+
+template <class Space>
+const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t elements) {
+  const std::size_t bytes = elements * sizeof(float);
+  return storage_->pages.emplace_back(
+      Page{name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
+}
+
+template <class Space>
+StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
+  if (elements == 0) return {};
+  if (is_host<Space> && is_paged<Space>(sizes_[find(like, DType::f32)])) {
+    const Page& page = add_page(name, FieldUse::refresh, elements);
+    return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
+  }
+  const auto& room = storage_->rooms.emplace_back(name, elements);
+  return {Matrix<float, Serial>(room.data(), 1, elements), nullptr};
+}
+
+template <class Space>
+std::size_t MatrixState<Space>::find(std::string_view name, DType dtype) const {
+  for (std::size_t i = 0; i < sizes_.size(); ++i)
+    if (sizes_[i].name == name && sizes_[i].dtype == dtype) return i;
+  fail(ExitCode::internal, "{} has no field \"{}\" of type {}", path_, name, sestina::name(dtype));
+}
+
+template <class Space>
+const Page* MatrixState<Space>::page(std::size_t field) const {
+  return is_paged<Space>(sizes_[field]) ? &storage_->pages[offset_[field]] : nullptr;
+}
+
+template <class Space>
+Matrix<float, Space> MatrixState<Space>::place(std::size_t field) const {
+  const Page* const own = page(field);
+  return Matrix<float, Space>(own != nullptr ? floats_of(*own) : storage_->floats.data() + offset_[field],
+                              static_cast<std::size_t>(sizes_[field].rows),
+                              static_cast<std::size_t>(sizes_[field].cols));
+}
+
+template <class Space>
+StateArray<Space> MatrixState<Space>::array(std::string_view name) const {
+  const std::size_t field = find(name, DType::f32);
+  return {place(field), page(field)};
+}
+
+template <class Space>
+Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
+  const std::size_t field = find(name, DType::f32);
+  SESTINA_REQUIRE(sizes_[field].use == FieldUse::always, "{}/{} may lie elsewhere: read() or write() it", path_, name);
+  return place(field);
+}
+
+template <class Space>
+Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
+  const Matrix<float, Space> whole = matrix(name);
+  return Vector<float, Space>(whole.data(), whole.size());
+}
+
+template <class Space>
+Matrix<std::uint8_t, Space> MatrixState<Space>::codes(std::string_view name) const {
+  const std::size_t field = find(name, DType::u8);
+  return Matrix<std::uint8_t, Space>(storage_->codes.data() + offset_[field],
+                                     static_cast<std::size_t>(sizes_[field].rows),
+                                     static_cast<std::size_t>(sizes_[field].cols));
+}
+
+template <class Space>
+std::int64_t& MatrixState<Space>::counter(std::string_view name) {
+  return counters_[offset_[find(name, DType::i64)]];
+}
+
+template <class Space>
+bool MatrixState<Space>::has(std::string_view name) const {
+  for (const FieldSize& size : sizes_)
+    if (size.name == name) return true;
+  return false;
+}
+
+template <class Space>
+void MatrixState<Space>::set_zero(const Space& exec) {
+  SESTINA_REQUIRE(storage_->pages.empty(), "{}: what is paged does not start over", path_);
+  Kokkos::deep_copy(exec, storage_->floats, 0.0f);
+  if (storage_->codes.size() > 0) Kokkos::deep_copy(exec, storage_->codes, std::uint8_t{0});
+  std::fill(counters_.begin(), counters_.end(), 0);
+}
+
+template <class Space>
+std::vector<StateField> MatrixState<Space>::fields() const {
+  std::vector<StateField> fields;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    const FieldSize& size = sizes_[i];
+    StateField field;
+    field.path = path_ + "/" + size.name;
+    field.dtype = size.dtype;
+    field.shape = size.cols == 1 ? std::vector<std::int64_t>{size.rows} : std::vector{size.rows, size.cols};
+    field.row_end = size.rows;
+    field.optional = size.optional;
+    field.of_basis = size.of_basis;
+    if (size.dtype == DType::f32) {
+      field.data = place(i).data();
+      if (const Page* const own = page(i)) field.pager = own->pager.get();
+      field.on_device = !is_host<Space>;
+    } else if (size.dtype == DType::u8) {
+      field.data = storage_->codes.data() + offset_[i];
+      field.on_device = !is_host<Space>;
+    } else {
+      field.data = counters_.data() + offset_[i];
+    }
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+template <class Space>
+std::size_t MatrixState<Space>::bytes() const {
+  std::size_t sum = 0;
+  for (const FieldSize& size : sizes_) sum += elements(size) * size_of(size.dtype);
+  return sum;
+}
+
+#define SESTINA_MATRIX_STATE(Space) template class MatrixState<Space>;
+SESTINA_INSTANTIATE_LANES(SESTINA_MATRIX_STATE)
+
+}  // namespace sestina

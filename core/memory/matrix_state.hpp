@@ -1,0 +1,99 @@
+// The state of one matrix: the arrays that its kind lists (kinds.hpp), zero at first, in one allocation, by name and as
+// StateFields. What need not always be at hand (FieldUse) may lie in pages of its own, which a pager takes out of
+// memory; the addresses stay. Such an array is read by a const view, and written by the view of a guard alone.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/memory/pages.hpp"
+#include "core/memory/write_guard.hpp"
+#include "kernels/blas/host_values.hpp"
+
+namespace sestina {
+
+template <class Space>
+inline constexpr MemorySpace memory_of = is_host<Space> ? MemorySpace::host : MemorySpace::device;
+
+// An array of state, found once. Without one: (0, 0).
+template <class Space>
+class StateArray {
+ public:
+  StateArray() = default;
+  // page: that it lies in; null: it is always at hand.
+  StateArray(Matrix<float, Space> view, const Page* page) : view_(view), page_(page) {}
+
+  std::size_t extent(int dim) const { return view_.extent(static_cast<unsigned>(dim)); }
+  std::size_t size() const { return view_.size(); }
+  // Good while its matrix is updated, or as long as a pin() of it lives.
+  Matrix<const float, Space> read() const { return view_; }
+  Pin pin() const { return {pager(), view_.data(), Pager::Need::reading}; }
+  WriteGuard<Matrix<float, Space>> write(Pager::Need need = Pager::Need::contents) const {
+    return {page_ != nullptr && page_->written ? nullptr : pager(), view_.data(), need, view_};
+  }
+  // Its first elements as (rows, cols), for another space with the same memory.
+  template <class Other>
+  StateArray<Other> as(std::size_t rows, std::size_t cols) const {
+    return {Matrix<float, Other>(view_.data(), rows, cols), page_};
+  }
+
+ private:
+  Pager* pager() const { return page_ == nullptr || size() == 0 ? nullptr : page_->pager.get(); }
+
+  Matrix<float, Space> view_;
+  const Page* page_ = nullptr;
+};
+
+template <class Space>
+class MatrixState {
+ public:
+  MatrixState(const Space&, const std::vector<FieldSize>&, std::string path);  // path: "/optimizer/<HF name>"
+
+  // By name; internal error when there is none, or it is of another type.
+  StateArray<Space> array(std::string_view name) const;
+  Matrix<const float, Space> read(std::string_view name) const { return array(name).read(); }
+  WriteGuard<Matrix<float, Space>> write(std::string_view name, Pager::Need need = Pager::Need::contents) const {
+    return array(name).write(need);
+  }
+  // Of those that are always at hand (FieldUse); internal error for others, wherever they lie in this run.
+  Matrix<float, Space> matrix(std::string_view name) const;
+  Vector<float, Space> vector(std::string_view name) const;
+  Matrix<std::uint8_t, Space> codes(std::string_view name) const;
+  std::int64_t& counter(std::string_view name);  // an i64 field of one element, in host memory
+  bool has(std::string_view name) const;
+
+  void set_zero(const Space&);  // as it was made; nothing of it may be paged
+
+  std::vector<StateField> fields() const;
+  std::size_t bytes() const;
+  // The memory of all f32 and u8 fields and rooms, which lives as long as somebody holds it.
+  std::shared_ptr<const void> storage() const { return storage_; }
+  const std::string& path() const { return path_; }
+
+  // Host memory for a result that is no state, (1, elements), in pages of its own where field `like` is; with a device
+  // pinned, and always there.
+  StateArray<Serial> room(const std::string& name, std::string_view like, std::size_t elements);
+  Pages& pages() { return storage_->pages; }
+
+ private:
+  struct Storage {
+    Kokkos::View<float*, typename Space::memory_space> floats;
+    Kokkos::View<std::uint8_t*, typename Space::memory_space> codes;
+    Pages pages;
+    std::vector<Kokkos::View<float*, HostSide<Space>>> rooms;  // where nothing is paged
+  };
+
+  std::size_t find(std::string_view name, DType) const;
+  const Page* page(std::size_t field) const;
+  Matrix<float, Space> place(std::size_t field) const;
+  const Page& add_page(const std::string& name, FieldUse, std::size_t elements);
+
+  std::string path_;
+  std::vector<FieldSize> sizes_;
+  std::vector<std::size_t>
+      offset_;  // elements, in the buffer of the field's type; of paged ones the number of the page
+  std::vector<std::int64_t> counters_;
+  std::shared_ptr<Storage> storage_ = std::make_shared<Storage>();
+};
+
+}  // namespace sestina
