@@ -85,8 +85,9 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
 // How products are computed, for the start line.
 template <class Exec>
 std::string precision_line(TrainOptions::Precision precision) {
+  const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
   if (precision != TrainOptions::Precision::bf16) return "fp32";
-  return is_host<Exec> ? std::string(to_text(bf16_way())) : "bf16";
+  return is_host<Exec> ? std::string(to_text(way)) : "bf16";
 }
 
 // Everything after the setup: data, Kokkos, the run itself.
