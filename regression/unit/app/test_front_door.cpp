@@ -152,7 +152,8 @@ TEST(FrontDoor, TheFilesThatNameTokensAreTheModels) {
     return options.data;
   };
   EXPECT_EQ(data("[model]\nfrom_hf = \"" + (folder / "model") + "\"\n", "").model_folder, folder / "model");
-  const std::string other = "[data]\ntokenizer = \"" + (folder / "elsewhere/hf/tokenizer.json") + "\"\n";
+  const std::string other =
+      "[model]\npreset = \"llama-8m\"\n[data]\ntokenizer = \"" + (folder / "elsewhere/hf/tokenizer.json") + "\"\n";
   EXPECT_EQ(data(other, "").model_folder, "");
   const DataOptions resumed = data(other, folder / "checkpoint");
   EXPECT_EQ(resumed.model_folder, folder / "checkpoint/hf");
