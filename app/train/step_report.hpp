@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/report/metrics.hpp"
+#include "parallel/plan/rank_report.hpp"
 
 namespace sestina {
 
@@ -19,8 +20,6 @@ namespace sestina {
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
 
 // Adds up the seconds of each phase of one step. `enter` ends the phase before.
 class PhaseClock {
@@ -62,34 +61,12 @@ class PhaseClock {
   double begin_ = 0, last_ = 0;
 };
 
-// What a rank tells the others of a step; fp64 throughout, so that it travels as it is.
-struct RankStep {
-  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
-  double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
-  double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
-  double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
-  double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
-};
-// Ages of the preconditioners of one pipeline stage; fp64 too.
-struct StageAges {
-  double max = 0, sum = 0, count = 0;
-  void add(const StageAges& other) {
-    max = std::max(max, other.max);
-    sum += other.sum;
-    count += other.count;
-  }
-};
 // What a line says by pipeline stage, as in TrainLine; empty: nothing.
 struct StageNumbers {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::span<const StageAges> ages = {};
   std::optional<ReplicaNumbers> replicas = {};
 };
-// One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages, preconditioners, joules and
-// seconds of workers. At least one rank.
-RankStep of_all_ranks(const std::vector<RankStep>&);
-
 // Largest resident set of this process so far, bytes.
 std::uint64_t peak_memory_bytes();
 

@@ -87,13 +87,11 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
-      rank_steps_(static_cast<std::size_t>(runtime.size())),
-      rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
-      stage_ages_(rank_ages_.size()),
-      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
-      coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
-                             ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
-                             : 0),
+      told_(told_parts(options_.parallel, options_.optimizer)),
+      mine_(options_.parallel.pp),
+      of_rank_(mine_),
+      all_(mine_),
+      numbers_((static_cast<std::size_t>(runtime.size()) + 1) * count_numbers(mine_, told_)),
       energy_(energy_options(setup.energy, runtime, !is_host<Exec>)) {
   checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
@@ -209,13 +207,8 @@ bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
     sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
     return true;
   }
-  const std::size_t count = numbers_.size() / (rank_steps_.size() + 1);
-  double* const mine = numbers_.data() + rank_steps_.size() * count;
-  rank_step(mine);
-  runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
-  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) take_rank_step(rank, numbers_.data() + rank * count);
-  gather_coherence();
-  report(step_, executor_.sums().norm);
+  gather_reports();
+  report(step_, executor_.sums().norm, all_);
   return true;
 }
 
@@ -273,38 +266,19 @@ void Trainer<Exec, T>::before_update() {
 }
 
 template <class Exec, class T>
-std::size_t Trainer<Exec, T>::note_count() const {
-  const int coherence = coherence_numbers_.empty() ? 0 : RunMessages::coherence;
-  return static_cast<std::size_t>(RunMessages::votes + coherence + RunMessages::numbers(options_.parallel.pp));
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::note(double* numbers) {
-  double votes[RunMessages::votes];
-  poll_stop(votes);
-  std::copy_n(votes, RunMessages::votes, numbers);
-  numbers += RunMessages::votes;
-  rank_step(numbers);
-  if (!coherence_numbers_.empty()) note_coherence(numbers + RunMessages::numbers(options_.parallel.pp));
+void Trainer<Exec, T>::tell(RankReport& mine) {
+  mine.votes = votes();
+  fill_report(mine);
 }
 
 // All ranks learn of an asynchronous step at the same later one, and decide the same.
 template <class Exec, class T>
-void Trainer<Exec, T>::step_finished(std::int64_t update, const StepSums& sums, const double* notes,
-                                     std::size_t stride) {
-  double votes[RunMessages::votes] = {};
-  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
-    const double* of_rank = notes + rank * stride;
-    for (int i = 0; i < RunMessages::votes; ++i) votes[i] = std::max(votes[i], of_rank[i]);
-    take_rank_step(rank, of_rank + RunMessages::votes);
-  }
-  count_votes(votes);
-  if (!coherence_numbers_.empty())
-    take_coherence(notes + RunMessages::votes + RunMessages::numbers(options_.parallel.pp), stride);
+void Trainer<Exec, T>::step_finished(std::int64_t update, const StepSums& sums, const RankReport& all) {
+  count_votes(all.votes);
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", update));
   loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
   finite(update, loss_, sums.norm);
-  report(update, sums.norm);
+  report(update, sums.norm, all);
 }
 
 template <class Exec, class T>
@@ -337,28 +311,27 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::poll_stop(double (&votes)[RunMessages::votes]) {
+Votes Trainer<Exec, T>::votes() {
   const double steps = asynchronous() ? 1.0 + executor_.lag() : 1.0;  // until a vote takes effect
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
-  votes[0] = vote == Stop::Vote::stop || data_error_ ? 1 : 0;
-  votes[1] = vote == Stop::Vote::save ? 1 : 0;
-  votes[2] = failed_saves(2);
+  return {vote == Stop::Vote::stop || data_error_ ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0, failed_saves(2)};
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::count_votes(const double (&votes)[RunMessages::votes]) {
-  if (votes[1] > 0) save_voted_ = true;
-  if (votes[0] > 0) stopped_ = true;
-  saves_fail_ = votes[2];
+void Trainer<Exec, T>::count_votes(const Votes& all) {
+  if (all.save > 0) save_voted_ = true;
+  if (all.stop > 0) stopped_ = true;
+  saves_fail_ = all.failed_saves;
 }
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::stop_voted() {
   const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
-  double votes[RunMessages::votes];
-  poll_stop(votes);
-  runtime_.world().all_reduce(votes, RunMessages::votes, Reduction::max);  // a vote at one rank is enough
-  count_votes(votes);
+  all_.votes = votes();
+  for_numbers(all_, {.votes = true}, [this](double* numbers, std::size_t n) {
+    runtime_.world().all_reduce(numbers, n, Reduction::max);  // a vote at one rank is enough
+  });
+  count_votes(all_.votes);
   return stopped_;
 }
 

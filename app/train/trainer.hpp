@@ -19,7 +19,7 @@
 #include "io/report/energy_counters.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/rank_report.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
@@ -64,9 +64,9 @@ class Trainer final : StepDriver {
   bool accept(const StepSums&) override;
   void before_update() override;
   void update_done() override { clock_.end(Phase::optimizer); }
-  std::size_t note_count() const override;
-  void note(double*) override;
-  void step_finished(std::int64_t update, const StepSums&, const double* notes, std::size_t stride) override;
+  ReportParts told() const override { return told_; }
+  void tell(RankReport&) override;
+  void step_finished(std::int64_t update, const StepSums&, const RankReport& all) override;
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
   [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
@@ -90,19 +90,14 @@ class Trainer final : StepDriver {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  // The numbers of a rank's step as they travel: a RankStep and, in a pipeline, StageAges of each stage.
-  void rank_step(double* numbers);  // this rank's, of the step that ends now
+  void fill_report(RankReport&);  // of this rank, of the step that ends now
   double step_joules();
-  void take_rank_step(std::size_t rank, const double* numbers);
-  // Where replicas drift: this rank's numbers since the last call, those of all ranks, and both in one.
-  void note_coherence(double* numbers);
-  void take_coherence(const double* numbers, std::size_t stride);
-  void gather_coherence();
-  void report(std::int64_t step, double norm);  // of what all ranks sent
+  void gather_reports();  // of a synchronous step: into all_
+  void report(std::int64_t step, double norm, const RankReport& all);
   bool asynchronous() const { return options_.parallel.is_async(); }
-  void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
-  void count_votes(const double (&votes)[RunMessages::votes]);
-  void write_loads();  // of the updates since the last call; collective
+  Votes votes();                   // this rank's
+  void count_votes(const Votes&);  // of all ranks
+  void write_loads();              // of the updates since the last call; collective
   RunState run_state() const;
   bool several() const { return runtime_.size() > 1; }
 
@@ -122,12 +117,10 @@ class Trainer final : StepDriver {
   std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every, synchronous
   CheckpointWriter checkpoints_;
   StepReport report_;
-  std::vector<RankStep> rank_steps_;
-  std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
-  std::vector<double> numbers_;                    // of all ranks' steps, and after them this rank's
-  std::vector<double> coherence_numbers_;          // RunMessages::coherence by rank; empty: replicas do not drift
-  std::optional<ReplicaNumbers> replicas_;         // of the last update
-  RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept
+  const ReportParts told_;
+  RankReport mine_, of_rank_, all_;  // of a synchronous step: this rank's, one rank's, that of all
+  std::vector<double> numbers_;      // as they travel: of all ranks, and after them this rank's
+  RefreshPeriods periods_;           // of every = "auto": chosen at the start of the run, and kept
   PhaseClock clock_;
   EnergyCounters energy_;
   Batch batch_;

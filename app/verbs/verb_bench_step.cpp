@@ -100,12 +100,12 @@ class BenchDriver final : public StepDriver {
 // Medians over the steps, each as its slowest rank saw it. mine: steps of this rank. Collective.
 StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
   const std::size_t steps = mine.size(), ranks = static_cast<std::size_t>(world.size());
-  std::vector<RankStep> all(steps * ranks), one(ranks);
+  std::vector<RankStep> all(steps * ranks);
   world.all_gather(mine.data(), steps * sizeof(RankStep), all.data());
   std::vector<std::vector<double>> seconds(mine.front().seconds.size());
   for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) one[rank] = all[rank * steps + step];
-    const RankStep slowest = of_all_ranks(one);
+    RankStep slowest;
+    for (std::size_t rank = 0; rank < ranks; ++rank) slowest.add(all[rank * steps + step]);
     for (std::size_t phase = 0; phase < seconds.size(); ++phase) seconds[phase].push_back(slowest.seconds[phase]);
   }
   const auto of = [&](Phase phase) { return median(seconds[static_cast<std::size_t>(phase)]); };

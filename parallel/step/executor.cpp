@@ -244,7 +244,7 @@ void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
 // A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
 template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
-  const std::optional<double> lagged = lagged_norm(t - 1, driver);
+  const std::optional<double> lagged = lagged_norm(t - 1);
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
   const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t);
   run.update(t, driver.factor(t), clip_scales(run, clip, lagged));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/rank_report.hpp"
 #include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/lagged_gather.hpp"
 #include "parallel/step/stage_run.hpp"
@@ -59,12 +60,11 @@ class StepDriver {
   virtual bool accept(const StepSums&) { return true; }  // before a synchronous update; the same on all ranks
   virtual void before_update() {}
   virtual void update_done() {}  // of an asynchronous stage
-  // Asynchronous steps: numbers of this rank for the others, and what all of them know of a step when it is finished,
-  // later by the lag: notes of rank r begin at notes + r * stride. Called in the same order on all ranks.
-  virtual std::size_t note_count() const { return 0; }
-  virtual void note(double*) {}
-  virtual void step_finished(std::int64_t /*update*/, const StepSums&, const double* /*notes*/,
-                             std::size_t /*stride*/) {}
+  // Asynchronous steps: what this rank tells the others in addition to its sums, and what all of them know of a step
+  // when it is finished, later by the lag. Called in the same order on all ranks.
+  virtual ReportParts told() const { return {}; }
+  virtual void tell(RankReport&) {}
+  virtual void step_finished(std::int64_t /*update*/, const StepSums&, const RankReport& /*all*/) {}
 };
 enum class StepEnd { updated, refused, dropped };
 
@@ -158,11 +158,11 @@ class Executor {
   void note_step(StepDriver&);
   void finish_step(const double* all, StepDriver&);
   void compute_fresh(std::int64_t t);
-  void take_delays(const double* all, std::size_t stride);
+  void add_updates(int rank, StepSums&);
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
-  StepSums sums_in(const double* all, std::size_t stride) const;
-  std::optional<double> lagged_norm(std::int64_t minibatch, StepDriver&);
+  std::optional<double> lagged_norm(std::int64_t minibatch);
+  double norm_in(const double* all);
   ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
   void update_all(std::int64_t t, StepDriver&);
   void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
@@ -172,7 +172,9 @@ class Executor {
   Trace* trace_ = nullptr;  // null: none
   int pipeline_ranks_ = 1;
   Communicator& world_;
-  std::unique_ptr<LaggedGather> notes_;  // asynchronous
+  std::unique_ptr<LaggedGather> reports_;  // asynchronous
+  ReportParts told_;                       // in them
+  RankReport mine_, of_rank_, all_;        // this rank's, one rank's, that of all
   StageDelays delays_;
   std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
   std::vector<double> cosines_;                           // by stage of this rank, of the last update

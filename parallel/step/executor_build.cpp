@@ -67,6 +67,7 @@ void Executor<Exec, T>::build(bool training) {
     fresh_ = std::make_unique<FreshGradients<Exec, T>>(exec_, runs_);
   cosines_.resize(runs_.size());
   norms_.resize(at(lag()));
+  mine_ = of_rank_ = all_ = RankReport(plan_.pp);
   delays_.updates.resize(at(plan_.pp));
   delays_.drift.resize(at(plan_.pp));
   delays_.cosine.resize(at(plan_.pp));

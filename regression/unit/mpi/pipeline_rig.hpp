@@ -39,7 +39,7 @@ class SettlingDriver final : public StepDriver {
         result_(result) {}
   BatchView next_batch() override { return samples_.next_batch(); }
   double factor(std::int64_t) override { return 1; }
-  void step_finished(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
+  void step_finished(std::int64_t, const StepSums& sums, const RankReport&) override {
     result_.loss.push_back(sums.loss * scale_);
     result_.norm.push_back(sums.norm);
   }

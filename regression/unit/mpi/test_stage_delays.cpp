@@ -15,9 +15,7 @@ class DelayDriver final : public StepDriver {
       : samples_(options, executor.share(), 0), executor_(executor) {}
   BatchView next_batch() override { return samples_.next_batch(); }
   double factor(std::int64_t) override { return 1; }
-  void step_finished(std::int64_t, const StepSums&, const double*, std::size_t) override {
-    seen.push_back(executor_.delays());
-  }
+  void step_finished(std::int64_t, const StepSums&, const RankReport&) override { seen.push_back(executor_.delays()); }
   ByUpdate seen;
 
  private:
