@@ -120,7 +120,7 @@ void Trainer<Exec, T>::fail_unsaved(double failed, const char* what) {
 template <class Exec, class T>
 void Trainer<Exec, T>::drain_pipeline() {
   executor_.drain(step_);
-  open_data();
+  batches_.start_at(sample_);
 }
 
 template <class Exec, class T>

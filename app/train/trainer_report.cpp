@@ -20,6 +20,7 @@ void trace_ages(Trace* trace, int stage, const RefreshAges& ages) {
 
 template <class Exec, class T>
 void Trainer<Exec, T>::fill_report(RankReport& mine) {
+  if (told_.votes) mine.votes = votes();
   clock_.end(Phase::optimizer);
   RefreshSeconds refreshes;
   RefreshAges ages;
@@ -63,41 +64,21 @@ double Trainer<Exec, T>::step_joules() {
   return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0;
 }
 
-// Where replicas drift, what they say of it follows in a message of its own.
 template <class Exec, class T>
-void Trainer<Exec, T>::gather_reports() {
-  mine_.clear();
-  all_.clear();
-  fill_report(mine_);
-  const auto ranks = static_cast<std::size_t>(runtime_.size());
-  for (const ReportParts& parts : {ReportParts{.times = true}, ReportParts{.replicas = told_.replicas}}) {
-    const std::size_t count = count_numbers(mine_, parts);
-    if (count == 0) continue;
-    double* const mine = numbers_.data() + ranks * count;
-    write_numbers(mine_, parts, mine);
-    runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
-    of_rank_.clear();
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      read_numbers(of_rank_, parts, numbers_.data() + rank * count);
-      all_.add(of_rank_);
-    }
-  }
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::report(std::int64_t step, double norm, const RankReport& all) {
-  const std::uint64_t tokens = tokens_ - static_cast<std::uint64_t>(step_ - step) *
+void Trainer<Exec, T>::report(const FinishedStep& step) {
+  const RankReport& all = step.report;
+  const std::uint64_t tokens = tokens_ + static_cast<std::uint64_t>(step.update - step_) *
                                              static_cast<std::uint64_t>(options_.train.global_batch) *
                                              static_cast<std::uint64_t>(options_.data.sequence_length);
   longest_step_ = std::max(longest_step_, all.step.seconds.back());
-  StageNumbers stages{.ages = all.ages};
-  if (asynchronous()) stages.staleness = executor_.delays().updates;
-  if (asynchronous() && step % options_.metrics.every == 0) stages.drift = executor_.delays().drift;
+  const auto due = [&step](std::int64_t every) { return every > 0 && step.update % every == 0; };
+  StageNumbers stages{.staleness = step.delays.updates, .ages = all.ages};
+  if (due(options_.metrics.every)) stages.drift = step.delays.drift;
+  if (due(options_.metrics.tensors_every)) stages.cosine = step.delays.cosine;
   if (told_.replicas)
     stages.replicas = ReplicaNumbers{static_cast<std::uint64_t>(all.replicas.bytes), all.replicas.drift};
-  const std::int64_t tensors_every = options_.metrics.tensors_every;
-  if (asynchronous() && tensors_every > 0 && step % tensors_every == 0) stages.cosine = executor_.delays().cosine;
-  report_.step(step, tokens, loss_, norm, schedule_.factor(step) * options_.optimizer.lr, skipped_, all.step, stages);
+  report_.step(step.update, tokens, loss_, step.sums.norm, schedule_.factor(step.update) * options_.optimizer.lr,
+               skipped_, all.step, stages);
 }
 
 template <class Exec, class T>
@@ -131,7 +112,7 @@ void Trainer<Exec, T>::write_diagnostics() {
   std::vector<Metrics::TensorLine> lines;
   for (std::size_t i = 0; i < values.size(); ++i)
     lines.push_back({tensors[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
-  metrics_.tensors(step_, lines);
+  metrics_.tensors(step_ + 1, lines);
 }
 
 #define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;

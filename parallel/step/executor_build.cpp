@@ -48,6 +48,7 @@ Executor<Exec, T>::~Executor() = default;
 
 template <class Exec, class T>
 void Executor<Exec, T>::build(bool training) {
+  updates_in_passes_ = plan_.input.parallel.is_async();
   scale_ = 1.0 / (static_cast<double>(plan_.input.train.global_batch) * options_.sequence);
   schedule_ = pipe_.micros == plan_.pipe.micros ? plan_.schedule : make_schedule(pipe_);
   part_ = model_part(plan_.input.model, plan_.tp, groups_.grid.tp_rank, plan_.input.parallel.sequence_parallel);
@@ -67,10 +68,9 @@ void Executor<Exec, T>::build(bool training) {
     fresh_ = std::make_unique<FreshGradients<Exec, T>>(exec_, runs_);
   cosines_.resize(runs_.size());
   norms_.resize(at(lag()));
-  mine_ = of_rank_ = all_ = RankReport(plan_.pp);
-  delays_.updates.resize(at(plan_.pp));
-  delays_.drift.resize(at(plan_.pp));
-  delays_.cosine.resize(at(plan_.pp));
+  mine_ = of_rank_ = RankReport(plan_.pp);
+  const std::vector<double> late(updates_in_passes_ ? at(plan_.pp) : 0);
+  steps_.resize(at(std::max(lag(), 1)), {.report = mine_, .delays = {late, late, late}});
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;

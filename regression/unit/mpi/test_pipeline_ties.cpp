@@ -106,7 +106,7 @@ TEST(PipelineTies, TiedEmbeddingsAreEvaluatedAsTheyAre) {
     Executor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
     executor.initialise(5);
     executor.weights_changed();
-    SampleDriver driver(run.options, executor.share(), 0);
+    SampleBatches batches(run.options, executor.share(), 0);
     const std::vector<std::int32_t> tokens = sample_tokens(run.options, 3);
     std::vector<double> all;
     for (int t = 1; t <= 3; ++t) {
@@ -115,7 +115,7 @@ TEST(PipelineTies, TiedEmbeddingsAreEvaluatedAsTheyAre) {
         executor.pipeline().all_reduce(&loss, 1, Reduction::sum);
         all.push_back(loss);
       }
-      executor.step(t, driver);
+      take_step(executor, t, batches);
     }
     return all;
   };
