@@ -16,10 +16,9 @@
 
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/fresh_gradients.hpp"
-#include "parallel/step/lagged_gather.hpp"
 #include "parallel/step/phase_clock.hpp"
 #include "parallel/step/stage_run.hpp"
-#include "parallel/step/step_values.hpp"
+#include "parallel/step/step_exchange.hpp"
 
 namespace sestina {
 
@@ -68,10 +67,10 @@ class Executor {
   // before. Returns the steps of which all ranks have told, this one or that of lag() updates before, until the next
   // call. Once for each step; in the same order on all ranks.
   std::span<const FinishedStep> exchange(ReportParts told = {});
-  std::span<const FinishedStep> finish_steps();  // all that are not finished yet; waits for all ranks
-  RankReport& report() { return mine_; }         // of this rank and this step
-  PhaseClock& clock() { return clock_; }         // whoever takes the steps starts it
-  int lag() const;  // updates until a step is finished: delay_scale (K-1) + 1 of an asynchronous pipeline, else 0
+  std::span<const FinishedStep> finish_steps();       // all that are not finished yet; waits for all ranks
+  RankReport& report() { return exchange_->mine(); }  // of this rank and this step
+  PhaseClock& clock() { return clock_; }              // whoever takes the steps starts it
+  int lag() const { return exchange_->lag(); }        // updates until a step is finished
   // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the same, of stage i of this rank
@@ -134,15 +133,9 @@ class Executor {
   void forward(const Action&, Batches&);
   void sum_stage(StageRun<Exec, T>&);
   void complete_sums();
-  void send_report(ReportParts told);
-  void gather_report(const ReportParts& told, FinishedStep&);
-  void finish_step(const double* all, FinishedStep&);
   void compute_fresh();
-  void add_updates(int rank, FinishedStep&);
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
-  std::optional<double> lagged_norm(std::int64_t minibatch);
-  double norm_in(const double* all);
   ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
   void update_stage(StageRun<Exec, T>&);
 
@@ -151,21 +144,14 @@ class Executor {
   Trace* trace_ = nullptr;  // null: none
   int pipeline_ranks_ = 1;
   Communicator& world_;
-  bool updates_in_passes_ = false;         // asynchronous
-  std::unique_ptr<LaggedGather> reports_;  // asynchronous
-  ReportParts told_;                       // in them
-  RankReport mine_, of_rank_;              // this rank's, and one that is read
-  std::vector<double> numbers_;            // synchronous: reports as they travel, of all ranks, and then this one's
-  std::vector<FinishedStep> steps_;        // room for all that may finish at once
+  std::unique_ptr<StepExchange> exchange_;
+  bool updates_in_passes_ = false;  // asynchronous
   PhaseClock clock_;
   std::int64_t t_ = 0;  // of the step under way
   double factor_ = 1;
   std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
   std::vector<double> cosines_;                           // by stage of this rank, of the last update
   bool compares_ = false;                                 // in this update
-  std::int64_t finished_ = 0;                             // updates
-  std::vector<double> norms_;                             // of minibatch i in place i mod lag()
-  std::int64_t norms_from_ = 0;                           // the first one that is known
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
   StageGroups<Exec> groups_;
   BatchShare share_;
