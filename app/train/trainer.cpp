@@ -110,7 +110,7 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
   });
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
-  if (options_.metrics.tensors_every > 0 && !asynchronous())
+  if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
   batches_.start_at(sample_);
 }
@@ -139,7 +139,7 @@ ExitCode Trainer<Exec, T>::run() {
     spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
   }
-  while (step_ < options_.run.steps && !(asynchronous() ? stopped_ : stop_voted())) {
+  while (step_ < options_.run.steps && !(told_.votes ? stopped_ : stop_voted())) {
     const StepOutcome outcome = step();
     if (outcome == StepOutcome::dropped) continue;
     const bool updated = outcome == StepOutcome::updated;  // else this step has been seen to already

@@ -89,7 +89,6 @@ class Trainer final {
   void fill_report(RankReport&);  // of this rank, of the step that ends now
   double step_joules();
   void report(const FinishedStep&);
-  bool asynchronous() const { return options_.parallel.is_async(); }
   Votes votes();                   // this rank's
   void count_votes(const Votes&);  // of all ranks
   void write_loads();              // of the updates since the last call; collective

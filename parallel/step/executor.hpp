@@ -51,9 +51,10 @@ class Executor {
   void initialise(std::uint64_t seed);
   // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
   void start_at(std::int64_t updates);
-  // Between updates: what an asynchronous pipeline has in flight, as state, and how to go on with it. resume: whether
-  // it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else start_at.
-  PipelineState pipeline_state() const;
+  // Between updates: what an asynchronous pipeline (none: another) has in flight, as state, and how to go on with it.
+  // resume: whether it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else
+  // start_at.
+  std::optional<PipelineState> pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
   // Between updates, with all of them finished: an asynchronous pipeline is empty, and its delays start over; data are

@@ -24,7 +24,8 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
 }
 
 template <class Exec, class T>
-PipelineState Executor<Exec, T>::pipeline_state() const {
+std::optional<PipelineState> Executor<Exec, T>::pipeline_state() const {
+  if (!updates_in_passes_) return std::nullopt;
   const ParallelOptions& parallel = plan_.input.parallel;
   PipelineState state;
   state.ahead = schedule_.ahead;
@@ -42,7 +43,8 @@ PipelineState Executor<Exec, T>::pipeline_state() const {
 
 template <class Exec, class T>
 bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
-  if (!was.fits(pipeline_state())) return false;
+  const std::optional<PipelineState> now = pipeline_state();
+  if (!now || !was.fits(*now)) return false;
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;

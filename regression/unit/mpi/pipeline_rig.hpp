@@ -125,7 +125,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
     if (drains) first.drain(stop);
     save(first, first.fields(), saved);
     save(first, first.in_flight_fields(false), saved);
-    pipeline = first.pipeline_state();
+    pipeline = first.pipeline_state().value();
   }
   Executor<Host, float> second(Host(), make_plan({run.options, alone->size()}), *alone);
   second.initialise(6);

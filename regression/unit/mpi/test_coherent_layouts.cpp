@@ -317,7 +317,7 @@ TEST(CoherentLayouts, AnAsynchronousRunThatWasSavedGoesOnToTheSameBits) {
     EXPECT_FALSE(fields.empty()) << what;
     for (StateField& field : first.executor.fields()) fields.push_back(std::move(field));
     const Written written = written_by_all(fields);
-    const PipelineState state = first.executor.pipeline_state();
+    const PipelineState state = first.executor.pipeline_state().value();
     EXPECT_EQ(state.replicas, 2) << what;
     steps(first, batches, 17, 20);
 
@@ -334,8 +334,8 @@ TEST(CoherentLayouts, AnAsynchronousRunThatWasSavedGoesOnToTheSameBits) {
     PipelineState owned = state, other = state;
     owned.replicas = 0;
     other.shards = 3;
-    EXPECT_FALSE(owned.fits(second.executor.pipeline_state())) << what;
-    EXPECT_FALSE(other.fits(second.executor.pipeline_state())) << what;
+    EXPECT_FALSE(owned.fits(second.executor.pipeline_state().value())) << what;
+    EXPECT_FALSE(other.fits(second.executor.pipeline_state().value())) << what;
   }
 }
 

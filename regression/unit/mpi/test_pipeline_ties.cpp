@@ -26,7 +26,7 @@ TEST(PipelineTies, StagesAreCutByHand) {
   Executor<Host, float> by_hand(Host(), make_plan({run.options, alone->size()}), *alone),
       in_halves(Host(), make_plan({even.options, alone->size()}), *alone);
   EXPECT_EQ(by_hand.stage(0).range().end, 3);
-  EXPECT_FALSE(in_halves.resume(3, by_hand.pipeline_state()));
+  EXPECT_FALSE(in_halves.resume(3, by_hand.pipeline_state().value()));
 }
 
 TrainingCase tied(TrainingCase run) {
