@@ -18,22 +18,6 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
-RankStep of_all_ranks(const std::vector<RankStep>& ranks) {
-  RankStep all = *std::max_element(ranks.begin(), ranks.end(), [](const RankStep& a, const RankStep& b) {
-    return a.seconds.back() < b.seconds.back();
-  });
-  all.preconditioner_ages = all.preconditioners = all.energy = all.refresh_workers = 0;
-  for (const RankStep& rank : ranks) {
-    all.preconditioner_ages += rank.preconditioner_ages;
-    all.preconditioners += rank.preconditioners;
-    all.energy += rank.energy;
-    all.refresh_workers += rank.refresh_workers;
-    all.memory_peak_bytes = std::max(all.memory_peak_bytes, rank.memory_peak_bytes);
-    all.preconditioner_age = std::max(all.preconditioner_age, rank.preconditioner_age);
-  }
-  return all;
-}
-
 StepReport::StepReport(const Options& options, Metrics& metrics)
     : options_(options), metrics_(metrics), bar_(options.progress && !options.quiet) {
   text_.reserve(512);

@@ -1,95 +1,25 @@
-// What a step tells the world: phase times, the log line per interval, the progress bar on a terminal, the metrics
+// What a step tells the world: the log line per interval, the progress bar on a terminal, the metrics
 // line. Buffers are reused: after the first lines nothing here allocates. No Kokkos.
 #pragma once
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "io/report/metrics.hpp"
+#include "parallel/step/phase_clock.hpp"
 
 namespace sestina {
 
-// Seconds since an arbitrary start; monotonic.
-inline double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
-
-// Adds up the seconds of each phase of one step. `enter` ends the phase before.
-class PhaseClock {
- public:
-  void start() {
-    seconds_.fill(0);
-    begin_ = last_ = now_seconds();
-  }
-  void end(Phase phase) {
-    const double now = now_seconds();
-    seconds_[static_cast<std::size_t>(phase)] += now - last_;
-    last_ = now;
-  }
-  // Books seconds of one phase under another that went on inside it.
-  void move(Phase from, Phase to, double seconds) {
-    seconds_[static_cast<std::size_t>(from)] -= seconds;
-    seconds_[static_cast<std::size_t>(to)] += seconds;
-  }
-  // Waits for other ranks inside of the passes and the update (Executor::take_seconds) as phases of their own; and what
-  // of the last update a device did under the passes, as part of an update: a step shows that of the one before.
-  void move_waits(double gather, double reduce, double homes, double update) {
-    move(Phase::forward_backward, Phase::optimizer, update);
-    move(Phase::optimizer, Phase::gather, homes);
-    move(Phase::forward_backward, Phase::gather, gather);
-    move(Phase::forward_backward, Phase::reduce, reduce);
-  }
-  double total() const { return last_ - begin_; }
-  // Seconds by phase and, last, of all.
-  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {
-    std::array<double, static_cast<std::size_t>(Phase::count) + 1> all{};
-    std::copy(seconds_.begin(), seconds_.end(), all.begin());
-    all.back() = total();
-    return all;
-  }
-  double operator[](Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
-
- private:
-  std::array<double, static_cast<std::size_t>(Phase::count)> seconds_{};
-  double begin_ = 0, last_ = 0;
-};
-
-// What a rank tells the others of a step; fp64 throughout, so that it travels as it is.
-struct RankStep {
-  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
-  double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
-  double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
-  double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
-  double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
-};
-// Ages of the preconditioners of one pipeline stage; fp64 too.
-struct StageAges {
-  double max = 0, sum = 0, count = 0;
-  void add(const StageAges& other) {
-    max = std::max(max, other.max);
-    sum += other.sum;
-    count += other.count;
-  }
-};
 // What a line says by pipeline stage, as in TrainLine; empty: nothing.
 struct StageNumbers {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::span<const StageAges> ages = {};
   std::optional<ReplicaNumbers> replicas = {};
 };
-// One line for all ranks: the times of the rank that took longest (so that its phases add up to no more than the step;
-// the first of equals), the largest memory and age, all ages, preconditioners, joules and
-// seconds of workers. At least one rank.
-RankStep of_all_ranks(const std::vector<RankStep>&);
-
 // Largest resident set of this process so far, bytes.
 std::uint64_t peak_memory_bytes();
 

@@ -83,17 +83,13 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       trace_(options_, setup.run_dir, runtime.world()),
       executor_(exec, setup.planned.plan, runtime.world(), trace_.get()),
       schedule_(options_.schedule),
+      batches_(training, options_, executor_.share()),
       training_(training),
       validation_(validation),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
-      rank_steps_(static_cast<std::size_t>(runtime.size())),
-      rank_ages_(options_.parallel.pp > 1 ? static_cast<std::size_t>(options_.parallel.pp) : 0),
-      stage_ages_(rank_ages_.size()),
-      numbers_((rank_steps_.size() + 1) * static_cast<std::size_t>(RunMessages::numbers(options_.parallel.pp))),
-      coherence_numbers_(replicas_drift(options_.parallel, options_.optimizer)
-                             ? static_cast<std::size_t>(RunMessages::coherence * runtime.size())
-                             : 0),
+      told_(told_parts(options_.parallel, options_.optimizer)),
+      clock_(executor_.clock()),
       energy_(energy_options(setup.energy, runtime, !is_host<Exec>)) {
   checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
@@ -114,19 +110,9 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
   });
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
-  if (options_.metrics.tensors_every > 0 && !asynchronous())
+  if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
     diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
-  open_data();
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::open_data() {
-  const BatchShare& share = executor_.share();
-  const auto B = static_cast<std::uint64_t>(share.micro_batch);
-  loader_ =
-      std::make_unique<DataLoader>(training_, share.micro_batch, options_.data.sequence_length,
-                                   sample_ + B * static_cast<std::uint64_t>(share.first),
-                                   BatchPattern{share.count, B * static_cast<std::uint64_t>(share.all - share.count)});
+  batches_.start_at(sample_);
 }
 
 // A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
@@ -153,20 +139,20 @@ ExitCode Trainer<Exec, T>::run() {
     spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
   }
-  while (step_ < options_.run.steps && !(asynchronous() ? stopped_ : stop_voted())) {
-    const std::int64_t before = step_;
-    if (!step()) continue;
-    const bool updated = step_ > before;  // false: the update was skipped, and this step has been seen to already
+  while (step_ < options_.run.steps && !(told_.votes ? stopped_ : stop_voted())) {
+    const StepOutcome outcome = step();
+    if (outcome == StepOutcome::dropped) continue;
+    const bool updated = outcome == StepOutcome::updated;  // else this step has been seen to already
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
-    if (evaluates || saves) executor_.finish_steps(*this);
+    if (evaluates || saves) finish_steps();
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();
     if (!several()) saves_fail_ = failed_saves(2);
     if (saves_fail_ > 0) fail_unsaved(saves_fail_, "two checkpoints in a row");
   }
-  executor_.finish_steps(*this);
+  finish_steps();
   trace_.finish();
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
@@ -189,67 +175,35 @@ ExitCode Trainer<Exec, T>::run() {
 }
 
 template <class Exec, class T>
-bool Trainer<Exec, T>::step() {  // completes update number step_ + 1
+StepOutcome Trainer<Exec, T>::step() {  // completes update number step_ + 1
   trace_.before_step();
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   energy_.take_joules();  // what an evaluation or a save took is not the step's
-  const StepEnd end = executor_.step(step_ + 1, *this);
-  if (end == StepEnd::dropped || (stopped_ && !asynchronous())) return false;
-  if (end == StepEnd::refused) return true;
-  note_refresh_failures();
-  ++step_;
+  const Passes passes = executor_.backward(step_ + 1, schedule_.factor(step_ + 1), batches_,
+                                           [this] { return !several() && stop_voted(); });
+  if (passes.dropped) return StepOutcome::dropped;
+  if (passes.sums && !accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
+  if (passes.sums) update();
+  fill_report(executor_.report());
+  for (const FinishedStep& step : executor_.exchange(told_)) finish(step);
+  if (!passes.sums) {  // stages were updated in the passes, with nothing to decide
+    note_refresh_failures();
+    sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
+  }
   tokens_ += static_cast<std::uint64_t>(options_.train.global_batch) *
              static_cast<std::uint64_t>(options_.data.sequence_length);
-  if (diagnose_) {
-    executor_.finish_steps(*this);
-    write_diagnostics();
-  }
-  if (asynchronous()) {  // reported when it is finished
-    sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
-    return true;
-  }
-  const std::size_t count = numbers_.size() / (rank_steps_.size() + 1);
-  double* const mine = numbers_.data() + rank_steps_.size() * count;
-  rank_step(mine);
-  runtime_.world().all_gather(mine, count * sizeof(double), numbers_.data());
-  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) take_rank_step(rank, numbers_.data() + rank * count);
-  gather_coherence();
-  report(step_, executor_.sums().norm);
-  return true;
-}
-
-template <class Exec, class T>
-BatchView Trainer<Exec, T>::next_batch() {
-  clock_.end(Phase::forward_backward);
-  try {
-    loader_->next(batch_);
-  } catch (const Error& error) {
-    if (asynchronous()) throw;  // its updates are not waited for: none of them can be dropped
-    lose_data(error);
-  }
-  clock_.end(Phase::data);
-  return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
-}
-
-// The step goes on, on tokens that are none, because other ranks wait for this one's part of it; after its passes all
-// vote, and drop it.
-template <class Exec, class T>
-void Trainer<Exec, T>::lose_data(const Error& error) {
-  if (!data_error_) spdlog::warn("{}", error.what());
-  data_error_ = error;
-  const auto rows = static_cast<std::size_t>(executor_.share().micro_batch),
-             length = static_cast<std::size_t>(options_.data.sequence_length);
-  batch_.tokens.assign(rows * (length + 1), 0);
-  batch_.first_key.assign(rows * length, 0);
+  ++step_;
+  return StepOutcome::updated;
 }
 
 template <class Exec, class T>
 void Trainer<Exec, T>::require_data(bool saved) {
-  if (data_error_) metrics_.event(step_, "stop", data_error_->what());
+  const std::optional<Error>& lost = batches_.lost();
+  if (lost) metrics_.event(step_, "stop", lost->what());
   runtime_.together([&] {
-    if (data_error_)
-      fail(data_error_->code(), "{}; stopped at step {}{}", data_error_->what(), step_,
+    if (lost)
+      fail(lost->code(), "{}; stopped at step {}{}", lost->what(), step_,
            saved ? ", which is saved: with the data in their place run again with -r auto" : ", NOT saved");
   });
 }
@@ -258,53 +212,38 @@ void Trainer<Exec, T>::require_data(bool saved) {
 template <class Exec, class T>
 bool Trainer<Exec, T>::accept(const StepSums& sums) {
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
-  loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
+  loss_ = mean_loss(sums);
   // A device is waited for in there: on one rank, for its forward and backward passes.
   clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
-  if ((several() || data_error_) && stop_voted()) return false;
+  if ((several() || batches_.lost()) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::before_update() {
-  diagnose_ = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
-  if (diagnose_) diagnostics_->before_update(exec_);
+void Trainer<Exec, T>::update() {
+  const bool diagnose = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
+  if (diagnose) diagnostics_->before_update(exec_);
+  executor_.update();
+  note_refresh_failures();
+  if (!diagnose) return;
+  executor_.finish_steps();
+  write_diagnostics();
+}
+
+// What all ranks know of an update now; of an asynchronous one some updates later, and all decide the same.
+template <class Exec, class T>
+void Trainer<Exec, T>::finish(const FinishedStep& step) {
+  if (told_.votes) count_votes(step.report.votes);
+  if (!step.sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step.update));
+  loss_ = mean_loss(step.sums);
+  finite(step.update, loss_, step.sums.norm);
+  report(step);
 }
 
 template <class Exec, class T>
-std::size_t Trainer<Exec, T>::note_count() const {
-  const int coherence = coherence_numbers_.empty() ? 0 : RunMessages::coherence;
-  return static_cast<std::size_t>(RunMessages::votes + coherence + RunMessages::numbers(options_.parallel.pp));
-}
-
-template <class Exec, class T>
-void Trainer<Exec, T>::note(double* numbers) {
-  double votes[RunMessages::votes];
-  poll_stop(votes);
-  std::copy_n(votes, RunMessages::votes, numbers);
-  numbers += RunMessages::votes;
-  rank_step(numbers);
-  if (!coherence_numbers_.empty()) note_coherence(numbers + RunMessages::numbers(options_.parallel.pp));
-}
-
-// All ranks learn of an asynchronous step at the same later one, and decide the same.
-template <class Exec, class T>
-void Trainer<Exec, T>::step_finished(std::int64_t update, const StepSums& sums, const double* notes,
-                                     std::size_t stride) {
-  double votes[RunMessages::votes] = {};
-  for (std::size_t rank = 0; rank < rank_steps_.size(); ++rank) {
-    const double* of_rank = notes + rank * stride;
-    for (int i = 0; i < RunMessages::votes; ++i) votes[i] = std::max(votes[i], of_rank[i]);
-    take_rank_step(rank, of_rank + RunMessages::votes);
-  }
-  count_votes(votes);
-  if (!coherence_numbers_.empty())
-    take_coherence(notes + RunMessages::votes + RunMessages::numbers(options_.parallel.pp), stride);
-  if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", update));
-  loss_ = sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
-  finite(update, loss_, sums.norm);
-  report(update, sums.norm);
+void Trainer<Exec, T>::finish_steps() {
+  for (const FinishedStep& step : executor_.finish_steps()) finish(step);
 }
 
 template <class Exec, class T>
@@ -337,28 +276,26 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::poll_stop(double (&votes)[RunMessages::votes]) {
-  const double steps = asynchronous() ? 1.0 + executor_.lag() : 1.0;  // until a vote takes effect
+Votes Trainer<Exec, T>::votes() {
+  const double steps = 1.0 + executor_.lag();  // until a vote takes effect
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
-  votes[0] = vote == Stop::Vote::stop || data_error_ ? 1 : 0;
-  votes[1] = vote == Stop::Vote::save ? 1 : 0;
-  votes[2] = failed_saves(2);
+  return {vote == Stop::Vote::stop || batches_.lost() ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0,
+          failed_saves(2)};
 }
 
 template <class Exec, class T>
-void Trainer<Exec, T>::count_votes(const double (&votes)[RunMessages::votes]) {
-  if (votes[1] > 0) save_voted_ = true;
-  if (votes[0] > 0) stopped_ = true;
-  saves_fail_ = votes[2];
+void Trainer<Exec, T>::count_votes(const Votes& all) {
+  if (all.save > 0) save_voted_ = true;
+  if (all.stop > 0) stopped_ = true;
+  saves_fail_ = all.failed_saves;
 }
 
 template <class Exec, class T>
 bool Trainer<Exec, T>::stop_voted() {
   const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
-  double votes[RunMessages::votes];
-  poll_stop(votes);
-  runtime_.world().all_reduce(votes, RunMessages::votes, Reduction::max);  // a vote at one rank is enough
-  count_votes(votes);
+  Votes all = votes();
+  runtime_.world().all_reduce(&all.stop, sizeof all / sizeof(double), Reduction::max);  // one rank's vote is enough
+  count_votes(all);
   return stopped_;
 }
 
@@ -371,8 +308,8 @@ void Trainer<Exec, T>::evaluate() {
   const double start = now_seconds();
   const auto result = evaluate_loss(
       executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); },
-      [this](const Error& error) { lose_data(error); });
-  double lost = data_error_ ? 1 : 0;
+      [this](const Error& error) { batches_.lose(error); });
+  double lost = batches_.lost() ? 1 : 0;
   runtime_.world().all_reduce(&lost, 1, Reduction::max);
   if (!result || lost > 0) return;  // stopped meanwhile: half an evaluation is none
   const double seconds = now_seconds() - start;

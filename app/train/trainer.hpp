@@ -1,4 +1,5 @@
-// The training run of one rank: owns all, and drives the steps, which the executor takes (parallel/step/executor.hpp).
+// The training run of one rank: owns all, and takes the steps, each in a few calls of the executor
+// (parallel/step/executor.hpp).
 #pragma once
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -11,15 +12,14 @@
 #include "app/train/refresh_periods.hpp"
 #include "app/train/run_trace.hpp"
 #include "app/train/step_report.hpp"
+#include "app/train/training_batches.hpp"
 #include "core/deck/options.hpp"
 #include "core/diagnostics.hpp"
 #include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/report/energy_counters.hpp"
-#include "io/tokens/data_loader.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
@@ -44,33 +44,30 @@ struct TrainSetup {
   const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };
 
+enum class StepOutcome {
+  updated,
+  refused,  // what is not finite is skipped
+  dropped   // a rank voted to stop meanwhile
+};
+
 template <class Exec, class T>
-class Trainer final : StepDriver {
+class Trainer final {
  public:
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
   Trainer(const Exec&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
           Metrics&);
   // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
   ExitCode run();
-  // One update; false when a rank voted to stop meanwhile and the open accumulation was dropped.
-  bool step();
+  StepOutcome step();  // one update
 
  private:
-  // What the executor asks in a step.
-  BatchView next_batch() override;
-  double factor(std::int64_t update) override { return schedule_.factor(update); }
-  bool interrupted() override { return !several() && stop_voted(); }
-  void passes_done() override { clock_.end(Phase::forward_backward); }
-  bool accept(const StepSums&) override;
-  void before_update() override;
-  void update_done() override { clock_.end(Phase::optimizer); }
-  std::size_t note_count() const override;
-  void note(double*) override;
-  void step_finished(std::int64_t update, const StepSums&, const double* notes, std::size_t stride) override;
+  bool accept(const StepSums&);
+  void update();
+  void finish(const FinishedStep&);
+  void finish_steps();                                         // all that are not finished yet
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
   [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
   void evaluate();
-  void lose_data(const Error&);   // a file that cannot be read any more: this rank votes to stop
   void require_data(bool saved);  // fails on all ranks where one of them voted so
   void save();
   void require_run_dir();                                 // that it is still there, before a save
@@ -82,7 +79,6 @@ class Trainer final : StepDriver {
   [[noreturn]] void fail_unsaved(double failed, const char* what);  // on all ranks, the largest of all
   bool stop_voted();                                                // on all ranks together
   void load();
-  void open_data();       // from the next sample on
   void set_periods();     // optimizer.refresh.every = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
@@ -90,20 +86,16 @@ class Trainer final : StepDriver {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // of preconditioners, since the last update
   void write_diagnostics();
-  // The numbers of a rank's step as they travel: a RankStep and, in a pipeline, StageAges of each stage.
-  void rank_step(double* numbers);  // this rank's, of the step that ends now
+  void fill_report(RankReport&);  // of this rank, of the step that ends now
   double step_joules();
-  void take_rank_step(std::size_t rank, const double* numbers);
-  // Where replicas drift: this rank's numbers since the last call, those of all ranks, and both in one.
-  void note_coherence(double* numbers);
-  void take_coherence(const double* numbers, std::size_t stride);
-  void gather_coherence();
-  void report(std::int64_t step, double norm);  // of what all ranks sent
-  bool asynchronous() const { return options_.parallel.is_async(); }
-  void poll_stop(double (&votes)[RunMessages::votes]);  // this rank's votes
-  void count_votes(const double (&votes)[RunMessages::votes]);
-  void write_loads();  // of the updates since the last call; collective
+  void report(const FinishedStep&);
+  Votes votes();                   // this rank's
+  void count_votes(const Votes&);  // of all ranks
+  void write_loads();              // of the updates since the last call; collective
   RunState run_state() const;
+  double mean_loss(const StepSums& sums) const {
+    return sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
+  }
   bool several() const { return runtime_.size() > 1; }
 
   const TrainSetup& setup_;
@@ -116,29 +108,23 @@ class Trainer final : StepDriver {
   Executor<Exec, T> executor_;
   std::shared_ptr<Pager> tier_;  // of preconditioners, null: they are always at hand
   Schedule schedule_;
-  std::unique_ptr<DataLoader> loader_;
+  TrainingBatches batches_;
   const SampleSet& training_;
   const SampleSet* validation_;
   std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every, synchronous
   CheckpointWriter checkpoints_;
   StepReport report_;
-  std::vector<RankStep> rank_steps_;
-  std::vector<StageAges> rank_ages_, stage_ages_;  // by stage: this rank's; of all ranks. Empty without a pipeline
-  std::vector<double> numbers_;                    // of all ranks' steps, and after them this rank's
-  std::vector<double> coherence_numbers_;          // RunMessages::coherence by rank; empty: replicas do not drift
-  std::optional<ReplicaNumbers> replicas_;         // of the last update
-  RefreshPeriods periods_;                         // of every = "auto": chosen at the start of the run, and kept
-  PhaseClock clock_;
+  const ReportParts told_;  // of a step, to all ranks
+  RefreshPeriods periods_;  // of every = "auto": chosen at the start of the run, and kept
+  PhaseClock& clock_;
   EnergyCounters energy_;
-  Batch batch_;
-  std::optional<Error> data_error_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
   double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
   std::int64_t updates_ = 0;
-  bool save_voted_ = false, stopped_ = false, diagnose_ = false;
+  bool save_voted_ = false, stopped_ = false;
   double saves_fail_ = 0;  // failed_saves() of all ranks
 };
 

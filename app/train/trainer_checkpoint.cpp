@@ -56,9 +56,7 @@ RunState Trainer<Exec, T>::run_state() const {
   state.instruction_set = instruction_set();
   state.loss = loss_;
   nlohmann::json extra{{"skipped", skipped_}};
-  if (options_.parallel.is_async()) {
-    extra["pipeline"] = json_of(executor_.pipeline_state());
-  }
+  if (const auto pipeline = executor_.pipeline_state()) extra["pipeline"] = json_of(*pipeline);
   if (!periods_.of.empty()) extra["refresh_periods"] = periods_.of;
   state.extra = extra.dump();
   return state;
@@ -75,7 +73,7 @@ template <class Exec, class T>
 void Trainer<Exec, T>::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
-  if (options_.checkpoint.drains && asynchronous()) drain_pipeline();
+  if (options_.checkpoint.drains && executor_.lag() > 0) drain_pipeline();
   executor_.synchronise();
   wait_for_saves();
   Snapshot& slot = checkpoints_.slot();
@@ -120,7 +118,7 @@ void Trainer<Exec, T>::fail_unsaved(double failed, const char* what) {
 template <class Exec, class T>
 void Trainer<Exec, T>::drain_pipeline() {
   executor_.drain(step_);
-  open_data();
+  batches_.start_at(sample_);
 }
 
 template <class Exec, class T>
@@ -214,11 +212,12 @@ template <class Exec, class T>
 void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
   executor_.start_at(step_);
   const bool was = extra.contains("pipeline");
-  if (options_.parallel.is_async() && was) {
-    const PipelineState state = state_from(extra["pipeline"], executor_.pipeline_state());
+  const std::optional<PipelineState> now = executor_.pipeline_state();
+  if (now && was) {
+    const PipelineState state = state_from(extra["pipeline"], *now);
     if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
   }
-  if (was || options_.parallel.is_async())
+  if (was || now)
     spdlog::info("the pipeline starts empty at step {}{}", step_,
                  was ? ": what was in flight in the checkpoint belongs to another one" : "");
 }

@@ -55,42 +55,29 @@ struct StepBench {
   RefreshPeriods periods = {};  // where optimizer.refresh.every = "auto"
 };
 
-// Feeds the executor, and times what it does.
-class BenchDriver final : public StepDriver {
+// This rank's share of it.
+class BenchBatches final : public Batches {
  public:
-  BenchDriver(const Options& options, const PassOptions& setting, const BatchShare& share, bool several)
+  BenchBatches(const Options& options, const PassOptions& setting, const BatchShare& share)
       : data_(options),
         share_(share),
-        several_(several),
         rows_(static_cast<std::size_t>(setting.micro_batch)),
         length_(static_cast<std::size_t>(setting.sequence)),
         masked_(setting.mask_documents),
         tokens_(rows_ * (length_ + 1)),
         first_key_(rows_ * length_) {}
 
-  BatchView next_batch() override {
-    clock.end(Phase::forward_backward);
+  BatchView next() override {
     const std::int64_t micro = micro_ / share_.count * share_.all + share_.first + micro_ % share_.count;
     ++micro_;
     for (std::size_t b = 0; b < rows_; ++b)
       data_.read(static_cast<std::uint64_t>(micro) * rows_ + b, &tokens_[b * (length_ + 1)], &first_key_[b * length_]);
-    clock.end(Phase::data);
     return {tokens_.data(), masked_ ? first_key_.data() : nullptr};
   }
-  double factor(std::int64_t) override { return 1; }
-  void passes_done() override { clock.end(Phase::forward_backward); }
-  bool accept(const StepSums&) override {  // one rank waits for a device in the sums: for its passes
-    clock.end(several_ ? Phase::reduce : Phase::forward_backward);
-    return true;
-  }
-  void update_done() override { clock.end(Phase::optimizer); }
-
-  PhaseClock clock;
 
  private:
   BenchData data_;
   BatchShare share_;
-  bool several_;
   std::size_t rows_, length_;
   bool masked_;
   std::int64_t micro_ = 0;  // of this rank
@@ -100,12 +87,12 @@ class BenchDriver final : public StepDriver {
 // Medians over the steps, each as its slowest rank saw it. mine: steps of this rank. Collective.
 StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
   const std::size_t steps = mine.size(), ranks = static_cast<std::size_t>(world.size());
-  std::vector<RankStep> all(steps * ranks), one(ranks);
+  std::vector<RankStep> all(steps * ranks);
   world.all_gather(mine.data(), steps * sizeof(RankStep), all.data());
   std::vector<std::vector<double>> seconds(mine.front().seconds.size());
   for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) one[rank] = all[rank * steps + step];
-    const RankStep slowest = of_all_ranks(one);
+    RankStep slowest;
+    for (std::size_t rank = 0; rank < ranks; ++rank) slowest.add(all[rank * steps + step]);
     for (std::size_t phase = 0; phase < seconds.size(); ++phase) seconds[phase].push_back(slowest.seconds[phase]);
   }
   const auto of = [&](Phase phase) { return median(seconds[static_cast<std::size_t>(phase)]); };
@@ -156,17 +143,20 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   executor.initialise(options.run.seed);
   runtime.phase("opening the store of preconditioners", [&] { open_tier_of(executor, options, ".", runtime.rank()); });
   executor.weights_changed();
-  std::unique_ptr<BenchDriver> driver;
-  runtime.phase("opening the data", [&] {
-    driver = std::make_unique<BenchDriver>(options, executor.options(), executor.share(), runtime.size() > 1);
-  });
+  std::unique_ptr<BenchBatches> batches;
+  runtime.phase("opening the data",
+                [&] { batches = std::make_unique<BenchBatches>(options, executor.options(), executor.share()); });
   runtime.set_timeout(options.run.abort_timeout);
-  PhaseClock& clock = driver->clock;
+  PhaseClock& clock = executor.clock();
   int t = 0;
   const auto step = [&] {
     executor.take_seconds();
     clock.start();
-    executor.step(++t, *driver);
+    if (executor.backward(++t, 1, *batches).sums) {  // in which one rank waits for a device: for its passes
+      clock.end(runtime.size() > 1 ? Phase::reduce : Phase::forward_backward);
+      executor.update();
+    }
+    executor.exchange();
     clock.end(Phase::optimizer);
     const auto waits = executor.take_seconds();
     clock.move_waits(waits.gather, waits.reduce, waits.homes, waits.update);
@@ -183,7 +173,7 @@ StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArgume
   StepBench result = medians(mine, runtime.world());
   result.periods = std::move(periods);
   result.products = time_products(executor, std::max(1, std::min(5, arguments.steps)), step);
-  executor.finish_steps(*driver);
+  executor.finish_steps();
   executor.finish_gather();
   return result;
 }

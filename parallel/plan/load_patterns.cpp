@@ -5,8 +5,6 @@
 #include <limits>
 #include <queue>
 
-#include "parallel/plan/load_tree.hpp"
-
 namespace sestina {
 namespace {
 

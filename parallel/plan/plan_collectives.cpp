@@ -6,6 +6,7 @@
 #include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/rank_report.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/plan/tensor_shard.hpp"
 
@@ -101,11 +102,12 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   if (parallel.dp > 1)
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
+  const ReportParts told = told_parts(parallel, input.optimizer);
+  const auto bytes = [report = RankReport(parallel.pp)](const ReportParts& parts) {
+    return static_cast<std::int64_t>(count_numbers(report, parts)) * f64;
+  };
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
-    const std::int64_t numbers = StepNumbers{parallel.pp}.count() + RunMessages::votes +
-                                 RunMessages::numbers(parallel.pp) +
-                                 (replicas_drift(parallel, input.optimizer) ? RunMessages::coherence : 0);
-    tally.add("all_gather", "all", "numbers of a step", 1, numbers * f64 * parallel.ranks());
+    tally.add("all_gather", "all", "numbers of a step", 1, bytes(told) * parallel.ranks());
     return;
   }
   if (parallel.pp > 1) {
@@ -116,10 +118,10 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   if (input.optimizer.qk_clip > 0)
     tally.add("all_reduce", "all", "largest scores", 1,
               f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
-  tally.add("all_reduce", "all", "votes", RunMessages::polls, RunMessages::polls * RunMessages::votes * f64);
-  if (replicas_drift(parallel, input.optimizer))
-    tally.add("all_gather", "all", "drift of replicas", 1, RunMessages::coherence * f64 * parallel.ranks());
-  tally.add("all_gather", "all", "times", 1, RunMessages::numbers(parallel.pp) * f64 * parallel.ranks());
+  tally.add("all_reduce", "all", "votes", Votes::polls, Votes::polls * bytes({.votes = true}));
+  if (told.replicas)
+    tally.add("all_gather", "all", "drift of replicas", 1, bytes({.replicas = true}) * parallel.ranks());
+  tally.add("all_gather", "all", "times", 1, bytes({.times = true}) * parallel.ranks());
 }
 
 // Whole matrices for their update: to the homes and back, or all to all, or products summed.

@@ -1,124 +1,55 @@
 #include "parallel/step/executor.hpp"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace sestina {
 
 template <class Exec, class T>
-void Executor<Exec, T>::initialise(std::uint64_t seed) {
-  for (auto& run : runs_) {
-    run->stage().initialise(seed);
-    run->exchanges().initialise(plan_.input.model.initializer_range, seed);
-  }
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::start_at(std::int64_t updates) {
-  for (auto& run : runs_) {
-    run->start_at(updates, updates);
-    run->start_corrections(false);
-  }
-  resumed_ = false;
-  first_micro_ = updates * pipe_.micros;
-  origin_ = finished_ = norms_from_ = updates;
-}
-
-template <class Exec, class T>
-PipelineState Executor<Exec, T>::pipeline_state() const {
-  const ParallelOptions& parallel = plan_.input.parallel;
-  PipelineState state;
-  state.ahead = schedule_.ahead;
-  for (const StagePlan& stage : plan_.stages) state.layers.push_back(stage.layers.begin);
-  state.micros = pipe_.micros;
-  state.stash = name(parallel.stash);
-  state.correction = name(parallel.correction.kind);
-  state.origin = origin_;
-  state.started = started_;
-  if (replicas_drift(parallel, plan_.input.optimizer)) state.replicas = parallel.dp;
-  if (parallel.stash != ParallelOptions::Stash::on && parallel.tp > 1) state.shards = parallel.tp;
-  if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged)
-    for (std::int64_t i = std::max(norms_from_, finished_ - lag()); i < finished_; ++i)
-      state.norms.push_back(norms_[static_cast<std::size_t>(i % lag())]);
-  return state;
-}
-
-template <class Exec, class T>
-bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
-  if (!was.fits(pipeline_state())) return false;
-  for (auto& run : runs_) run->start_at(updates, was.origin);
-  first_micro_ = updates * pipe_.micros;
-  origin_ = was.origin;
-  finished_ = updates;
-  norms_from_ = updates - static_cast<std::int64_t>(was.norms.size());
-  for (std::size_t i = 0; i < was.norms.size(); ++i)
-    norms_[static_cast<std::size_t>((norms_from_ + static_cast<std::int64_t>(i)) % lag())] = was.norms[i];
-  resumed_ = true;
-  if (plan_.input.parallel.stash == ParallelOptions::Stash::on || !was.started)
-    return true;  // its forwards are done again
-  started_ = restored_ = true;
-  for (auto& run : runs_) run->restored();
-  return true;
-}
-
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
-  std::vector<StateField> fields;
-  if (!plan_.input.parallel.is_async()) return fields;
-  for (const auto& run : runs_)
-    for (StateField& field : run->in_flight_fields(groups_.grid, started_, reading)) fields.push_back(std::move(field));
-  return fields;
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::drain(std::int64_t updates) {
-  for (auto& run : runs_) {
-    if (started_) run->drop_in_flight();
-    run->start_at(updates, updates);
-  }
-  origin_ = updates;
-  started_ = restored_ = false;
-}
-
-template <class Exec, class T>
-StepEnd Executor<Exec, T>::step(std::int64_t t, StepDriver& driver) {
-  const bool is_async = plan_.input.parallel.is_async();
+Passes Executor<Exec, T>::backward(std::int64_t t, double factor, Batches& batches,
+                                   const std::function<bool()>& interrupted) {
+  t_ = t;
+  factor_ = factor;
+  exchange_->mine().clear();
   std::fill(whole_.begin(), whole_.end(), 0.0);
-  if (is_async) run_ahead(driver);
+  if (updates_in_passes_) run_ahead(batches);
   expect_messages();
-  compute_fresh(t);
-  if (!run_actions(driver, t)) return StepEnd::dropped;
+  compute_fresh();
+  if (!run_actions(batches, interrupted)) return {.dropped = true};
   first_micro_ += pipe_.micros;
-  driver.passes_done();
-  if (!is_async)
+  clock_.end(Phase::forward_backward);
+  if (!updates_in_passes_)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
-  if (is_async) {
-    note_step(driver);
-    return StepEnd::updated;
-  }
-  if (!driver.accept(sums_)) return StepEnd::refused;
-  driver.before_update();
-  update_all(t, driver);
-  return StepEnd::updated;
+  if (updates_in_passes_) return {};
+  return {.sums = sums_};
+}
+
+// Before the passes of an update, where it is one that is sampled.
+template <class Exec, class T>
+void Executor<Exec, T>::compute_fresh() {
+  compares_ = fresh_ && t_ % plan_.input.tensors_every == 0;
+  std::fill(cosines_.begin(), cosines_.end(), std::numeric_limits<double>::quiet_NaN());
+  if (compares_) fresh_->compute(*tokens_, first_micro_, pipe_.micros, scale_);
 }
 
 // The forward passes that an asynchronous pipeline has ahead when it starts, or starts again after a drain. Of those
 // that a checkpoint brought back only the tokens are missing.
 template <class Exec, class T>
-void Executor<Exec, T>::run_ahead(StepDriver& driver) {
+void Executor<Exec, T>::run_ahead(Batches& batches) {
   const StagePlace& place = runs_.front()->place();
   const std::int64_t minibatch = first_micro_ / pipe_.micros;
   const bool drained = place.drains_before(minibatch);
   if (restored_ && !drained)
-    for (int micro = 0; micro < schedule_.ahead[at(place.number)]; ++micro) load(place, first_micro_ + micro, driver);
+    for (int micro = 0; micro < schedule_.ahead[at(place.number)]; ++micro) load(place, first_micro_ + micro, batches);
   restored_ = false;
   if (started_ && !drained) return;
   started_ = true;
   for (int s = 0; s < pipe_.stages; ++s)
     if (pipe_.rank_of(s) == pipeline_->rank())
       for (int micro = 0; micro < schedule_.ahead[at(s)]; ++micro)
-        forward({ActionKind::forward, s, micro, 0, 0}, driver);
+        forward({ActionKind::forward, s, micro, 0, 0}, batches);
 }
 
 // All that the actions of this update will receive.
@@ -134,28 +65,28 @@ void Executor<Exec, T>::expect_messages() {
 }
 
 template <class Exec, class T>
-bool Executor<Exec, T>::run_actions(StepDriver& driver, std::int64_t t) {
+bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()>& interrupted) {
   int passes = 0;
   for (const Action& action : schedule_.ranks[at(pipeline_->rank())]) {
     StageRun<Exec, T>& run = run_of(action.stage);
     const std::int64_t micro = first_micro_ + action.micro;
     switch (action.kind) {
       case ActionKind::forward:
-        forward(action, driver);
+        forward(action, batches);
         break;
       case ActionKind::backward:
       case ActionKind::backward_input:
         run.backward(micro, tokens_->of(micro), scale_);
-        if (pipe_.stages == 1 && ++passes < pipe_.micros && driver.interrupted()) return false;
+        if (pipe_.stages == 1 && ++passes < pipe_.micros && interrupted && interrupted()) return false;
         break;
       case ActionKind::backward_weight:
         run.backward_weight(micro);
         break;
       case ActionKind::update:
-        driver.passes_done();
+        clock_.end(Phase::forward_backward);
         sum_stage(run);
-        update_stage(run, t, driver);
-        driver.update_done();
+        update_stage(run);
+        clock_.end(Phase::optimizer);
         break;
     }
   }
@@ -170,19 +101,22 @@ bool Executor<Exec, T>::is_in_segment(const StagePlace& place, std::int64_t micr
 
 // The first stage of a rank brings in the tokens for all of them.
 template <class Exec, class T>
-bool Executor<Exec, T>::load(const StagePlace& place, std::int64_t micro, StepDriver& driver) {
+bool Executor<Exec, T>::load(const StagePlace& place, std::int64_t micro, Batches& batches) {
   if (!is_in_segment(place, micro)) return false;
   if (place.number != runs_.front()->place().number) return true;
   const TraceSpan span(trace_, "data");
-  tokens_->of(micro).load(exec_, driver.next_batch());
+  clock_.end(Phase::forward_backward);
+  const BatchView batch = batches.next();
+  clock_.end(Phase::data);
+  tokens_->of(micro).load(exec_, batch);
   return true;
 }
 
 template <class Exec, class T>
-void Executor<Exec, T>::forward(const Action& action, StepDriver& driver) {
+void Executor<Exec, T>::forward(const Action& action, Batches& batches) {
   StageRun<Exec, T>& run = run_of(action.stage);
   const std::int64_t micro = first_micro_ + action.micro;
-  if (load(run.place(), micro, driver)) run.forward(micro, tokens_->of(micro));
+  if (load(run.place(), micro, batches)) run.forward(micro, tokens_->of(micro));
 }
 
 template <class Exec, class T>
@@ -201,8 +135,7 @@ void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
 // Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
 template <class Exec, class T>
 void Executor<Exec, T>::complete_sums() {
-  if (pipeline_ranks_ > 1 && !plan_.input.parallel.is_async())
-    pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
+  if (pipeline_ranks_ > 1 && !updates_in_passes_) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
   const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
   sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
   sums_.weights_finite = *flag == 0;
@@ -236,18 +169,37 @@ ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double c
 }
 
 template <class Exec, class T>
-void Executor<Exec, T>::update_all(std::int64_t t, StepDriver& driver) {
-  const double factor = driver.factor(t), clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t);
-  for (auto& run : runs_) run->update(t, factor, clip_scales(*run, clip, std::nullopt));
+void Executor<Exec, T>::update() {
+  const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
+  for (auto& run : runs_) run->update(t_, factor_, clip_scales(*run, clip, std::nullopt));
 }
 
 // A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
 template <class Exec, class T>
-void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run, std::int64_t t, StepDriver& driver) {
-  const std::optional<double> lagged = lagged_norm(t - 1, driver);
+void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run) {
+  const bool lags = plan_.input.parallel.clip_scope == ParallelOptions::ClipScope::global_lagged;
+  const std::optional<double> lagged = lags ? exchange_->norm_before(t_ - 1) : std::nullopt;
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
-  const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t);
-  run.update(t, driver.factor(t), clip_scales(run, clip, lagged));
+  const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
+  run.update(t_, factor_, clip_scales(run, clip, lagged));
+}
+
+template <class Exec, class T>
+std::span<const FinishedStep> Executor<Exec, T>::exchange(ReportParts told) {
+  RankReport& mine = exchange_->mine();
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const StageDelay& delay = runs_[i]->delay();
+    mine.stages[at(stage_number(i))] = {std::pow(stage_norm(i), 2), delay.updates, delay.drift.moved,
+                                        delay.drift.weight, cosines_[i]};
+  }
+  mine.sums = {sums_.loss, sums_.weights_finite ? 0.0 : 1.0};
+  return exchange_->tell(told, t_, sums_);
+}
+
+template <class Exec, class T>
+std::span<const FinishedStep> Executor<Exec, T>::finish_steps() {
+  for (auto& run : runs_) run->exchanges().complete();
+  return exchange_->finish();
 }
 
 template <class Exec, class T>
@@ -310,37 +262,6 @@ typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
 }
 
 template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::model_fields() const {
-  std::vector<StateField> fields;
-  for (const auto& run : runs_)
-    for (StateField& field : run->model_fields()) fields.push_back(std::move(field));
-  return fields;
-}
-
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::optimizer_fields() const {
-  std::vector<StateField> fields;
-  for (const auto& run : runs_)
-    for (StateField& field : run->exchanges().optimizer_fields()) fields.push_back(std::move(field));
-  return fields;
-}
-
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::fields() const {
-  std::vector<StateField> all = model_fields();
-  for (StateField& field : optimizer_fields()) all.push_back(std::move(field));
-  return all;
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::weights_changed() {
-  for (auto& run : runs_) {
-    run->weights_changed();
-    if (plan_.input.parallel.is_async()) run->start_corrections(resumed_);
-  }
-}
-
-template <class Exec, class T>
 std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
   const int in_stage = plan_.dp * plan_.tp;
   std::vector<std::int64_t> costs(at(in_stage * pipeline_ranks_), 0);
@@ -348,13 +269,6 @@ std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
     for (int rank = 0; rank < in_stage; ++rank)
       costs[at(pipe_.rank_of(stage) * in_stage + rank)] += plan_.stages[at(stage)].rank_cost[at(rank)];
   return costs;
-}
-
-template <class Exec, class T>
-std::vector<OwnedTensor<Exec, T>> Executor<Exec, T>::tensors() const {
-  std::vector<OwnedTensor<Exec, T>> all;
-  for (const auto& run : runs_) all.insert(all.end(), run->stage().tensors().begin(), run->stage().tensors().end());
-  return all;
 }
 
 template <class Exec, class T>

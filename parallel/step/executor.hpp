@@ -2,34 +2,25 @@
 // stages of this rank. One rank, many, one stage, many: all take this path, in training, evaluation, benchmarks and
 // tests.
 //
-// Synchronous schedules: passes of all micro-batches, sums (loss and norm are known to all ranks), the driver's
-// decision, then all updates, whose weights travel under the next forward. Asynchronous 1F1B: each stage updates when
-// it has its gradient; the sums are those of the minibatch whose gradient it was.
+// A step is three calls. backward(): passes of all micro-batches, and sums (loss and norm are known to all ranks), on
+// which they decide. update(): of all stages; weights travel under the next forward. exchange(): what the ranks tell
+// each other of it. In asynchronous 1F1B each stage updates in the passes, when it has its gradient; nobody waits, and
+// sums, those of the minibatch whose gradient it was, are known when the step is finished, some updates later.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/fresh_gradients.hpp"
-#include "parallel/step/lagged_gather.hpp"
+#include "parallel/step/phase_clock.hpp"
 #include "parallel/step/stage_run.hpp"
+#include "parallel/step/step_exchange.hpp"
 
 namespace sestina {
-
-struct StepSums {
-  double loss = 0;             // sum of token losses over the global batch
-  double norm = 0;             // over all gradients
-  bool weights_finite = true;  // all that updates have written so far
-};
-
-// How late gradients were, by stage of the whole pipeline; NaN: not known.
-struct StageDelays {
-  std::vector<double> updates;  // between the weights of the forward pass and those that are updated
-  std::vector<double> drift;    // |newest - used| / |newest| of the weights, in one of metrics.every steps
-  std::vector<double> cosine;   // of the gradient with that at the newest weights, in one of metrics.tensors_every
-};
 
 // What an asynchronous pipeline in flight belongs to.
 struct PipelineState {
@@ -48,26 +39,6 @@ struct PipelineState {
   }
 };
 
-// Who takes the steps.
-class StepDriver {
- public:
-  virtual ~StepDriver() = default;
-  virtual BatchView next_batch() = 0;                    // of this rank's share of the data, in order
-  virtual double factor(std::int64_t update) = 0;        // of the peak learning rates
-  virtual bool interrupted() { return false; }           // between micro-batches: drop the step
-  virtual void passes_done() {}                          // of a synchronous step; gradients may still be under way
-  virtual bool accept(const StepSums&) { return true; }  // before a synchronous update; the same on all ranks
-  virtual void before_update() {}
-  virtual void update_done() {}  // of an asynchronous stage
-  // Asynchronous steps: numbers of this rank for the others, and what all of them know of a step when it is finished,
-  // later by the lag: notes of rank r begin at notes + r * stride. Called in the same order on all ranks.
-  virtual std::size_t note_count() const { return 0; }
-  virtual void note(double*) {}
-  virtual void step_finished(std::int64_t /*update*/, const StepSums&, const double* /*notes*/,
-                             std::size_t /*stride*/) {}
-};
-enum class StepEnd { updated, refused, dropped };
-
 template <class Exec, class T>
 class Executor {
  public:
@@ -80,23 +51,31 @@ class Executor {
   void initialise(std::uint64_t seed);
   // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
   void start_at(std::int64_t updates);
-  // Between updates: what an asynchronous pipeline has in flight, as state, and how to go on with it. resume: whether
-  // it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else start_at.
-  PipelineState pipeline_state() const;
+  // Between updates: what an asynchronous pipeline (none: another) has in flight, as state, and how to go on with it.
+  // resume: whether it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else
+  // start_at.
+  std::optional<PipelineState> pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
   // Between updates, with all of them finished: an asynchronous pipeline is empty, and its delays start over; data are
   // to go on after the last update.
   void drain(std::int64_t updates);
-  // Update number t. Everything that it reads of the driver is asked in the same order on all ranks.
-  StepEnd step(std::int64_t t, StepDriver&);
-  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone; step_finished() has all.
+  // The passes of update number t, at a factor of the peak learning rates. interrupted: asked between micro-batches on
+  // one rank with one stage, whose step is dropped where it says so.
+  Passes backward(std::int64_t t, double factor, Batches&, const std::function<bool()>& interrupted = {});
+  void update();  // where backward() gave sums
+  // Tells all ranks of this step: sums where they are not known, and these parts of report(), which is filled in
+  // before. Returns the steps of which all ranks have told, this one or that of lag() updates before, until the next
+  // call. Once for each step; in the same order on all ranks.
+  std::span<const FinishedStep> exchange(ReportParts told = {});
+  std::span<const FinishedStep> finish_steps();       // all that are not finished yet; waits for all ranks
+  RankReport& report() { return exchange_->mine(); }  // of this rank and this step
+  PhaseClock& clock() { return clock_; }              // whoever takes the steps starts it
+  int lag() const { return exchange_->lag(); }        // updates until a step is finished
+  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the same, of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
-  const StageDelays& delays() const { return delays_; }  // of the step being finished
-  void finish_steps(StepDriver&);                        // all asynchronous steps so far; waits for all ranks
-  int lag() const;  // updates until an asynchronous step is finished: delay_scale (K-1) + 1
 
   // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
   double loss(const BatchView&);
@@ -147,39 +126,33 @@ class Executor {
   void make_stage(int number, bool training);
   StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
 
-  bool run_actions(StepDriver&, std::int64_t t);
-  void run_ahead(StepDriver&);
+  bool run_actions(Batches&, const std::function<bool()>& interrupted);
+  void run_ahead(Batches&);
   void expect_messages();
   bool is_in_segment(const StagePlace&, std::int64_t micro) const;
-  bool load(const StagePlace&, std::int64_t micro, StepDriver&);
-  void forward(const Action&, StepDriver&);
+  bool load(const StagePlace&, std::int64_t micro, Batches&);
+  void forward(const Action&, Batches&);
   void sum_stage(StageRun<Exec, T>&);
   void complete_sums();
-  void note_step(StepDriver&);
-  void finish_step(const double* all, StepDriver&);
-  void compute_fresh(std::int64_t t);
-  void take_delays(const double* all, std::size_t stride);
+  void compute_fresh();
   double norm_of(const StageRun<Exec, T>&) const;
   double norm_of(const StageRun<Exec, T>&, bool projections) const;
-  StepSums sums_in(const double* all, std::size_t stride) const;
-  std::optional<double> lagged_norm(std::int64_t minibatch, StepDriver&);
   ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
-  void update_all(std::int64_t t, StepDriver&);
-  void update_stage(StageRun<Exec, T>&, std::int64_t t, StepDriver&);
+  void update_stage(StageRun<Exec, T>&);
 
   Exec exec_;
   Plan plan_;
   Trace* trace_ = nullptr;  // null: none
   int pipeline_ranks_ = 1;
   Communicator& world_;
-  std::unique_ptr<LaggedGather> notes_;  // asynchronous
-  StageDelays delays_;
+  std::unique_ptr<StepExchange> exchange_;
+  bool updates_in_passes_ = false;  // asynchronous
+  PhaseClock clock_;
+  std::int64_t t_ = 0;  // of the step under way
+  double factor_ = 1;
   std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
   std::vector<double> cosines_;                           // by stage of this rank, of the last update
   bool compares_ = false;                                 // in this update
-  std::int64_t finished_ = 0;                             // updates
-  std::vector<double> norms_;                             // of minibatch i in place i mod lag()
-  std::int64_t norms_from_ = 0;                           // the first one that is known
   std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
   StageGroups<Exec> groups_;
   BatchShare share_;

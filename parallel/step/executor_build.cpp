@@ -48,6 +48,8 @@ Executor<Exec, T>::~Executor() = default;
 
 template <class Exec, class T>
 void Executor<Exec, T>::build(bool training) {
+  exchange_ = std::make_unique<StepExchange>(world_, plan_);
+  updates_in_passes_ = exchange_->lag() > 0;
   scale_ = 1.0 / (static_cast<double>(plan_.input.train.global_batch) * options_.sequence);
   schedule_ = pipe_.micros == plan_.pipe.micros ? plan_.schedule : make_schedule(pipe_);
   part_ = model_part(plan_.input.model, plan_.tp, groups_.grid.tp_rank, plan_.input.parallel.sequence_parallel);
@@ -66,10 +68,6 @@ void Executor<Exec, T>::build(bool training) {
   if (training && compares_gradients(plan_.input, pipe_, schedule_))
     fresh_ = std::make_unique<FreshGradients<Exec, T>>(exec_, runs_);
   cosines_.resize(runs_.size());
-  norms_.resize(at(lag()));
-  delays_.updates.resize(at(plan_.pp));
-  delays_.drift.resize(at(plan_.pp));
-  delays_.cosine.resize(at(plan_.pp));
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
   const int lowest = runs_.front()->place().number;

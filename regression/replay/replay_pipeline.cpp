@@ -89,27 +89,24 @@ Options options_of(const Hdf5Reader& file, const std::string& folder) {
   return options;
 }
 
-// Window i of the stream, in order; the rates of the file.
-class FileDriver final : public StepDriver {
+// Window i of the stream, in order.
+class FileBatches final : public Batches {
  public:
-  FileDriver(const Hdf5Reader& file, const std::string& folder, const Options& options)
-      : warmup_(hyper(file, "warmup_steps")),
-        rows_(static_cast<std::size_t>(options.train.micro_batch)),
+  FileBatches(const std::string& folder, const Options& options)
+      : rows_(static_cast<std::size_t>(options.train.micro_batch)),
         length_(static_cast<std::size_t>(options.data.sequence_length)),
         tokens_(rows_ * (length_ + 1)) {
     std::ifstream in(folder + "/tokens.bin", std::ios::binary);
     for (std::uint16_t token = 0; in.read(reinterpret_cast<char*>(&token), sizeof token);) stream_.push_back(token);
   }
-  BatchView next_batch() override {
+  BatchView next() override {
     for (std::size_t b = 0; b < rows_; ++b, ++window_)
       for (std::size_t t = 0; t <= length_; ++t)
         tokens_[b * (length_ + 1) + t] = stream_[std::min(window_ * length_ + t, stream_.size() - 1)];
     return {tokens_.data(), nullptr};
   }
-  double factor(std::int64_t t) override { return std::min(1.0, static_cast<double>(t) / warmup_); }
 
  private:
-  double warmup_;
   std::size_t rows_, length_, window_ = 0;
   std::vector<std::int32_t> tokens_, stream_;
 };
@@ -134,12 +131,14 @@ class PipelineRun {
   }
 
   Outcome replay() {
-    FileDriver driver(file_, folder_, options_);
+    FileBatches batches(folder_, options_);
+    const double warmup = hyper(file_, "warmup_steps");
     const int steps = number(file_, "steps", 0);
     std::vector<float> loss, norm, group_norm;
     const double tokens = static_cast<double>(options_.train.global_batch) * options_.data.sequence_length;
     for (int t = 1; t <= steps; ++t) {
-      executor_.step(t, driver);
+      if (executor_.backward(t, std::min(1.0, static_cast<double>(t) / warmup), batches).sums) executor_.update();
+      executor_.exchange();
       loss.push_back(static_cast<float>(executor_.sums().loss / tokens));
       for (std::size_t s = 0; s < executor_.stage_count(); ++s)
         norm.push_back(static_cast<float>(executor_.stage_norm(s)));

@@ -9,7 +9,7 @@
 #include "app/train/rank_agreement.hpp"
 #include "parallel/comm/agreement.hpp"
 #include "parallel/comm/node_groups.hpp"
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/rank_report.hpp"
 
 namespace sestina {
 namespace {
@@ -100,9 +100,9 @@ TEST(RankScale, WishesOverNodes) {
     return [times](std::unique_ptr<Communicator> world) {
       const auto group = with_node_groups(std::move(world), 8);
       for (int i = 0; i < times; ++i) {
-        double votes[RunMessages::votes] = {group->rank() == 77 ? 1.0 : 0.0, 0, 0};
-        group->all_reduce(votes, RunMessages::votes, Reduction::max);
-        EXPECT_EQ(votes[0], 1);
+        Votes votes{.stop = group->rank() == 77 ? 1.0 : 0.0};
+        group->all_reduce(&votes.stop, sizeof votes / sizeof(double), Reduction::max);
+        EXPECT_EQ(votes.stop, 1);
       }
     };
   };

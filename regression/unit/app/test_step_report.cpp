@@ -25,7 +25,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   slow.refresh_copies = 0.25, slow.refresh_workers = 1;
   quick.preconditioners = 2;
   for (const auto& ranks : {std::vector{quick, slow}, std::vector{slow, quick}, std::vector{slow, slow, quick}}) {
-    const RankStep all = of_all_ranks(ranks);
+    RankStep all;
+    for (const RankStep& rank : ranks) all.add(rank);
     EXPECT_EQ(all.seconds, slow.seconds);
     EXPECT_LE(std::accumulate(all.seconds.begin(), all.seconds.end() - 1, 0.0), all.seconds.back());
     EXPECT_EQ(all.memory_peak_bytes, 3e9);
@@ -43,7 +44,9 @@ TEST(StepReport, EnergyOfANodeThatIsNotKnownMakesAllUnknown) {
   RankStep known, unknown;
   known.energy = 5;
   unknown.energy = std::nan("");
-  EXPECT_TRUE(std::isnan(of_all_ranks({known, unknown, known}).energy));
+  RankStep all;
+  for (const RankStep& rank : {known, unknown, known}) all.add(rank);
+  EXPECT_TRUE(std::isnan(all.energy));
 }
 
 TEST(StepReport, LogLinesFitInto100Columns) {

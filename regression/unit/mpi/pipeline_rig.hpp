@@ -30,37 +30,34 @@ inline TrainingCase in_stages(TrainingCase run, Kind schedule) {
   return run;
 }
 
-// Steps and what the ranks know of them when they are finished.
-class SettlingDriver final : public StepDriver {
- public:
-  SettlingDriver(const Options& options, const BatchShare& share, int begin, Trained& result)
-      : samples_(options, share, begin),
-        scale_(1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length)),
-        result_(result) {}
-  BatchView next_batch() override { return samples_.next_batch(); }
-  double factor(std::int64_t) override { return 1; }
-  void step_finished(std::int64_t, const StepSums& sums, const double*, std::size_t) override {
-    result_.loss.push_back(sums.loss * scale_);
-    result_.norm.push_back(sums.norm);
+// What the ranks know of steps that are finished.
+inline void add_finished(const Options& options, std::span<const FinishedStep> steps, Trained& result) {
+  const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
+  for (const FinishedStep& step : steps) {
+    result.loss.push_back(step.sums.loss * scale);
+    result.norm.push_back(step.sums.norm);
   }
+}
 
- private:
-  SampleDriver samples_;
-  double scale_;
-  Trained& result_;
-};
+// Updates number begin + 1 to end, all of them finished.
+template <class Exec, class T>
+void train_finished(Executor<Exec, T>& executor, const Options& options, Batches& batches, int begin, int end,
+                    Trained& result) {
+  for (int t = begin + 1; t <= end; ++t) add_finished(options, take_step(executor, t, batches), result);
+  add_finished(options, executor.finish_steps(), result);
+}
 
 // One rank by itself, after so many updates.
 struct LoneRun {
   std::unique_ptr<Communicator> alone = make_lone_communicator();
   Executor<Host, float> executor;
-  SampleDriver driver;
+  SampleBatches batches;
   LoneRun(const TrainingCase& run, int steps)
-      : executor(Host(), make_plan({run.options, 1}), *alone), driver(run.options, executor.share(), 0) {
+      : executor(Host(), make_plan({run.options, 1}), *alone), batches(run.options, executor.share(), 0) {
     executor.initialise(5);
     executor.weights_changed();
     executor.start_at(0);
-    for (int t = 1; t <= steps; ++t) executor.step(t, driver);
+    for (int t = 1; t <= steps; ++t) take_step(executor, t, batches);
   }
 };
 
@@ -73,18 +70,14 @@ Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, 
   executor.start_at(0);
   Trained result;
   if (drain_at > 0) {
-    SettlingDriver before(run.options, executor.share(), 0, result),
-        rest(run.options, executor.share(), drain_at, result);
-    for (int t = 1; t <= drain_at; ++t) executor.step(t, before);
-    executor.finish_steps(before);
+    SampleBatches before(run.options, executor.share(), 0), rest(run.options, executor.share(), drain_at);
+    train_finished(executor, run.options, before, 0, drain_at, result);
     executor.drain(drain_at);
-    for (int t = drain_at + 1; t <= steps; ++t) executor.step(t, rest);
-    executor.finish_steps(rest);
+    train_finished(executor, run.options, rest, drain_at, steps, result);
     executor.finish_gather();
   } else if (run.options.parallel.is_async()) {
-    SettlingDriver driver(run.options, executor.share(), 0, result);
-    for (int t = 1; t <= steps; ++t) executor.step(t, driver);
-    executor.finish_steps(driver);
+    SampleBatches batches(run.options, executor.share(), 0);
+    train_finished(executor, run.options, batches, 0, steps, result);
     executor.finish_gather();
   } else {
     train_steps(executor, run.options, 0, steps, result);
@@ -127,13 +120,12 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
     first.initialise(5);
     first.weights_changed();
     first.start_at(0);
-    SettlingDriver driver(run.options, first.share(), 0, result);
-    for (int t = 1; t <= stop; ++t) first.step(t, driver);
-    first.finish_steps(driver);
+    SampleBatches batches(run.options, first.share(), 0);
+    train_finished(first, run.options, batches, 0, stop, result);
     if (drains) first.drain(stop);
     save(first, first.fields(), saved);
     save(first, first.in_flight_fields(false), saved);
-    pipeline = first.pipeline_state();
+    pipeline = first.pipeline_state().value();
   }
   Executor<Host, float> second(Host(), make_plan({run.options, alone->size()}), *alone);
   second.initialise(6);
@@ -141,9 +133,8 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
   EXPECT_TRUE(second.resume(stop, pipeline));
   restore(second, second.in_flight_fields(true), saved);
   second.weights_changed();
-  SettlingDriver driver(run.options, second.share(), stop, result);
-  for (int t = stop + 1; t <= steps; ++t) second.step(t, driver);
-  second.finish_steps(driver);
+  SampleBatches batches(run.options, second.share(), stop);
+  train_finished(second, run.options, batches, stop, steps, result);
   result.weights = whole_weights(second);
   return result;
 }

@@ -305,40 +305,39 @@ TEST(CoherentLayouts, AnAsynchronousRunThatWasSavedGoesOnToTheSameBits) {
   for (const auto& [stash, correction] : cases) {
     const std::string what = fmt::format("stash {}, {}", name(stash), name(correction));
     DriftingRun<float> first(async_case(stash, correction));
-    SettlingDriver driver(first.run.options, first.executor.share(), 0, first.result);
-    const auto steps = [&](Executor<Host, float>& executor, SettlingDriver& samples, int begin, int end) {
-      for (int t = begin; t < end; ++t) executor.step(t + 1, samples);
-      executor.finish_steps(samples);
-      executor.finish_gather();
+    SampleBatches batches(first.run.options, first.executor.share(), 0);
+    const auto steps = [](DriftingRun<float>& run, Batches& samples, int begin, int end) {
+      train_finished(run.executor, run.run.options, samples, begin, end, run.result);
+      run.executor.finish_gather();
     };
-    steps(first.executor, driver, 0, 15);  // the job of update 11 was used in 13 at the latest; the next is sent in 21
+    steps(first, batches, 0, 15);  // the job of update 11 was used in 13 at the latest; the next is sent in 21
     first.drift_apart();
-    steps(first.executor, driver, 15, 17);
+    steps(first, batches, 15, 17);
     first.executor.synchronise();
     first.expect_alike(what);
     std::vector<StateField> fields = first.executor.in_flight_fields(false);
     EXPECT_FALSE(fields.empty()) << what;
     for (StateField& field : first.executor.fields()) fields.push_back(std::move(field));
     const Written written = written_by_all(fields);
-    const PipelineState state = first.executor.pipeline_state();
+    const PipelineState state = first.executor.pipeline_state().value();
     EXPECT_EQ(state.replicas, 2) << what;
-    steps(first.executor, driver, 17, 20);
+    steps(first, batches, 17, 20);
 
     DriftingRun<float> second(async_case(stash, correction));
     read_back(second.executor.fields(), written);
     ASSERT_TRUE(second.executor.resume(17, state)) << what;
     read_back(second.executor.in_flight_fields(true), written);
     second.executor.weights_changed();
-    SettlingDriver rest(second.run.options, second.executor.share(), 17, second.result);
-    steps(second.executor, rest, 17, 20);
+    SampleBatches rest(second.run.options, second.executor.share(), 17);
+    steps(second, rest, 17, 20);
     const std::vector<double>& loss = first.result.loss;
     EXPECT_EQ(second.result.loss, std::vector<double>(loss.end() - 3, loss.end())) << what;
     EXPECT_EQ(whole_weights(second.executor), whole_weights(first.executor)) << what;
     PipelineState owned = state, other = state;
     owned.replicas = 0;
     other.shards = 3;
-    EXPECT_FALSE(owned.fits(second.executor.pipeline_state())) << what;
-    EXPECT_FALSE(other.fits(second.executor.pipeline_state())) << what;
+    EXPECT_FALSE(owned.fits(second.executor.pipeline_state().value())) << what;
+    EXPECT_FALSE(other.fits(second.executor.pipeline_state().value())) << what;
   }
 }
 

@@ -26,7 +26,7 @@ TEST(PipelineTies, StagesAreCutByHand) {
   Executor<Host, float> by_hand(Host(), make_plan({run.options, alone->size()}), *alone),
       in_halves(Host(), make_plan({even.options, alone->size()}), *alone);
   EXPECT_EQ(by_hand.stage(0).range().end, 3);
-  EXPECT_FALSE(in_halves.resume(3, by_hand.pipeline_state()));
+  EXPECT_FALSE(in_halves.resume(3, by_hand.pipeline_state().value()));
 }
 
 TrainingCase tied(TrainingCase run) {
@@ -106,7 +106,7 @@ TEST(PipelineTies, TiedEmbeddingsAreEvaluatedAsTheyAre) {
     Executor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
     executor.initialise(5);
     executor.weights_changed();
-    SampleDriver driver(run.options, executor.share(), 0);
+    SampleBatches batches(run.options, executor.share(), 0);
     const std::vector<std::int32_t> tokens = sample_tokens(run.options, 3);
     std::vector<double> all;
     for (int t = 1; t <= 3; ++t) {
@@ -115,7 +115,7 @@ TEST(PipelineTies, TiedEmbeddingsAreEvaluatedAsTheyAre) {
         executor.pipeline().all_reduce(&loss, 1, Reduction::sum);
         all.push_back(loss);
       }
-      executor.step(t, driver);
+      take_step(executor, t, batches);
     }
     return all;
   };

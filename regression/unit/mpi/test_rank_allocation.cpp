@@ -7,11 +7,10 @@
 namespace sestina {
 namespace {
 
-// The same window again and again: a driver that allocates nothing.
-struct OneWindow final : StepDriver {
+// The same window again and again: reading it allocates nothing.
+struct OneWindow final : Batches {
   explicit OneWindow(const Options& options) : tokens(sample_tokens(options, 3)) {}
-  BatchView next_batch() override { return {tokens.data(), nullptr}; }
-  double factor(std::int64_t) override { return 1; }
+  BatchView next() override { return {tokens.data(), nullptr}; }
   std::vector<std::int32_t> tokens;
 };
 
@@ -26,11 +25,11 @@ TEST(RankAllocation, AStepAllocatesNothing) {
       run.options.parallel.dp = world().size() / tp;
       Executor<Host, bf16> session(Host(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
-      OneWindow driver(run.options);
+      OneWindow window(run.options);
       int t = 0;
-      while (t < 8) session.step(++t, driver);  // two refreshes are in it
+      while (t < 8) take_step(session, ++t, window);  // two refreshes are in it
       AllocationCounter counter;
-      while (t < 13) session.step(++t, driver);
+      while (t < 13) take_step(session, ++t, window);
       EXPECT_EQ(counter.heap(), 0) << kind << ", tp " << tp << "\n" << counter.places();
       EXPECT_EQ(counter.kokkos(), 0) << kind << ", tp " << tp << "\n" << counter.places();
       session.finish_gather();
@@ -57,14 +56,14 @@ TEST(RankAllocation, AStepOfAnAsynchronousPipelineAllocatesNothing) {
     session.initialise(5);
     session.weights_changed();
     session.start_at(0);
-    OneWindow driver(o);
+    OneWindow window(o);
     int t = 0;
-    while (t < 12) session.step(++t, driver);
+    while (t < 12) take_step(session, ++t, window);
     AllocationCounter counter;
-    while (t < 18) session.step(++t, driver);
+    while (t < 18) take_step(session, ++t, window);
     EXPECT_EQ(counter.heap(), 0) << name(kind) << "\n" << counter.places();
     EXPECT_EQ(counter.kokkos(), 0) << name(kind) << "\n" << counter.places();
-    session.finish_steps(driver);
+    session.finish_steps();
     session.finish_gather();
   }
 }

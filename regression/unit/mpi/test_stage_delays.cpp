@@ -9,21 +9,9 @@ namespace {
 
 using ByUpdate = std::vector<StageDelays>;
 
-class DelayDriver final : public StepDriver {
- public:
-  DelayDriver(const Options& options, Executor<Host, float>& executor)
-      : samples_(options, executor.share(), 0), executor_(executor) {}
-  BatchView next_batch() override { return samples_.next_batch(); }
-  double factor(std::int64_t) override { return 1; }
-  void step_finished(std::int64_t, const StepSums&, const double*, std::size_t) override {
-    seen.push_back(executor_.delays());
-  }
-  ByUpdate seen;
-
- private:
-  SampleDriver samples_;
-  Executor<Host, float>& executor_;
-};
+void add_delays(std::span<const FinishedStep> steps, ByUpdate& seen) {
+  for (const FinishedStep& step : steps) seen.push_back(step.delays);
+}
 
 std::vector<double> stage_weights(Executor<Host, float>& executor, std::size_t stage) {
   const auto& arena = executor.stage(stage).arena();
@@ -49,10 +37,11 @@ ByUpdate delays_of(Communicator& ranks, const TrainingCase& run, int steps) {
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
-  DelayDriver driver(run.options, executor);
-  for (int t = 1; t <= steps; ++t) executor.step(t, driver);
-  executor.finish_steps(driver);
-  return driver.seen;
+  SampleBatches batches(run.options, executor.share(), 0);
+  ByUpdate seen;
+  for (int t = 1; t <= steps; ++t) add_delays(take_step(executor, t, batches), seen);
+  add_delays(executor.finish_steps(), seen);
+  return seen;
 }
 
 ByUpdate delays_in_one_process(const TrainingCase& run, int steps) {
@@ -70,19 +59,20 @@ TEST(StageDelays, AreThoseOfTheWeightsThatWereUsed) {
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
-  DelayDriver driver(run.options, executor);
+  SampleBatches batches(run.options, executor.share(), 0);
+  ByUpdate all;
   constexpr int steps = 8;
   std::vector<std::vector<std::vector<double>>> weights;  // by version and stage
   for (int t = 0; t <= steps; ++t) {
-    if (t > 0) executor.step(t, driver);
+    if (t > 0) add_delays(take_step(executor, t, batches), all);
     weights.emplace_back();
     for (std::size_t s = 0; s < 4; ++s) weights.back().push_back(stage_weights(executor, s));
   }
-  executor.finish_steps(driver);
-  ASSERT_EQ(driver.seen.size(), static_cast<std::size_t>(steps));
+  add_delays(executor.finish_steps(), all);
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(steps));
   for (int t = 1; t <= steps; ++t)
     for (int s = 0; s < 4; ++s) {
-      const StageDelays& seen = driver.seen[at(t - 1)];
+      const StageDelays& seen = all[at(t - 1)];
       const int late = std::min(t - 1, 3 - s);
       EXPECT_EQ(seen.updates[at(s)], late) << "update " << t << ", stage " << s;
       if (t % 2 != 0) continue;
@@ -177,28 +167,29 @@ TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
     late.initialise(5);
     late.weights_changed();
     late.start_at(0);
-    DelayDriver driver(run.options, late);
+    SampleBatches all_samples(run.options, late.share(), 0);
+    ByUpdate seen;
     std::vector<std::vector<double>> expected;
     for (int t = 1; t <= 6; ++t) {
       SavedState weights;
       save(late, late.model_fields(), weights);
       restore(newest, newest.model_fields(), weights);
       newest.weights_changed();
-      SampleDriver samples(synchronous.options, newest.share(), t - 1);
-      newest.step(t, samples);
-      late.step(t, driver);
+      SampleBatches samples(synchronous.options, newest.share(), t - 1);
+      take_step(newest, t, samples);
+      add_delays(take_step(late, t, all_samples), seen);
       const auto stale = gradients_of(late), fresh = gradients_of(newest);
       expected.emplace_back();
       for (std::size_t s = 0; s < 4; ++s) expected.back().push_back(cosine_of(stale[s], fresh[s]));
     }
-    late.finish_steps(driver);
+    add_delays(late.finish_steps(), seen);
     double least = 1;
     for (std::size_t t = 0; t < 6; ++t)
       for (std::size_t s = 0; s < 4; ++s) {
-        EXPECT_NEAR(driver.seen[t].cosine[s], expected[t][s], 1e-6) << "update " << t + 1 << ", stage " << s;
+        EXPECT_NEAR(seen[t].cosine[s], expected[t][s], 1e-6) << "update " << t + 1 << ", stage " << s;
         least = std::min(least, expected[t][s]);
       }
-    EXPECT_NEAR(driver.seen[0].cosine[0], 1, 1e-6);  // nothing is late yet
+    EXPECT_NEAR(seen[0].cosine[0], 1, 1e-6);  // nothing is late yet
     EXPECT_LT(least, 0.999);
   }
 }

@@ -11,6 +11,7 @@
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 #include "regression/unit/spaces.hpp"
+#include "regression/unit/take_step.hpp"
 
 namespace sestina {
 
@@ -160,13 +161,13 @@ std::vector<float> whole_weights(Executor<Exec, T>& run) {
   return all;
 }
 
-// Takes the steps of a test: windows of sample_tokens, the peak rates.
-class SampleDriver final : public StepDriver {
+// The data of a test: windows of sample_tokens.
+class SampleBatches final : public Batches {
  public:
   // begin: updates that were taken before.
-  SampleDriver(const Options& options, const BatchShare& share, int begin)
+  SampleBatches(const Options& options, const BatchShare& share, int begin)
       : options_(options), share_(share), next_(static_cast<std::int64_t>(begin) * share.count) {}
-  BatchView next_batch() override {
+  BatchView next() override {
     const std::int64_t step = next_ / share_.count, micro = share_.first + next_ % share_.count;
     ++next_;
     tokens_.clear();
@@ -177,7 +178,6 @@ class SampleDriver final : public StepDriver {
     }
     return {tokens_.data(), nullptr};
   }
-  double factor(std::int64_t) override { return 1; }
 
  private:
   const Options& options_;
@@ -189,14 +189,14 @@ class SampleDriver final : public StepDriver {
 template <class Exec, class T>
 void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int end, Trained& result) {
   const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
-  SampleDriver driver(options, run.share(), begin);
+  SampleBatches batches(options, run.share(), begin);
   for (int t = begin + 1; t <= end; ++t) {
-    run.step(t, driver);
+    take_step(run, t, batches);
     result.loss.push_back(run.sums().loss * scale);
     result.norm.push_back(run.sums().norm);
     result.weights_finite.push_back(run.sums().weights_finite);
   }
-  run.finish_steps(driver);  // nothing is on its way when the executor goes
+  run.finish_steps();  // nothing is on its way when the executor goes
   run.finish_gather();
 }
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "core/layout/weight_form.hpp"
-#include "parallel/step/executor.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/take_step.hpp"
 
 namespace sestina {
 namespace {
@@ -65,16 +65,15 @@ std::vector<std::int32_t> window(std::int64_t minibatch, int row) {
   return tokens;
 }
 
-class Windows final : public StepDriver {
+class Windows final : public Batches {
  public:
-  BatchView next_batch() override {
+  BatchView next() override {
     tokens_.clear();
     for (int row = 0; row < batch; ++row)
       for (const std::int32_t token : window(next_, row)) tokens_.push_back(token);
     ++next_;
     return {tokens_.data(), nullptr};
   }
-  double factor(std::int64_t) override { return 1; }
 
  private:
   std::int64_t next_ = 0;
@@ -93,10 +92,10 @@ Flat masters(const Arena<Host, float>& arena) {
 }
 
 Result trained(Executor<Host, float>& executor) {
-  Windows driver;
+  Windows windows;
   Result result;
   for (int t = 1; t <= updates; ++t) {
-    executor.step(t, driver);
+    take_step(executor, t, windows);
     result.loss.push_back(executor.sums().loss / (batch * sequence));
   }
   for (std::size_t s = 0; s < executor.stage_count(); ++s)

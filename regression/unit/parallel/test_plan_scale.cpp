@@ -7,7 +7,6 @@
 #include <random>
 
 #include "parallel/plan/load_patterns.hpp"
-#include "parallel/plan/load_tree.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
 

@@ -97,7 +97,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     const SampleSet samples(run.options.data, Split::train, 256, 1, nullptr);
     Runtime runtime(all_ranks(), 60);
     Trainer<Host, T> trainer(Host{}, run, runtime, samples, nullptr, stop, metrics);
-    for (int i = 0; i < warm; ++i) ASSERT_TRUE(trainer.step());
+    for (int i = 0; i < warm; ++i) ASSERT_EQ(trainer.step(), StepOutcome::updated);
     AllocationCounter counter;
     for (int i = 0; i < counted; ++i) trainer.step();
     EXPECT_EQ(counter.heap(), 0) << counter.places();

@@ -70,7 +70,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
     Runtime runtime(all_ranks(), 60);
     Trainer<Host, T> trainer(Host{}, setup, runtime, samples, nullptr, stop, metrics);
-    for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.step());
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(trainer.step(), StepOutcome::updated);
     AllocationCounter counter;
     for (int i = 0; i < 4; ++i) trainer.step();
     EXPECT_EQ(counter.heap(), 0) << counter.places();

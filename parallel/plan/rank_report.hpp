@@ -1,0 +1,153 @@
+// What a rank tells the others of every step: the one description of these messages, which are written and read
+// through it, and from which the plan counts their bytes. All numbers are fp64. No Kokkos.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "parallel/plan/coherence.hpp"
+
+namespace sestina {
+
+// Of one stage of an asynchronous pipeline, and its update: the squares of its gradient; how late it was, how far its
+// weights had moved meanwhile and how large they are (squares); and the cosine with the gradient at the newest weights.
+struct StageUpdate {
+  double squares = 0, delay = 0, moved = 0, weight = 0, cosine = 0;
+};
+// Of an asynchronous step on this rank: its loss, and 1 where weights that were written are not finite.
+struct RankSums {
+  double loss = 0, overflows = 0;
+};
+
+// Whether a rank wants to stop or to save, and how its saves failed (Trainer::failed_saves). The largest of all counts.
+struct Votes {
+  static constexpr int polls = 2;  // of a synchronous step: before it, and after its gradients
+  double stop = 0, save = 0, failed_saves = 0;
+  void add(const Votes& other) {
+    stop = std::max(stop, other.stop);
+    save = std::max(save, other.save);
+    failed_saves = std::max(failed_saves, other.failed_saves);
+  }
+};
+
+enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
+
+// How long the step took, with peak memory, ages of preconditioners and energy.
+struct RankStep {
+  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
+  double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
+  double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
+  double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
+  double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
+  // For all ranks: the times of the rank that took longest (so that its phases add up to no more than the step; the
+  // first of equals), the largest memory and age, all ages, preconditioners, joules and seconds of workers.
+  void add(const RankStep& other) {
+    if (other.seconds.back() > seconds.back()) {
+      seconds = other.seconds;
+      refresh_copies = other.refresh_copies;
+    }
+    memory_peak_bytes = std::max(memory_peak_bytes, other.memory_peak_bytes);
+    preconditioner_age = std::max(preconditioner_age, other.preconditioner_age);
+    preconditioner_ages += other.preconditioner_ages;
+    preconditioners += other.preconditioners;
+    energy += other.energy;
+    refresh_workers += other.refresh_workers;
+  }
+};
+// Ages of the preconditioners of one pipeline stage.
+struct StageAges {
+  double max = 0, sum = 0, count = 0;
+  void add(const StageAges& other) {
+    max = std::max(max, other.max);
+    sum += other.sum;
+    count += other.count;
+  }
+};
+
+// Where replicas drift: bytes that this rank sent to make them equal, and how far they were apart.
+struct ReplicaReport {
+  double bytes = 0, drift = 0;
+  void add(const ReplicaReport& other) {
+    bytes += other.bytes;
+    drift = std::max(drift, other.drift);
+  }
+};
+
+// Which parts of a report a message has.
+struct ReportParts {
+  bool sums = false, votes = false, times = false, replicas = false;
+};
+
+struct RankReport {
+  explicit RankReport(int pp = 1) : stages(static_cast<std::size_t>(pp)), ages(pp > 1 ? stages.size() : 0) {}
+  std::vector<StageUpdate> stages;  // sums: by stage, those of other ranks 0
+  RankSums sums;
+  Votes votes;
+  RankStep step;                // times
+  std::vector<StageAges> ages;  // times: by stage; empty without a pipeline
+  ReplicaReport replicas;
+
+  void clear() {
+    std::fill(stages.begin(), stages.end(), StageUpdate());
+    sums = {};
+    votes = {};
+    step = {};
+    std::fill(ages.begin(), ages.end(), StageAges());
+    replicas = {};
+  }
+  // Another rank's in addition, but for the sums, which one rank of each stage speaks for.
+  void add(const RankReport& other) {
+    votes.add(other.votes);
+    step.add(other.step);
+    for (std::size_t stage = 0; stage < ages.size(); ++stage) ages[stage].add(other.ages[stage]);
+    replicas.add(other.replicas);
+  }
+};
+
+// What the trainer has all ranks know of a step. In an asynchronous pipeline nobody waits: all of it travels in one
+// message while later steps are under way. Otherwise votes are polls, and where replicas drift what they say of it
+// follows in a message of its own.
+inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
+  const bool async = parallel.is_async();
+  return {.sums = async, .votes = async, .times = true, .replicas = replicas_drift(parallel, optimizer)};
+}
+
+// Calls visit(first number, how many) for what these parts are made of, in the order in which it travels.
+template <class Report, class Visit>
+void for_numbers(Report& report, const ReportParts& parts, const Visit& visit) {
+  const auto piece = [&visit](auto& of) {
+    using Piece = std::remove_cvref_t<decltype(of)>;
+    static_assert(std::is_trivially_copyable_v<Piece> && alignof(Piece) == alignof(double));
+    using Number = std::conditional_t<std::is_const_v<Report>, const double, double>;
+    visit(reinterpret_cast<Number*>(&of), sizeof of / sizeof(double));
+  };
+  if (parts.sums) {
+    for (auto& stage : report.stages) piece(stage);
+    piece(report.sums);
+  }
+  if (parts.votes) piece(report.votes);
+  if (parts.times) {
+    piece(report.step);
+    for (auto& ages : report.ages) piece(ages);
+  }
+  if (parts.replicas) piece(report.replicas);
+}
+
+inline std::size_t count_numbers(const RankReport& report, const ReportParts& parts) {
+  std::size_t numbers = 0;
+  for_numbers(report, parts, [&](const double*, std::size_t n) { numbers += n; });
+  return numbers;
+}
+inline void write_numbers(const RankReport& report, const ReportParts& parts, double* to) {
+  for_numbers(report, parts, [&](const double* from, std::size_t n) { to = std::copy_n(from, n, to); });
+}
+inline void read_numbers(RankReport& report, const ReportParts& parts, const double* from) {
+  for_numbers(report, parts, [&](double* to, std::size_t n) {
+    std::copy_n(from, n, to);
+    from += n;
+  });
+}
+
+}  // namespace sestina

@@ -1,0 +1,88 @@
+// What ranks tell each other of a step: how it travels, what it is for all ranks, and that the plan counts its bytes.
+#include "parallel/plan/rank_report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "parallel/plan/plan_collectives.hpp"
+#include "regression/unit/parallel/plan_rig.hpp"
+
+namespace sestina {
+namespace {
+
+// Eight ranks, two of each stage of four.
+Options told_in_stages(ParallelOptions::Schedule schedule) {
+  Options options = plan_options(preset("llama-8m"), "soap", 2);
+  options.parallel.pp = 4;
+  options.parallel.schedule = schedule;
+  options.train.micro_batch = 1;
+  return options;
+}
+
+std::int64_t planned_bytes(const Options& options, const std::string& what) {
+  for (const Collective& one : collectives(make_plan({options, options.parallel.ranks()})))
+    if (one.what == what) return one.bytes;
+  return 0;
+}
+
+// Fourteen numbers of a step, three ages of each stage, three votes; five sums of each stage and two of a rank.
+TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
+  const Options now = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
+  EXPECT_EQ(planned_bytes(now, "times"), 8 * (14 + 4 * 3) * 8);
+  EXPECT_EQ(planned_bytes(now, "votes"), 2 * 3 * 8);
+  EXPECT_EQ(planned_bytes(now, "drift of replicas"), 0);
+  EXPECT_EQ(count_numbers(RankReport(4), {.times = true}), 14u + 4 * 3);
+  EXPECT_EQ(count_numbers(RankReport(), {.times = true}), 14u);
+
+  const Options later = told_in_stages(ParallelOptions::Schedule::async_1f1b);
+  const ReportParts told = told_parts(later.parallel, later.optimizer);
+  EXPECT_EQ(count_numbers(RankReport(4), told), 4u * 5 + 2 + 3 + 14 + 4 * 3);
+  EXPECT_EQ(planned_bytes(later, "numbers of a step"),
+            8 * 8 * static_cast<std::int64_t>(count_numbers(RankReport(4), told)));
+  EXPECT_EQ(planned_bytes(later, "times"), 0);
+}
+
+TEST(RankReport, IsReadAsItWasWritten) {
+  RankReport sent(2), come(2);
+  std::vector<double> numbers(count_numbers(sent, {true, true, true, true})), again(numbers.size());
+  std::iota(numbers.begin(), numbers.end(), 1.0);
+  read_numbers(sent, {true, true, true, true}, numbers.data());
+  EXPECT_EQ(sent.stages[1].squares, 6);
+  EXPECT_EQ(sent.sums.overflows, 12);
+  EXPECT_EQ(sent.votes.stop, 13);
+  EXPECT_EQ(sent.step.seconds[0], 16);
+  EXPECT_EQ(sent.ages[0].max, 30);
+  EXPECT_EQ(sent.replicas.drift, 37);
+  write_numbers(sent, {true, true, true, true}, again.data());
+  EXPECT_EQ(again, numbers);
+  read_numbers(come, {.votes = true}, again.data());  // a part by itself
+  EXPECT_EQ(come.votes.save, 2);
+  EXPECT_EQ(come.step.seconds[0], 0);
+}
+
+TEST(RankReport, OfAllRanksHasTheLargestVotesAndAllAges) {
+  RankReport all(2), one(2);
+  one.votes = {0, 1, 2};
+  one.ages = {{4, 6, 2}, {}};
+  one.replicas = {100, 0.25};
+  all.add(one);
+  one.votes = {1, 0, 1};
+  one.ages = {{3, 3, 1}, {5, 5, 1}};
+  one.replicas = {50, 0.125};
+  all.add(one);
+  EXPECT_EQ(all.votes.stop, 1);
+  EXPECT_EQ(all.votes.save, 1);
+  EXPECT_EQ(all.votes.failed_saves, 2);
+  EXPECT_EQ(all.ages[0].max, 4);
+  EXPECT_EQ(all.ages[0].sum, 9);
+  EXPECT_EQ(all.ages[1].count, 1);
+  EXPECT_EQ(all.replicas.bytes, 150);
+  EXPECT_EQ(all.replicas.drift, 0.25);
+  all.clear();
+  EXPECT_EQ(all.votes.stop, 0);
+  EXPECT_EQ(all.ages[0].max, 0);
+}
+
+}  // namespace
+}  // namespace sestina
