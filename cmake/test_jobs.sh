@@ -58,7 +58,8 @@ host_tests() {
   say "host tests"
   # Launchers and daemons of others stand between these tests and the program: a test that fails is tried once more, and
   # named at the end.
-  run_ctest "$build" --label-exclude slurm --repeat until-pass:2
+  # One more at a time than there are cores: those of several ranks wait for half of their time.
+  run_ctest "$build" --label-exclude slurm --parallel $((jobs + 1)) --repeat until-pass:2
 }
 
 slurm_tests() {
