@@ -38,19 +38,19 @@ class RefreshTask final : public WorkerTask {
     basis_ = basis;
     new_basis_ = memory_.basis.template as<Serial>(basis.extent(0), basis.extent(1));
     new_root_ = memory_.root.template as<Serial>(asked.root.extent(0), asked.root.extent(1));
-    job_ = {.method = job.method,
-            .name = job.name,
-            .factor = factor.read(),
-            .basis = basis.read(),
-            .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
-            .exponent = job.exponent,
-            .scale = job.scale,
-            .eps = job.eps,
-            .perturb_before = job.perturb_before,
-            .tolerance = job.tolerance,
-            .max_iterations = job.max_iterations,
-            .right = job.right,
-            .form = job.form};
+    job_ = RefreshJob<Serial>{.method = job.method,
+                              .name = job.name,
+                              .factor = factor.read(),
+                              .basis = basis.read(),
+                              .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
+                              .exponent = job.exponent,
+                              .scale = job.scale,
+                              .eps = job.eps,
+                              .perturb_before = job.perturb_before,
+                              .tolerance = job.tolerance,
+                              .max_iterations = job.max_iterations,
+                              .right = job.right,
+                              .form = job.form};
     require_room();
   }
   void run(std::size_t worker) override;
