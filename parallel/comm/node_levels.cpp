@@ -45,13 +45,6 @@ NodeLevels::NodeLevels(std::vector<int> by_rank) : node_of(std::move(by_rank)) {
   }
 }
 
-std::vector<int> NodeLevels::passed_on_by(int rank) const {
-  std::vector<int> owners;
-  for (int owner = 0; owner < static_cast<int>(node_of.size()); ++owner)
-    if (node(owner) != node(rank) && relay(node(rank), owner) == rank) owners.push_back(owner);
-  return owners;
-}
-
 NodeLevels even_nodes(int ranks, int members) {
   std::vector<int> node_of;
   for (int rank = 0; rank < ranks; ++rank) node_of.push_back(rank / members);

@@ -22,7 +22,6 @@ struct NodeLevels {
     const std::vector<int>& ranks = nodes[static_cast<std::size_t>(node)];
     return ranks[static_cast<std::size_t>(place_of[static_cast<std::size_t>(owner)]) % ranks.size()];
   }
-  std::vector<int> passed_on_by(int rank) const;  // owners on other nodes whose relay on its own node it is
   int node(int rank) const { return node_of[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& mates(int rank) const { return nodes[static_cast<std::size_t>(node(rank))]; }
 };

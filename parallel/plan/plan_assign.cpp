@@ -33,19 +33,15 @@ Classed classify(const std::vector<std::int64_t>& cost) {
 }
 
 // Deals the items of each class round the bins that want some, beginning where the class before ended.
-std::vector<int> deal(const Classed& classed, Packing packing, std::size_t items) {
-  std::vector<int> bin_of(items, 0);
+void deal(const std::vector<std::vector<int>>& items, Packing packing, std::vector<int>& bin_of) {
   std::size_t bin = 0;
-  for (std::size_t j = 0; j < classed.classes.classes(); ++j)
-    for (const int item : classed.items[j]) {
+  for (std::size_t j = 0; j < items.size(); ++j)
+    for (const int item : items[j]) {
       while (packing[bin][j] == 0) bin = (bin + 1) % packing.size();
       --packing[bin][j];
       bin_of[static_cast<std::size_t>(item)] = static_cast<int>(bin);
       bin = (bin + 1) % packing.size();
     }
-  for (std::size_t i = 0; i < classed.free.size(); ++i)
-    bin_of[static_cast<std::size_t>(classed.free[i])] = static_cast<int>(i % packing.size());
-  return bin_of;
 }
 
 // Lowers `largest` and raises `bound` until they meet, or until no capacity between them is decided.
@@ -122,7 +118,9 @@ Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins) {
     out.largest = largest_load(items, packing);
   }
   if (out.largest > out.bound && items.classes() <= most_classes) search(items, bins, packing, out.largest, out.bound);
-  out.bin = deal(classed, std::move(packing), cost.size());
+  deal(classed.items, std::move(packing), out.bin);
+  for (std::size_t i = 0; i < classed.free.size(); ++i)
+    out.bin[static_cast<std::size_t>(classed.free[i])] = static_cast<int>(i % static_cast<std::size_t>(bins));
   return out;
 }
 
@@ -153,7 +151,7 @@ SwapClasses swap_classes(const std::vector<std::int64_t>& cost, const std::vecto
 
 // Numbers of items by bin and class, with what they cost and weigh.
 struct Filling {
-  std::vector<std::vector<int>> count;
+  Packing count;
   std::vector<std::int64_t> load, bytes;
 
   Filling(const SwapClasses& items, const std::vector<int>& bin, int bins)
@@ -357,15 +355,7 @@ void even_bytes(const std::vector<std::int64_t>& cost, const std::vector<std::in
     }
     moved = true;
   }
-  if (!moved) return;
-  std::size_t bin = 0;
-  for (std::size_t kind = 0; kind < items.classes(); ++kind)
-    for (const int item : items.items[kind]) {
-      while (now.count[bin][kind] == 0) bin = (bin + 1) % now.count.size();
-      --now.count[bin][kind];
-      assignment.bin[static_cast<std::size_t>(item)] = static_cast<int>(bin);
-      bin = (bin + 1) % now.count.size();
-    }
+  if (moved) deal(items.items, std::move(now.count), assignment.bin);
 }
 
 void even_buckets(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes,

@@ -22,8 +22,8 @@ std::span<const FinishedStep> StepExchange::tell(ReportParts told, std::int64_t 
     step.update = update;
     step.sums = sums;
     step.report.clear();
-    gather({.times = told.times}, step.report);
-    gather({.replicas = told.replicas}, step.report);  // a message of its own
+    gather({.times = told.times}, step);
+    gather({.replicas = told.replicas}, step);  // a message of its own
     return {&step, 1};
   }
   told_ = told;
@@ -41,17 +41,23 @@ std::span<const FinishedStep> StepExchange::finish() {
   return {steps_.data(), count};
 }
 
-void StepExchange::gather(const ReportParts& parts, RankReport& all) {
+void StepExchange::gather(const ReportParts& parts, FinishedStep& step) {
   const std::size_t ranks = at(world_.size()), count = count_numbers(mine_, parts);
   if (count == 0) return;
   numbers_.resize(std::max(numbers_.size(), (ranks + 1) * count));
   double* const mine = numbers_.data() + ranks * count;
   write_numbers(mine_, parts, mine);
   world_.all_gather(mine, count * sizeof(double), numbers_.data());
+  add_reports(parts, numbers_.data(), step);
+}
+
+void StepExchange::add_reports(const ReportParts& parts, const double* numbers, FinishedStep& step) {
   of_rank_.clear();
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    read_numbers(of_rank_, parts, numbers_.data() + rank * count);
-    all.add(of_rank_);
+  const std::size_t count = count_numbers(of_rank_, parts);
+  for (int rank = 0; rank < world_.size(); ++rank, numbers += count) {
+    read_numbers(of_rank_, parts, numbers);
+    step.report.add(of_rank_);
+    if (parts.sums) add_updates(rank, step);
   }
 }
 
@@ -76,11 +82,7 @@ void StepExchange::add_updates(int rank, FinishedStep& step) const {
 void StepExchange::finish_step(const double* numbers, FinishedStep& step) {
   step.report.clear();
   step.sums = {};
-  for (int rank = 0; rank < world_.size(); ++rank, numbers += count_numbers(of_rank_, told_)) {
-    read_numbers(of_rank_, told_, numbers);
-    step.report.add(of_rank_);
-    add_updates(rank, step);
-  }
+  add_reports(told_, numbers, step);
   double squares = 0;
   for (std::size_t stage = 0; stage < step.report.stages.size(); ++stage) {
     const StageUpdate& update = step.report.stages[stage];

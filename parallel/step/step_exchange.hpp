@@ -31,7 +31,8 @@ class StepExchange {
   std::optional<double> norm_before(std::int64_t minibatch);
 
  private:
-  void gather(const ReportParts&, RankReport& all);
+  void gather(const ReportParts&, FinishedStep&);
+  void add_reports(const ReportParts&, const double* numbers, FinishedStep&);  // of all ranks
   void finish_step(const double* numbers, FinishedStep&);
   void add_updates(int rank, FinishedStep&) const;
   double norm_in(const double* numbers);

@@ -3,7 +3,7 @@ TUN device), and a hub in this process hands each packet on after a delay. Two p
 
     python3 regression/nodes/latency.py --program build/bin/sestina --program other/sestina --ranks 8 --delay-ms 1 [KEY=VALUE ...]
 
-Standard library alone (Python 3.11), for root; prints a table of median step times."""
+Standard library alone (Python 3.11), for root; prints the median step time of each."""
 
 import argparse
 import collections
@@ -20,14 +20,12 @@ import tempfile
 import threading
 import time
 
+from nodes import ip, remove_space
+
 NETWORK, MTU = "10.231.78", 32000
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 DECK = pathlib.Path(__file__).resolve().parents[2] / "inputs/tiny_ranks.toml"
-
-
-def ip(*words, check=True):
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
 
 
 def enter(space):
@@ -104,26 +102,21 @@ class Hub:
         self.over = True
         self.thread.join()
         for space in self.spaces:
-            for number in ip("netns", "pids", space, check=False).stdout.split():
-                try:
-                    os.kill(int(number), 9)
-                except OSError:
-                    pass
-            ip("netns", "del", space, check=False)
+            remove_space(space)
         for device in self.devices:
             os.close(device)
 
 
 def step_times(hub, folder, program, keys, steps):
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    words = [str(pathlib.Path(program).resolve()), "train", "-i", str(DECK), "-d", str(run / "run"), f"run.steps={steps}", f"parallel.dp={len(hub.spaces)}", "parallel.tp=1",
-             "checkpoint.every=0", f"train.global_batch={len(hub.spaces)}", "train.micro_batch=1", *keys]
+    words = [str(pathlib.Path(program).resolve()), "train", "-i", str(DECK), "-d", str(run / "run"), f"run.steps={steps}",
+             f"parallel.dp={len(hub.spaces)}", "parallel.tp=1", "checkpoint.every=0", f"train.global_batch={len(hub.spaces)}", "train.micro_batch=1", *keys]
     surroundings = dict(os.environ, OMP_NUM_THREADS="1", OMP_PROC_BIND="false")
     done = subprocess.run([*hub.mpirun(run), *words], cwd=run, capture_output=True, text=True, env=surroundings)
     if done.returncode:
         raise SystemExit(f"{program}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    lines = [json.loads(line) for line in (run / "run/metrics.jsonl").read_text().splitlines()]
-    return [line["step_s"] for line in lines if "step_s" in line][steps // 4:], lines[-1].get("loss")
+    lines = [line for line in map(json.loads, (run / "run/metrics.jsonl").read_text().splitlines()) if "step_s" in line]
+    return [line["step_s"] for line in lines][steps // 4:], lines[-1]["loss"]
 
 
 def main():

@@ -28,6 +28,16 @@ def why_missing():
     return "" if joined.returncode == 0 else "no veth pairs: " + joined.stderr.strip()
 
 
+def remove_space(space):
+    """Ends what runs in a network namespace, and gives up its name."""
+    for number in ip("netns", "pids", space, check=False).stdout.split():
+        try:
+            os.kill(int(number), 9)
+        except OSError:
+            pass
+    ip("netns", "del", space, check=False)
+
+
 class Nodes:
     """Both nodes, "left" (where mpirun is) and "right"."""
 
@@ -96,9 +106,4 @@ class Nodes:
 
     def remove(self):
         for space in self.spaces.values():
-            for number in ip("netns", "pids", space, check=False).stdout.split():
-                try:
-                    os.kill(int(number), 9)
-                except OSError:
-                    pass
-            ip("netns", "del", space, check=False)
+            remove_space(space)

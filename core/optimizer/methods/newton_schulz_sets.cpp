@@ -117,8 +117,8 @@ std::optional<std::int64_t> only_newton_schulz_steps(std::string_view name) {
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view name, std::int64_t steps) {
   const Set& set = find(name);
   const std::size_t count = static_cast<std::size_t>(steps == 0 ? set.usual : steps), entries = set.entries.size();
-  if (set.beyond == Beyond::none && count != entries)
-    fail(ExitCode::bad_deck, "optimizer.ns_steps: ns_set \"{}\" has {} steps, got {}", name, entries, steps);
+  if (const auto only = only_newton_schulz_steps(name); only && static_cast<std::int64_t>(count) != *only)
+    fail(ExitCode::bad_deck, "optimizer.ns_steps: ns_set \"{}\" has {} steps, got {}", name, *only, steps);
   std::vector<NewtonSchulzStep> result;
   for (std::size_t i = 0; i < count; ++i)
     result.push_back(set.entries[set.beyond == Beyond::repeat_last ? std::min(i, entries - 1) : i % entries]);

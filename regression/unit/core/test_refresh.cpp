@@ -46,12 +46,8 @@ TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
     const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.8)));
     const Field<float, Space> factor(k), basis(d, d), values(1, d);
     std::int64_t failures = 0;
-    RefreshJob<Space> job{.method = RefreshMethod::eigen_basis,
-                          .name = "factor",
-                          .factor = factor.read(),
-                          .basis = basis.read(),
-                          .new_basis = basis.matrix(),
-                          .values = values.vector()};
+    auto job = job_in_place(RefreshMethod::eigen_basis, factor, basis);
+    job.values = values.vector();
     ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
     expect_orthonormal(basis.get());
     const std::vector<double> found = values.get().values;
@@ -71,13 +67,9 @@ TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
     const Indices<Space> order(std::vector<int>(d, -1));
     const Vector<std::int32_t, Space> order_out(const_cast<std::int32_t*>(order.vector().data()), d);
     std::int64_t failures = 2;
-    RefreshJob<Space> job{.method = RefreshMethod::power_qr,
-                          .name = "factor",
-                          .factor = factor.read(),
-                          .basis = basis.read(),
-                          .new_basis = basis.matrix(),
-                          .values = values.vector(),
-                          .order = order_out};
+    auto job = job_in_place(RefreshMethod::power_qr, factor, basis);
+    job.values = values.vector();
+    job.order = order_out;
     ASSERT_EQ(refresh(stream, job, failures), Refreshed::done);
     EXPECT_EQ(failures, 0);
 
@@ -106,13 +98,7 @@ TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
   const Field<float, Space> factor(with_eigenvalues(wanted, falling_powers(d, 0.5))), basis(random_basis(d, 5));
   std::int64_t failures = 0;
   for (int i = 0; i < 60; ++i)
-    ASSERT_EQ(refresh(stream,
-                      {.method = RefreshMethod::power_qr,
-                       .factor = factor.read(),
-                       .basis = basis.read(),
-                       .new_basis = basis.matrix()},
-                      failures),
-              Refreshed::done);
+    ASSERT_EQ(refresh(stream, job_in_place(RefreshMethod::power_qr, factor, basis), failures), Refreshed::done);
   expect_same_columns(basis.get(), wanted, 1e-3);  // rounding against the smallest gap, 2^-12
 }
 
@@ -126,10 +112,7 @@ TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
     for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr}) {
       const Field<float, Space> factor(k), basis(random_basis(d, 7));
       std::int64_t failures = 0;
-      ASSERT_EQ(refresh(stream,
-                        {.method = method, .factor = factor.read(), .basis = basis.read(), .new_basis = basis.matrix()},
-                        failures),
-                Refreshed::done);
+      ASSERT_EQ(refresh(stream, job_in_place(method, factor, basis), failures), Refreshed::done);
       expect_orthonormal(basis.get());
     }
 }
@@ -141,13 +124,7 @@ TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
   const Array before = rounded<float>(random_basis(d, 8));
   const Field<float, Space> factor(Array(d, d)), basis(before);
   std::int64_t failures = 0;
-  EXPECT_EQ(refresh(stream,
-                    {.method = RefreshMethod::power_qr,
-                     .factor = factor.read(),
-                     .basis = basis.read(),
-                     .new_basis = basis.matrix()},
-                    failures),
-            Refreshed::not_needed);
+  EXPECT_EQ(refresh(stream, job_in_place(RefreshMethod::power_qr, factor, basis), failures), Refreshed::not_needed);
   expect_same(basis.get(), before, "basis");
   EXPECT_EQ(stream.refresh.failures, 0);
 }
@@ -161,9 +138,7 @@ TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
   const Array twice = diagonal({2, 2, 2, 2});
   const Field<float, Space> factor(diagonal({4, 3, 2, 1})), basis(twice), root(identity(d));
   std::int64_t failures = 0;
-  RefreshJob<Space> job{.method = RefreshMethod::inverse_root_qr, .name = "factor", .factor = factor.read()};
-  job.basis = basis.read();
-  job.new_basis = basis.matrix();
+  auto job = job_in_place(RefreshMethod::inverse_root_qr, factor, basis);
   job.root = root.matrix();
   EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
   expect_same(basis.get(), twice, "basis");
@@ -177,13 +152,7 @@ TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
   auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
   const Field<float, Space> factor(Array(d, d, 3e38)), basis(random_basis(d, 9));
   std::int64_t failures = 0;
-  ASSERT_EQ(refresh(stream,
-                    {.method = RefreshMethod::power_qr,
-                     .factor = factor.read(),
-                     .basis = basis.read(),
-                     .new_basis = basis.matrix()},
-                    failures),
-            Refreshed::done);
+  ASSERT_EQ(refresh(stream, job_in_place(RefreshMethod::power_qr, factor, basis), failures), Refreshed::done);
   expect_orthonormal(basis.get());
   EXPECT_EQ(stream.refresh.failures, 0);
 }
@@ -214,10 +183,8 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
     std::int64_t failures = 0;
     dumped.count = 0;
     stream.refresh.failures = 0;
-    RefreshJob<Space> job{.name = "/optimizer/w/factor_left",
-                          .factor = factor.read(),
-                          .basis = basis.read(),
-                          .new_basis = basis.matrix()};
+    auto job = job_in_place(RefreshMethod::power_qr, factor, basis);
+    job.name = "/optimizer/w/factor_left";
     EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     EXPECT_EQ(refresh(stream, job, failures), Refreshed::kept);
     EXPECT_EQ(failures, 2);

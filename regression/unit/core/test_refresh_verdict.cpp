@@ -41,11 +41,8 @@ struct Site {
         root(identity(d)),
         order_view("order", d) {
     if (jobs > 0) let_the_space_judge(stream, jobs);
-    job = {.method = method,
-           .name = "/optimizer/w/factor_left",
-           .factor = factor.read(),
-           .basis = basis.read(),
-           .new_basis = basis.matrix()};
+    job = job_in_place(method, factor, basis);
+    job.name = "/optimizer/w/factor_left";
     if (method == RefreshMethod::power_qr || method == RefreshMethod::eigen_basis) job.values = values.vector();
     if (method == RefreshMethod::power_qr) job.order = Vector<std::int32_t, Space>(order_view.data(), d);
     if (method == RefreshMethod::inverse_root_eigh || method == RefreshMethod::inverse_root_qr)
