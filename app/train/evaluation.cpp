@@ -32,19 +32,19 @@ MeanError mean_error(const std::vector<double>& values) {
 }
 
 template <class Exec, class T>
-void share_results(Executor<Exec, T>& executor, std::vector<double>& results) {
-  executor.grid().dp_group->all_reduce(results.data(), results.size(), Reduction::sum);
-  executor.pipeline().all_reduce(results.data(), results.size(), Reduction::sum);
+void share_results(Evaluator<Exec, T>& evaluator, std::vector<double>& results) {
+  evaluator.grid().dp_group->all_reduce(results.data(), results.size(), Reduction::sum);
+  evaluator.pipeline().all_reduce(results.data(), results.size(), Reduction::sum);
 }
 
 template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const SampleSet& set, int batches,
+std::optional<Evaluation> evaluate_loss(Evaluator<Exec, T>& evaluator, const SampleSet& set, int batches,
                                         const std::function<bool()>& stop,
                                         const std::function<void(const Error&)>& unreadable) {
-  const ProcessGrid& grid = executor.grid();
-  const auto B = static_cast<std::size_t>(executor.options().micro_batch),
-             length = static_cast<std::size_t>(executor.options().sequence);
-  const bool last = executor.has_last_stage();
+  const ProcessGrid& grid = evaluator.grid();
+  const auto B = static_cast<std::size_t>(evaluator.options().micro_batch),
+             length = static_cast<std::size_t>(evaluator.options().sequence);
+  const bool last = evaluator.has_last_stage();
   const auto dp = static_cast<std::size_t>(grid.dp), dp_rank = static_cast<std::size_t>(grid.dp_rank);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
@@ -60,17 +60,17 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
       read_sample(set, sample + b, &tokens[b * (length + 1)], &first_key[b * length], unreadable);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
-    losses[i] = executor.loss({tokens.data(), executor.options().mask_documents ? first_key.data() : nullptr});
+    losses[i] = evaluator.loss({tokens.data(), evaluator.options().mask_documents ? first_key.data() : nullptr});
     if (!last) continue;
-    executor.token_losses(token_losses.data());
+    evaluator.token_losses(token_losses.data());
     for (std::size_t b = 0; b < rows; ++b) {
       const auto begin = token_losses.begin() + static_cast<std::ptrdiff_t>(b * length);
       window_losses[sample + b] =
           std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(length), 0.0) / static_cast<double>(length);
     }
   }
-  share_results(executor, losses);
-  share_results(executor, window_losses);
+  share_results(evaluator, losses);
+  share_results(evaluator, window_losses);
   Evaluation result;
   result.tokens = wanted * length;
   result.window_losses = std::move(window_losses);
@@ -79,10 +79,10 @@ std::optional<Evaluation> evaluate_loss(Executor<Exec, T>& executor, const Sampl
   return result;
 }
 
-#define SESTINA_EVALUATE(Exec, T)                                                                      \
-  template void share_results<Exec, T>(Executor<Exec, T>&, std::vector<double>&);                      \
-  template std::optional<Evaluation> evaluate_loss<Exec, T>(Executor<Exec, T>&, const SampleSet&, int, \
-                                                            const std::function<bool()>&,              \
+#define SESTINA_EVALUATE(Exec, T)                                                                       \
+  template void share_results<Exec, T>(Evaluator<Exec, T>&, std::vector<double>&);                      \
+  template std::optional<Evaluation> evaluate_loss<Exec, T>(Evaluator<Exec, T>&, const SampleSet&, int, \
+                                                            const std::function<bool()>&,               \
                                                             const std::function<void(const Error&)>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)
 

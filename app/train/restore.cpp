@@ -109,17 +109,17 @@ namespace {
 
 // Fields and weights in another form from the tensors of a dense model, which read(spec, out) gives whole.
 template <class Exec, class T, class Read>
-void restore_dense(Executor<Exec, T>& executor, const std::vector<StateField>& fields, const ModelConfig& whole,
+void restore_dense(Evaluator<Exec, T>& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
                    const Read& read) {
   std::map<std::string, TensorSpec> specs;
   for (const TensorSpec& spec : tensor_specs(dense_model(whole))) specs["/model/" + spec.name] = spec;
   std::vector<float> host, slab;
-  for (std::size_t i = 0; i < executor.stage_count(); ++i)
-    for_each_formed(executor.stage(i).weights(), [&](const FormedWeight& weight) {
+  for (std::size_t i = 0; i < evaluator.stage_count(); ++i)
+    for_each_formed(evaluator.stage(i).weights(), [&](const FormedWeight& weight) {
       const TensorSpec& spec = specs.at("/model/" + weight.name);
       host.resize(static_cast<std::size_t>(spec.elements()));
       read(spec, host.data());
-      executor.stage(i).set_dense(weight.name, host.data());
+      evaluator.stage(i).set_dense(weight.name, host.data());
     });
   for (const StateField& field : fields) {
     const auto found = specs.find(field.path);
@@ -133,48 +133,49 @@ void restore_dense(Executor<Exec, T>& executor, const std::vector<StateField>& f
       const float* from = host.data() + row * spec.cols + first;
       slab.insert(slab.end(), from, from + field.row_elements());
     }
-    copy_from_host(executor.exec(), field, slab.data());
+    copy_from_host(evaluator.exec(), field, slab.data());
   }
 }
 
 }  // namespace
 
 template <class Exec, class T>
-void restore_hf_weights(Executor<Exec, T>& executor, const std::vector<StateField>& fields, const ModelConfig& whole,
+void restore_hf_weights(Evaluator<Exec, T>& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
                         const std::string& folder) {
   const SafeTensors file = open_hf_weights(folder, whole);
-  restore_dense(executor, fields, whole,
+  restore_dense(evaluator, fields, whole,
                 [&](const TensorSpec& spec, float* out) { read_hf_tensor(file, spec, out, folder); });
 }
 
 template <class Exec, class T>
-void restore_model(Executor<Exec, T>& executor, const CheckpointReader& reader, const std::vector<StateField>& fields,
+void restore_model(Evaluator<Exec, T>& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
                    const ModelConfig& whole, ExitCode nonfinite) {
   if (std::all_of(fields.begin(), fields.end(), [&](const StateField& field) { return reader.has(field.path); }))
-    return restore(executor.exec(), reader, fields, false, nonfinite);
+    return restore(evaluator.exec(), reader, fields, false, nonfinite);
   const DenseReader dense(reader);
-  restore_dense(executor, fields, whole, [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
+  restore_dense(evaluator, fields, whole,
+                [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
 }
 
 template <class Exec, class T>
-void restore_weights(Executor<Exec, T>& executor, const Source& source) {
+void restore_weights(Evaluator<Exec, T>& evaluator, const Source& source) {
   if (!source.hf.empty()) {
-    restore_hf_weights(executor, executor.model_fields(), executor.config(), source.hf);
+    restore_hf_weights(evaluator, evaluator.model_fields(), evaluator.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore_model(executor, reader, executor.model_fields(), executor.config(), ExitCode::diverged);
+    restore_model(evaluator, reader, evaluator.model_fields(), evaluator.config(), ExitCode::diverged);
   }
-  executor.weights_changed();
+  evaluator.weights_changed();
 }
 
 #define SESTINA_RESTORE(Exec) \
   template void restore<Exec>(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool, ExitCode);
 SESTINA_INSTANTIATE_SPACES(SESTINA_RESTORE)
-#define SESTINA_RESTORE_MODEL(Exec, T)                                                                              \
-  template void restore_model<Exec, T>(Executor<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, \
-                                       const ModelConfig&, ExitCode);                                               \
-  template void restore_weights<Exec, T>(Executor<Exec, T>&, const Source&);                                        \
-  template void restore_hf_weights<Exec, T>(Executor<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
+#define SESTINA_RESTORE_MODEL(Exec, T)                                                                               \
+  template void restore_model<Exec, T>(Evaluator<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, \
+                                       const ModelConfig&, ExitCode);                                                \
+  template void restore_weights<Exec, T>(Evaluator<Exec, T>&, const Source&);                                        \
+  template void restore_hf_weights<Exec, T>(Evaluator<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
                                             const std::string&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE_MODEL)
 

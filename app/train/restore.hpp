@@ -1,4 +1,4 @@
-// Weights and state from a checkpoint or an HF folder into an executor.
+// Weights and state from a checkpoint or an HF folder into the stages of a rank.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 #include "core/deck/deck.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/hf/hf_model.hpp"
-#include "parallel/step/executor.hpp"
+#include "parallel/step/evaluator.hpp"
 
 namespace sestina {
 
@@ -33,17 +33,17 @@ void restore(const Exec&, const CheckpointReader&, const std::vector<StateField>
              ExitCode nonfinite = ExitCode::bad_data);
 
 // Fields of weights from a checkpoint that has them, or in another form: by way of dense weights. whole: the model of
-// the executor.
+// the evaluator.
 template <class Exec, class T>
-void restore_model(Executor<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&,
+void restore_model(Evaluator<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&,
                    const ModelConfig& whole, ExitCode nonfinite = ExitCode::bad_data);
 
 // A checkpoint whose weights are not finite: Error(diverged).
 template <class Exec, class T>
-void restore_weights(Executor<Exec, T>&, const Source&);
+void restore_weights(Evaluator<Exec, T>&, const Source&);
 // Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model; else in the same way.
 template <class Exec, class T>
-void restore_hf_weights(Executor<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
+void restore_hf_weights(Evaluator<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);
 
 }  // namespace sestina

@@ -90,13 +90,13 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
 }
 
 template <class Exec, class T>
-std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector<ChoiceTokens>& choices) {
-  const auto B = static_cast<std::size_t>(executor.options().micro_batch),
-             length = static_cast<std::size_t>(executor.options().sequence);
+std::vector<double> score_choices(Evaluator<Exec, T>& evaluator, const std::vector<ChoiceTokens>& choices) {
+  const auto B = static_cast<std::size_t>(evaluator.options().micro_batch),
+             length = static_cast<std::size_t>(evaluator.options().sequence);
   std::vector<std::int32_t> window(B * (length + 1));
   std::vector<Acc<T>> losses(B * length);
-  const auto dp = static_cast<std::size_t>(executor.grid().dp),
-             dp_rank = static_cast<std::size_t>(executor.grid().dp_rank);
+  const auto dp = static_cast<std::size_t>(evaluator.grid().dp),
+             dp_rank = static_cast<std::size_t>(evaluator.grid().dp_rank);
   std::vector<double> scores, part;
   for (std::size_t round = 0; round < choices.size(); round += dp * B) {
     const std::size_t end = std::min(round + dp * B, choices.size()), first = std::min(round + dp_rank * B, end),
@@ -107,17 +107,17 @@ std::vector<double> score_choices(Executor<Exec, T>& executor, const std::vector
       for (std::size_t b = 0; b < rows; ++b)
         std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
                   window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
-      executor.loss({window.data(), nullptr});
+      evaluator.loss({window.data(), nullptr});
     }
-    if (rows > 0 && executor.has_last_stage()) {
-      executor.token_losses(losses.data());
+    if (rows > 0 && evaluator.has_last_stage()) {
+      evaluator.token_losses(losses.data());
       for (std::size_t b = 0; b < rows; ++b) {
         const ChoiceTokens& choice = choices[first + b];
         for (std::size_t at = choice.begin; at < choice.ids.size(); ++at)
           part[first + b - round] -= losses[b * length + at - 1];
       }
     }
-    share_results(executor, part);  // in every round: a rank that is lost is missed soon
+    share_results(evaluator, part);  // in every round: a rank that is lost is missed soon
     scores.insert(scores.end(), part.begin(), part.end());
   }
   return scores;
@@ -138,7 +138,7 @@ ChoiceResult choice_result(const std::vector<Question>& questions, const std::ve
 }
 
 #define SESTINA_CHOICES(Exec, T) \
-  template std::vector<double> score_choices<Exec, T>(Executor<Exec, T>&, const std::vector<ChoiceTokens>&);
+  template std::vector<double> score_choices<Exec, T>(Evaluator<Exec, T>&, const std::vector<ChoiceTokens>&);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHOICES)
 
 }  // namespace sestina

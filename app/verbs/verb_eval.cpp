@@ -35,7 +35,7 @@ struct Setup {
   std::string what() const { return source.hf.empty() ? source.checkpoint : source.hf; }
 };
 
-// use(executor) of an executor for forward passes with the weights of the source.
+// use(evaluator) of an evaluator for forward passes with the weights of the source.
 template <class Use>
 auto with_model(const Setup& setup, const PassOptions& setting, const Use& use) {
   Runtime& runtime = setup.runtime;
@@ -45,10 +45,10 @@ auto with_model(const Setup& setup, const PassOptions& setting, const Use& use) 
   runtime.begin_phase("building the model");
   return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
     using Exec = std::decay_t<decltype(exec)>;
-    Executor<Exec, typename decltype(tag)::type> executor(exec, options, setting, runtime.world());
-    runtime.phase("reading the weights", [&] { restore_weights(executor, setup.source); });
+    Evaluator<Exec, typename decltype(tag)::type> evaluator(exec, options, setting, runtime.world());
+    runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source); });
     runtime.set_timeout(options.run.abort_timeout);
-    return use(executor);
+    return use(evaluator);
   });
 }
 
@@ -69,8 +69,8 @@ int eval_loss(const Setup& setup) {
     set = std::make_unique<SampleSet>(
         open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get(), {}, TextUse::ask));
   });
-  const Evaluation result = with_model(setup, pass_options(options), [&](auto& executor) {
-    return *evaluate_loss(executor, *set, options.metrics.eval_batches, [&] {
+  const Evaluation result = with_model(setup, pass_options(options), [&](auto& evaluator) {
+    return *evaluate_loss(evaluator, *set, options.metrics.eval_batches, [&] {
       if (setup.runtime.size() > 1) call_roll(setup.runtime.world(), "evaluation");
       return false;
     });
@@ -123,7 +123,7 @@ int eval_choices(const Setup& setup) {
   setting.micro_batch = static_cast<int>(std::clamp<std::size_t>(tokens_at_once / longest, 1, choices.size()));
   setting.mask_documents = false;
   const ChoiceResult result = choice_result(
-      questions, with_model(setup, setting, [&](auto& executor) { return score_choices(executor, choices); }));
+      questions, with_model(setup, setting, [&](auto& evaluator) { return score_choices(evaluator, choices); }));
   if (!setup.runtime.is_first()) return 0;
   if (setup.arguments.json) {
     fmt::print("{}\n", Json{{"model", what},

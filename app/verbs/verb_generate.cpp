@@ -177,10 +177,10 @@ int run_generate(const GenerateArguments& arguments) {
     using Exec = std::decay_t<decltype(exec)>;
     using T = typename decltype(tag)::type;
     const auto alone = make_lone_communicator();
-    Executor<Exec, T> executor(exec, options, PassOptions{}, *alone);  // holds the weights
-    restore_weights(executor, source);
+    Evaluator<Exec, T> evaluator(exec, options, PassOptions{}, *alone);  // holds the weights
+    restore_weights(evaluator, source);
     const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
-    Decoder<Exec, T> decoder(exec, options.model, executor.stage().weights(),
+    Decoder<Exec, T> decoder(exec, options.model, evaluator.stage().weights(),
                              {side_by_side, capacity, options.run.deterministic});
     return generate<Exec, T>(decoder, generation, output.sequences,
                              [&](std::size_t i, std::int32_t token) { return output.add(i, token); });

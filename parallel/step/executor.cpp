@@ -11,7 +11,7 @@ Passes Executor<Exec, T>::backward(std::int64_t t, double factor, Batches& batch
                                    const std::function<bool()>& interrupted) {
   t_ = t;
   factor_ = factor;
-  exchange_->mine().clear();
+  exchange_.mine().clear();
   std::fill(whole_.begin(), whole_.end(), 0.0);
   if (updates_in_passes_) run_ahead(batches);
   expect_messages();
@@ -135,7 +135,7 @@ void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
 // Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
 template <class Exec, class T>
 void Executor<Exec, T>::complete_sums() {
-  if (pipeline_ranks_ > 1 && !updates_in_passes_) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
+  if (plan_.pipe.ranks > 1 && !updates_in_passes_) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
   const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
   sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
   sums_.weights_finite = *flag == 0;
@@ -178,7 +178,7 @@ void Executor<Exec, T>::update() {
 template <class Exec, class T>
 void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run) {
   const bool lags = plan_.input.parallel.clip_scope == ParallelOptions::ClipScope::global_lagged;
-  const std::optional<double> lagged = lags ? exchange_->norm_before(t_ - 1) : std::nullopt;
+  const std::optional<double> lagged = lags ? exchange_.norm_before(t_ - 1) : std::nullopt;
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
   const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
   run.update(t_, factor_, clip_scales(run, clip, lagged));
@@ -186,50 +186,20 @@ void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run) {
 
 template <class Exec, class T>
 std::span<const FinishedStep> Executor<Exec, T>::exchange(ReportParts told) {
-  RankReport& mine = exchange_->mine();
+  RankReport& mine = exchange_.mine();
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const StageDelay& delay = runs_[i]->delay();
-    mine.stages[at(stage_number(i))] = {std::pow(stage_norm(i), 2), delay.updates, delay.drift.moved,
-                                        delay.drift.weight, cosines_[i]};
+    mine.stages[at(this->stage_number(i))] = {std::pow(stage_norm(i), 2), delay.updates, delay.drift.moved,
+                                              delay.drift.weight, cosines_[i]};
   }
   mine.sums = {sums_.loss, sums_.weights_finite ? 0.0 : 1.0};
-  return exchange_->tell(told, t_, sums_);
+  return exchange_.tell(told, t_, sums_);
 }
 
 template <class Exec, class T>
 std::span<const FinishedStep> Executor<Exec, T>::finish_steps() {
   for (auto& run : runs_) run->exchanges().complete();
-  return exchange_->finish();
-}
-
-template <class Exec, class T>
-double Executor<Exec, T>::loss(const BatchView& batch) {
-  evaluation_tokens_->load(exec_, batch);
-  double sum = 0;
-  for (auto& run : runs_) sum += run->evaluate(*evaluation_tokens_);
-  return sum;
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::token_losses(Acc<T>* host) {
-  const Vector<Acc<T>, Exec> losses = runs_.back()->evaluation_slot().token_loss;
-  Kokkos::deep_copy(exec_, Vector<Acc<T>, Host>(host, losses.size()), losses);
-  groups_.tensor->complete();
-  exec_.fence("token_losses");
-}
-
-template <class Exec, class T>
-void Executor<Exec, T>::logits(int row, float* host) {
-  StageRun<Exec, T>& last = *runs_.back();
-  const auto n = static_cast<std::size_t>(last.stage().model().config().vocab_size);
-  const Kokkos::View<T*, typename Exec::memory_space> row_logits("sestina::row_logits", n);
-  const Kokkos::View<float*, typename Exec::memory_space> wide("sestina::row_logits_f32", n);
-  last.stage().model().logits(last.stage().weights(), last.evaluation_slot(), row,
-                              Matrix<T, Exec>(row_logits.data(), 1, n));
-  convert<Exec, T, float>(exec_, row_logits, wide);
-  Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
-  groups_.tensor->complete();
-  exec_.fence();
+  return exchange_.finish();
 }
 
 template <class Exec, class T>
@@ -264,7 +234,7 @@ typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
 template <class Exec, class T>
 std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
   const int in_stage = plan_.dp * plan_.tp;
-  std::vector<std::int64_t> costs(at(in_stage * pipeline_ranks_), 0);
+  std::vector<std::int64_t> costs(at(in_stage * plan_.pipe.ranks), 0);
   for (int stage = 0; stage < pipe_.stages; ++stage)
     for (int rank = 0; rank < in_stage; ++rank)
       costs[at(pipe_.rank_of(stage) * in_stage + rank)] += plan_.stages[at(stage)].rank_cost[at(rank)];

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
+#include "parallel/step/evaluator.hpp"
 #include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/phase_clock.hpp"
 #include "parallel/step/stage_run.hpp"
@@ -40,13 +41,13 @@ struct PipelineState {
 };
 
 template <class Exec, class T>
-class Executor {
+class Executor final : public Evaluator<Exec, T> {
+  using Base = Evaluator<Exec, T>;
+
  public:
   // world.size() must be that of the plan: dp * tp * P. The trace, if any, must outlive it.
   Executor(const Exec&, const Plan&, Communicator& world, Trace* = nullptr);
-  // Weights for forward passes alone, batches as the options says; data-parallel ranks hold the same.
-  Executor(const Exec&, const PlanInput&, const PassOptions&, Communicator& world);
-  ~Executor();
+  ~Executor() override;
 
   void initialise(std::uint64_t seed);
   // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
@@ -68,21 +69,16 @@ class Executor {
   // before. Returns the steps of which all ranks have told, this one or that of lag() updates before, until the next
   // call. Once for each step; in the same order on all ranks.
   std::span<const FinishedStep> exchange(ReportParts told = {});
-  std::span<const FinishedStep> finish_steps();       // all that are not finished yet; waits for all ranks
-  RankReport& report() { return exchange_->mine(); }  // of this rank and this step
-  PhaseClock& clock() { return clock_; }              // whoever takes the steps starts it
-  int lag() const { return exchange_->lag(); }        // updates until a step is finished
+  std::span<const FinishedStep> finish_steps();      // all that are not finished yet; waits for all ranks
+  RankReport& report() { return exchange_.mine(); }  // of this rank and this step
+  PhaseClock& clock() { return clock_; }             // whoever takes the steps starts it
+  int lag() const { return exchange_.lag(); }        // updates until a step is finished
   // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the same, of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
 
-  // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
-  double loss(const BatchView&);
-  void token_losses(Acc<T>* host);    // (N), of the last loss(), on ranks of the last stage; fences
-  void logits(int row, float* host);  // (V) of row b * T + t of the last loss(); fences. Of one rank
-  void finish_gather();               // all weights are there
-
+  void finish_gather();  // all weights are there
   // Replicas that drift are equal from here to the next update: before what is saved or evaluated.
   void synchronise();
   CoherenceCount take_coherence();  // of this rank's stages, since the last call
@@ -92,38 +88,21 @@ class Executor {
   };
   Seconds take_seconds();
 
-  // Master weights ("/model/...") and optimizer state that this rank keeps.
-  std::vector<StateField> model_fields() const;
-  std::vector<StateField> optimizer_fields() const;
-  std::vector<StateField> fields() const;  // both
-  void weights_changed();                  // master weights were written, on all ranks: rounds, sends and waits
-
-  const Exec& exec() const { return exec_; }
-  const PassOptions& options() const { return options_; }
-  const ModelConfig& config() const { return plan_.input.model; }  // of the whole model
-  const ProcessGrid& grid() const { return groups_.grid; }
-  Communicator& pipeline() { return *pipeline_; }  // ranks with the same shards and samples, by their stages
-  const BatchShare& share() const { return share_; }
-  const Plan& plan() const { return plan_; }
+  std::vector<StateField> optimizer_fields() const;  // that this rank keeps
+  std::vector<StateField> fields() const;            // with the master weights
+  void weights_changed() override;
   std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
 
-  std::size_t stage_count() const { return runs_.size(); }  // on this rank
-  int stage_number(std::size_t i) const { return static_cast<int>(runs_[i]->place().number); }
-  bool has_last_stage() const { return runs_.back()->place().number + 1 == plan_.pp; }
   StageRun<Exec, T>& run(std::size_t i = 0) { return *runs_[i]; }
   const StageRun<Exec, T>& run(std::size_t i = 0) const { return *runs_[i]; }
-  Stage<Exec, T>& stage(std::size_t i = 0) { return runs_[i]->stage(); }
   std::vector<OwnedTensor<Exec, T>> tensors() const;  // owned, of all stages here
 
   typename StageExchanges<Exec, T>::Count exchanges_per_step() const;
   std::int64_t sums_per_update() const;
-  typename TensorGroup<Exec>::Count take_group_count() { return groups_.tensor->take_count(); }
 
  private:
-  void build(bool training);
-  void make_groups(Communicator& world, int dp);
-  void make_links();
-  void make_stage(int number, bool training);
+  using Base::exec_, Base::plan_, Base::trace_, Base::pipeline_, Base::groups_, Base::share_, Base::options_;
+  using Base::pipe_, Base::schedule_, Base::part_, Base::stages_;
   StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
 
   bool run_actions(Batches&, const std::function<bool()>& interrupted);
@@ -140,35 +119,20 @@ class Executor {
   ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
   void update_stage(StageRun<Exec, T>&);
 
-  Exec exec_;
-  Plan plan_;
-  Trace* trace_ = nullptr;  // null: none
-  int pipeline_ranks_ = 1;
-  Communicator& world_;
-  std::unique_ptr<StepExchange> exchange_;
-  bool updates_in_passes_ = false;  // asynchronous
+  StepExchange exchange_;
+  bool updates_in_passes_;  // asynchronous
+  double scale_;            // of the gradients: 1 / tokens of the global batch
   PhaseClock clock_;
   std::int64_t t_ = 0;  // of the step under way
   double factor_ = 1;
-  std::unique_ptr<FreshGradients<Exec, T>> fresh_;        // null: not compared
-  std::vector<double> cosines_;                           // by stage of this rank, of the last update
-  bool compares_ = false;                                 // in this update
-  std::unique_ptr<Communicator> stage_world_, pipeline_;  // ranks of this one's stages; one of each pipeline rank
-  StageGroups<Exec> groups_;
-  BatchShare share_;
-  PassOptions options_;
-  PipelineOptions pipe_;
-  PipelineSchedule schedule_;
-  ModelPart part_;
-  std::vector<std::unique_ptr<Link<Exec, T>>> links_;  // by boundary
-  std::unique_ptr<Tie<Exec, T>> tie_;                  // null: no tied embeddings, or one stage
-  std::vector<std::unique_ptr<StageRun<Exec, T>>> runs_;
-  std::vector<std::size_t> run_of_stage_;  // by stage, where it is one of this rank's
-  std::vector<std::size_t> first_tensor_;  // by stage, and one after the last: places in whole_
+  std::unique_ptr<FreshGradients<Exec, T>> fresh_;  // null: not compared
+  std::vector<double> cosines_;                     // by stage of this rank, of the last update
+  bool compares_ = false;                           // in this update
+  std::vector<StageRun<Exec, T>*> runs_;            // the stages
+  std::vector<std::size_t> run_of_stage_;           // by stage, where it is one of this rank's
+  std::vector<std::size_t> first_tensor_;           // by stage, and one after the last: places in whole_
   std::unique_ptr<SlotPool<TokenSlot<Exec>>> tokens_;
-  std::unique_ptr<TokenSlot<Exec>> evaluation_tokens_;
   std::vector<double> losses_, whole_;  // whole_: squares by tensor, the flag, losses
-  double scale_ = 1;                    // of the gradients: 1 / tokens of the global batch
   std::int64_t first_micro_ = 0;        // of the next update
   std::int64_t origin_ = 0;
   bool started_ = false, restored_ = false;

@@ -20,7 +20,7 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
   resumed_ = false;
   first_micro_ = updates * pipe_.micros;
   origin_ = updates;
-  exchange_->start_at(updates, {});
+  exchange_.start_at(updates, {});
 }
 
 template <class Exec, class T>
@@ -37,7 +37,7 @@ std::optional<PipelineState> Executor<Exec, T>::pipeline_state() const {
   state.started = started_;
   if (replicas_drift(parallel, plan_.input.optimizer)) state.replicas = parallel.dp;
   if (parallel.stash != ParallelOptions::Stash::on && parallel.tp > 1) state.shards = parallel.tp;
-  if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged) state.norms = exchange_->norms();
+  if (parallel.clip_scope == ParallelOptions::ClipScope::global_lagged) state.norms = exchange_.norms();
   return state;
 }
 
@@ -48,7 +48,7 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   for (auto& run : runs_) run->start_at(updates, was.origin);
   first_micro_ = updates * pipe_.micros;
   origin_ = was.origin;
-  exchange_->start_at(updates, was.norms);
+  exchange_.start_at(updates, was.norms);
   resumed_ = true;
   if (plan_.input.parallel.stash == ParallelOptions::Stash::on || !was.started)
     return true;  // its forwards are done again
@@ -77,14 +77,6 @@ void Executor<Exec, T>::drain(std::int64_t updates) {
 }
 
 template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::model_fields() const {
-  std::vector<StateField> fields;
-  for (const auto& run : runs_)
-    for (StateField& field : run->model_fields()) fields.push_back(std::move(field));
-  return fields;
-}
-
-template <class Exec, class T>
 std::vector<StateField> Executor<Exec, T>::optimizer_fields() const {
   std::vector<StateField> fields;
   for (const auto& run : runs_)
@@ -94,7 +86,7 @@ std::vector<StateField> Executor<Exec, T>::optimizer_fields() const {
 
 template <class Exec, class T>
 std::vector<StateField> Executor<Exec, T>::fields() const {
-  std::vector<StateField> all = model_fields();
+  std::vector<StateField> all = this->model_fields();
   for (StateField& field : optimizer_fields()) all.push_back(std::move(field));
   return all;
 }

@@ -2,7 +2,6 @@
 // computes at older ones: what the delay makes of their direction. For one process that has all stages whole; a pass
 // more for each update that is sampled (metrics.tensors_every).
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "core/gradient_cosine.hpp"
@@ -13,7 +12,7 @@ namespace sestina {
 template <class Exec, class T>
 class FreshGradients {
  public:
-  using Runs = std::vector<std::unique_ptr<StageRun<Exec, T>>>;
+  using Runs = std::vector<StageRun<Exec, T>*>;
   // The stages in order; they must outlive it.
   FreshGradients(const Exec&, const Runs&);
   // Between updates: of the next one, whose micro-batches, the first number `first`, have their tokens. Gradients of

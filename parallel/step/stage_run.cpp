@@ -6,34 +6,23 @@
 namespace sestina {
 
 template <class Exec, class T>
-StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const StagePlan& plan, const StagePlace& place,
-                            const ModelPart& part, const PassOptions& options, const RankLayout& layout,
-                            GroupOps<Exec>* group, StageGroups<Exec>* groups, const StageLinks<Exec, T>& links,
-                            Trace* trace)
-    : exec_(exec),
-      plan_(plan),
-      place_(place),
-      stage_(exec, part, plan.layers, options, layout, group, groups != nullptr),
-      exchanges_(groups ? std::make_unique<StageExchanges<Exec, T>>(exec, input, plan_, *groups, stage_, trace)
-                        : nullptr),
-      versions_(part.config, plan.layers, stage_.arena(), place.versions()),
-      correction_(input.parallel.correction, place.delay, part.config, plan.layers, stage_.arena(), versions_),
-      slots_(place.recomputes() ? 1 : place.slots, [&] { return stage_.make_slot(place.split); }),
-      group_(group),
+StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const StageParts<Exec, T>& parts,
+                            const ModelPart& part, const PassOptions& options, StageGroups<Exec>& groups, Trace* trace)
+    : Base(exec, parts, part, options, groups.tensor.get(), true),
+      exchanges_(exec, input, plan_, groups, stage_, trace),
+      versions_(part.config, plan_.layers, stage_.arena(), place_.versions()),
+      correction_(input.parallel.correction, place_.delay, part.config, plan_.layers, stage_.arena(), versions_),
       own_output_(slots_.of(0).output),
-      in_(links.in),
-      out_(links.out),
-      tie_(links.tie),
       hooks_(*this, trace),
-      drift_every_(groups && input.parallel.is_async() ? input.metrics_every : 0) {
-  if (drift_every_ > 0 && place.delay > 0 && place.stash == ParallelOptions::Stash::on)
+      drift_every_(input.parallel.is_async() ? input.metrics_every : 0) {
+  if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
 }
 
 template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::before_forward(int block) {
   span.end();
-  if (run.exchanges_) run.exchanges_->before_forward(block);
+  run.exchanges_.before_forward(block);
   if (training) span.begin("forward", block);
 }
 
@@ -44,7 +33,7 @@ void StageRun<Exec, T>::Hooks::after_backward(int block) {
   const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // in one call
   run.stage_.accumulate(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
-  if (micro + 1 == run.place_.micros) run.exchanges_->block_done(block);
+  if (micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
 }
 
 template <class Exec, class T>
@@ -67,14 +56,6 @@ void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& token
   pass(weights, slot, tokens);
   if (out_) out_->send_activation(micro);
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
-}
-
-template <class Exec, class T>
-void StageRun<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t minibatch) {
-  const Matrix<T, Exec> to = tie_->weights.to_write(minibatch);
-  convert<Exec, T, T>(exec_, Vector<const T, Exec>(weights.embedding.data(), to.size()),
-                      Vector<T, Exec>(to.data(), to.size()));
-  tie_->weights.send(exec_, minibatch);
 }
 
 // Before a backward pass of the last stage: the head of the minibatch, and room for its gradient.
@@ -167,7 +148,7 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& 
   before_update();
   const bool equal = scales.projections == scales.rest;
   if (!equal) stage_.scale_gradients(scales.projections, scales.rest);
-  exchanges_->update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
+  exchanges_.update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
   after_update(t);
 }
 
@@ -183,7 +164,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::before_update() {
   if (drift_every_ > 0) note_delay();
   if (versions_.depth() == 0 && !correction_.follows_weights()) return;
-  exchanges_->finish_gather();
+  exchanges_.finish_gather();
   if (!correction_.predicts()) versions_.keep(exec_, updates_);
   correction_.before_update(exec_, updates_);
 }
@@ -200,7 +181,7 @@ void StageRun<Exec, T>::note_delay() {
     delay_.drift = {unknown, unknown};
     return;
   }
-  exchanges_->finish_gather();
+  exchanges_.finish_gather();
   delay_.drift = meter_->from(exec_, versions_, version);
 }
 
@@ -208,11 +189,11 @@ void StageRun<Exec, T>::note_delay() {
 template <class Exec, class T>
 void StageRun<Exec, T>::after_update(std::int64_t t) {
   if (stage_.merges_after(t)) {
-    exchanges_->finish_gather();  // every rank merges all weights
+    exchanges_.finish_gather();  // every rank merges all weights
     stage_.merge_if_due(t);
   }
   if (correction_.follows_weights()) {
-    exchanges_->finish_gather();
+    exchanges_.finish_gather();
     correction_.after_update(exec_, updates_);
   }
   ++updates_;
@@ -220,7 +201,7 @@ void StageRun<Exec, T>::after_update(std::int64_t t) {
 
 template <class Exec, class T>
 void StageRun<Exec, T>::finish_gradients() {
-  exchanges_->finish_gradients();
+  exchanges_.finish_gradients();
   const std::int64_t version = place_.version(updates_);  // of the forward pass
   if (version < updates_) correction_.correct_gradients(exec_, version);
 }
@@ -231,31 +212,6 @@ void StageRun<Exec, T>::start_corrections(bool read) {
     correction_.restored(exec_);
   else
     correction_.begin(exec_, updates_);
-}
-
-template <class Exec, class T>
-Activations<Exec, T>& StageRun<Exec, T>::evaluation_slot() {
-  if (place_.ahead == 0) return slots_.of(0);
-  if (!evaluation_) evaluation_ = std::make_unique<Activations<Exec, T>>(stage_.make_slot());
-  return *evaluation_;
-}
-
-template <class Exec, class T>
-double StageRun<Exec, T>::evaluate(const TokenSlot<Exec>& tokens) {
-  Activations<Exec, T>& slot = evaluation_slot();
-  if (in_) slot.bind_input(in_->receive_activation(Link<Exec, T>::evaluation));
-  if (out_) slot.output = out_->activation_to_write(Link<Exec, T>::evaluation);
-  stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks_);
-  if (out_) out_->send_activation(Link<Exec, T>::evaluation);
-  constexpr std::int64_t evaluation = Link<Exec, T>::evaluation;
-  const bool newer = std::exchange(head_of_, updates_) != updates_;  // the same on both sides
-  if (sends_head() && newer) send_head(stage_.weights(), evaluation);
-  if (receives_head())
-    stage_.bind_head(newer ? tie_->weights.receive(exec_, evaluation) : tie_->weights.place(evaluation), {});
-  if (!stage_.is_last()) return 0;
-  stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
-  if (group_ != nullptr) group_->complete();
-  return stage_.model().loss_sum(slot);
 }
 
 // Others have sent, or will, all that their own forward passes made.
@@ -277,7 +233,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
   const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
-  const bool apart = exchanges_ && exchanges_->drifts(), saved = apart || grid.dp_rank == 0;
+  const bool apart = exchanges_.drifts(), saved = apart || grid.dp_rank == 0;
   const std::string path = apart ? fmt::format("/run/pipeline/replica_{}", grid.dp_rank) : "/run/pipeline";
   for (std::int64_t version = oldest; version <= newest; ++version)
     for (StateField& field : versions_.fields(version, fmt::format("{}/version_{}", path, updates_ - version), saved))
@@ -316,9 +272,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
 template <class Exec, class T>
 void StageRun<Exec, T>::weights_changed() {
   head_of_ = -1;
-  if (exchanges_) return exchanges_->weights_changed();
-  stage_.weights_changed();
-  exec_.fence("weights");
+  exchanges_.weights_changed();
 }
 
 #define SESTINA_STAGE_RUN(Exec, T) template class StageRun<Exec, T>;

@@ -1,26 +1,17 @@
-// One stage of a run on this rank, with all that hangs on it: what its ranks exchange, links to its neighbours, slots
-// of the micro-batches in flight, and the older versions of its weights. Its three actions, forward, backward and
+// One stage of a run that trains on this rank, with all that hangs on it: what its ranks exchange, slots of the
+// micro-batches in flight, and the older versions of its weights. Its three actions, forward, backward and
 // update, are what the executor's lists are made of. Micro-batches are numbered on through the run.
 #pragma once
 #include <memory>
 #include <vector>
 
 #include "core/delay_correction.hpp"
-#include "core/slot_pool.hpp"
 #include "core/weight_drift.hpp"
 #include "core/weight_versions.hpp"
-#include "parallel/plan/pipeline_schedule.hpp"
-#include "parallel/step/link.hpp"
 #include "parallel/step/stage_exchanges.hpp"
+#include "parallel/step/stage_forward.hpp"
 
 namespace sestina {
-
-// What a stage exchanges with others; null where there is nothing.
-template <class Exec, class T>
-struct StageLinks {
-  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and after
-  Tie<Exec, T>* tie = nullptr;                 // of the first and of the last
-};
 
 // What gradients are multiplied by: those of the layers' projections, and the rest.
 struct ClipScales {
@@ -34,11 +25,13 @@ struct StageDelay {
 };
 
 template <class Exec, class T>
-class StageRun {
+class StageRun final : public StageForward<Exec, T> {
+  using Base = StageForward<Exec, T>;
+
  public:
-  // groups null: forward passes alone. All references must outlive it.
-  StageRun(const Exec&, const PlanInput&, const StagePlan&, const StagePlace&, const ModelPart&, const PassOptions&,
-           const RankLayout&, GroupOps<Exec>*, StageGroups<Exec>* groups, const StageLinks<Exec, T>&, Trace*);
+  // All references must outlive it.
+  StageRun(const Exec&, const PlanInput&, const StageParts<Exec, T>&, const ModelPart&, const PassOptions&,
+           StageGroups<Exec>&, Trace*);
 
   void forward(std::int64_t micro, const TokenSlot<Exec>&);
   // Of a stage whose backward passes are in two parts: the first of them, which backward_weight follows.
@@ -49,11 +42,6 @@ class StageRun {
   void withhold();  // the weights stay as they are, one version on
   // After the last backward pass of an update: gradients are complete where they are owned.
   void finish_gradients();
-
-  // A forward pass at the newest weights in a place of its own; the last stage computes the losses of its tokens, and
-  // their sum is returned (fences), else 0.
-  double evaluate(const TokenSlot<Exec>&);
-  Activations<Exec, T>& evaluation_slot();
 
   // After so many updates, of which delays see those from `origin` on.
   void start_at(std::int64_t updates, std::int64_t origin) {
@@ -77,16 +65,10 @@ class StageRun {
   }
   std::int64_t updates() const { return updates_; }
   const StageDelay& delay() const { return delay_; }  // of the last update
-  const StagePlace& place() const { return place_; }
-  const StagePlan& plan() const { return plan_; }
-  Stage<Exec, T>& stage() { return stage_; }
-  const Stage<Exec, T>& stage() const { return stage_; }
-  StageExchanges<Exec, T>& exchanges() { return *exchanges_; }
-  const StageExchanges<Exec, T>& exchanges() const { return *exchanges_; }
-  std::vector<StateField> model_fields() const {
-    return exchanges_ ? exchanges_->model_fields() : stage_.model_fields();
-  }
-  void weights_changed();
+  StageExchanges<Exec, T>& exchanges() { return exchanges_; }
+  const StageExchanges<Exec, T>& exchanges() const { return exchanges_; }
+  std::vector<StateField> model_fields() const override { return exchanges_.model_fields(); }
+  void weights_changed() override;
 
  private:
   // Around the blocks of a pass.
@@ -117,30 +99,19 @@ class StageRun {
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
   void end_backward(std::int64_t micro);
-  // Tied embeddings, of a stage at either end of several.
-  bool sends_head() const { return tie_ && place_.number == 0; }
-  bool receives_head() const { return tie_ && stage_.is_last(); }
-  void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
   void receive_head(std::int64_t micro);
   void begin_embedding_gradient(std::int64_t micro);
 
-  Exec exec_;
-  StagePlan plan_;
-  StagePlace place_;
-  Stage<Exec, T> stage_;
-  std::unique_ptr<StageExchanges<Exec, T>> exchanges_;  // null: forward passes alone
+  using Base::exec_, Base::plan_, Base::place_, Base::stage_, Base::slots_, Base::in_, Base::out_, Base::tie_;
+  using Base::updates_, Base::head_of_, Base::sends_head, Base::receives_head, Base::send_head;
+  BlockHooks& hooks() override { return hooks_; }
+
+  StageExchanges<Exec, T> exchanges_;
   WeightVersions<Exec, T> versions_;
   std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights to look back at
   DelayCorrection<Exec, T> correction_;
-  SlotPool<Activations<Exec, T>> slots_;
-  GroupOps<Exec>* group_;                             // tensor-parallel; null: none
-  Matrix<T, Exec> own_output_;                        // where the output of a forward pass done again goes
-  std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
-  Link<Exec, T>*in_, *out_;
-  Tie<Exec, T>* tie_;
-  std::int64_t head_of_ = -1;  // updates in the table that was last sent for an evaluation
+  Matrix<T, Exec> own_output_;  // where the output of a forward pass done again goes
   Hooks hooks_;
-  std::int64_t updates_ = 0;
   StageDelay delay_;
   std::int64_t drift_every_;  // updates; 0: a synchronous pipeline
 };

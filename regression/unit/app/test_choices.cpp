@@ -54,7 +54,7 @@ TEST(Choices, ScoresAreSumsOfLogProbabilities) {
   const auto alone = make_lone_communicator();
   Options options;
   options.model = byte_model();
-  Executor<Host, float> three(Host{}, options, {3, 12}, *alone), one(Host{}, options, {1, 12}, *alone);
+  Evaluator<Host, float> three(Host{}, options, {3, 12}, *alone), one(Host{}, options, {1, 12}, *alone);
   three.stage().initialise(1);
   one.stage().initialise(1);
   const std::vector<double> scores = score_choices(three, choices);

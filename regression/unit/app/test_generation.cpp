@@ -10,7 +10,7 @@
 #include <set>
 
 #include "kernels/base/random.hpp"
-#include "parallel/step/executor.hpp"
+#include "parallel/step/evaluator.hpp"
 
 namespace sestina {
 namespace {
@@ -134,15 +134,15 @@ class Run {
   explicit Run(const PassOptions& setting) {
     Options options;
     options.model = tiny_model();
-    executor_ = std::make_unique<Executor<Host, float>>(Host{}, options, setting, *alone_);
-    executor_->stage().initialise(3);
-    executor_->weights_changed();
+    evaluator_ = std::make_unique<Evaluator<Host, float>>(Host{}, options, setting, *alone_);
+    evaluator_->stage().initialise(3);
+    evaluator_->weights_changed();
   }
-  Executor<Host, float>* operator->() { return executor_.get(); }
+  Evaluator<Host, float>* operator->() { return evaluator_.get(); }
 
  private:
   std::unique_ptr<Communicator> alone_ = make_lone_communicator();
-  std::unique_ptr<Executor<Host, float>> executor_;
+  std::unique_ptr<Evaluator<Host, float>> evaluator_;
 };
 
 struct Result {
@@ -152,10 +152,10 @@ struct Result {
 
 Result run(const std::vector<Sequence>& prompts, const Generation& generation, int side_by_side,
            bool deterministic = false, const std::function<bool(std::size_t, std::int32_t)>& emit = nullptr) {
-  Run executor(PassOptions{});
+  Run evaluator(PassOptions{});
   Result result{prompts, {}};
   Decoder<Host, float> decoder(
-      Host{}, tiny_model(), executor->stage().weights(),
+      Host{}, tiny_model(), evaluator->stage().weights(),
       {side_by_side, decoder_capacity(tiny_model(), prompts, generation.tokens), deterministic});
   result.times = generate<Host, float>(
       decoder, generation, result.sequences, emit ? emit : [](std::size_t, std::int32_t) { return true; });
@@ -164,13 +164,13 @@ Result run(const std::vector<Sequence>& prompts, const Generation& generation, i
 
 // As it was before there was a cache: the whole window for each token.
 std::vector<std::int32_t> plain_generate(std::vector<std::int32_t> ids, const Generation& g) {
-  Run executor({1, 40, false, true});
+  Run evaluator({1, 40, false, true});
   std::vector<float> logits(50);
   for (int made = 0; made < g.tokens && ids.size() < 40; ++made) {
     std::vector<std::int32_t> window = ids;
     window.resize(41, 0);
-    executor->loss({window.data(), nullptr});
-    executor->logits(static_cast<int>(ids.size()) - 1, logits.data());
+    evaluator->loss({window.data(), nullptr});
+    evaluator->logits(static_cast<int>(ids.size()) - 1, logits.data());
     ids.push_back(
         pick(logits, g.sampling, uniform(stream_of(g.seed, "generate"), static_cast<std::uint64_t>(made)), ids));
   }
