@@ -130,6 +130,7 @@ double Evaluator<Exec, T>::loss(const BatchView& batch) {
   tokens_->load(exec_, batch);
   double sum = 0;
   for (auto& stage : stages_) sum += stage->evaluate(*tokens_);
+  if (!has_last_stage()) exec_.fence("evaluation");  // tokens to come are copied from where these were
   return sum;
 }
 

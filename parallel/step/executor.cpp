@@ -46,10 +46,22 @@ void Executor<Exec, T>::run_ahead(Batches& batches) {
   restored_ = false;
   if (started_ && !drained) return;
   started_ = true;
-  for (int s = 0; s < pipe_.stages; ++s)
-    if (pipe_.rank_of(s) == pipeline_->rank())
-      for (int micro = 0; micro < schedule_.ahead[at(s)]; ++micro)
-        forward({ActionKind::forward, s, micro, 0, 0}, batches);
+  auto receives = receives_ahead_.begin();
+  for (const Action& action : ahead_) {
+    if (pipe_.rank_of(action.stage) != pipeline_->rank()) continue;
+    start_receives(*receives++);
+    forward(action, batches);
+  }
+  start_receives(*receives);
+}
+
+template <class Exec, class T>
+void Executor<Exec, T>::start_receives(const std::vector<PipelineReceive>& receives) {
+  for (const PipelineReceive& receive : receives) {
+    StageRun<Exec, T>& run = run_of(receive.stage);
+    const std::int64_t micro = first_micro_ + receive.micro;
+    if (is_in_segment(run.place(), micro)) run.start_receive(receive.what, micro);
+  }
 }
 
 // All that the actions of this update will receive.
@@ -67,7 +79,9 @@ void Executor<Exec, T>::expect_messages() {
 template <class Exec, class T>
 bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()>& interrupted) {
   int passes = 0;
+  auto receives = receives_.begin();
   for (const Action& action : schedule_.ranks[at(pipeline_->rank())]) {
+    start_receives(*receives++);
     StageRun<Exec, T>& run = run_of(action.stage);
     const std::int64_t micro = first_micro_ + action.micro;
     switch (action.kind) {
@@ -90,6 +104,7 @@ bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()
         break;
     }
   }
+  start_receives(*receives);
   return true;
 }
 

@@ -18,6 +18,7 @@
 #include "parallel/step/evaluator.hpp"
 #include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/phase_clock.hpp"
+#include "parallel/step/receive_order.hpp"
 #include "parallel/step/stage_run.hpp"
 #include "parallel/step/step_exchange.hpp"
 
@@ -108,6 +109,7 @@ class Executor final : public Evaluator<Exec, T> {
   bool run_actions(Batches&, const std::function<bool()>& interrupted);
   void run_ahead(Batches&);
   void expect_messages();
+  void start_receives(const std::vector<PipelineReceive>&);
   bool is_in_segment(const StagePlace&, std::int64_t micro) const;
   bool load(const StagePlace&, std::int64_t micro, Batches&);
   void forward(const Action&, Batches&);
@@ -131,6 +133,8 @@ class Executor final : public Evaluator<Exec, T> {
   std::vector<StageRun<Exec, T>*> runs_;            // the stages
   std::vector<std::size_t> run_of_stage_;           // by stage, where it is one of this rank's
   std::vector<std::size_t> first_tensor_;           // by stage, and one after the last: places in whole_
+  std::vector<Action> ahead_;                       // forwards that an asynchronous pipeline starts with, of all ranks
+  ReceiveLists receives_, receives_ahead_;          // of the actions of an update, and of those
   std::unique_ptr<SlotPool<TokenSlot<Exec>>> tokens_;
   std::vector<double> losses_, whole_;  // whole_: squares by tensor, the flag, losses
   std::int64_t first_micro_ = 0;        // of the next update

@@ -25,6 +25,10 @@ Executor<Exec, T>::Executor(const Exec& exec, const Plan& plan, Communicator& wo
   for (const StagePlan& stage : plan_.stages) first_tensor_.push_back(first_tensor_.back() + stage.specs.size());
   if (compares_gradients(plan_.input, pipe_, schedule_))
     fresh_ = std::make_unique<FreshGradients<Exec, T>>(exec_, runs_);
+  const bool tied = plan_.input.model.tie_word_embeddings;
+  ahead_ = forwards_ahead(schedule_);
+  receives_ = receive_order(pipe_, schedule_.all, pipeline_->rank(), tied);
+  receives_ahead_ = receive_order(pipe_, ahead_, pipeline_->rank(), tied);
   cosines_.resize(runs_.size());
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());

@@ -85,8 +85,18 @@ Matrix<T, Exec> Channel<Exec, T>::receive(const Exec& exec, std::int64_t number)
 }
 
 template <class Exec, class T>
+void Channel<Exec, T>::start_receive(const Exec& exec, std::int64_t number) {
+  if (receives_expected || messages_.empty() || number < here_until_) return;
+  if (begin_ == started_) begin_ = started_ = number;
+  SESTINA_REQUIRE(number == started_, "message {} is to be received after {}", number, started_ - 1);
+  start_after(exec, *group_, "link");
+  messages_[index(number)]->start();
+  ++started_;
+}
+
+template <class Exec, class T>
 void Channel<Exec, T>::expect(std::int64_t begin, std::int64_t end, std::int64_t read) {
-  begin_ = started_ = std::max(begin, here_until_);
+  if constexpr (receives_expected) begin_ = started_ = std::max(begin, here_until_);
   end_ = end;
   read_ = read;
   start_receives();
@@ -100,7 +110,7 @@ void Channel<Exec, T>::has_read(std::int64_t number) {
 
 template <class Exec, class T>
 void Channel<Exec, T>::start_receives() {
-  if constexpr (receives_ahead)
+  if constexpr (receives_expected)
     for (; started_ < std::min(end_, read_ + places_) && !messages_.empty(); ++started_)
       messages_[index(started_)]->start();
 }

@@ -1,7 +1,8 @@
 // The boundary between a stage and the next one: activations go up, gradients come back. Inside a process both stages
 // see the same memory, and nothing is sent; between processes each side has its own, messages start as soon as their
-// contents are there, and receives of an update as soon as their place is free, so that messages arrive while the
-// receiver computes. Micro-batches are numbered on through the run; evaluation has a place of its own.
+// contents are there, and receives before they are waited for, so that messages arrive while the receiver computes: on
+// a host those of an update as soon as their place is free, on a device in the one order of all ranks
+// (receive_order.hpp). Micro-batches are numbered on through the run; evaluation has a place of its own.
 #pragma once
 #include <memory>
 #include <vector>
@@ -36,8 +37,10 @@ class Channel {
   void send(const Exec&, std::int64_t number);
   Matrix<T, Exec> receive(const Exec&, std::int64_t number);
   // Numbers begin to end - 1 will be received next, and what lies below `read` is not read again: their receives start.
-  // All that were expected before have been received.
+  // All that were expected before have been received. On a host.
   void expect(std::int64_t begin, std::int64_t end, std::int64_t read);
+  // On a device: this one starts after what the space has to do so far, which reads its place for the last time.
+  void start_receive(const Exec&, std::int64_t number);
   void has_read(std::int64_t number);                // numbers up to this one are not read again
   Matrix<T, Exec> place(std::int64_t number) const;  // what has arrived, or was written, before
 
@@ -49,13 +52,12 @@ class Channel {
   std::size_t index(std::int64_t number) const {
     return static_cast<std::size_t>(number == evaluation ? places_ : number % places_);
   }
-  // A device's receive has to start after what still reads its place, which its queue may not have come to yet.
-  static constexpr bool receives_ahead = is_host<Exec>;
+  static constexpr bool receives_expected = is_host<Exec>;
   void start_receives();
 
   int places_;
   std::int64_t here_until_ = 0;
-  std::int64_t started_ = 0, begin_ = 0, end_ = 0;  // receives of begin_ <= number < started_ are under way, until end_
+  std::int64_t started_ = 0, begin_ = 0, end_ = 0;  // receives of begin_ <= number < started_ are under way, to end_
   std::int64_t read_ = 0;
   std::size_t rows_, cols_, stride_;                      // stride: elements from place to place
   Kokkos::View<T*, typename Exec::memory_space> values_;  // the last place is for evaluation
@@ -85,7 +87,9 @@ class Link {
   Matrix<T, Exec> receive_activation(std::int64_t micro) { return up_.receive(exec_, micro); }
   Matrix<T, Exec> receive_gradient(std::int64_t micro) { return down_.receive(exec_, micro); }
   Matrix<T, Exec> activation(std::int64_t micro) const { return up_.place(micro); }
-  // Receives started ahead, as in Channel.
+  // Receives that start before they are waited for, as in Channel.
+  void start_activation(std::int64_t micro) { up_.start_receive(exec_, micro); }
+  void start_gradient(std::int64_t micro) { down_.start_receive(exec_, micro); }
   void expect_activations(std::int64_t begin, std::int64_t end, std::int64_t read) { up_.expect(begin, end, read); }
   void expect_gradients(std::int64_t begin, std::int64_t end) { down_.expect(begin, end, begin); }
   void has_read_activation(std::int64_t micro) { up_.has_read(micro); }

@@ -126,6 +126,20 @@ void StageRun<Exec, T>::expect_messages(std::int64_t first, std::int64_t begin, 
   if (out_) out_->expect_gradients(first, first + place_.micros);
 }
 
+template <class Exec, class T>
+void StageRun<Exec, T>::start_receive(PipelineReceive::What what, std::int64_t micro) {
+  switch (what) {
+    case PipelineReceive::What::activation:
+      return in_->start_activation(micro);
+    case PipelineReceive::What::gradient:
+      return out_->start_gradient(micro);
+    case PipelineReceive::What::head:
+      return tie_->weights.start_receive(exec_, micro / place_.micros);
+    case PipelineReceive::What::head_gradient:
+      return tie_->gradients.start_receive(exec_, micro);
+  }
+}
+
 // Nothing reads what came for this micro-batch again.
 template <class Exec, class T>
 void StageRun<Exec, T>::end_backward(std::int64_t micro) {

@@ -8,6 +8,7 @@
 #include "core/delay_correction.hpp"
 #include "core/weight_drift.hpp"
 #include "core/weight_versions.hpp"
+#include "parallel/step/receive_order.hpp"
 #include "parallel/step/stage_exchanges.hpp"
 #include "parallel/step/stage_forward.hpp"
 
@@ -60,7 +61,8 @@ class StageRun final : public StageForward<Exec, T> {
   std::vector<StateField> in_flight_fields(const ProcessGrid&, bool in_flight, bool reading) const;
   // Of the update whose first micro-batch is `first`: forwards of micro-batches begin to end - 1, a backward of each.
   void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end);
-  void restored() {  // they were read
+  void start_receive(PipelineReceive::What, std::int64_t micro);  // on a device; its number in the run
+  void restored() {                                               // they were read
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
   }
   std::int64_t updates() const { return updates_; }

@@ -1,7 +1,6 @@
-// Libraries on the device, and what Kokkos tells its tools (KOKKOS_TOOLS_LIBS names this library).
+// Libraries of algebra on the device, and what Kokkos tells its tools (KOKKOS_TOOLS_LIBS names this library).
 #include <cublas_v2.h>
 #include <cusolverDn.h>
-#include <nccl.h>
 
 #include <cstring>
 
@@ -26,7 +25,7 @@ void check_matrix(const char* call, const void* at, int rows, int cols, int lead
 
 extern "C" {
 
-// ---- cuBLAS, cuSOLVER, NCCL
+// ---- cuBLAS, cuSOLVER
 cublasStatus_t cublasCreate_v2(cublasHandle_t* h) {
   null_device_call("cublasCreate");
   *h = reinterpret_cast<cublasHandle_t>(&dev());
@@ -65,37 +64,6 @@ cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* h) {
   }
 NULL_DEVICE_SIZES(S, float, cusolverDnSsyevd_bufferSize, cusolverDnSorgqr_bufferSize)
 NULL_DEVICE_SIZES(D, double, cusolverDnDsyevd_bufferSize, cusolverDnDorgqr_bufferSize)
-
-ncclResult_t ncclGetVersion(int* v) { return *v = NCCL_VERSION_CODE, ncclSuccess; }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* c, int, ncclUniqueId, int, ncclConfig_t*) {
-  null_device_call("ncclCommInitRankConfig");
-  return *c = reinterpret_cast<ncclComm_t>(&dev()), ncclSuccess;
-}
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* r) { return *r = ncclSuccess, ncclSuccess; }
-const char* ncclGetErrorString(ncclResult_t) { return "null device"; }
-const char* ncclGetLastError(ncclComm_t) { return "null device"; }
-ncclResult_t ncclSend(const void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
-  Lock lock(dev().mutex);
-  require_order(stream, "ncclSend");
-  const std::size_t element = type <= ncclUint8                             ? 1
-                              : type == ncclFloat16 || type == ncclBfloat16 ? 2
-                              : type == ncclFloat32 || type <= ncclUint32   ? 4
-                                                                            : 8;
-  count("library", "ncclSend", n * element);
-  reach(p, n * element, "ncclSend");
-  return ncclSuccess;
-}
-ncclResult_t ncclRecv(void* p, std::size_t n, ncclDataType_t type, int, ncclComm_t, cudaStream_t stream) {
-  Lock lock(dev().mutex);
-  require_order(stream, "ncclRecv");
-  const std::size_t element = type <= ncclUint8                             ? 1
-                              : type == ncclFloat16 || type == ncclBfloat16 ? 2
-                              : type == ncclFloat32 || type <= ncclUint32   ? 4
-                                                                            : 8;
-  count("library", "ncclRecv", n * element);
-  reach(p, n * element, "ncclRecv");
-  return ncclSuccess;
-}
 
 // ---- Kokkos Tools (KOKKOS_TOOLS_LIBS names this library): labels
 struct KokkosSpace {

@@ -38,14 +38,16 @@ std::string demangled(const std::string& name) {
   return plain;
 }
 
+std::string path_of_rank(const char* variable) {
+  std::string path = std::getenv(variable) ? std::getenv(variable) : "";
+  for (const char* rank : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (!path.empty() && std::getenv(rank)) return path + "." + std::getenv(rank);
+  return path;
+}
+
 void report() {
   Lock lock(dev().mutex);
-  std::string path = std::getenv("NULL_DEVICE_REPORT") ? std::getenv("NULL_DEVICE_REPORT") : "";
-  for (const char* rank : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
-    if (!path.empty() && std::getenv(rank)) {
-      path += std::string(".") + std::getenv(rank);
-      break;
-    }
+  const std::string path = path_of_rank("NULL_DEVICE_REPORT");
   std::FILE* out = path.empty() ? stderr : std::fopen(path.c_str(), "w");
   if (!out) return;
   for (const auto& [at, a] : dev().memory)

@@ -3,7 +3,7 @@
 
   run.py --program build/cuda/bin/sestina --device FOLDER build       the null device, for this program, into FOLDER
   run.py ... decks GROUP         decks of GROUP in each precision and mode: no problem, no leak
-  run.py ... ranks N             N ranks, through the host and with a device each
+  run.py ... ranks N             N ranks, through the host and with a device each: messages in one order
   run.py ... resume | memory     a stop and its continuation; a device that is too small
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
   run.py ... budget NAME         the costs of a step against budgets.toml
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+
+import order
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -74,7 +76,7 @@ class Device:
         report, run = self.work / f"report{self.runs}", run or self.work / f"run{self.runs}"
         surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
                         "KOKKOS_TOOLS_LIBS": f"{self.folder}/libnull_device.so", "NULL_DEVICE_REPORT": str(report),
-                        "NULL_DEVICE_FILL": str(fill), "NULL_DEVICE_COUNT": str(devices), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                        "NULL_DEVICE_MESSAGES": f"{report}.messages", "NULL_DEVICE_FILL": str(fill), "NULL_DEVICE_COUNT": str(devices), "OMPI_ALLOW_RUN_AS_ROOT": "1",
                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
                         "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", **more}
         text = ROOT / "regression/data/harbour.txt"
@@ -95,7 +97,16 @@ class Device:
                 before = counts.get((kind, name), (0, 0))
                 counts[kind, name] = before[0] + int(calls), before[1] + int(size)
         print(f"{what}: exit {done.returncode}, no problem, no leak", flush=True)
+        if ranks > 1 and devices == ranks:
+            self.order(what, [pathlib.Path(f"{report}.messages.{rank}") for rank in range(ranks)])
         return counts, done
+
+    def order(self, what, paths):
+        """Messages between devices: there are some, and they have one order."""
+        try:
+            print(f"{what}: {order.check(paths)} operations in one order", flush=True)
+        except (order.Failure, FileNotFoundError) as failure:
+            raise Failure(f"{what}: {failure}") from None
 
 
 def decks(device, group):
@@ -107,6 +118,8 @@ def decks(device, group):
 
 def ranks(device, n):
     layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"], [f"parallel.dp={n // 2}", "parallel.pp=2"]]
+    if n > 2:  # sums and weights by way of one rank of each node, by small rounds too
+        layouts += [[f"parallel.dp={n}", "parallel.node_size=2"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.node_size=2"]]
     for devices in (1, n):
         for layout in layouts:
             for deck in ("tiny_llama", "tiny_muon", "tiny_soap"):
@@ -115,6 +128,25 @@ def ranks(device, n):
         # Replicas that drift, in memory of their devices: made equal after refreshes and before the save.
         for layout in [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.tp_update=duplicated"]]:
             device.train("tiny_replicas", "run.steps=12", "optimizer.refresh.every=4", "parallel.node_size=0", *layout, ranks=n, devices=devices, fill=63)
+    pipelines(device, n)
+
+
+def pipelines(device, n):
+    """The messages of each schedule have one order, whatever else the ranks exchange; with tied embeddings too, and
+    with an asynchronous pipeline that drains, is evaluated between updates, and has passes in flight at the end."""
+    tied = "model.tie_word_embeddings=true"
+    delayed = ["parallel.schedule=async-1f1b"]
+    cases = [["parallel.schedule=gpipe"], ["parallel.schedule=zb-h1"], ["parallel.schedule=1f1b", tied], ["parallel.schedule=zb-h1", tied],
+             ["parallel.schedule=interleaved", f"parallel.pp={2 * n}"], ["parallel.schedule=interleaved", f"parallel.pp={2 * n}", tied],
+             delayed, [*delayed, "parallel.drain_every=3", "metrics.eval_every=2"], [*delayed, "parallel.stash=recompute", "parallel.delay_scale=2"]]
+    if n > 2:
+        cases += [["parallel.pp=2", f"parallel.tp={n // 2}", tied], ["parallel.pp=2", f"parallel.dp={n // 2}", *delayed]]
+    for case in cases:
+        device.train("tiny_pipeline", "run.steps=6", "train.global_batch=8", "train.micro_batch=1", f"model.num_hidden_layers={2 * n}",
+                     f"parallel.pp={n}", *case, ranks=n, devices=n, fill=63)
+    for steps in (3, 6):  # goes on with what was in flight
+        device.train("tiny_pipeline", f"run.steps={steps}", "-r", "auto", "train.global_batch=8", "train.micro_batch=1",
+                     f"model.num_hidden_layers={2 * n}", f"parallel.pp={n}", *delayed, ranks=n, devices=n, fill=63, run=device.work / "delayed")
 
 
 def resume(device):

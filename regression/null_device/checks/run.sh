@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh FOLDER: the null device finds each of the mistakes of mistakes.cpp, and none where none is made.
+# run.sh FOLDER: the null device finds each of the mistakes of mistakes.cpp, and none where none is made; orders.py too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
@@ -29,4 +29,5 @@ expect behind 'problem.cuMemAddressFree of addresses with memory'
 expect kept 'leak.device: memory to be mapped'
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
+python3 -B "$here/orders.py" || failed=1
 exit $failed
