@@ -20,6 +20,7 @@ bool holds_hf_model(const std::string& checkpoint) {
 void take_companions(Options& options, const DeckArguments& arguments, const std::string& checkpoint) {
   if (!holds_hf_model(checkpoint)) return;
   const std::string folder = hf_companion_folder(checkpoint, "");
+  options.data.model_folder = folder;
   const ModelConfig config = read_hf_config(folder);
   options.model.bos_token_id = config.bos_token_id;
   options.model.eos_token_id = config.eos_token_id;
@@ -31,7 +32,6 @@ void take_companions(Options& options, const DeckArguments& arguments, const std
   if (named || !fs::is_regular_file(tokenizer, ignored)) return;
   options.data.tokenizer = tokenizer;
   options.data.tokenizer_of_model = true;
-  options.data.model_folder = folder;
 }
 
 std::vector<CompanionFile> companions_of(const Options& options, const std::string& checkpoint) {

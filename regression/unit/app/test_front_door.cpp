@@ -144,11 +144,12 @@ TEST(FrontDoor, TheFilesThatNameTokensAreTheModels) {
     write_bytes(folder / (std::string(place) + "config.json"), preset("llama-8m").to_hf_json());
     write_bytes(folder / (std::string(place) + "tokenizer.json"), "{}");
   }
-  const auto data = [&](const std::string& text, const std::string& checkpoint) {
+  const auto data = [&](const std::string& text, const std::string& checkpoint,
+                        std::vector<std::string> overrides = {}) {
     Deck deck;
     deck.add_text(text, "checkpoint", "");
     Options options = options_of(deck);
-    take_companions(options, {}, checkpoint);
+    take_companions(options, {.files = {}, .overrides = std::move(overrides)}, checkpoint);
     return options.data;
   };
   EXPECT_EQ(data("[model]\nfrom_hf = \"" + (folder / "model") + "\"\n", "").model_folder, folder / "model");
@@ -158,6 +159,9 @@ TEST(FrontDoor, TheFilesThatNameTokensAreTheModels) {
   const DataOptions resumed = data(other, folder / "checkpoint");
   EXPECT_EQ(resumed.model_folder, folder / "checkpoint/hf");
   EXPECT_EQ(resumed.tokenizer, folder / "checkpoint/hf/tokenizer.json");
+  const std::string named = folder / "elsewhere/hf/tokenizer.json";  // text is read by another one: the same model
+  const DataOptions renamed = data(other, folder / "checkpoint", {"data.tokenizer=\"" + named + "\""});
+  EXPECT_EQ(renamed.model_folder, folder / "checkpoint/hf");
 }
 
 TEST(FrontDoor, ALearningRateThatJumpsIsTold) {
