@@ -63,11 +63,24 @@ double most_moved(const RunPlan& run, double RankMemory::*moved) {
   return most;
 }
 
+// Of the rank that has most to do before its first update with bases.
+double largest_first_bases(const RunPlan& run) {
+  std::vector<double> flops(at(run.plan.ranks()), 0);  // by pipeline rank, and rank in its stages
+  for (std::size_t stage = 0; stage < run.plan.stages.size(); ++stage) {
+    const std::vector<double> own = first_bases_flops(run.plan.stages[stage], run.plan.input);
+    const std::size_t first = at(run.plan.pipe.rank_of(static_cast<int>(stage))) * own.size();
+    for (std::size_t rank = 0; rank < own.size(); ++rank) flops.at(first + rank) += own[rank];
+  }
+  return *std::max_element(flops.begin(), flops.end());
+}
+
 void estimate(RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   const double ranks = run.plan.ranks();
   if (machine.peak_tflops) run.forward_backward_s = run.flops_per_step / (ranks * *machine.peak_tflops * 1e12);
   run.optimizer_s = optimizer_seconds(run);
+  run.first_bases_flops = largest_first_bases(run);
+  if (machine.peak_tflops) run.first_bases_s = run.first_bases_flops / (*machine.peak_tflops * 1e12);
   if (machine.network_bandwidth) {
     double bytes = 0;
     for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);

@@ -34,7 +34,9 @@ struct RunPlan {
   std::optional<double> refresh_flops, refresh_s;
   struct Link {
     double refreshes = 0, tiers = 0;
-  } link;  // bytes between device and host in an update, of the rank with most of each
+  } link;                               // bytes between device and host in an update, of the rank with most of each
+  double first_bases_flops = 0;         // once, of the busiest rank; 0: there are none
+  std::optional<double> first_bases_s;  // at the machine's peak
   MeasuredShapes measured;
   double planning_s = 0;
   // What is sent is hidden under the model's work at best; for workers that take longer than a step updates wait.

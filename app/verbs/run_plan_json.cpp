@@ -181,12 +181,14 @@ Json to_json(const RunPlan& run) {
                 {"checkpoint_s", json_of(run.checkpoint_s)},
                 {"nvme_s", json_of(run.nvme_s)},
                 {"link_s", json_of(run.link_s)},
-                {"refresh_s", json_of(run.refresh_s)}}},
+                {"refresh_s", json_of(run.refresh_s)},
+                {"first_bases_s", json_of(run.first_bases_s)}}},
               {"measured",
                {{"shapes", run.measured.shapes},
                 {"measured", run.measured.measured},
                 {"host", run.options.machine.host.empty() ? Json(nullptr) : Json(run.options.machine.host)}}},
               {"refresh_flops", json_of(run.refresh_flops)},
+              {"first_bases_flops", run.first_bases_flops},
               {"link", {{"refreshes_bytes", run.link.refreshes}, {"tiers_bytes", run.link.tiers}}},
               {"planning_s", run.planning_s}});
   return out;

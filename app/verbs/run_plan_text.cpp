@@ -278,6 +278,7 @@ void print_time(const RunPlan& run) {
   if (moves(&RankMemory::nvme_moved)) line("NVMe", run.nvme_s, "machine.disk_bandwidth");
   if (run.link.refreshes + run.link.tiers > 0) line("host link", run.link_s, "machine.host_bandwidth");
   if (run.refresh_flops) line("refresh workers", run.refresh_s, "machine.peak_tflops, of a host");
+  if (run.first_bases_flops > 0) line("first bases", run.first_bases_s, "machine.peak_tflops");  // once in a run
   if (const auto step = run.step_s(); step && run.options.run.steps > 0)
     fmt::print("  {:16}{:>12}  {} steps, {} tokens\n", "run",
                time_text(*step * static_cast<double>(run.options.run.steps)), run.options.run.steps,

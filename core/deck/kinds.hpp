@@ -112,9 +112,9 @@ inline std::size_t bytes_of(const FieldSize& field) {
   return static_cast<std::size_t>(field.rows * field.cols) * size_of(field.dtype);
 }
 
-// FLOPs of what one update executes, and of a refresh of its preconditioners.
+// FLOPs of what one update executes, of a refresh of its preconditioners, and of the first bases, made once.
 struct UpdateWork {
-  double update = 0, refresh = 0;
+  double update = 0, refresh = 0, first_bases = 0;
 };
 
 // What refreshes of a matrix take as jobs of host workers: jobs in flight together, bytes of scratch of the largest on

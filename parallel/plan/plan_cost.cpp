@@ -206,6 +206,18 @@ std::vector<double> worker_flops(const StagePlan& stage, const PlanInput& input,
   return flops;
 }
 
+std::vector<double> first_bases_flops(const StagePlan& stage, const PlanInput& input) {
+  std::vector<double> flops(at(input.parallel.dp * input.parallel.tp), 0);
+  if (!input.optimizer.matrix) return flops;
+  for_held(stage, input, [&](int rank, std::size_t spec, const TensorSpec& held) {
+    double sum = 0;
+    for (const MatrixPart& part : matrix_parts(held, input.optimizer))
+      sum += work_of(*input.optimizer.matrix, part.rows, part.cols).first_bases;
+    add_to_owners(flops, stage, input.parallel, spec, rank, sum);
+  });
+  return flops;
+}
+
 void require_machine(ParallelOptions::Cost cost, const MachineOptions& machine) {
   if (cost == ParallelOptions::Cost::seconds && !(machine.peak_tflops && machine.memory_bandwidth))
     fail(ExitCode::bad_deck,

@@ -90,6 +90,9 @@ RankLoads rank_loads(const StagePlan&, const PlanInput&, ParallelOptions::Cost c
 // inline. periods: updates between the refreshes of each matrix by its index in the model; empty: as the deck says.
 std::vector<double> worker_flops(const StagePlan&, const PlanInput&, const std::vector<std::int64_t>& periods);
 
+// FLOPs of the first bases of each rank's matrices, once in a run; 0 where there are none.
+std::vector<double> first_bases_flops(const StagePlan&, const PlanInput&);
+
 // Refreshes of one matrix in an update, where the deck gives one period for all of them.
 double refreshes_per_update(const StagePlan&, const OptimizerOptions&);
 

@@ -38,4 +38,20 @@ UpdateWork side_work(Sides sides, std::int64_t rows, std::int64_t cols, double p
   return work;
 }
 
+// With k the shorter side and d the longer one: the Gram matrix k^2 d and its eigenvectors, or an SVD of the whole; the
+// longer side's own vectors 2 k^2 d, made orthonormal and completed by a QR with all of its Q, 2 d k^2 - 2/3 k^3 +
+// 4 (d^2 k - d k^2 + k^3 / 3) (Golub and Van Loan, 5.2).
+double first_bases_work(BasisForm form, Sides sides, std::int64_t rows, std::int64_t cols) {
+  if (!sides.left && !sides.right) return 0;
+  const auto k = static_cast<double>(std::min(rows, cols)), d = static_cast<double>(std::max(rows, cols));
+  const double cube = k * k * k;
+  const bool longer = rows > cols ? sides.left : sides.right;
+  double flops =
+      form == BasisForm::svd ? svd_products * k * k * d + svd_vectors * cube : k * k * d + all_eigenvectors * cube;
+  if (!longer) return flops;
+  if (form == BasisForm::gram) flops += 2 * k * k * d;
+  if (d > k) flops += 2 * d * k * k - 2 * cube / 3 + 4 * (d * d * k - d * k * k + cube / 3);
+  return flops;
+}
+
 }  // namespace sestina

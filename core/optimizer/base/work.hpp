@@ -24,4 +24,7 @@ inline constexpr double svd_products = 6, svd_vectors = 20;
 // a^3 in a refresh.
 UpdateWork side_work(Sides, std::int64_t rows, std::int64_t cols, double per_product, double per_refresh);
 
+// Executed once for the bases of these sides from the first gradient (core/optimizer/refresh/cold_bases.cpp).
+double first_bases_work(BasisForm, Sides, std::int64_t rows, std::int64_t cols);
+
 }  // namespace sestina

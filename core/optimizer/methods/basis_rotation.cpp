@@ -60,7 +60,10 @@ MatrixKind basis_rotation_kind() {
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
     const auto& o = options.as<Keys>();
     const double products = (has_factors(o) ? 1 : 0) + rotation_products(keeps_rotated(o));
-    return side_work(rotated_sides(o, rows, cols), rows, cols, products, qr_step);
+    const Sides sides = rotated_sides(o, rows, cols);
+    UpdateWork work = side_work(sides, rows, cols, products, qr_step);
+    work.first_bases = first_bases_work(o.basis_first, sides, rows, cols);
+    return work;
   };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const RotatedAdamRule rule = rotation_rule(options, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));

@@ -146,8 +146,10 @@ void fill_kl_kind(MatrixKind& kind, bool second_moment) {
   kind.keeps_skew = [](const MatrixOptions&) { return true; };
 }
 
-UpdateWork kl_work(std::int64_t rows, std::int64_t cols, double per_product) {
-  return side_work({}, rows, cols, per_product, qr_step);
+UpdateWork kl_work(BasisForm first, std::int64_t rows, std::int64_t cols, double per_product) {
+  UpdateWork work = side_work({}, rows, cols, per_product, qr_step);
+  work.first_bases = first_bases_work(first, {}, rows, cols);
+  return work;
 }
 
 template <class Space>

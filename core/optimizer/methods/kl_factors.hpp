@@ -21,7 +21,7 @@ struct KlRule : KlOptions {
 // The row of either, of keys that are read already.
 void fill_kl_kind(MatrixKind&, bool second_moment);
 // Executed: `per_product` a^2 b for each side of length a.
-UpdateWork kl_work(std::int64_t rows, std::int64_t cols, double per_product);
+UpdateWork kl_work(BasisForm first, std::int64_t rows, std::int64_t cols, double per_product);
 
 template <class Space>
 class KlFactors {

@@ -35,7 +35,9 @@ MatrixKind kl_shampoo_kind() {
   fill_kl_kind(kind, false);
   kind.stated_flops = stated_roots;
   // By side: whitening 4 a^2 b and a factor a^2 b for the estimate, 4 a^2 b for the direction.
-  kind.work = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) { return kl_work(rows, cols, 9); };
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return kl_work(options.as<KlOptions>().basis_first, rows, cols, 9);
+  };
   return kind;
 }
 

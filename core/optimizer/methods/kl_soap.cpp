@@ -49,7 +49,9 @@ MatrixKind kl_soap_kind() {
   MatrixKind kind = matrix_kind<KlSoapOptions>("kl-soap");
   fill_kl_kind(kind, true);
   kind.stated_flops = stated_rotation;
-  kind.work = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) { return kl_work(rows, cols, 11); };
+  kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return kl_work(options.as<KlSoapOptions>().basis_first, rows, cols, 11);
+  };
   return kind;
 }
 

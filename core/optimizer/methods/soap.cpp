@@ -57,7 +57,10 @@ RotatedAdamRule soap_rule(const MatrixOptions& options) {
 UpdateWork soap_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const auto& o = options.as<SoapOptions>();
   const double refresh = o.basis_refresh == SoapOptions::Refresh::eigh ? all_eigenvectors : qr_step;
-  return side_work(soap_sides(o, rows, cols), rows, cols, 1 + rotation_products(keeps_rotated(o)), refresh);
+  const Sides sides = soap_sides(o, rows, cols);
+  UpdateWork work = side_work(sides, rows, cols, 1 + rotation_products(keeps_rotated(o)), refresh);
+  work.first_bases = first_bases_work(o.basis_first, sides, rows, cols);
+  return work;
 }
 
 MatrixKind soap_kind() {

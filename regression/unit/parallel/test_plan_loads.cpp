@@ -1,8 +1,11 @@
 // What ranks are charged for an update is what they execute.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/methods/muon_options.hpp"
+#include "core/optimizer/methods/soap.hpp"
 #include "kernels/optimizer/newton_schulz_shard.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/plan_memory.hpp"
@@ -142,6 +145,30 @@ TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
     const auto every = options.optimizer.matrix->refresh_every;
     EXPECT_NEAR(workers(std::vector<std::int64_t>(matrices, 2 * every))[0] / jobs[0], 0.5, 1e-9) << kind;
   }
+}
+
+// First bases are made once: by hand for 96 x 64 (k = 64, d = 96), and each rank those of its own matrices.
+TEST(PlanLoads, FirstBasesAreStatedOnce) {
+  const auto work = [](const char* kind, bool svd) {
+    Options options = plan_options(small_model(), kind, 1);
+    if (svd) std::any_cast<SoapOptions&>(options.optimizer.matrix->keys).basis_first = BasisForm::svd;
+    return find_matrix_kind(kind)->work(*options.optimizer.matrix, 96, 64).first_bases;
+  };
+  const double k = 64, d = 96;
+  const double completed = 2 * d * k * k - 2 * k * k * k / 3 + 4 * (d * d * k - d * k * k + k * k * k / 3);
+  EXPECT_NEAR(work("soap", false), 3 * k * k * d + 11 * k * k * k + completed, 1);
+  EXPECT_NEAR(work("soap", true), 6 * k * k * d + 20 * k * k * k + completed, 1);
+  EXPECT_EQ(work("kl-soap", false), work("soap", false));
+  EXPECT_EQ(work("shampoo", false), 0);
+  EXPECT_EQ(work("muon", false), 0);
+
+  const auto flops = [](int ranks) {
+    const Plan plan = make_plan(plan_options(small_model(), "soap", ranks));
+    return first_bases_flops(plan.stages[0], plan.input);
+  };
+  const std::vector<double> three = flops(3);
+  EXPECT_GT(flops(1)[0], 0);
+  EXPECT_NEAR(std::accumulate(three.begin(), three.end(), 0.0), flops(1)[0], 1);
 }
 
 // Seconds are those that were measured, of matrices that were; others are told by the rate of these.
