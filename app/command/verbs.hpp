@@ -3,9 +3,12 @@
 // (kokkos_session.hpp).
 #pragma once
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/deck/deck.hpp"
 #include "kernels/base/error.hpp"
 #include "parallel/comm/runtime.hpp"
 
@@ -20,6 +23,8 @@ struct DeckArguments {
   std::string hf = {};  // takes the place of [model] in the deck: its from_hf
   bool model_is_stored =
       false;  // a checkpoint holds the model of a Hugging Face folder: model.from_hf is not read again
+  // Files by their paths, as they were when they were first asked for; copies share them.
+  std::shared_ptr<std::map<std::string, DeckFile>> read = std::make_shared<std::map<std::string, DeckFile>>();
 };
 
 struct TrainArguments {

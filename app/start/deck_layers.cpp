@@ -4,7 +4,7 @@ namespace sestina {
 namespace {
 
 void add_files(Deck& deck, const DeckArguments& arguments) {
-  for (const std::string& file : arguments.files) deck.add_file(file);
+  for (const std::string& path : arguments.files) deck.add(arguments.read->try_emplace(path, path).first->second);
 }
 
 void add_overrides(Deck& deck, const DeckArguments& arguments) {

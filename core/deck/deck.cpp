@@ -66,7 +66,7 @@ Deck::Deck() : state_(std::make_unique<State>()) {}
 Deck::~Deck() = default;
 Deck::Deck(Deck&&) noexcept = default;
 
-void Deck::add_file(const std::string& path) {
+DeckFile::DeckFile(const std::string& path) : path_(path) {
   std::error_code ignored;  // a pipe is not waited for
   if (!std::filesystem::is_regular_file(path, ignored))
     fail(ExitCode::input_missing, "{}: the deck cannot be opened: {}", path,
@@ -79,10 +79,14 @@ void Deck::add_file(const std::string& path) {
   file.read(text.data(), one_more_than_allowed);
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (file.bad()) fail(ExitCode::input_missing, "{}: the deck cannot be read", path);
-  state_->main_where = path;
   DeckLayer layer = parse_deck_text(text, path, std::filesystem::path(path).parent_path().string());
   for (auto& [key, value] : layer.values) value.from_file = true;
-  state_->merge(std::move(layer));
+  layer_ = std::make_shared<const DeckLayer>(std::move(layer));
+}
+
+void Deck::add(const DeckFile& file) {
+  state_->main_where = file.path_;
+  state_->merge(DeckLayer(*file.layer_));
 }
 
 bool Deck::from_file(std::string_view key) const {

@@ -23,6 +23,20 @@ struct DeckRange {
 inline constexpr DeckRange positive{.min = 0, .open_min = true}, not_negative{.min = 0},
     below_one{.min = 0, .max = 1, .open_max = true};  // below_one: rates of moving averages, for example
 
+struct DeckLayer;
+
+// A deck file, read and parsed once: a verb lays several decks over each other, and a file that is written meanwhile
+// gives one deck, not two.
+class DeckFile {
+ public:
+  explicit DeckFile(const std::string& path);  // Error(input_missing) if it cannot be opened
+
+ private:
+  friend class Deck;
+  std::string path_;
+  std::shared_ptr<const DeckLayer> layer_;
+};
+
 class Deck {
  public:
   Deck();
@@ -30,7 +44,8 @@ class Deck {
   Deck(Deck&&) noexcept;
 
   // Layers, in rising precedence. `where` names the source in messages. Syntax errors are collected too (bad_deck).
-  void add_file(const std::string& path);  // input_missing if it cannot be opened
+  void add(const DeckFile&);
+  void add_file(const std::string& path) { add(DeckFile(path)); }
   void add_text(const std::string& toml, const std::string& where, const std::string& folder);
   void add_override(const std::string& assignment);  // "section.key=value" or "section/key=value"
 

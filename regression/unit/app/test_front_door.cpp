@@ -164,6 +164,21 @@ TEST(FrontDoor, TheFilesThatNameTokensAreTheModels) {
   EXPECT_EQ(renamed.model_folder, folder / "checkpoint/hf");
 }
 
+// A verb asks for its deck several times; one that is edited meanwhile is not mixed with what it was.
+TEST(FrontDoor, ADeckFileIsReadOnce) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "run.toml", "[run]\nsteps = 3\n");
+  DeckArguments arguments;
+  arguments.files = {folder / "run.toml"};
+  EXPECT_EQ(given_deck(arguments).integer("run.steps", 0), 3);
+  write_bytes(folder / "run.toml", "[run]\nsteps = 4\n");
+  const DeckArguments copied = arguments;
+  EXPECT_EQ(layered_deck(copied).integer("run.steps", 0), 3);
+  DeckArguments later;
+  later.files = arguments.files;
+  EXPECT_EQ(layered_deck(later).integer("run.steps", 0), 4);
+}
+
 TEST(FrontDoor, ALearningRateThatJumpsIsTold) {
   const Options before = read(""), longer = read("", {"run.steps=400"}),
                 kept = read("", {"run.steps=400", "schedule.steps=100"});
