@@ -118,10 +118,11 @@ clang_tests() {
   fi
   prepare host
   say "building Sestina with clang"
-  compile clang "$build/clang" programs unit_kernels || { build_failed "$build/clang"; return 0; }
+  # unit_portable: the twins for HIP and SYCL, whose compilers are clang's, on a Kokkos for the host.
+  compile clang "$build/clang" programs unit_kernels unit_portable || { build_failed "$build/clang"; return 0; }
   passed=$((passed + 1))
-  say "tests of kernels, compiled by clang"
-  run_ctest "$build/clang" --label-regex '^kernels$'
+  say "tests of kernels and of twins for other devices, compiled by clang"
+  run_ctest "$build/clang" --label-regex '^(kernels|portable)$'
 }
 
 build_quick_tests() {
