@@ -13,27 +13,42 @@ struct ScratchVariant {
   std::string kind;
   KeyValues numbers = {};
   Words words = {};
+  // Otherwise the most that any run could take: of whatever rank its gradients are, and by any of Shampoo's roots.
+  bool is_exact = true;
 };
 
 // Every line of the table with its defaults, and keys that choose another way to compute.
 std::vector<ScratchVariant> scratch_variants() {
-  std::vector<ScratchVariant> all = {{"soap", {{"normalize", 1}}, {{"sides", "smaller"}}},
-                                     {"soap", {}, {{"basis_first", "svd"}, {"basis_refresh", "eigh"}}},
-                                     {"soap", {{"max_dim", 15}}, {{"momentum_basis", "rotated"}}},
+  std::vector<ScratchVariant> all = {{"soap", {}, {{"basis_first", "svd"}, {"basis_refresh", "eigh"}}},
+                                     {"soap", {{"normalize", 1}}, {{"momentum_basis", "rotated"}}},
+                                     {"soap", {{"max_dim", 9}}},
+                                     {"soap", {}, {{"sides", "smaller"}}, false},
                                      {"kl-soap", {{"sort", 1}}, {{"basis_first", "svd"}}},
                                      {"basis-rotation", {}, {{"source", "1st"}}},
                                      {"basis-rotation", {}, {{"source", "1st"}, {"dialect", "release"}}},
-                                     {"basis-rotation", {}, {{"source", "1st"}, {"geometry", "unilateral"}}},
-                                     {"shampoo", {}, {{"root", "eigh"}}},
+                                     {"basis-rotation", {}, {{"source", "1st"}, {"geometry", "unilateral"}}, false},
+                                     {"shampoo", {}, {{"root", "eigh"}}, false},
                                      {"shampoo", {{"packed", 1}}, {{"root", "newton"}}},
-                                     {"shampoo", {{"max_dim", 9}}, {}},
-                                     {"galore", {{"projector_bits", 8}}, {{"side", "left"}}},
-                                     {"galore", {{"rank", 5}}, {{"projector", "svd"}, {"side", "right"}}},
+                                     {"shampoo", {{"max_dim", 50}}, {}, false},
+                                     {"galore", {{"projector_bits", 8}}, {{"side", "left"}}, false},
+                                     {"galore", {{"rank", 5}}, {{"projector", "svd"}, {"side", "right"}}, false},
                                      {"apollo", {{"projector_bits", 4}}, {{"side", "left"}}},
                                      {"apollo", {}, {{"side", "right"}}}};
-  for (const MatrixKind& kind : matrix_kinds()) all.push_back({kind.name});
+  for (const MatrixKind& kind : matrix_kinds())
+    all.push_back({kind.name, {}, {}, kind.name != std::string("shampoo") && kind.name != std::string("galore")});
   return all;
 }
+
+// With singular values so far apart that vectors made of them are not orthogonal.
+Array scaled_gradient_at(std::size_t rows, std::size_t cols, unsigned t) {
+  Array g = gradient_at(rows, cols, t);
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t j = 0; j < cols; ++j)
+      g(i, j) *= std::pow(1e-4, rows < cols ? double(i) / double(rows) : double(j) / double(cols));
+  return rounded<float>(g);
+}
+
+constexpr std::pair<std::size_t, std::size_t> scratch_shapes[] = {{130, 70}, {70, 130}};
 
 std::string described(const ScratchVariant& v, std::size_t rows, std::size_t cols) {
   std::string text = fmt::format("{} ({}, {})", v.kind, rows, cols);
@@ -44,22 +59,24 @@ std::string described(const ScratchVariant& v, std::size_t rows, std::size_t col
 
 TEST(DeclaredScratch, IsWhatUpdatesTake) {
   for (const ScratchVariant& v : scratch_variants())
-    for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{12, 20}, {130, 70}, {1, 16}}) {
+    for (const auto& [rows, cols] : scratch_shapes) {
       SCOPED_TRACE(described(v, rows, cols));
       MatrixRig<Serial> rig(v.kind, rows, cols, v.numbers, v.words, 2);
-      for (unsigned t = 1; t <= 6; ++t) rig.step(gradient_at(rows, cols, t));
-      EXPECT_EQ(rig.stream.workspace.peak(), rig.stream.workspace.capacity());
+      for (unsigned t = 1; t <= 6; ++t) rig.step(scaled_gradient_at(rows, cols, t));
+      if (v.is_exact) EXPECT_EQ(rig.stream.workspace.peak(), rig.stream.workspace.capacity());
+      EXPECT_GT(rig.stream.workspace.peak(), 0u);
     }
 }
 
-// One byte less, and an update says so: nothing is taken from elsewhere.
+// With one byte less an update says so.
 TEST(DeclaredScratch, IsNeeded) {
-  for (const MatrixKind& kind : matrix_kinds()) {
-    SCOPED_TRACE(kind.name);
-    if (MatrixRig<Serial>(kind.name, 12, 20).stream.workspace.capacity() == 0) continue;
-    MatrixRig<Serial> rig(kind.name, 12, 20, {}, {}, 2, "w", 1);
-    const auto run = [&] {
-      for (unsigned t = 1; t <= 6; ++t) rig.step(gradient_at(12, 20, t));
+  for (const ScratchVariant& v : scratch_variants()) {
+    if (!v.is_exact) continue;
+    const auto& [rows, cols] = scratch_shapes[0];
+    SCOPED_TRACE(described(v, rows, cols));
+    MatrixRig<Serial> rig(v.kind, rows, cols, v.numbers, v.words, 2, "w", 1);
+    const auto run = [&, rows = rows, cols = cols] {
+      for (unsigned t = 1; t <= 6; ++t) rig.step(scaled_gradient_at(rows, cols, t));
     };
     EXPECT_THROW(run(), Error);
   }
