@@ -48,7 +48,7 @@ TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vecto
   for (std::size_t i = 0; i < right; ++i) host(i) = static_cast<Acc<T>>(normal(0, i));
   Kokkos::deep_copy(exec, right_, host);
   exec.fence();
-  workspace_ = Workspace<Exec>(reduce_workspace_bytes<Exec>(largest));
+  workspace_ = Workspace<Exec>(bytes_of<SumScratch<Exec>, Exec>(largest));
 }
 
 template <class Exec, class T>

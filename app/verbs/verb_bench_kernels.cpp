@@ -109,7 +109,7 @@ class KernelBench {
                                static_cast<int>(config_.num_key_value_heads),
                                static_cast<int>(config_.head_dim),
                                1.0 / std::sqrt(static_cast<double>(config_.head_dim))};
-    Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(exec_, shape));
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_attention<T>(counter, exec_, shape); }));
     const auto q = buffer<T>(rows_ * Q), k = buffer<T>(rows_ * K), v = buffer<T>(rows_ * K), out = buffer<T>(rows_ * Q),
                dout = buffer<T>(rows_ * Q);
     const auto dq = buffer<T>(rows_ * Q), dk = buffer<T>(rows_ * K), dv = buffer<T>(rows_ * K);
@@ -127,7 +127,7 @@ class KernelBench {
 
   void row_kernels(std::size_t D, std::size_t F, std::size_t Q) {
     const double n = static_cast<double>(rows_), element = sizeof(T);
-    Workspace<Exec> workspace(norm_workspace_bytes<Exec, T>(rows_, D));
+    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(rows_, D));
     const auto x = buffer<T>(rows_ * D), branch = buffer<T>(rows_ * D), y = buffer<T>(rows_ * D);
     const auto weight = buffer<A>(D), dweight = buffer<A>(D), inverse = buffer<A>(rows_);
     time("residual, RMSNorm: forward", 0, 4 * n * static_cast<double>(D) * element, [&] {

@@ -68,7 +68,7 @@ Decoder<Exec, T>::Decoder(const Exec& exec, const ModelConfig& config, const Wei
   host_logits_ = Kokkos::create_mirror_view(wide_);
   for (auto& tokens : history_) tokens.reserve(static_cast<std::size_t>(options.capacity));
   if (config.position != ModelConfig::Position::learned) make_tables();
-  workspace_ = Workspace<Exec>(workspace_bytes());
+  workspace_ = Workspace<Exec>(scratch());
 }
 
 template <class Exec, class T>
@@ -87,19 +87,50 @@ void Decoder<Exec, T>::make_tables() {
   sine_ = upload("sestina::sine", table.sine);
 }
 
+// What a pass holds throughout. Rows of a step lie anywhere in the tables of positions and are gathered.
 template <class Exec, class T>
-std::size_t Decoder<Exec, T>::workspace_bytes() const {
-  using W = Workspace<Exec>;
+struct Decoder<Exec, T>::PassPieces {
+  PassPieces(Context<Exec>& context, bool step) {
+    const ModelConfig& c = context.config();
+    if (step && c.position == ModelConfig::Position::learned) learned = take_rows<T>(context, c.hidden_size);
+    if (step && c.position != ModelConfig::Position::learned) {
+      cosine = take_rows<float>(context, c.head_dim / 2);
+      sine = take_rows<float>(context, c.head_dim / 2);
+    }
+    branch = take_own_rows<T>(context);
+  }
+  Matrix<T, Exec> learned, branch;
+  Matrix<float, Exec> cosine, sine;
+};
+
+template <class Exec, class T>
+void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool step) const {
   const ModelConfig& c = config();
-  const auto rows = static_cast<std::size_t>(rows_), sequences = static_cast<std::size_t>(options_.sequences);
-  const auto hidden = static_cast<std::size_t>(c.hidden_size), inner = static_cast<std::size_t>(c.intermediate_size);
-  std::size_t bytes = W::template bytes<T>(rows * hidden) + W::template bytes<T>(rows * inner);
-  bytes += W::template bytes<T>(sequences * hidden) + 2 * W::template bytes<float>(sequences * cosine_.extent(1));
-  if constexpr (std::is_same_v<Exec, Host>)
-    bytes += thin_product_bytes<T>(sequences, std::max({hidden, inner, static_cast<std::size_t>(c.query_width())}));
-  return bytes + std::max(attention_continued_bytes<Exec, T>(context_.exec, attention_shape(c, 1, width_),
-                                                             std::min(rows_, width_)),
-                          attention_step_bytes<Exec, T>(attention_shape(c, options_.sequences, width_)));
+  Context<Exec> context = {context_.exec, context_.part, 1, rows, context_.gemm, workspace, context_.group, {}, {}};
+  const auto thin = [&](std::int64_t width) {
+    if constexpr (std::is_same_v<Exec, Host>)
+      if (step)
+        declare<ThinProductScratch<T>>(workspace, static_cast<std::size_t>(rows), static_cast<std::size_t>(width));
+  };
+  if (step) thin(c.hidden_size);  // the head's, after the pass
+  const auto frame = workspace.frame();
+  const PassPieces pieces(context, step);
+  if (step)
+    declare<AttentionStepScratch<Exec, T>>(workspace, attention_shape(c, rows, width_));
+  else
+    declare_attention_continued<Exec, T>(workspace, context_.exec, attention_shape(c, 1, width_), rows);
+  thin(c.hidden_size);
+  thin(c.query_width());
+  take_rows<T>(context, c.intermediate_size);  // as mlp_forward_down does
+  thin(c.intermediate_size);
+}
+
+template <class Exec, class T>
+std::size_t Decoder<Exec, T>::scratch() const {
+  return bytes_taken<Exec>([this](Workspace<Exec>& counter) {
+    declare_pass(counter, std::min(rows_, width_), false);
+    declare_pass(counter, options_.sequences, true);
+  });
 }
 
 template <class Exec, class T>
@@ -176,8 +207,9 @@ void Decoder<Exec, T>::run(const Pass& pass) {
   context_.sequence = pass.rows;
   context_.thin = pass.step();
   LayerActivations<Exec, T> a = first_rows(slot_.layers[0], pass.rows);
-  embed_rows(pass, a.x);
-  const Matrix<T, Exec> branch = take_own_rows<T>(context_);
+  const PassPieces pieces(context_, pass.step());
+  embed_rows(pass, pieces, a.x);
+  const Matrix<T, Exec> branch = pieces.branch;
   Matrix<const T, Exec> stream, pending;
   for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
     block(pass, layer, a, stream, pending, branch);
@@ -188,12 +220,10 @@ void Decoder<Exec, T>::run(const Pass& pass) {
                         row_range(slot_.h, 0, pass.rows), slot_.norm);
 }
 
-// Also the rotary tables of the pass: rows of a step lie anywhere in them and are gathered, into memory of the caller's
-// frame, as rows of an embedding are.
+// Also the rotary tables of the pass: those of a step are gathered as rows of an embedding are.
 template <class Exec, class T>
-void Decoder<Exec, T>::embed_rows(const Pass& pass, Matrix<T, Exec> x) {
+void Decoder<Exec, T>::embed_rows(const Pass& pass, const PassPieces& pieces, Matrix<T, Exec> x) {
   const Exec& exec = context_.exec;
-  const auto rows = static_cast<std::size_t>(pass.rows);
   const auto position = index(position_field, pass.rows);
   Matrix<const T, Exec> learned;
   if (!pass.step()) {
@@ -204,15 +234,14 @@ void Decoder<Exec, T>::embed_rows(const Pass& pass, Matrix<T, Exec> x) {
       context_.sine = row_range(Matrix<const float, Exec>(sine_), pass.first, end);
     }
   } else {
-    const auto gather = [&]<class E>(Matrix<const E, Exec> table, Matrix<const E, Exec>& to) {
+    const auto gather = [&]<class E>(Matrix<const E, Exec> table, Matrix<E, Exec> found, Matrix<const E, Exec>& to) {
       if (table.size() == 0) return;
-      const Matrix<E, Exec> found = workspace_.template take<E>(rows, table.extent(1));
       embed<Exec, E>(exec, position, table, {}, 1, found);
       to = found;
     };
-    gather(weights_.position, learned);
-    gather(Matrix<const float, Exec>(cosine_), context_.cosine);
-    gather(Matrix<const float, Exec>(sine_), context_.sine);
+    gather(weights_.position, pieces.learned, learned);
+    gather(Matrix<const float, Exec>(cosine_), pieces.cosine, context_.cosine);
+    gather(Matrix<const float, Exec>(sine_), pieces.sine, context_.sine);
   }
   embed<Exec, T>(exec, index(token_field, pass.rows), weights_.embedding, learned, pass.rows, x);
 }

@@ -57,11 +57,13 @@ class Decoder {
     bool step() const { return sequence < 0; }
   };
 
-  std::size_t workspace_bytes() const;
+  struct PassPieces;
+  std::size_t scratch() const;  // bytes that the largest pass takes
+  void declare_pass(Workspace<Exec>&, int rows, bool step) const;
   void make_tables();
   void chunk(int sequence, int first, int rows);
   void run(const Pass&);
-  void embed_rows(const Pass&, Matrix<T, Exec> x);
+  void embed_rows(const Pass&, const PassPieces&, Matrix<T, Exec> x);
   void block(const Pass&, std::size_t layer, LayerActivations<Exec, T>&, Matrix<const T, Exec> stream,
              Matrix<const T, Exec> pending, Matrix<T, Exec> branch);
   void attend(const Pass&, std::size_t layer, LayerActivations<Exec, T>&, Matrix<T, Exec> branch);

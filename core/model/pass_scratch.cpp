@@ -11,25 +11,27 @@
 namespace sestina {
 namespace {
 
+// The kernels that take something for themselves.
 template <class T>
-std::size_t kernel_bytes(const ModelConfig& c, int micro_batch, int sequence, int threads) {
+void declare_kernels(Workspace<Host>& workspace, const ModelConfig& c, int micro_batch, int sequence, int threads) {
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
   const auto widest = static_cast<std::size_t>(
       std::max({c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.gated() ? 0 : c.intermediate_size}));
-  return std::max({attention_workspace_bytes<T>(threads, attention_shape(c, micro_batch, sequence)),
-                   norm_workspace_bytes<Host, T>(n, widest),
-                   embed_workspace_bytes<Host>(n, static_cast<std::size_t>(c.vocab_size)),
-                   reduce_workspace_bytes<Host>(n)});
+  declare_attention<T, Host>(workspace, threads, attention_shape(c, micro_batch, sequence));
+  declare<NormScratch<Host, T>>(workspace, n, widest);
+  declare<EmbedScratch<Host>>(workspace, n, static_cast<std::size_t>(c.vocab_size));
+  declare<SumScratch<Host>>(workspace, n);
 }
 
 }  // namespace
 
 std::size_t workspace_bytes(const ModelPart& part, int micro_batch, int sequence, StorageWidth w, int threads) {
   const ModelConfig& c = part.config;
-  const std::size_t kernels = w.compute == sizeof(bf16)    ? kernel_bytes<bf16>(c, micro_batch, sequence, threads)
-                              : w.compute == sizeof(float) ? kernel_bytes<float>(c, micro_batch, sequence, threads)
-                                                           : kernel_bytes<double>(c, micro_batch, sequence, threads);
-  return scratch_bytes(part, micro_batch, sequence, w) + kernels;
+  const auto declare = w.compute == sizeof(bf16)    ? declare_kernels<bf16>
+                       : w.compute == sizeof(float) ? declare_kernels<float>
+                                                    : declare_kernels<double>;
+  return scratch_bytes(part, micro_batch, sequence, w) +
+         bytes_taken<Host>([&](Workspace<Host>& counter) { declare(counter, c, micro_batch, sequence, threads); });
 }
 
 std::size_t rope_table_bytes(const ModelConfig& c, int sequence, StorageWidth w) {

@@ -66,11 +66,6 @@ Activations<Exec, T> Transformer<Exec, T>::make_slot() const {
 }
 
 template <class Exec, class T>
-std::size_t Transformer<Exec, T>::activation_bytes() const {
-  return slot_bytes(part(), range_, context_.batch, context_.sequence, {sizeof(T), sizeof(Acc<T>)}, recompute_);
-}
-
-template <class Exec, class T>
 void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                    Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
                                    BlockHooks& hooks) {

@@ -31,7 +31,6 @@ class Transformer {
   LayerRange range() const { return range_; }
   const std::vector<TensorSpec>& specs() const { return specs_; }
   Activations<Exec, T> make_slot() const;
-  std::size_t activation_bytes() const;  // of one slot
   std::size_t workspace_bytes() const { return workspace_.capacity(); }
   Workspace<Exec>& workspace() { return workspace_; }
   Gemm<Exec>& gemm() { return gemm_; }

@@ -56,16 +56,20 @@ class StreamSet : public MatrixSet<Exec> {
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[stream_of[i]], setting.options, shape));
     }
     // The same for all matrices of a shape, and to ask a device's library for it takes a while.
-    std::map<std::pair<std::size_t, std::size_t>, std::size_t> known;
-    const auto workspace_bytes = [&](std::size_t i) {
-      const auto [found, is_new] = known.try_emplace({items[i].rows(), items[i].cols()});
-      if (is_new) found->second = scratch_bytes<Space>(setting.options, items[i].rows(), items[i].cols());
-      return found->second + skew_scratch_bytes<Space>(skew_block_[i]);
+    std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> known;
+    const auto scratch_of = [&](std::size_t i) {
+      const std::size_t rows = items[i].rows(), cols = items[i].cols();
+      const auto [found, is_new] = known.try_emplace({rows, cols, skew_block_[i] > 0});
+      if (is_new)
+        found->second = bytes_taken<Space>([&](Workspace<Space>& counter) {
+          declare_update<Space>(counter, setting.options, rows, cols, skew_block_[i] > 0);
+        });
+      return found->second;
     };
     for (std::size_t stream = 0; stream < spaces.size(); ++stream) {
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < items.size(); ++i)
-        if (stream_of[i] == static_cast<int>(stream)) bytes = std::max(bytes, workspace_bytes(i));
+        if (stream_of[i] == static_cast<int>(stream)) bytes = std::max(bytes, scratch_of(i));
       streams_.push_back({spaces[stream], Gemm<Space>(spaces[stream], setting.deterministic), Workspace<Space>(bytes)});
       streams_.back().nonfinite = setting.nonfinite;
       streams_.back().refresh.policy = setting.refresh;

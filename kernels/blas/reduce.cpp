@@ -30,8 +30,6 @@ KOKKOS_INLINE_FUNCTION double chunk_sum(const T* x, std::size_t n) {
   return partial[0];
 }
 
-constexpr std::size_t chunks_of(std::size_t n) { return (n + reduce_chunk - 1) / reduce_chunk; }
-
 // partial (chunks): the sum of each chunk of x, on the host by one thread in the order of chunk_sum,
 template <class Term, class Exec, class T>
 void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
@@ -69,10 +67,10 @@ void sum_chunks(const Exec& exec, Vector<const T, Exec> x, std::size_t length, V
 
 template <class Term, class Exec, class T>
 double reduce(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace) {
-  const std::size_t chunks = chunks_of(x.extent(0));
+  const std::size_t chunks = chunk_count(x.extent(0));
   if (chunks == 0) return 0;
   const auto frame = workspace.frame();
-  const Vector<double, Exec> partial = workspace.template take<double>(chunks);
+  const Vector<double, Exec> partial = SumScratch<Exec>(workspace, x.extent(0)).chunks;
   sum_chunks<Term, Exec, T>(exec, x, reduce_chunk, partial);
   double total = 0;
   if constexpr (is_host<Exec>) {  // by hand: Kokkos would allocate for the label of its own fence
@@ -95,9 +93,9 @@ void reduce_to(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& works
   if constexpr (is_host<Exec>) {
     result(0) = reduce<Term, Exec, T>(exec, x, workspace);
   } else {
-    const std::size_t chunks = chunks_of(x.extent(0));
+    const std::size_t chunks = chunk_count(x.extent(0));
     const auto frame = workspace.frame();
-    const Vector<double, Exec> partial = workspace.template take<double>(chunks);
+    const Vector<double, Exec> partial = SumScratch<Exec>(workspace, x.extent(0)).chunks;
     if (chunks > 0) sum_chunks<Term, Exec, T>(exec, x, reduce_chunk, partial);
     Kokkos::parallel_for(
         "reduce_total", Kokkos::RangePolicy<Exec>(exec, 0, 1), KOKKOS_LAMBDA(std::size_t) {

@@ -7,10 +7,15 @@
 namespace sestina {
 
 inline constexpr std::size_t reduce_chunk = 4096;
+// Elements of a vector of chunk sums of n numbers.
+constexpr std::size_t chunk_count(std::size_t n) { return (n + reduce_chunk - 1) / reduce_chunk; }
+
+// What each of the sums below takes for n numbers.
 template <class Exec>
-constexpr std::size_t reduce_workspace_bytes(std::size_t n) {
-  return Workspace<Exec>::template bytes<double>((n + reduce_chunk - 1) / reduce_chunk);
-}
+struct SumScratch {
+  SumScratch(Workspace<Exec>& workspace, std::size_t n) : chunks(workspace.template take<double>(chunk_count(n))) {}
+  Vector<double, Exec> chunks;
+};
 
 // Sum of squares of x (n). NaN and infinity propagate.
 template <class Exec, class T>

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 
@@ -115,6 +116,14 @@ KOKKOS_FORCEINLINE_FUNCTION auto* row_of(const View& view, std::int64_t row) {
 // order: the bits depend on neither threads nor space.
 inline constexpr std::int64_t row_chunk = 32;
 inline std::int64_t row_chunks(std::int64_t n) { return (n + row_chunk - 1) / row_chunk; }
+
+// Sums of the chunks of n rows, d wide.
+template <class Exec, class A>
+struct RowSumScratch {
+  RowSumScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t d)
+      : partial(workspace.template take<A>(static_cast<std::size_t>(row_chunks(static_cast<std::int64_t>(n))), d)) {}
+  Matrix<A, Exec> partial;  // (chunks, d)
+};
 
 // total (D) += rows of partial (chunks, D), in order; partial is used up.
 template <class Exec, class A>

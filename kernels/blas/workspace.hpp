@@ -1,7 +1,13 @@
 // Scratch memory of one execution-space instance: one allocation made before the first step, handed out as a stack.
 // Usage: `auto frame = workspace.frame(); auto x = workspace.take<float>(n);` — the frame gives back what was taken in
 // it.
+//
+// What takes memory says so once. A function that takes several pieces has a struct for them, whose constructor takes
+// them from a workspace (NewtonSchulzScratch). The function makes that struct of the workspace that it works in;
+// whoever sizes a workspace makes it of one that counts (bytes_of, bytes_taken). What a function calls while it holds
+// pieces is declared after them, in a frame of its own (declare): the count is the largest that is ever held at once.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 
 #include "kernels/base/error.hpp"
@@ -18,6 +24,9 @@ class Workspace {
   explicit Workspace(std::size_t bytes = 0)
       : buffer_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::workspace"), bytes) {}
 
+  // A workspace without memory that has room for everything. What is taken of it has its shape, and no data.
+  static Workspace counter() { return Workspace(Counts{}); }
+
   class Frame {
    public:
     explicit Frame(Workspace& owner) : owner_(owner), mark_(owner.used_) {}
@@ -31,7 +40,7 @@ class Workspace {
   };
   Frame frame() { return Frame(*this); }
 
-  // Bytes that one take of n elements uses: add these up to size a workspace.
+  // Bytes that one take of n elements uses.
   template <class T>
   static constexpr std::size_t bytes(std::size_t n) {
     return (n * sizeof(T) + alignment - 1) / alignment * alignment;
@@ -41,10 +50,11 @@ class Workspace {
   template <class T>
   Vector<T, Exec> take(std::size_t n) {
     const std::size_t need = bytes<T>(n);
-    SESTINA_REQUIRE(used_ + need <= buffer_.size(), "workspace holds {} bytes, {} in use, {} more asked",
+    SESTINA_REQUIRE(counts_ || used_ + need <= buffer_.size(), "workspace holds {} bytes, {} in use, {} more asked",
                     buffer_.size(), used_, need);
-    auto* begin = reinterpret_cast<T*>(buffer_.data() + used_);
+    T* const begin = counts_ ? nullptr : reinterpret_cast<T*>(buffer_.data() + used_);
     used_ += need;
+    peak_ = std::max(peak_, used_);
     return Vector<T, Exec>(begin, n);
   }
   template <class T>
@@ -52,10 +62,36 @@ class Workspace {
     return Matrix<T, Exec>(take<T>(rows * cols).data(), rows, cols);
   }
   std::size_t capacity() const { return buffer_.size(); }
+  std::size_t peak() const { return peak_; }  // the most bytes that were in use at once
 
  private:
+  struct Counts {};
+  explicit Workspace(Counts) : counts_(true) {}
+
   Kokkos::View<std::byte*, typename Exec::memory_space> buffer_;
-  std::size_t used_ = 0;
+  std::size_t used_ = 0, peak_ = 0;
+  bool counts_ = false;
 };
+
+// Declares what is taken by a call that is made while the pieces taken before are held: takes it and gives it back.
+template <class Scratch, class Exec, class... Shape>
+void declare(Workspace<Exec>& workspace, const Shape&... shape) {
+  const auto frame = workspace.frame();
+  [[maybe_unused]] const Scratch scratch(workspace, shape...);
+}
+
+// Bytes of a workspace of which take(workspace) can take all that it takes.
+template <class Exec, class Take>
+std::size_t bytes_taken(const Take& take) {
+  auto counter = Workspace<Exec>::counter();
+  take(counter);
+  return counter.peak();
+}
+
+// The same of one struct of pieces.
+template <class Scratch, class Exec, class... Shape>
+std::size_t bytes_of(const Shape&... shape) {
+  return bytes_taken<Exec>([&](Workspace<Exec>& counter) { declare<Scratch>(counter, shape...); });
+}
 
 }  // namespace sestina

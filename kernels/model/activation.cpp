@@ -119,7 +119,7 @@ void bias_backward(const Exec& exec, Matrix<const T, Exec> dy, Vector<Acc<T>, Ex
   const auto n = static_cast<std::int64_t>(dy.extent(0));
   if (n == 0) return;
   auto frame = workspace.frame();
-  Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
+  const Matrix<A, Exec> partial = RowSumScratch<Exec, A>(workspace, dy.extent(0), dy.extent(1)).partial;
   for_rows(
       "bias_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         A* sum = row_of(partial, chunk);

@@ -32,15 +32,15 @@ void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<co
 }
 
 // At least what attention_rows takes, which tests run in the same workspace.
-template <class T>
-std::size_t attention_workspace_bytes(int threads, const AttentionShape& shape) {
-  const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;
-  const std::size_t plain = Workspace<Host>::bytes<Acc<T>>(rows);
-  return threads > 0 ? std::max(plain, attention_blocked::workspace_bytes<T>(threads, shape)) : plain;
+template <class T, class Exec>
+void declare_attention(Workspace<Exec>& workspace, int threads, const AttentionShape& shape) {
+  declare<attention_rows::DeltaScratch<Exec, T>>(workspace, shape);
+  if constexpr (std::is_same_v<Exec, Host>) {
+    if (threads > 0)
+      declare<attention_blocked::WorkerSlots<T>>(
+          workspace, attention_blocked::Backward<T>{{shape, {}, {}, {}, {}}, {}, {}, {}, {}, {}, {}}, threads);
+  }
 }
-template std::size_t attention_workspace_bytes<float>(int, const AttentionShape&);
-template std::size_t attention_workspace_bytes<bf16>(int, const AttentionShape&);
-template std::size_t attention_workspace_bytes<double>(int, const AttentionShape&);
 
 #define SESTINA_ATTENTION(Exec, T)                                                                                   \
   template void attention<Exec, T>(const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, \
@@ -49,7 +49,8 @@ template std::size_t attention_workspace_bytes<double>(int, const AttentionShape
   template void attention_backward<Exec, T>(                                                                         \
       const Exec&, const AttentionShape&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,       \
       Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,    \
-      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);
+      Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                                          \
+  template void declare_attention<T, Exec>(Workspace<Exec>&, int, const AttentionShape&);
 SESTINA_INSTANTIATE(SESTINA_ATTENTION)
 
 }  // namespace sestina

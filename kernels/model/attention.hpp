@@ -31,15 +31,12 @@ void attention_backward(const Exec&, const AttentionShape&, Matrix<const T, Exec
                         Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq,
                         Matrix<T, Exec> dk, Matrix<T, Exec> dv, Workspace<Exec>&);
 
-// Bytes of workspace both passes take at most, on so many threads of the host; 0: on another space.
-template <class T>
-std::size_t attention_workspace_bytes(int threads, const AttentionShape&);
-template <class Exec, class T>
-std::size_t attention_workspace_bytes(const Exec& exec, const AttentionShape& shape) {
-  if constexpr (std::is_same_v<Exec, Host>)
-    return attention_workspace_bytes<T>(threads_of(exec), shape);
-  else
-    return attention_workspace_bytes<T>(0, shape);
+// What either pass takes at most, on so many threads of the host; 0: on another space.
+template <class T, class Exec>
+void declare_attention(Workspace<Exec>&, int threads, const AttentionShape&);
+template <class T, class Exec>
+void declare_attention(Workspace<Exec>& workspace, const Exec& exec, const AttentionShape& shape) {
+  declare_attention<T, Exec>(workspace, std::is_same_v<Exec, Host> ? threads_of(exec) : 0, shape);
 }
 
 }  // namespace sestina

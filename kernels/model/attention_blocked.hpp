@@ -353,22 +353,29 @@ struct Backward {
   }
 };
 
+// Memory of the workers that run a pass, a slot for each.
+template <class T>
+struct WorkerSlots {
+  template <class Pass>
+  WorkerSlots(Workspace<Host>& workspace, const Pass& pass, int threads)
+      : count(workers(threads, pass.p.shape)),
+        length(Workspace<Host>::bytes<Acc<T>>(pass.slot()) / sizeof(Acc<T>)),
+        memory(workspace.take<Acc<T>>(length * static_cast<std::size_t>(count)).data()) {}
+  int count;
+  std::size_t length;
+  Acc<T>* memory;
+};
+
 // Runs a pass over all its units, in the workspace.
 template <class T, class Pass>
 void run(const char* label, const Host& exec, const Pass& pass, Workspace<Host>& workspace) {
   const AttentionShape& shape = pass.p.shape;
-  const int units = shape.batch * shape.kv_heads, count = workers(threads_of(exec), shape);
+  const int units = shape.batch * shape.kv_heads;
   if (units == 0 || shape.sequence == 0) return;
   auto frame = workspace.frame();
-  const std::size_t slot = Workspace<Host>::bytes<Acc<T>>(pass.slot()) / sizeof(Acc<T>);
-  Acc<T>* memory = workspace.take<Acc<T>>(slot * static_cast<std::size_t>(count)).data();
-  for_units(label, exec, units, count, [&](int worker, int unit) { pass(memory + worker * slot, unit); });
-}
-
-template <class T>
-std::size_t workspace_bytes(int threads, const AttentionShape& shape) {
-  const Problem<T> p{shape, {}, {}, {}, {}};
-  return Workspace<Host>::bytes<Acc<T>>(Backward<T>{p, {}, {}, {}, {}, {}, {}}.slot()) * workers(threads, shape);
+  const WorkerSlots<T> slots(workspace, pass, threads_of(exec));
+  for_units(label, exec, units, slots.count,
+            [&](int worker, int unit) { pass(slots.memory + worker * slots.length, unit); });
 }
 
 }  // namespace sestina::attention_blocked

@@ -87,7 +87,7 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
   const int heads = shape.heads, group = shape.heads / shape.kv_heads, h = shape.head_dim, capacity = shape.sequence;
   const auto units = static_cast<std::int64_t>(shape.batch) * heads;
   const std::int64_t room = capacity + h;
-  const Vector<A, Exec> scratch = workspace.template take<A>(static_cast<std::size_t>(units * room));
+  A* const scratch = AttentionStepScratch<Exec, T>(workspace, shape).rows.data();
   const A scale = static_cast<A>(shape.scale);
   for_rows(
       "attention_step", exec, units, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t unit) {
@@ -96,7 +96,7 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
         const Seen<T> seen{row_of(q, row) + unit % heads * h, row_of(k_cache, first) + column,
                            row_of(v_cache, first) + column,   static_cast<std::int64_t>(k_cache.stride(0)),
                            static_cast<int>(at - first) + 1,  h};
-        A *weights = scratch.data() + unit * room, *sum = weights + capacity;
+        A *weights = scratch + unit * room, *sum = weights + capacity;
         score(lane, seen, scale, weights);
         sync(lane);
         const A largest = max_over<A>(lane, seen.count, [&](int j) { return weights[j]; });
@@ -110,19 +110,34 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
       });
 }
 
+namespace {
+
+// In addition to what the kernel takes that is called: lse on the host, on a device the place of each row.
 template <class Exec, class T>
-std::size_t attention_continued_bytes(const Exec& exec, const AttentionShape& shape, int rows) {
-  using W = Workspace<Exec>;
-  if constexpr (std::is_same_v<Exec, Host>) {
-    const attention_blocked::Forward<T> pass{{shape, {}, {}, {}, {}}, {}, {}, {}, 0};
-    return W::template bytes<Acc<T>>(static_cast<std::size_t>(rows * shape.heads)) +
-           W::template bytes<Acc<T>>(pass.slot()) *
-               static_cast<std::size_t>(attention_blocked::workers(threads_of(exec), shape));
-  } else {
-    AttentionShape step = shape;
-    step.batch = rows;
-    return W::template bytes<std::int32_t>(static_cast<std::size_t>(rows)) + attention_step_bytes<Exec, T>(step);
-  }
+struct ContinuedScratch {
+  using Element = std::conditional_t<std::is_same_v<Exec, Host>, Acc<T>, std::int32_t>;
+  ContinuedScratch(Workspace<Exec>& workspace, const AttentionShape& shape, std::size_t rows)
+      : values(workspace.template take<Element>(
+            std::is_same_v<Exec, Host> ? rows * static_cast<std::size_t>(shape.heads) : rows)) {}
+  Vector<Element, Exec> values;
+};
+
+AttentionShape step_shape(AttentionShape shape, std::size_t rows) {
+  shape.batch = static_cast<int>(rows);
+  return shape;
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void declare_attention_continued(Workspace<Exec>& workspace, const Exec& exec, const AttentionShape& shape, int rows) {
+  const auto frame = workspace.frame();
+  const ContinuedScratch<Exec, T> scratch(workspace, shape, static_cast<std::size_t>(rows));
+  if constexpr (std::is_same_v<Exec, Host>)
+    declare<attention_blocked::WorkerSlots<T>>(
+        workspace, attention_blocked::Forward<T>{{shape, {}, {}, {}, {}}, {}, {}, {}, 0}, threads_of(exec));
+  else
+    declare<AttentionStepScratch<Exec, T>>(workspace, step_shape(shape, static_cast<std::size_t>(rows)));
 }
 
 template <class Exec, class T>
@@ -133,16 +148,13 @@ void attention_continued(const Exec& exec, const AttentionShape& shape, int firs
                   "{} sequences of {}, continued at {}", shape.batch, shape.sequence, first);
   const auto rows = static_cast<std::size_t>(shape.sequence - first);
   auto frame = workspace.frame();
+  const ContinuedScratch<Exec, T> scratch(workspace, shape, rows);
   if constexpr (std::is_same_v<Exec, Host>) {
-    const Vector<Acc<T>, Host> lse = workspace.template take<Acc<T>>(rows * static_cast<std::size_t>(shape.heads));
-    const attention_blocked::Forward<T> pass{{shape, q, k, v, {}}, out, lse, {}, first};
+    const attention_blocked::Forward<T> pass{{shape, q, k, v, {}}, out, scratch.values, {}, first};
     attention_blocked::run<T>("attention", exec, pass, workspace);
   } else {
-    const Vector<std::int32_t, Exec> place = workspace.template take<std::int32_t>(rows);
-    count_up(exec, first, place);
-    AttentionShape step = shape;
-    step.batch = static_cast<int>(rows);
-    attention_step<Exec, T>(exec, step, place, q, k, v, out, workspace);
+    count_up(exec, first, scratch.values);
+    attention_step<Exec, T>(exec, step_shape(shape, rows), scratch.values, q, k, v, out, workspace);
   }
 }
 
@@ -155,7 +167,7 @@ void attention_continued(const Exec& exec, const AttentionShape& shape, int firs
   template void attention_continued<Exec, T>(const Exec&, const AttentionShape&, int, Matrix<const T, Exec>,  \
                                              Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>,   \
                                              Workspace<Exec>&);                                               \
-  template std::size_t attention_continued_bytes<Exec, T>(const Exec&, const AttentionShape&, int);
+  template void declare_attention_continued<Exec, T>(Workspace<Exec>&, const Exec&, const AttentionShape&, int);
 SESTINA_INSTANTIATE(SESTINA_ATTENTION_CACHED)
 
 }  // namespace sestina

@@ -17,12 +17,15 @@ template <class Exec, class T>
 void attention_step(const Exec&, const AttentionShape&, Vector<const std::int32_t, Exec> place, Matrix<const T, Exec> q,
                     Matrix<const T, Exec> k_cache, Matrix<const T, Exec> v_cache, Matrix<T, Exec> out,
                     Workspace<Exec>&);
+// Scores of all positions, and a sum of values, for each row and head.
 template <class Exec, class T>
-std::size_t attention_step_bytes(const AttentionShape& shape) {
-  return Workspace<Exec>::template bytes<Acc<T>>(static_cast<std::size_t>(shape.batch) *
-                                                 static_cast<std::size_t>(shape.heads) *
-                                                 static_cast<std::size_t>(shape.sequence + shape.head_dim));
-}
+struct AttentionStepScratch {
+  AttentionStepScratch(Workspace<Exec>& workspace, const AttentionShape& shape)
+      : rows(workspace.template take<Acc<T>>(
+            static_cast<std::size_t>(shape.batch) * static_cast<std::size_t>(shape.heads),
+            static_cast<std::size_t>(shape.sequence + shape.head_dim))) {}
+  Matrix<Acc<T>, Exec> rows;  // (R*H, capacity + h)
+};
 
 // Positions first .. first + n - 1 of one sequence, q and out (n, H*h), from keys and values (first + n, K*h); shape is
 // that of the sequence: batch 1, sequence = first + n. first is a multiple of attention_row_block. On the host the bits
@@ -32,6 +35,6 @@ template <class Exec, class T>
 void attention_continued(const Exec&, const AttentionShape&, int first, Matrix<const T, Exec> q,
                          Matrix<const T, Exec> k, Matrix<const T, Exec> v, Matrix<T, Exec> out, Workspace<Exec>&);
 template <class Exec, class T>
-std::size_t attention_continued_bytes(const Exec&, const AttentionShape&, int rows);
+void declare_attention_continued(Workspace<Exec>&, const Exec&, const AttentionShape&, int rows);
 
 }  // namespace sestina

@@ -241,16 +241,22 @@ static void find_dk_dv(const Exec& exec, const Gradients<T>& g, Rows<T> dk, Rows
       });
 }
 
-// Workspace: (B*H*T) in Acc<T>.
+template <class Exec, class T>
+struct DeltaScratch {
+  DeltaScratch(Workspace<Exec>& workspace, const AttentionShape& shape)
+      : delta(workspace.template take<Acc<T>>(static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence)) {}
+  Vector<Acc<T>, Exec> delta;  // (B*H*T)
+};
+
+// Workspace: DeltaScratch.
 template <class Exec, class T>
 static void backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout, Matrix<const T, Exec> q,
                      Matrix<const T, Exec> k, Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key,
                      Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq, Matrix<T, Exec> dk,
                      Matrix<T, Exec> dv, Workspace<Exec>& workspace) {
-  const std::size_t rows = static_cast<std::size_t>(shape.batch) * shape.heads * shape.sequence;
-  if (rows == 0) return;
   auto frame = workspace.frame();
-  auto delta = workspace.template take<Acc<T>>(rows);
+  const Vector<Acc<T>, Exec> delta = DeltaScratch<Exec, T>(workspace, shape).delta;
+  if (delta.size() == 0) return;
   find_delta<Exec, T>(exec, shape, dout, out, delta);
   const Gradients<T> g{inputs_of<Exec, T>(shape, q, k, v, first_key), Rows<const T>(dout), lse.data(), delta.data()};
   find_dq(exec, g, Rows<T>(dq));

@@ -108,8 +108,8 @@ void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, s
   const int d = static_cast<int>(dy.extent(1));
   const std::size_t vocabulary = dtable.extent(0);
   auto frame = workspace.frame();
-  auto start = workspace.take<std::int32_t>(vocabulary + 2);
-  auto order = workspace.take<std::int32_t>(token.extent(0));
+  const EmbedScratch<Host> scratch(workspace, token.extent(0), vocabulary);
+  const Vector<std::int32_t, Host> start = scratch.start, order = scratch.order;
   exec.fence("embed_backward");  // the calling thread sorts
   sort_rows(token, first, start, order);
   using Policy = Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int32_t>>;

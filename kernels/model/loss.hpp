@@ -17,15 +17,17 @@ template <class Exec, class T>
 void embed(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
            Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first = 0);
 // dtable (V, D) += rows of dy by token, other tokens left out, dposition in the same way (empty: skipped). Summed in
-// row order: bits do not depend on the thread count. Workspace: embed_workspace_bytes.
+// row order: bits do not depend on the thread count. Workspace: EmbedScratch on the host,
+// none on a device.
 template <class Exec, class T>
 void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
                     Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&,
                     std::int32_t first = 0);
 template <class Exec>
-std::size_t embed_workspace_bytes(std::size_t n, std::size_t vocabulary) {
-  using W = Workspace<Exec>;
-  return W::template bytes<std::int32_t>(n) + W::template bytes<std::int32_t>(vocabulary + 2);
-}
+struct EmbedScratch {
+  EmbedScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t vocabulary)
+      : start(workspace.template take<std::int32_t>(vocabulary + 2)), order(workspace.template take<std::int32_t>(n)) {}
+  Vector<std::int32_t, Exec> start, order;  // (V + 2), (N): rows sorted by token
+};
 
 }  // namespace sestina

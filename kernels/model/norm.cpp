@@ -6,14 +6,13 @@ namespace sestina {
 namespace {
 
 template <class Exec, class A>
-Matrix<A, Exec> take_zeroed_chunks(const Exec& exec, std::size_t n, std::size_t d, Workspace<Exec>& workspace) {
-  Matrix<A, Exec> partial = workspace.template take<A>(row_chunks(n), d);
+void set_chunks_zero(const Exec& exec, Matrix<A, Exec> partial) {
   for_rows(
-      "zero_chunks", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
+      "zero_chunks", exec, static_cast<std::int64_t>(partial.extent(0)),
+      KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         A* sums = row_of(partial, chunk);
         each(lane, static_cast<int>(partial.extent(1)), [&](int j) { sums[j] = A(0); });
       });
-  return partial;
 }
 
 }  // namespace
@@ -73,7 +72,8 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
   const int groups = static_cast<int>(x.extent(1)) / d;
   const bool bypass = residual.size() > 0;
   auto frame = workspace.frame();
-  Matrix<A, Exec> partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
+  const Matrix<A, Exec> partial = RowSumScratch<Exec, A>(workspace, x.extent(0), weight.extent(0)).partial;
+  set_chunks_zero<Exec, A>(exec, partial);
   for_rows(
       "rms_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
@@ -162,8 +162,10 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   if (d == 0 || n == 0) return;
   const bool bypass = residual.size() > 0;
   auto frame = workspace.frame();
-  Matrix<A, Exec> dw_partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
-  Matrix<A, Exec> db_partial = take_zeroed_chunks<Exec, A>(exec, n, d, workspace);
+  const NormScratch<Exec, T> scratch(workspace, x.extent(0), weight.extent(0));
+  const Matrix<A, Exec> dw_partial = scratch.weight.partial, db_partial = scratch.bias.partial;
+  set_chunks_zero<Exec, A>(exec, dw_partial);
+  set_chunks_zero<Exec, A>(exec, db_partial);
   for_rows(
       "layer_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
@@ -190,11 +192,6 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   add_chunks(exec, db_partial, dbias);
 }
 
-template <class Exec, class T>
-std::size_t norm_workspace_bytes(std::size_t n, std::size_t d) {
-  return 2 * Workspace<Exec>::template bytes<Acc<T>>(static_cast<std::size_t>(row_chunks(n)) * d);
-}
-
 #define SESTINA_NORM(Exec, T)                                                                                          \
   template void rms_norm<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>, double,              \
                                   Matrix<T, Exec>, Vector<Acc<T>, Exec>);                                              \
@@ -211,8 +208,7 @@ std::size_t norm_workspace_bytes(std::size_t n, std::size_t d) {
   template void layer_norm_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>,                \
                                              Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>,                   \
                                              Vector<const Acc<T>, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>,       \
-                                             Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);            \
-  template std::size_t norm_workspace_bytes<Exec, T>(std::size_t, std::size_t);
+                                             Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_NORM)
 
 }  // namespace sestina

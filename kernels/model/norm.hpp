@@ -3,6 +3,7 @@
 // RMSNorm: y = x * inv_rms * weight, inv_rms = (mean(x^2) + eps)^-1/2 (Zhang & Sennrich 2019).
 #pragma once
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/rows.hpp"
 #include "kernels/blas/workspace.hpp"
 
 namespace sestina {
@@ -19,7 +20,7 @@ void add_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> br
 
 // dx = gradient through the norm of dy, plus `residual` when it is not empty (the gradient that bypasses the norm);
 // dweight += its part, summed over fixed chunks of rows in a fixed order. dx may be dy or residual.
-// Workspace: norm_workspace_bytes.
+// Workspace: RowSumScratch.
 template <class Exec, class T>
 void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                        Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
@@ -36,14 +37,19 @@ template <class Exec, class T>
 void add_layer_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch,
                     Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> bias, double eps, Matrix<T, Exec> sum,
                     Matrix<T, Exec> y, Vector<Acc<T>, Exec> mean, Vector<Acc<T>, Exec> inv_std);
+// Workspace: NormScratch.
 template <class Exec, class T>
 void layer_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                          Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> mean,
                          Vector<const Acc<T>, Exec> inv_std, Matrix<const T, Exec> residual, Matrix<T, Exec> dx,
                          Vector<Acc<T>, Exec> dweight, Vector<Acc<T>, Exec> dbias, Workspace<Exec>&);
 
-// Bytes of workspace the backward passes take for rows of n and groups of width d.
+// What a backward pass takes at most, for n rows and groups of width d: sums of two gradients.
 template <class Exec, class T>
-std::size_t norm_workspace_bytes(std::size_t n, std::size_t d);
+struct NormScratch {
+  NormScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t d)
+      : weight(workspace, n, d), bias(workspace, n, d) {}
+  RowSumScratch<Exec, Acc<T>> weight, bias;
+};
 
 }  // namespace sestina

@@ -59,7 +59,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
   if (d == 0 || n == 0) return;
   const A per_column = share / static_cast<A>(width);
   auto frame = workspace.frame();
-  Matrix<A, Exec> partial = workspace.template take<A>(static_cast<std::size_t>(row_chunks(n)), weight.extent(0));
+  const Matrix<A, Exec> partial = RowSumScratch<Exec, A>(workspace, x.extent(0), weight.extent(0)).partial;
   for_rows(
       "split_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();

@@ -23,7 +23,7 @@ void row_products(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x
 
 // dx (N, D) = dy * inv_rms * weight - share * along / width * inv_rms^3 x, with along (N) summed over all ranks;
 // dweight (D) += its part. dx may be dy. Columns that several ranks hold: dy is each one's part of the gradient, share
-// is 1 on one of them and 0 on the others, and their dx add up to the gradient. Workspace: norm_workspace_bytes.
+// is 1 on one of them and 0 on the others, and their dx add up to the gradient. Workspace: RowSumScratch.
 template <class Exec, class T>
 void split_rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                              Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,

@@ -114,7 +114,7 @@ void thin_product(const Host& exec, Matrix<const T, Host> x, Matrix<const T, Hos
     product.x = x.data();
     product.x_stride = static_cast<std::int64_t>(x.stride(0));
   } else {
-    const Matrix<A, Host> wide = workspace.take<A>(m, k);
+    const Matrix<A, Host> wide = ThinProductScratch<T>(workspace, m, k).wide;
     exec.fence("thin product");  // the calling thread widens
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t j = 0; j < k; ++j) wide(i, j) = A(x(i, j));

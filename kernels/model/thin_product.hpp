@@ -7,13 +7,17 @@
 namespace sestina {
 
 // x (m, k), W (n, k), y (m, n); rows may be padded. Sums in Acc<T>; the bits of a row of y depend neither on the number
-// of threads nor on the other rows. Workspace: thin_product_bytes.
+// of threads nor on the other rows. Workspace: ThinProductScratch.
 template <class T>
 void thin_product(const Host&, Matrix<const T, Host> x, Matrix<const T, Host> w, Matrix<T, Host> y, Workspace<Host>&);
 
+// x as it is summed, where that is not how it is stored.
 template <class T>
-std::size_t thin_product_bytes(std::size_t m, std::size_t k) {
-  return std::is_same_v<T, Acc<T>> ? 0 : Workspace<Host>::bytes<Acc<T>>(m * k);
-}
+struct ThinProductScratch {
+  ThinProductScratch(Workspace<Host>& workspace, std::size_t m, std::size_t k) {
+    if (!std::is_same_v<T, Acc<T>>) wide = workspace.take<Acc<T>>(m, k);
+  }
+  Matrix<Acc<T>, Host> wide;  // (m, k), or (0, 0)
+};
 
 }  // namespace sestina

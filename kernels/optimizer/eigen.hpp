@@ -1,8 +1,8 @@
 // Dense decompositions through the vendor library of the space: LAPACK on the host (eigen_host.cpp), always on one
 // thread, so that the bits do not depend on how many there are; cuSOLVER on the device (eigen_cuda.cpp); a device
-// without such a twin has the host do it (eigen_kokkos.cpp). Scratch comes from the workspace: the *_bytes functions
-// say how much. Matrices are row-major without padding. Numbers that are not finite are the caller's business: look
-// before and after. All fence, unless told not to (report_to).
+// without such a twin has the host do it (eigen_kokkos.cpp). Scratch comes from the workspace: the functions declare_*
+// take what a call takes, and give it back. Matrices are row-major without padding. Numbers that are not finite are the
+// caller's business: look before and after. All fence, unless told not to (report_to).
 #pragma once
 #include <memory>
 
@@ -61,19 +61,19 @@ class Solver {
   template <class T>
   bool eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values, Workspace<Exec>&);
   template <class T>
-  static std::size_t eigh_bytes(std::size_t d);
+  static void declare_eigh(Workspace<Exec>&, std::size_t d);
 
   // A (m, n) = Q R with m >= n: the first p columns of Q as Householder reflections make it, n <= p <= m; columns from
   // n on complete the basis. Q may be A itself when p = n. A matrix of zeros gives columns of the identity.
   template <class T>
   bool qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>&);
   template <class T>
-  static std::size_t qr_bytes(std::size_t m, std::size_t n, std::size_t p);
+  static void declare_qr(Workspace<Exec>&, std::size_t m, std::size_t n, std::size_t p);
 
   // A (m, n) = left diag(values) right^T with k = min(m, n): left (m, k), right (n, k), values fall.
   bool svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
            Matrix<double, Exec> right, Workspace<Exec>&);
-  static std::size_t svd_bytes(std::size_t m, std::size_t n);
+  static void declare_svd(Workspace<Exec>&, std::size_t m, std::size_t n);
 
  private:
   struct State;

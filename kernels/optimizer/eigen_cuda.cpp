@@ -121,9 +121,30 @@ void count_failure(const Cuda& exec, const int* info, Vector<double, Cuda> failu
 }
 
 template <class T>
-std::size_t bytes(std::size_t n) {
-  return Workspace<Cuda>::bytes<T>(n);
-}
+struct EighScratch {
+  EighScratch(Workspace<Cuda>& workspace, cusolverDnHandle_t handle, std::size_t d)
+      : rows(workspace.take<T>(d * d)),
+        rising(workspace.take<T>(d)),
+        work(workspace.take<T>(eigh_size(handle, as_int(d), static_cast<T*>(nullptr)))) {}
+  Vector<T, Cuda> rows, rising, work;
+};
+
+template <class T>
+struct QrScratch {
+  QrScratch(Workspace<Cuda>& workspace, cusolverDnHandle_t handle, std::size_t m, std::size_t n, std::size_t p)
+      : columns(workspace.take<T>(m * p)),
+        tau(workspace.take<T>(n)),
+        work(workspace.take<T>(qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr)))) {}
+  Vector<T, Cuda> columns, tau, work;
+};
+
+struct SvdScratch {
+  SvdScratch(Workspace<Cuda>& workspace, cusolverDnHandle_t handle, std::size_t m, std::size_t n)
+      : input(workspace.take<double>(m * n)),
+        rows(workspace.take<double>(std::max(m, n) * std::min(m, n))),
+        work(workspace.take<double>(svd_size(handle, m, n))) {}
+  Vector<double, Cuda> input, rows, work;
+};
 
 }  // namespace
 
@@ -167,10 +188,8 @@ void Solver<Cuda>::report_to(Vector<double, Cuda> failures) {
 
 template <>
 template <class T>
-std::size_t Solver<Cuda>::eigh_bytes(std::size_t d) {
-  if (d == 0) return 0;
-  const Handle handle;
-  return bytes<T>(d * d) + bytes<T>(d) + bytes<T>(eigh_size(handle, as_int(d), static_cast<T*>(nullptr)));
+void Solver<Cuda>::declare_eigh(Workspace<Cuda>& workspace, std::size_t d) {
+  if (d > 0) declare<EighScratch<T>>(workspace, Handle(), d);
 }
 
 template <>
@@ -181,26 +200,22 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
   require_eigh_shapes(a, vectors, values);
   if (d == 0) return true;
   const auto frame = workspace.frame();
-  const int size = eigh_size(state_->handle, as_int(d), static_cast<T*>(nullptr));
-  const auto rows = workspace.template take<T>(d * d);
-  const auto rising = workspace.template take<T>(d);
-  const auto work = workspace.template take<T>(size);
-  copy(state_->exec, a.data(), d * d, rows.data());
-  check(syevd(state_->handle, as_int(d), rows.data(), rising.data(), work.data(), size, state_->info.data()), "syevd");
+  const EighScratch<T> s(workspace, state_->handle, d);
+  copy(state_->exec, a.data(), d * d, s.rows.data());
+  check(syevd(state_->handle, as_int(d), s.rows.data(), s.rising.data(), s.work.data(), as_int(s.work.size()),
+              state_->info.data()),
+        "syevd");
   if (!state_->good()) return false;
-  transpose(state_->exec, rows.data(), d, d, vectors.data(), true);
-  reverse(state_->exec, rising.data(), d, values.data());
+  transpose(state_->exec, s.rows.data(), d, d, vectors.data(), true);
+  reverse(state_->exec, s.rising.data(), d, values.data());
   state_->finish();
   return true;
 }
 
 template <>
 template <class T>
-std::size_t Solver<Cuda>::qr_bytes(std::size_t m, std::size_t n, std::size_t p) {
-  if (p == 0) return 0;
-  const Handle handle;
-  return bytes<T>(m * p) + bytes<T>(n) +
-         bytes<T>(qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr)));
+void Solver<Cuda>::declare_qr(Workspace<Cuda>& workspace, std::size_t m, std::size_t n, std::size_t p) {
+  if (p > 0) declare<QrScratch<T>>(workspace, Handle(), m, n, p);
 }
 
 template <>
@@ -211,31 +226,26 @@ bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda
   if (p == 0) return true;
   const auto frame = workspace.frame();
   const cusolverDnHandle_t handle = state_->handle;
-  const int size = qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr));
-  const auto columns = workspace.template take<T>(m * p);
-  const auto tau = workspace.template take<T>(n);
-  const auto work = workspace.template take<T>(size);
-  transpose(state_->exec, a.data(), m, n, columns.data());
+  const QrScratch<T> s(workspace, state_->handle, m, n, p);
+  const int size = as_int(s.work.size());
+  transpose(state_->exec, a.data(), m, n, s.columns.data());
   if (n > 0) {
-    check(geqrf(handle, as_int(m), as_int(n), columns.data(), tau.data(), work.data(), size, state_->info.data()),
+    check(geqrf(handle, as_int(m), as_int(n), s.columns.data(), s.tau.data(), s.work.data(), size, state_->info.data()),
           "geqrf");
     if (!state_->good()) return false;
   }
-  check(orgqr(handle, as_int(m), as_int(p), as_int(n), columns.data(), tau.data(), work.data(), size,
+  check(orgqr(handle, as_int(m), as_int(p), as_int(n), s.columns.data(), s.tau.data(), s.work.data(), size,
               state_->info.data()),
         "orgqr");
   if (!state_->good()) return false;
-  transpose(state_->exec, columns.data(), p, m, q.data());
+  transpose(state_->exec, s.columns.data(), p, m, q.data());
   state_->finish();
   return true;
 }
 
 template <>
-std::size_t Solver<Cuda>::svd_bytes(std::size_t m, std::size_t n) {
-  const std::size_t k = std::min(m, n);
-  if (k == 0) return 0;
-  const Handle handle;
-  return bytes<double>(m * n) + bytes<double>(std::max(m, n) * k) + bytes<double>(svd_size(handle, m, n));
+void Solver<Cuda>::declare_svd(Workspace<Cuda>& workspace, std::size_t m, std::size_t n) {
+  if (std::min(m, n) > 0) declare<SvdScratch>(workspace, Handle(), m, n);
 }
 
 template <>
@@ -245,32 +255,29 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
   require_svd_shapes(a, left, values, right);
   if (k == 0) return true;
   const auto frame = workspace.frame();
-  const int size = svd_size(state_->handle, m, n);
-  const auto input = workspace.take<double>(m * n);
-  const auto rows = workspace.take<double>(longer * k);
-  const auto work = workspace.take<double>(size);
+  const SvdScratch s(workspace, state_->handle, m, n);
   // cuSOLVER wants at least as many rows as columns: A^T (n, m), which is A as it lies, or A. The vectors of the longer
   // side come as columns, those of the shorter one as rows of their transpose, which is row-major for us.
   const bool wide = n >= m;
   if (wide)
-    copy(state_->exec, a.data(), m * n, input.data());
+    copy(state_->exec, a.data(), m * n, s.input.data());
   else
-    transpose(state_->exec, a.data(), m, n, input.data());
-  check(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), input.data(), as_int(longer),
-                         values.data(), rows.data(), as_int(longer), wide ? left.data() : right.data(), as_int(k),
-                         work.data(), size, nullptr, state_->info.data()),
+    transpose(state_->exec, a.data(), m, n, s.input.data());
+  check(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), s.input.data(), as_int(longer),
+                         values.data(), s.rows.data(), as_int(longer), wide ? left.data() : right.data(), as_int(k),
+                         s.work.data(), as_int(s.work.size()), nullptr, state_->info.data()),
         "gesvd");
   if (!state_->good()) return false;
-  transpose(state_->exec, rows.data(), k, longer, wide ? right.data() : left.data());
+  transpose(state_->exec, s.rows.data(), k, longer, wide ? right.data() : left.data());
   state_->finish();
   return true;
 }
 
 #define SESTINA_SOLVER(T)                                                                                         \
   template bool Solver<Cuda>::eigh<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Vector<T, Cuda>, Workspace<Cuda>&); \
-  template std::size_t Solver<Cuda>::eigh_bytes<T>(std::size_t);                                                  \
+  template void Solver<Cuda>::declare_eigh<T>(Workspace<Cuda>&, std::size_t);                                     \
   template bool Solver<Cuda>::qr<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Workspace<Cuda>&);                    \
-  template std::size_t Solver<Cuda>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+  template void Solver<Cuda>::declare_qr<T>(Workspace<Cuda>&, std::size_t, std::size_t, std::size_t);
 SESTINA_SOLVER(float)
 SESTINA_SOLVER(double)
 

@@ -50,6 +50,35 @@ std::size_t svd_work(std::size_t m, std::size_t n) {
   return static_cast<std::size_t>(best) + 1;
 }
 
+template <class Exec, class T>
+struct EighScratch {
+  EighScratch(Workspace<Exec>& workspace, std::size_t d)
+      : work(workspace.template take<T>(eigh_work<T>(d))),
+        rising(workspace.template take<T>(d)),
+        iwork(workspace.template take<int>(eigh_iwork(d))) {}
+  Vector<T, Exec> work, rising;
+  Vector<int, Exec> iwork;
+};
+
+template <class Exec, class T>
+struct QrScratch {
+  QrScratch(Workspace<Exec>& workspace, std::size_t m, std::size_t p)
+      : columns(workspace.template take<T>(host::padded_rows(m) * p)),
+        scratch(workspace.template take<T>(host::householder_scratch(m, p))) {}
+  Vector<T, Exec> columns, scratch;
+};
+
+template <class Exec>
+struct SvdScratch {
+  SvdScratch(Workspace<Exec>& workspace, std::size_t m, std::size_t n)
+      : copy(workspace.template take<double>(m * n)),
+        right_rows(workspace.template take<double>(n * std::min(m, n))),
+        work(workspace.template take<double>(svd_work(m, n))),
+        iwork(workspace.template take<int>(8 * std::min(m, n))) {}
+  Vector<double, Exec> copy, right_rows, work;
+  Vector<int, Exec> iwork;
+};
+
 }  // namespace
 
 template <class Exec>
@@ -66,9 +95,8 @@ void Solver<Exec>::report_to(Vector<double, Exec>) {}
 
 template <class Exec>
 template <class T>
-std::size_t Solver<Exec>::eigh_bytes(std::size_t d) {
-  return Workspace<Exec>::template bytes<T>(eigh_work<T>(d)) + Workspace<Exec>::template bytes<T>(d) +
-         Workspace<Exec>::template bytes<int>(eigh_iwork(d));
+void Solver<Exec>::declare_eigh(Workspace<Exec>& workspace, std::size_t d) {
+  if (d > 0) declare<EighScratch<Exec, T>>(workspace, d);
 }
 
 template <class Exec>
@@ -79,25 +107,22 @@ bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector
   require_eigh_shapes(a, vectors, values);
   if (d == 0) return true;
   const auto frame = workspace.frame();
-  const auto work = workspace.template take<T>(eigh_work<T>(d));
-  const auto rising = workspace.template take<T>(d);
-  const auto iwork = workspace.template take<int>(eigh_iwork(d));
+  const EighScratch<Exec, T> s(workspace, d);
   std::copy_n(a.data(), d * d, vectors.data());
   const ThreadCount one(1);
-  if (lapack::syevd(as_int(d), vectors.data(), rising.data(), work.data(), as_int(work.size()), iwork.data(),
-                    as_int(iwork.size())) != 0)
+  if (lapack::syevd(as_int(d), vectors.data(), s.rising.data(), s.work.data(), as_int(s.work.size()), s.iwork.data(),
+                    as_int(s.iwork.size())) != 0)
     return false;
-  std::copy_n(vectors.data(), d * d, work.data());  // rows are vectors, by rising value
-  transpose<T>({work.data(), d}, d, d, {vectors.data(), d}, true);
-  std::reverse_copy(rising.data(), rising.data() + d, values.data());
+  std::copy_n(vectors.data(), d * d, s.work.data());  // rows are vectors, by rising value
+  transpose<T>({s.work.data(), d}, d, d, {vectors.data(), d}, true);
+  std::reverse_copy(s.rising.data(), s.rising.data() + d, values.data());
   return true;
 }
 
 template <class Exec>
 template <class T>
-std::size_t Solver<Exec>::qr_bytes(std::size_t m, std::size_t, std::size_t p) {
-  return Workspace<Exec>::template bytes<T>(host::padded_rows(m) * p) +
-         Workspace<Exec>::template bytes<T>(host::householder_scratch(m, p));
+void Solver<Exec>::declare_qr(Workspace<Exec>& workspace, std::size_t m, std::size_t, std::size_t p) {
+  if (p > 0) declare<QrScratch<Exec, T>>(workspace, m, p);
 }
 
 template <class Exec>
@@ -108,21 +133,17 @@ bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec
   if (p == 0) return true;
   const auto frame = workspace.frame();
   const std::size_t apart = host::padded_rows(m);
-  const auto columns = workspace.template take<T>(apart * p);
-  const auto scratch = workspace.template take<T>(host::householder_scratch(m, p));
-  transpose<T>({a.data(), n}, m, n, {columns.data(), apart});
+  const QrScratch<Exec, T> s(workspace, m, p);
+  transpose<T>({a.data(), n}, m, n, {s.columns.data(), apart});
   const ThreadCount one(1);
-  if (!host::form_q<T>(m, n, p, columns.data(), scratch.data())) return false;
-  transpose<T>({columns.data(), apart}, p, m, {q.data(), p});
+  if (!host::form_q<T>(m, n, p, s.columns.data(), s.scratch.data())) return false;
+  transpose<T>({s.columns.data(), apart}, p, m, {q.data(), p});
   return true;
 }
 
 template <class Exec>
-std::size_t Solver<Exec>::svd_bytes(std::size_t m, std::size_t n) {
-  const std::size_t k = std::min(m, n);
-  if (k == 0) return 0;
-  return Workspace<Exec>::template bytes<double>(m * n) + Workspace<Exec>::template bytes<double>(n * k) +
-         Workspace<Exec>::template bytes<double>(svd_work(m, n)) + Workspace<Exec>::template bytes<int>(8 * k);
+void Solver<Exec>::declare_svd(Workspace<Exec>& workspace, std::size_t m, std::size_t n) {
+  if (std::min(m, n) > 0) declare<SvdScratch<Exec>>(workspace, m, n);
 }
 
 template <class Exec>
@@ -132,25 +153,22 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
   require_svd_shapes(a, left, values, right);
   if (k == 0) return true;
   const auto frame = workspace.frame();
-  const auto copy = workspace.template take<double>(m * n);
-  const auto right_rows = workspace.template take<double>(n * k);
-  const auto work = workspace.template take<double>(svd_work(m, n));
-  const auto iwork = workspace.template take<int>(8 * k);
-  std::copy_n(a.data(), m * n, copy.data());
+  const SvdScratch<Exec> s(workspace, m, n);
+  std::copy_n(a.data(), m * n, s.copy.data());
   const ThreadCount one(1);
   // LAPACK sees A^T (n, m) = right diag left^T; its left^T (k, m) by columns is left (m, k) by rows.
-  if (lapack::gesdd(as_int(n), as_int(m), copy.data(), values.data(), right_rows.data(), left.data(), work.data(),
-                    as_int(work.size()), iwork.data()) != 0)
+  if (lapack::gesdd(as_int(n), as_int(m), s.copy.data(), values.data(), s.right_rows.data(), left.data(), s.work.data(),
+                    as_int(s.work.size()), s.iwork.data()) != 0)
     return false;
-  transpose<double>({right_rows.data(), n}, k, n, {right.data(), k});
+  transpose<double>({s.right_rows.data(), n}, k, n, {right.data(), k});
   return true;
 }
 
 #define SESTINA_SOLVER_TYPE(Exec, T)                                                                              \
   template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
-  template std::size_t Solver<Exec>::eigh_bytes<T>(std::size_t);                                                  \
+  template void Solver<Exec>::declare_eigh<T>(Workspace<Exec>&, std::size_t);                                     \
   template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
-  template std::size_t Solver<Exec>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
 #define SESTINA_SOLVER(Exec)       \
   template class Solver<Exec>;     \
   SESTINA_SOLVER_TYPE(Exec, float) \

@@ -12,13 +12,37 @@ extern template class Solver<Serial>;
 #define SESTINA_LAPACK_SOLVER(T)                                                                              \
   extern template bool Solver<Serial>::eigh<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Vector<T, Serial>, \
                                                Workspace<Serial>&);                                           \
-  extern template std::size_t Solver<Serial>::eigh_bytes<T>(std::size_t);                                     \
+  extern template void Solver<Serial>::declare_eigh<T>(Workspace<Serial>&, std::size_t);                      \
   extern template bool Solver<Serial>::qr<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Workspace<Serial>&); \
-  extern template std::size_t Solver<Serial>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+  extern template void Solver<Serial>::declare_qr<T>(Workspace<Serial>&, std::size_t, std::size_t, std::size_t);
 SESTINA_LAPACK_SOLVER(float)
 SESTINA_LAPACK_SOLVER(double)
 
 namespace portable {
+
+// Copies on the host, in addition to what LAPACK takes.
+template <class T>
+struct EighCopies {
+  EighCopies(Workspace<Serial>& workspace, std::size_t d)
+      : a(workspace.take<T>(d, d)), vectors(workspace.take<T>(d, d)), values(workspace.take<T>(d)) {}
+  Matrix<T, Serial> a, vectors;
+  Vector<T, Serial> values;
+};
+template <class T>
+struct QrCopies {
+  QrCopies(Workspace<Serial>& workspace, std::size_t m, std::size_t n, std::size_t p)
+      : a(workspace.take<T>(m, n)), q(workspace.take<T>(m, p)) {}
+  Matrix<T, Serial> a, q;
+};
+struct SvdCopies {
+  SvdCopies(Workspace<Serial>& workspace, std::size_t m, std::size_t n)
+      : a(workspace.take<double>(m, n)),
+        left(workspace.take<double>(m, std::min(m, n))),
+        right(workspace.take<double>(n, std::min(m, n))),
+        values(workspace.take<double>(std::min(m, n))) {}
+  Matrix<double, Serial> a, left, right;
+  Vector<double, Serial> values;
+};
 
 template <class Exec>
 static void count_failure(const Exec& exec, Vector<double, Exec> failures) {
@@ -32,20 +56,16 @@ template <class Exec>
 struct Solver<Exec>::State {
   explicit State(const Exec& space) : exec(space), solver(Serial()) {}
 
-  // Room for so many elements, and for what the solver itself takes.
-  template <class T>
-  void reserve(std::size_t elements, std::size_t solver_bytes) {
-    constexpr std::size_t matrices = 4;  // each begins at a boundary of its own
-    const std::size_t bytes =
-        Workspace<Serial>::bytes<T>(elements) + matrices * Workspace<Serial>::alignment + solver_bytes;
+  // Room for what take(workspace) takes.
+  template <class Take>
+  void reserve(const Take& take) {
+    const std::size_t bytes = bytes_taken<Serial>(take);
     if (workspace.capacity() < bytes) workspace = Workspace<Serial>(bytes);
   }
   template <class T>
-  Matrix<T, Serial> fetched(Matrix<const T, Exec> x) {
-    const auto host = workspace.template take<T>(x.extent(0), x.extent(1));
-    Kokkos::deep_copy(exec, Vector<T, Serial>(host.data(), host.size()), Vector<const T, Exec>(x.data(), x.size()));
+  void fetch(Matrix<const T, Exec> from, Matrix<T, Serial> to) {
+    Kokkos::deep_copy(exec, Vector<T, Serial>(to.data(), to.size()), Vector<const T, Exec>(from.data(), from.size()));
     exec.fence("solver");
-    return host;
   }
   template <class T>
   void send(Matrix<T, Serial> from, Matrix<T, Exec> to) {
@@ -83,18 +103,12 @@ void Solver<Exec>::report_to(Vector<double, Exec> failures) {
 // None of the device's workspace is needed.
 template <class Exec>
 template <class T>
-std::size_t Solver<Exec>::eigh_bytes(std::size_t) {
-  return 0;
-}
+void Solver<Exec>::declare_eigh(Workspace<Exec>&, std::size_t) {}
 template <class Exec>
 template <class T>
-std::size_t Solver<Exec>::qr_bytes(std::size_t, std::size_t, std::size_t) {
-  return 0;
-}
+void Solver<Exec>::declare_qr(Workspace<Exec>&, std::size_t, std::size_t, std::size_t) {}
 template <class Exec>
-std::size_t Solver<Exec>::svd_bytes(std::size_t, std::size_t) {
-  return 0;
-}
+void Solver<Exec>::declare_svd(Workspace<Exec>&, std::size_t, std::size_t) {}
 
 template <class Exec>
 template <class T>
@@ -102,13 +116,16 @@ bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector
   require_eigh_shapes(a, vectors, values);
   const std::size_t d = a.extent(0);
   State& s = *state_;
-  s.template reserve<T>(2 * a.size() + d, Solver<Serial>::eigh_bytes<T>(d));
+  s.reserve([d](Workspace<Serial>& counter) {
+    const portable::EighCopies<T> copies(counter, d);
+    Solver<Serial>::declare_eigh<T>(counter, d);
+  });
   const auto frame = s.workspace.frame();
-  const auto found = s.workspace.template take<T>(d, d);
-  const auto falling = s.workspace.template take<T>(d);
-  if (!s.solver.template eigh<T>(s.template fetched<T>(a), found, falling, s.workspace)) return s.told(false);
-  s.template send<T>(found, vectors);
-  s.template send<T>(falling, values);
+  const portable::EighCopies<T> copies(s.workspace, d);
+  s.template fetch<T>(a, copies.a);
+  if (!s.solver.template eigh<T>(copies.a, copies.vectors, copies.values, s.workspace)) return s.told(false);
+  s.template send<T>(copies.vectors, vectors);
+  s.template send<T>(copies.values, values);
   return true;
 }
 
@@ -116,14 +133,18 @@ template <class Exec>
 template <class T>
 bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>&) {
   require_qr_shapes(a, q);
-  const std::size_t m = a.extent(0), p = q.extent(1);
+  const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
   if (p == 0) return true;
   State& s = *state_;
-  s.template reserve<T>(a.size() + q.size(), Solver<Serial>::qr_bytes<T>(m, a.extent(1), p));
+  s.reserve([m, n, p](Workspace<Serial>& counter) {
+    const portable::QrCopies<T> copies(counter, m, n, p);
+    Solver<Serial>::declare_qr<T>(counter, m, n, p);
+  });
   const auto frame = s.workspace.frame();
-  const auto found = s.workspace.template take<T>(m, p);
-  if (!s.solver.template qr<T>(s.template fetched<T>(a), found, s.workspace)) return s.told(false);
-  s.template send<T>(found, q);
+  const portable::QrCopies<T> copies(s.workspace, m, n, p);
+  s.template fetch<T>(a, copies.a);
+  if (!s.solver.template qr<T>(copies.a, copies.q, s.workspace)) return s.told(false);
+  s.template send<T>(copies.q, q);
   return true;
 }
 
@@ -131,17 +152,19 @@ template <class Exec>
 bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
                        Matrix<double, Exec> right, Workspace<Exec>&) {
   require_svd_shapes(a, left, values, right);
+  const std::size_t m = a.extent(0), n = a.extent(1);
   State& s = *state_;
-  s.template reserve<double>(a.size() + left.size() + values.size() + right.size(),
-                             Solver<Serial>::svd_bytes(a.extent(0), a.extent(1)));
+  s.reserve([m, n](Workspace<Serial>& counter) {
+    const portable::SvdCopies copies(counter, m, n);
+    Solver<Serial>::declare_svd(counter, m, n);
+  });
   const auto frame = s.workspace.frame();
-  const auto host_left = s.workspace.template take<double>(left.extent(0), left.extent(1));
-  const auto host_right = s.workspace.template take<double>(right.extent(0), right.extent(1));
-  const auto falling = s.workspace.template take<double>(values.extent(0));
-  if (!s.solver.svd(s.template fetched<double>(a), host_left, falling, host_right, s.workspace)) return s.told(false);
-  s.template send<double>(host_left, left);
-  s.template send<double>(host_right, right);
-  s.template send<double>(falling, values);
+  const portable::SvdCopies copies(s.workspace, m, n);
+  s.template fetch<double>(a, copies.a);
+  if (!s.solver.svd(copies.a, copies.left, copies.values, copies.right, s.workspace)) return s.told(false);
+  s.template send<double>(copies.left, left);
+  s.template send<double>(copies.right, right);
+  s.template send<double>(copies.values, values);
   return true;
 }
 
@@ -150,9 +173,9 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
 // Explicit instantiations for a space, in namespace sestina.
 #define SESTINA_KOKKOS_SOLVER_TYPE(Exec, T)                                                                       \
   template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
-  template std::size_t Solver<Exec>::eigh_bytes<T>(std::size_t);                                                  \
+  template void Solver<Exec>::declare_eigh<T>(Workspace<Exec>&, std::size_t);                                     \
   template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
-  template std::size_t Solver<Exec>::qr_bytes<T>(std::size_t, std::size_t, std::size_t);
+  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
 #define SESTINA_KOKKOS_SOLVER(Exec)       \
   template class Solver<Exec>;            \
   SESTINA_KOKKOS_SOLVER_TYPE(Exec, float) \

@@ -15,13 +15,67 @@ namespace {
 
 constexpr int most_iterations = 100;
 
+// What stays over the whole of each of the three.
+template <class Exec, class T>
+struct EighPieces {
+  EighPieces(Workspace<Exec>& workspace, std::size_t d)
+      : found(workspace.template take<T>(d)),
+        values(workspace.template take<double>(d)),
+        b(workspace.template take<T>(d, d)) {}
+  Vector<T, Exec> found;
+  Vector<double, Exec> values;
+  Matrix<T, Exec> b;
+};
+template <class Exec, class T>
+struct QrPieces {
+  QrPieces(Workspace<Exec>& workspace, std::size_t d)
+      : quotients(workspace.template take<double>(d)),
+        order(workspace.template take<std::int32_t>(d)),
+        b(workspace.template take<T>(d, d)),
+        product(workspace.template take<T>(d, d)) {}
+  Vector<double, Exec> quotients;
+  Vector<std::int32_t, Exec> order;
+  Matrix<T, Exec> b, product;
+};
+template <class Exec, class T>
+struct NewtonPieces {
+  NewtonPieces(Workspace<Exec>& workspace, std::size_t d)
+      : m(workspace.template take<T>(d, d)),
+        x(workspace.template take<T>(d, d)),
+        step(workspace.template take<T>(d, d)),
+        one(workspace.template take<T>(d, d)),
+        two(workspace.template take<T>(d, d)),
+        three(workspace.template take<T>(d, d)) {}
+  Matrix<T, Exec> m, x, step, one, two, three;
+};
+
+template <class Exec, class T>
+struct AssembleScratch {
+  AssembleScratch(Workspace<Exec>& workspace, std::size_t d) : scaled(workspace.template take<T>(d, d)) {}
+  Matrix<T, Exec> scaled;
+};
+
+template <class Exec, class T>
+struct IterationScratch {  // of iterate_by_space
+  IterationScratch(Workspace<Exec>& workspace, std::size_t d)
+      : next(workspace.template take<T>(d, d)), met(workspace.template take<double>(1)) {}
+  Matrix<T, Exec> next;
+  Vector<double, Exec> met;
+};
+
+template <class Exec>
+struct NormsScratch {  // of look_whether_met
+  explicit NormsScratch(Workspace<Exec>& workspace)
+      : whole(workspace.template take<double>(1)), diagonal(workspace.template take<double>(1)) {}
+  Vector<double, Exec> whole, diagonal;
+};
+
 template <class Exec, class T>
 struct Work {
   RootTools<Exec> tools;
   const RootRule& rule;
   std::size_t d;
 
-  Matrix<T, Exec> square() { return tools.workspace.template take<T>(d, d); }
   void multiply(Matrix<const T, Exec> a, Matrix<const T, Exec> b, Matrix<T, Exec> c) {
     tools.gemm.template operator()<T, T>(Op::none, Op::none, 1, a, b, 0, c);
   }
@@ -73,7 +127,7 @@ void half_roots(const Exec& exec, const RootRule& rule, Vector<double, Exec> val
 template <class Exec, class T>
 bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec> values, Matrix<T, Exec> root) {
   const auto frame = w.tools.workspace.frame();
-  const Matrix<T, Exec> scaled = w.square();
+  const Matrix<T, Exec> scaled = AssembleScratch<Exec, T>(w.tools.workspace, w.d).scaled;
   half_roots<Exec>(w.tools.exec, w.rule, values);
   const std::size_t d = w.d;
   for_elements(
@@ -84,13 +138,11 @@ bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec
   return w.is_finite(root);
 }
 
-// The matrix whose eigenvalues half_roots() shifts.
+// b: the matrix whose eigenvalues half_roots() shifts.
 template <class Exec, class T>
-Matrix<T, Exec> regularised(Work<Exec, T>& w, Matrix<const T, Exec> factor) {
-  const Matrix<T, Exec> b = w.square();
+void regularise(Work<Exec, T>& w, Matrix<const T, Exec> factor, Matrix<T, Exec> b) {
   scale_and_shift<Exec, T>(w.tools.exec, static_cast<T>(w.rule.scale), factor,
                            static_cast<T>(w.rule.perturb_before ? w.rule.eps : 0), b);
-  return b;
 }
 
 template <class T>
@@ -104,12 +156,11 @@ bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const
   const auto frame = tools.workspace.frame();
   Work<Exec, T> w{tools, rule, factor.extent(0)};
   if (w.d == 0) return true;
-  const Vector<T, Exec> found = tools.workspace.template take<T>(w.d);
-  const Vector<double, Exec> values = tools.workspace.template take<double>(w.d);
-  const Matrix<T, Exec> b = regularised(w, factor);
-  if (!tools.solver.template eigh<T>(b, basis, found, tools.workspace)) return false;
-  convert<Exec, T, double>(tools.exec, found, values);
-  return assemble<Exec, T>(w, basis, values, root);
+  const EighPieces<Exec, T> p(tools.workspace, w.d);
+  regularise<Exec, T>(w, factor, p.b);
+  if (!tools.solver.template eigh<T>(p.b, basis, p.found, tools.workspace)) return false;
+  convert<Exec, T, double>(tools.exec, p.found, p.values);
+  return assemble<Exec, T>(w, basis, p.values, root);
 }
 
 namespace {
@@ -120,8 +171,8 @@ template <class Exec, class T>
 void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<const double, Exec> quotients,
                       Vector<double, Exec> met) {
   const auto frame = w.tools.workspace.frame();
-  const Vector<double, Exec> whole = w.tools.workspace.template take<double>(1);
-  const Vector<double, Exec> diagonal = w.tools.workspace.template take<double>(1);
+  const NormsScratch<Exec> norms(w.tools.workspace);
+  const Vector<double, Exec> whole = norms.whole, diagonal = norms.diagonal;
   sum_of_squares_to<Exec, T>(w.tools.exec, Vector<const T, Exec>(product.data(), product.size()), w.tools.workspace,
                              whole);
   sum_of_squares_to<Exec, double>(w.tools.exec, quotients, w.tools.workspace, diagonal);
@@ -140,8 +191,9 @@ bool iterate_by_space(Work<Exec, T>& w, Matrix<const T, Exec> b, Matrix<T, Exec>
                       Vector<double, Exec> quotients, Vector<std::int32_t, Exec> order, int iterations) {
   const auto frame = w.tools.workspace.frame();
   const Exec& exec = w.tools.exec;
-  const Matrix<T, Exec> next = w.square();
-  const Vector<double, Exec> met = w.tools.workspace.template take<double>(1);
+  const IterationScratch<Exec, T> scratch(w.tools.workspace, w.d);
+  const Matrix<T, Exec> next = scratch.next;
+  const Vector<double, Exec> met = scratch.met;
   set_zero<Exec, double>(exec, met);
   for (int done = 0;; ++done) {
     w.multiply(b, basis, product);
@@ -167,9 +219,11 @@ bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T
   const auto frame = tools.workspace.frame();
   Work<Exec, T> w{tools, rule, factor.extent(0)};
   if (w.d == 0) return true;
-  const Vector<double, Exec> quotients = tools.workspace.template take<double>(w.d);
-  const Vector<std::int32_t, Exec> order = tools.workspace.template take<std::int32_t>(w.d);
-  const Matrix<T, Exec> b = regularised(w, factor), product = w.square();
+  const QrPieces<Exec, T> p(tools.workspace, w.d);
+  const Vector<double, Exec> quotients = p.quotients;
+  const Vector<std::int32_t, Exec> order = p.order;
+  const Matrix<T, Exec> b = p.b, product = p.product;
+  regularise<Exec, T>(w, factor, b);
   const int iterations = rule.max_iterations > 0 ? rule.max_iterations : most_iterations;
   if (w.by_space())
     return iterate_by_space<Exec, T>(w, b, product, basis, quotients, order, iterations) &&
@@ -233,9 +287,11 @@ Matrix<const T, Exec> raise(Work<Exec, T>& w, Matrix<const T, Exec> x, int r, Ma
 // The coupled iteration (Higham, Functions of Matrices, section 7.3): with M = X^r B, T = I + (I - M) / r,
 // X <- X T, M <- T^r M. M goes to I and X to B^(-1/r), quadratically in the end.
 template <class Exec, class T>
-struct Newton {
+struct Newton : NewtonPieces<Exec, T> {
+  Newton(Work<Exec, T>& work, int order) : NewtonPieces<Exec, T>(work.tools.workspace, work.d), w(work), r(order) {}
+  using NewtonPieces<Exec, T>::m, NewtonPieces<Exec, T>::x, NewtonPieces<Exec, T>::step, NewtonPieces<Exec, T>::one,
+      NewtonPieces<Exec, T>::two, NewtonPieces<Exec, T>::three;
   Work<Exec, T>& w;
-  Matrix<T, Exec> m, x, step, one, two, three;
   int r;
 
   // step = I - M; the mean square distance of M from I.
@@ -263,7 +319,7 @@ bool inverse_root_newton(RootTools<Exec> tools, const RootRule& rule, Matrix<con
   const int r = newton_order(rule.exponent);
   SESTINA_REQUIRE(r > 0, "exponent {} is not 1 / r", rule.exponent);
   if (w.d == 0) return true;
-  Newton<Exec, T> n{w, w.square(), w.square(), w.square(), w.square(), w.square(), w.square(), r};
+  Newton<Exec, T> n(w, r);
   const double norm = rule.scale * std::sqrt(w.squares(factor));
   if (!std::isfinite(norm)) return false;
   const double eps = std::max(rule.eps, 4 * rounding<T> * norm);
@@ -287,17 +343,48 @@ bool inverse_root_newton(RootTools<Exec> tools, const RootRule& rule, Matrix<con
   return std::isfinite(w.squares(root));
 }
 
+namespace {
+
 template <class Exec, class T>
-std::size_t inverse_root_bytes(std::size_t d) {
-  using W = Workspace<Exec>;
-  const std::size_t square = W::template bytes<T>(d * d);
-  const std::size_t vectors =
-      W::template bytes<T>(d) + W::template bytes<double>(d) + W::template bytes<std::int32_t>(d);
-  const std::size_t solver =
-      std::max(Solver<Exec>::template eigh_bytes<T>(d), Solver<Exec>::template qr_bytes<T>(d, d, d));
-  const std::size_t by_space = square + 3 * W::template bytes<double>(1);  // iterate_by_space
-  return std::max(2 * square + vectors + std::max(solver + by_space, square), 6 * square) +
-         reduce_workspace_bytes<Exec>(d * d);
+void declare_assemble(Workspace<Exec>& workspace, std::size_t d) {
+  const auto frame = workspace.frame();
+  const AssembleScratch<Exec, T> scratch(workspace, d);
+  declare<SumScratch<Exec>>(workspace, d * d);
+}
+
+template <class Exec, class T>
+void declare_eigh_root(Workspace<Exec>& workspace, std::size_t d) {
+  const auto frame = workspace.frame();
+  const EighPieces<Exec, T> pieces(workspace, d);
+  Solver<Exec>::template declare_eigh<T>(workspace, d);
+  declare_assemble<Exec, T>(workspace, d);
+}
+
+template <class Exec, class T>
+void declare_qr_root(Workspace<Exec>& workspace, std::size_t d) {
+  const auto frame = workspace.frame();
+  const QrPieces<Exec, T> pieces(workspace, d);
+  declare_assemble<Exec, T>(workspace, d);
+  const IterationScratch<Exec, T> scratch(workspace, d);
+  Solver<Exec>::template declare_qr<T>(workspace, d, d, d);
+  const NormsScratch<Exec> norms(workspace);
+  declare<SumScratch<Exec>>(workspace, d * d);
+}
+
+template <class Exec, class T>
+void declare_newton_root(Workspace<Exec>& workspace, std::size_t d) {
+  const auto frame = workspace.frame();
+  const NewtonPieces<Exec, T> pieces(workspace, d);
+  declare<SumScratch<Exec>>(workspace, d * d);
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void declare_inverse_root(Workspace<Exec>& workspace, std::size_t d) {
+  declare_eigh_root<Exec, T>(workspace, d);
+  declare_qr_root<Exec, T>(workspace, d);
+  declare_newton_root<Exec, T>(workspace, d);
 }
 
 #define SESTINA_ROOT_TYPE(Exec, T)                                                                                   \
@@ -307,7 +394,7 @@ std::size_t inverse_root_bytes(std::size_t d) {
                                          Matrix<T, Exec>);                                                           \
   template bool inverse_root_newton<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>,                \
                                              Matrix<T, Exec>);                                                       \
-  template std::size_t inverse_root_bytes<Exec, T>(std::size_t);
+  template void declare_inverse_root<Exec, T>(Workspace<Exec>&, std::size_t);
 #define SESTINA_ROOT(Exec) SESTINA_ROOT_TYPE(Exec, float) SESTINA_ROOT_TYPE(Exec, double)
 SESTINA_INSTANTIATE_LANES(SESTINA_ROOT)
 

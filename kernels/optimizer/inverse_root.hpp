@@ -49,8 +49,8 @@ bool inverse_root_newton(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>
 // r, or 0 when p is not one of 1, 1/2, 1/3, ...
 int newton_order(double exponent);
 
-// Scratch of any of them.
+// What any of them takes.
 template <class Exec, class T>
-std::size_t inverse_root_bytes(std::size_t d);
+void declare_inverse_root(Workspace<Exec>&, std::size_t d);
 
 }  // namespace sestina

@@ -5,8 +5,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t row_chunk = 64;  // rows that one thread adds up
-constexpr int row_lanes = 16;          // partial sums of a row, added as a binary tree: a fixed order that vectorises
+constexpr int row_lanes = 16;  // partial sums of a row, added as a binary tree: a fixed order that vectorises
 
 KOKKOS_INLINE_FUNCTION float squared(float x) { return x * x; }
 
@@ -31,14 +30,12 @@ KOKKOS_INLINE_FUNCTION void add_squares(std::size_t n, float weight, const float
 template <class Space>
 constexpr std::size_t column_block = is_host<Space> ? 512 : 1;
 
-constexpr std::size_t row_chunks(std::size_t rows) { return (rows + row_chunk - 1) / row_chunk; }
-
 // partial (chunks, n): the sum of each chunk of rows.
 template <class Space>
 void sum_chunks(const Space& exec, Matrix<const float, Space> x, Vector<const float, Space> weights,
                 Matrix<float, Space> partial) {
   const std::size_t rows = x.extent(0), cols = x.extent(1), chunks = partial.extent(0);
-  constexpr std::size_t width = column_block<Space>;
+  constexpr std::size_t width = column_block<Space>, row_chunk = ColumnSquaresScratch<Space>::chunk;
   const std::size_t blocks = (cols + width - 1) / width;
   const bool weighted = weights.extent(0) != 0;
   const Kokkos::RangePolicy<Space> tiles(exec, 0, chunks * blocks);
@@ -83,18 +80,13 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
 }
 
 template <class Space>
-std::size_t column_squares_workspace_bytes(std::size_t rows, std::size_t cols) {
-  return Workspace<Space>::template bytes<float>(row_chunks(rows) * cols);
-}
-
-template <class Space>
 void column_squares(const Space& exec, Matrix<const float, Space> x, Vector<const float, Space> weights,
                     Vector<float, Space> sums, Workspace<Space>& workspace) {
   const std::size_t rows = x.extent(0), cols = x.extent(1);
   SESTINA_REQUIRE(sums.extent(0) == cols && (weights.extent(0) == 0 || weights.extent(0) == rows),
                   "X ({}, {}), weights {}, sums {}", rows, cols, weights.extent(0), sums.extent(0));
   const auto frame = workspace.frame();
-  const Matrix<float, Space> partial = workspace.template take<float>(row_chunks(rows), cols);
+  const Matrix<float, Space> partial = ColumnSquaresScratch<Space>(workspace, rows, cols).partial;
   sum_chunks<Space>(exec, x, weights, partial);
   constexpr std::size_t width = column_block<Space>;
   const Kokkos::RangePolicy<Space> blocks(exec, 0, (cols + width - 1) / width);
@@ -110,7 +102,6 @@ void column_squares(const Space& exec, Matrix<const float, Space> x, Vector<cons
 #define SESTINA_LINE_SQUARES(Space)                                                                         \
   template void row_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>,    \
                                    Vector<float, Space>);                                                   \
-  template std::size_t column_squares_workspace_bytes<Space>(std::size_t, std::size_t);                     \
   template void column_squares<Space>(const Space&, Matrix<const float, Space>, Vector<const float, Space>, \
                                       Vector<float, Space>, Workspace<Space>&);
 SESTINA_INSTANTIATE_LANES(SESTINA_LINE_SQUARES)

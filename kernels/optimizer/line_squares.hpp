@@ -16,6 +16,11 @@ template <class Space>
 void column_squares(const Space&, Matrix<const float, Space> x, Vector<const float, Space> weights,
                     Vector<float, Space> sums, Workspace<Space>&);
 template <class Space>
-std::size_t column_squares_workspace_bytes(std::size_t rows, std::size_t cols);
+struct ColumnSquaresScratch {
+  static constexpr std::size_t chunk = 64;  // rows that one thread adds up
+  ColumnSquaresScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
+      : partial(workspace.template take<float>((rows + chunk - 1) / chunk, cols)) {}
+  Matrix<float, Space> partial;  // (chunks, n): the sum of each chunk
+};
 
 }  // namespace sestina

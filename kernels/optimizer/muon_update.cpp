@@ -175,19 +175,10 @@ void move_weight_normuon(const Space& exec, const WeightMove& step, const Second
   SESTINA_REQUIRE(second_moment.extent(0) == lines, "second moment of {} for {} x {}", second_moment.extent(0), m, n);
   if (master.size() == 0) return;
   const auto frame = workspace.frame();
-  const Vector<double, Space> squares = workspace.template take<double>(lines);
-  const Vector<float, Space> gain = workspace.template take<float>(lines), scale = workspace.template take<float>(1);
-  sum_lines<Space, T>(exec, direction, m != n, squares);
-  normuon_gains<Space>(exec, rule, std::min(m, n), squares, second_moment, gain, scale);
-  move<Space, T>(exec, step, direction, Gained{gain.data(), scale.data(), m >= n}, master, weight);
-}
-
-template <class Space>
-std::size_t normuon_workspace_bytes(std::size_t rows, std::size_t cols) {
-  using Scratch = Workspace<Space>;
-  const std::size_t lines = std::max(rows, cols);
-  return Scratch::template bytes<double>(lines) + Scratch::template bytes<float>(lines) +
-         Scratch::template bytes<float>(1);
+  const NorMuonScratch<Space> s(workspace, lines);
+  sum_lines<Space, T>(exec, direction, m != n, s.squares);
+  normuon_gains<Space>(exec, rule, std::min(m, n), s.squares, second_moment, s.gain, s.scale);
+  move<Space, T>(exec, step, direction, Gained{s.gain.data(), s.scale.data(), m >= n}, master, weight);
 }
 
 template <class Space, class T>
@@ -199,9 +190,9 @@ void move_weight_adamuon(const Space& exec, const WeightMove& step, const Second
                   second_moment.extent(0), second_moment.extent(1), m, n);
   if (master.size() == 0) return;
   const auto frame = workspace.frame();
-  const Vector<double, Space> before = workspace.template take<double>(bands);
-  const Vector<double, Space> after = workspace.template take<double>(bands);
-  const Vector<float, Space> scale = workspace.template take<float>(1);
+  const AdaMuonScratch<Space> s(workspace, m);
+  const Vector<double, Space> before = s.before, after = s.after;
+  const Vector<float, Space> scale = s.scale;
   sum_direction<Space, T>(exec, direction, band_rows * n, before);
   adapt_moment<Space, T>(exec, rule, direction, second_moment, after);
   const bool keep = rule.keep_norm;
@@ -215,11 +206,6 @@ void move_weight_adamuon(const Space& exec, const WeightMove& step, const Second
   move<Space, T>(exec, step, direction, adapted, master, weight);
 }
 
-template <class Space>
-std::size_t adamuon_workspace_bytes(std::size_t rows, std::size_t) {
-  return 2 * Workspace<Space>::template bytes<double>(band_count(rows)) + Workspace<Space>::template bytes<float>(1);
-}
-
 #define SESTINA_MUON_TYPE(Space, T)                                                                               \
   template void move_weight_wide<Space, T>(const Space&, const WeightMove&, Matrix<const T, Space>,               \
                                            Matrix<float, Space>, Matrix<bf16, Space>);                            \
@@ -229,11 +215,9 @@ std::size_t adamuon_workspace_bytes(std::size_t rows, std::size_t) {
   template void move_weight_adamuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,               \
                                               Matrix<const T, Space>, Matrix<float, Space>, Matrix<float, Space>, \
                                               Matrix<bf16, Space>, Workspace<Space>&);
-#define SESTINA_MUON(Space)                                                      \
-  SESTINA_MUON_TYPE(Space, float)                                                \
-  SESTINA_MUON_TYPE(Space, bf16)                                                 \
-  template std::size_t normuon_workspace_bytes<Space>(std::size_t, std::size_t); \
-  template std::size_t adamuon_workspace_bytes<Space>(std::size_t, std::size_t);
+#define SESTINA_MUON(Space)       \
+  SESTINA_MUON_TYPE(Space, float) \
+  SESTINA_MUON_TYPE(Space, bf16)
 SESTINA_INSTANTIATE_LANES(SESTINA_MUON)
 
 }  // namespace sestina

@@ -2,6 +2,7 @@
 // weight. NorMuon (Li et al. 2025) and AdaMuon (Si et al. 2025) divide O by the root of a running mean of its squares,
 // the one by rows or columns, the other by element; then the Frobenius norm of O is given back to the direction.
 #pragma once
+#include "kernels/blas/wide_form.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
@@ -24,7 +25,14 @@ void move_weight_normuon(const Space&, const WeightMove&, const SecondMoment&, M
                          Vector<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
                          Workspace<Space>&);
 template <class Space>
-std::size_t normuon_workspace_bytes(std::size_t rows, std::size_t cols);
+struct NorMuonScratch {
+  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // of the longer side
+      : squares(workspace.template take<double>(lines)),
+        gain(workspace.template take<float>(lines)),
+        scale(workspace.template take<float>(1)) {}
+  Vector<double, Space> squares;
+  Vector<float, Space> gain, scale;
+};
 
 // second_moment (m, n): of the squares of O.
 template <class Space, class T>
@@ -32,6 +40,13 @@ void move_weight_adamuon(const Space&, const WeightMove&, const SecondMoment&, M
                          Matrix<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
                          Workspace<Space>&);
 template <class Space>
-std::size_t adamuon_workspace_bytes(std::size_t rows, std::size_t cols);
+struct AdaMuonScratch {
+  AdaMuonScratch(Workspace<Space>& workspace, std::size_t rows)
+      : before(workspace.template take<double>(band_count(rows))),
+        after(workspace.template take<double>(band_count(rows))),
+        scale(workspace.template take<float>(1)) {}
+  Vector<double, Space> before, after;  // squares by bands, of the direction and of the adapted one
+  Vector<float, Space> scale;
+};
 
 }  // namespace sestina

@@ -73,29 +73,20 @@ template <class T, class Space>
 Matrix<const T, Space> newton_schulz(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& workspace,
                                      const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
                                      Vector<const double, Space> squares) {
-  const std::size_t shorter = std::min(rows, cols), longer = std::max(rows, cols);
   SESTINA_REQUIRE(u.y.extent(0) == rows * cols && (u.p == 0 || u.x.extent(0) == rows * cols) &&
                       squares.extent(0) == chunk_count(rows * cols),
                   "{} x {}: vectors of {} and {}, {} chunk sums", rows, cols, u.x.extent(0), u.y.extent(0),
                   squares.extent(0));
-  Matrix<T, Space> x = workspace.template take<T>(shorter, longer), y = workspace.template take<T>(shorter, longer);
+  const NewtonSchulzScratch<T, Space> scratch(workspace, rows, cols);
+  Matrix<T, Space> x = scratch.x, y = scratch.y;
   if (x.size() == 0) return x;
-  const Matrix<T, Space> gram = workspace.template take<T>(shorter, shorter);
-  const Matrix<T, Space> square = workspace.template take<T>(shorter, shorter);
-  normalize(exec, ns, u, rows, cols, squares, workspace.template take<float>(1), x);
+  normalize(exec, ns, u, rows, cols, squares, scratch.inverse, x);
   for (const NewtonSchulzStep& step : ns.steps) {
-    const Matrix<const T, Space> p = polynomial<T>(exec, gemm, step, x, gram, square);
+    const Matrix<const T, Space> p = polynomial<T>(exec, gemm, step, x, scratch.gram, scratch.square);
     gemm.template operator()<T, T>(Op::none, Op::none, 1, p, x, 0, y);
     std::swap(x, y);
   }
   return x;
-}
-
-template <class T, class Space>
-std::size_t newton_schulz_workspace_bytes(std::size_t rows, std::size_t cols) {
-  const std::size_t shorter = std::min(rows, cols);
-  return 2 * Workspace<Space>::template bytes<T>(rows * cols) +
-         2 * Workspace<Space>::template bytes<T>(shorter * shorter) + Workspace<Space>::template bytes<float>(1);
 }
 
 namespace {
@@ -105,7 +96,7 @@ void orthogonalize_as(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& wo
                       Matrix<const float, Space> input, Matrix<float, Space> output) {
   const std::size_t rows = input.extent(0), cols = input.extent(1);
   const Vector<const float, Space> x(input.data(), rows * cols);
-  const Vector<double, Space> squares = workspace.template take<double>(chunk_count(rows * cols));
+  const Vector<double, Space> squares = SumScratch<Space>(workspace, rows * cols).chunks;
   sum_squares(exec, x, squares);
   const Matrix<const T, Space> result = newton_schulz<T>(exec, gemm, workspace, ns, Blend<Space>{{}, x}, rows, cols,
                                                          Vector<const double, Space>(squares));
@@ -135,16 +126,17 @@ void orthogonalize(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& works
 }
 
 template <class Space>
-std::size_t orthogonalize_workspace_bytes(std::size_t rows, std::size_t cols) {
-  return newton_schulz_workspace_bytes<float, Space>(rows, cols) +
-         Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
+void declare_orthogonalize(Workspace<Space>& workspace, std::size_t rows, std::size_t cols) {
+  const auto frame = workspace.frame();
+  const SumScratch<Space> squares(workspace, rows * cols);
+  declare<NewtonSchulzScratch<float, Space>>(workspace, rows, cols);
+  declare<NewtonSchulzScratch<bf16, Space>>(workspace, rows, cols);
 }
 
 #define SESTINA_NEWTON_SCHULZ_TYPE(Space, T)                                                                     \
   template Matrix<const T, Space> newton_schulz<T, Space>(const Space&, Gemm<Space>&, Workspace<Space>&,         \
                                                           const NewtonSchulz&, const Blend<Space>&, std::size_t, \
-                                                          std::size_t, Vector<const double, Space>);             \
-  template std::size_t newton_schulz_workspace_bytes<T, Space>(std::size_t, std::size_t);
+                                                          std::size_t, Vector<const double, Space>);
 #define SESTINA_NEWTON_SCHULZ(Space)                                                                           \
   SESTINA_NEWTON_SCHULZ_TYPE(Space, float)                                                                     \
   SESTINA_NEWTON_SCHULZ_TYPE(Space, bf16)                                                                      \
@@ -152,7 +144,7 @@ std::size_t orthogonalize_workspace_bytes(std::size_t rows, std::size_t cols) {
                                         Vector<float, Space>, Vector<double, Space>);                          \
   template void orthogonalize<Space>(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool, \
                                      Matrix<const float, Space>, Matrix<float, Space>);                        \
-  template std::size_t orthogonalize_workspace_bytes<Space>(std::size_t, std::size_t);
+  template void declare_orthogonalize<Space>(Workspace<Space>&, std::size_t, std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_NEWTON_SCHULZ)
 
 }  // namespace sestina

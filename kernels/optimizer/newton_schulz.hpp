@@ -3,6 +3,7 @@
 // rows > cols, so that A is the smaller of the two Gram matrices. Stored as T (float or bf16), summed in float, the
 // norm in double over fixed chunks. newton_schulz_plain.hpp keeps the obvious loops next to it.
 #pragma once
+#include <algorithm>
 #include <span>
 
 #include "kernels/blas/gemm.hpp"
@@ -25,9 +26,6 @@ struct Blend {
   float p = 0, q = 1;
 };
 
-// Elements of a vector of chunk sums of n numbers.
-constexpr std::size_t chunk_count(std::size_t n) { return (n + reduce_chunk - 1) / reduce_chunk; }
-
 // The momentum of Muon in one pass: M = keep M + gain G, and the squares of u = p G + q M summed by chunks.
 struct MomentumStep {
   float keep = 0, gain = 0, p = 0, q = 0;
@@ -43,15 +41,24 @@ template <class T, class Space>
 Matrix<const T, Space> newton_schulz(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
                                      const Blend<Space>& u, std::size_t rows, std::size_t cols,
                                      Vector<const double, Space> squares);
-// Scratch that it takes; the chunk sums are the caller's.
+// What it takes; the chunk sums are the caller's.
 template <class T, class Space>
-std::size_t newton_schulz_workspace_bytes(std::size_t rows, std::size_t cols);
+struct NewtonSchulzScratch {
+  NewtonSchulzScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
+      : x(workspace.template take<T>(std::min(rows, cols), std::max(rows, cols))),
+        y(workspace.template take<T>(x.extent(0), x.extent(1))),
+        gram(workspace.template take<T>(x.extent(0), x.extent(0))),
+        square(workspace.template take<T>(x.extent(0), x.extent(0))),
+        inverse(workspace.template take<float>(1)) {}
+  Matrix<T, Space> x, y, gram, square;
+  Vector<float, Space> inverse;
+};
 
 // output (m, n) = Newton-Schulz of input (m, n), both without padding; in_bf16: products and storage in bf16.
 template <class Space>
 void orthogonalize(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool in_bf16,
                    Matrix<const float, Space> input, Matrix<float, Space> output);
 template <class Space>
-std::size_t orthogonalize_workspace_bytes(std::size_t rows, std::size_t cols);
+void declare_orthogonalize(Workspace<Space>&, std::size_t rows, std::size_t cols);  // in either precision
 
 }  // namespace sestina

@@ -65,21 +65,13 @@ Matrix<const T, Space> newton_schulz_shard(const Space& exec, Gemm<Space>& gemm,
                       squares.extent(0) == chunk_count(rows * cols),
                   "shard {} x {}: vectors of {} and {}, {} chunk sums", rows, cols, u.x.extent(0), u.y.extent(0),
                   squares.extent(0));
-  const std::size_t side = cut == CutSide::rows ? cols : rows;
-  Matrix<T, Space> x = workspace.template take<T>(rows, cols), y = workspace.template take<T>(rows, cols);
-  const Matrix<float, Space> whole = workspace.template take<float>(side, side);
-  Matrix<T, Space> gram;
-  if constexpr (std::is_same_v<T, float>)
-    gram = whole;
-  else
-    gram = workspace.template take<T>(side, side);
-  const Matrix<T, Space> square = workspace.template take<T>(side, side);
-  const Vector<float, Space> inverse = workspace.template take<float>(1);
-  sum_norm(exec, ns, squares, counted, sums, workspace.template take<double>(1), inverse);
-  scale_shard<T, Space>(exec, u, inverse, x);
+  const NewtonSchulzShardScratch<T, Space> scratch(workspace, rows, cols, cut);
+  Matrix<T, Space> x = scratch.x, y = scratch.y;
+  sum_norm(exec, ns, squares, counted, sums, scratch.total, scratch.inverse);
+  scale_shard<T, Space>(exec, u, scratch.inverse, x);
   for (const NewtonSchulzStep& step : ns.steps) {
-    sum_gram<T, Space>(exec, gemm, step, cut, x, counted, sums, whole, gram);
-    const Matrix<const T, Space> p = step_polynomial<T>(exec, gemm, step, gram, square);
+    sum_gram<T, Space>(exec, gemm, step, cut, x, counted, sums, scratch.whole, scratch.gram);
+    const Matrix<const T, Space> p = step_polynomial<T>(exec, gemm, step, scratch.gram, scratch.square);
     if (cut == CutSide::rows)
       gemm.template operator()<T, T>(Op::none, Op::none, 1, x, p, 0, y);
     else
@@ -89,21 +81,10 @@ Matrix<const T, Space> newton_schulz_shard(const Space& exec, Gemm<Space>& gemm,
   return x;
 }
 
-template <class T, class Space>
-std::size_t newton_schulz_shard_workspace_bytes(std::size_t rows, std::size_t cols, CutSide cut) {
-  using Scratch = Workspace<Space>;
-  const std::size_t side = cut == CutSide::rows ? cols : rows;
-  constexpr std::size_t rounded = std::is_same_v<T, float> ? 1 : 2;
-  return 2 * Scratch::template bytes<T>(rows * cols) + Scratch::template bytes<float>(side * side) +
-         rounded * Scratch::template bytes<T>(side * side) + Scratch::template bytes<float>(1) +
-         Scratch::template bytes<double>(1);
-}
-
 #define SESTINA_NEWTON_SCHULZ_SHARD(Space, T)                                                               \
   template Matrix<const T, Space> newton_schulz_shard<T, Space>(                                            \
       const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, const Blend<Space>&, std::size_t, \
-      std::size_t, CutSide, Vector<const double, Space>, bool, const ShardSums<Space>&);                    \
-  template std::size_t newton_schulz_shard_workspace_bytes<T, Space>(std::size_t, std::size_t, CutSide);
+      std::size_t, CutSide, Vector<const double, Space>, bool, const ShardSums<Space>&);
 #define SESTINA_NEWTON_SCHULZ_SHARDS(Space) \
   SESTINA_NEWTON_SCHULZ_SHARD(Space, float) \
   SESTINA_NEWTON_SCHULZ_SHARD(Space, bf16)

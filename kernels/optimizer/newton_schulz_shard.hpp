@@ -25,8 +25,26 @@ template <class T, class Space>
 Matrix<const T, Space> newton_schulz_shard(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
                                            const Blend<Space>& u, std::size_t rows, std::size_t cols, CutSide,
                                            Vector<const double, Space> squares, bool counted, const ShardSums<Space>&);
-// Scratch that it takes; the chunk sums are the caller's.
+// What it takes; the chunk sums are the caller's.
 template <class T, class Space>
-std::size_t newton_schulz_shard_workspace_bytes(std::size_t rows, std::size_t cols, CutSide);
+struct NewtonSchulzShardScratch {
+  NewtonSchulzShardScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols, CutSide cut) {
+    const std::size_t side = cut == CutSide::rows ? cols : rows;
+    x = workspace.template take<T>(rows, cols);
+    y = workspace.template take<T>(rows, cols);
+    whole = workspace.template take<float>(side, side);
+    if constexpr (std::is_same_v<T, float>)
+      gram = whole;
+    else
+      gram = workspace.template take<T>(side, side);
+    square = workspace.template take<T>(side, side);
+    inverse = workspace.template take<float>(1);
+    total = workspace.template take<double>(1);
+  }
+  Matrix<T, Space> x, y, gram, square;  // gram as it is multiplied
+  Matrix<float, Space> whole;           // gram as it is summed
+  Vector<float, Space> inverse;
+  Vector<double, Space> total;
+};
 
 }  // namespace sestina

@@ -112,8 +112,8 @@ class UpdateScratch {
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
-    shard_ = std::max(shard_, host_shard_scratch_bytes(*options_.input.optimizer.matrix, local.rows, local.cols,
-                                                       local.cols == whole.cols, !options_.width.shared()));
+    shard_ = std::max(shard_, host_shard_scratch(*options_.input.optimizer.matrix, local.rows, local.cols,
+                                                 local.cols == whole.cols, !options_.width.shared()));
   }
   int streams() const { return cost_.empty() ? 1 : stream_count(cost_, std::max(1, options_.threads)); }
   std::size_t total(int streams) const {
@@ -158,7 +158,7 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
 
 MatrixBytes matrix_bytes(const OptimizerOptions& optimizer, MemorySpace memory) {
   return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
-            return host_scratch_bytes(*optimizer.matrix, matrix_parts(spec, optimizer).front());
+            return host_scratch(*optimizer.matrix, matrix_parts(spec, optimizer).front());
           }),
           ByShape<PagedBytes>(
               [&optimizer, memory](const TensorSpec& spec) { return paged_bytes(spec, optimizer, memory); }),

@@ -42,7 +42,7 @@ struct Bench {
   static std::size_t bytes(std::size_t d) {
     std::size_t most = 0;
     for (RefreshMethod m : {RefreshMethod::eigen_basis, RefreshMethod::power_qr, RefreshMethod::inverse_root_eigh})
-      most = std::max(most, refresh_workspace_bytes<Space>(m, d));
+      most = std::max(most, bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, m, d); }));
     return most;
   }
 
@@ -94,7 +94,8 @@ struct Bench {
   void find_exact(const RootRule& rule) {
     std::vector<double> k(factor.values.begin(), factor.values.end()), v(d * d), x(d * d);
     Solver<Space> solver(stream.exec);
-    Workspace<Space> workspace(inverse_root_bytes<Space, double>(d));
+    Workspace<Space> workspace(
+        bytes_taken<Space>([&](auto& counter) { declare_inverse_root<Space, double>(counter, d); }));
     inverse_root_eigh<Space, double>({stream.exec, stream.gemm, solver, workspace}, rule,
                                      Matrix<const double, Space>(k.data(), d, d), Matrix<double, Space>(v.data(), d, d),
                                      Matrix<double, Space>(x.data(), d, d));

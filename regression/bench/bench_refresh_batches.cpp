@@ -49,7 +49,8 @@ struct Matrices {
     std::normal_distribution<float> normal;
     Gemm<Serial> gemm{Serial()};
     Solver<Serial> solver{Serial()};
-    Workspace<Serial> workspace(Solver<Serial>::qr_bytes<float>(d, d, d));
+    Workspace<Serial> workspace(
+        bytes_taken<Serial>([&](auto& counter) { Solver<Serial>::declare_qr<float>(counter, d, d, d); }));
     for (std::size_t i = 0; i < n; ++i) {
       const Matrix<float, Serial> g = at(results, i), k = at(factors, i), q = at(bases, i);
       for (std::size_t j = 0; j < d * d; ++j) {
@@ -77,7 +78,8 @@ struct Batch final : WorkerTask {
   Batch(Matrices& x, RefreshMethod method)
       : stream{.exec = exec,
                .gemm = Gemm<Serial>(exec),
-               .workspace = Workspace<Serial>(refresh_workspace_bytes<Serial>(method, x.d))} {
+               .workspace = Workspace<Serial>(
+                   bytes_taken<Serial>([&](auto& counter) { declare_refresh<Serial>(counter, method, x.d); }))} {
     for (std::size_t i = 0; i < x.n; ++i) {
       jobs.push_back(job_of(x, i, method));
       jobs.back().new_basis = x.at(x.results, i);
@@ -98,7 +100,9 @@ struct Times {
 };
 
 Times time_jobs(Matrices& x, RefreshMethod method) {
-  RefreshWorkers workers({.workers = 1}, refresh_workspace_bytes<Serial>(method, x.d), x.n, false);
+  RefreshWorkers workers({.workers = 1},
+                         bytes_taken<Serial>([&](auto& counter) { declare_refresh<Serial>(counter, method, x.d); }),
+                         x.n, false);
   std::vector<std::shared_ptr<RefreshTask>> tasks;
   for (std::size_t i = 0; i < x.n; ++i) {
     const RefreshTask::Memory memory{

@@ -57,9 +57,10 @@ class Run {
         optimizer_(make_matrix_optimizer<Space>(
             exec, options_,
             {"/optimizer/matrix", static_cast<std::size_t>(shape_.at(1)), static_cast<std::size_t>(shape_.at(2)), 0})),
-        stream_{exec, Gemm<Space>(exec),
-                Workspace<Space>(scratch_bytes<Space>(options_, static_cast<std::size_t>(shape_[1]),
-                                                      static_cast<std::size_t>(shape_[2])))},
+        stream_{exec, Gemm<Space>(exec), Workspace<Space>(bytes_taken<Space>([&](auto& counter) {
+                  declare_update<Space>(counter, options_, static_cast<std::size_t>(shape_[1]),
+                                        static_cast<std::size_t>(shape_[2]));
+                }))},
         gradient_("gradient", static_cast<std::size_t>(shape_[1]), static_cast<std::size_t>(shape_[2])),
         weight_("weight", gradient_.extent(0), gradient_.extent(1)) {
     write(file.numbers("weight_0"), 0, weight_.data(), weight_.size());

@@ -21,7 +21,7 @@ Outcome replay_orthogonalize(const Space& exec, const Hdf5Reader& file) {
   for (std::size_t i = 0; i < input.size(); ++i) host.data()[i] = static_cast<float>(input[i]);
   Kokkos::deep_copy(exec, in, host);
   Gemm<Space> gemm(exec);
-  Workspace<Space> workspace(orthogonalize_workspace_bytes<Space>(m, n));
+  Workspace<Space> workspace(bytes_taken<Space>([&](auto& counter) { declare_orthogonalize<Space>(counter, m, n); }));
   orthogonalize<Space>(exec, gemm, workspace, ns, file.text("/", "precision") == "bf16",
                        Matrix<const float, Space>(in.data(), m, n), Matrix<float, Space>(out.data(), m, n));
   Kokkos::deep_copy(exec, host, out);

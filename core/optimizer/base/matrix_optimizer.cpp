@@ -33,19 +33,23 @@ std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space& exec,
 }
 
 template <class Space>
-std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-  return maker_of<Space>(options.kind).scratch_bytes(options, rows, cols);
+void declare_update(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows, std::size_t cols,
+                    bool skew) {
+  const auto frame = workspace.frame();
+  if (skew) SkewScratch<Space>(workspace, rows);  // held until the frame ends
+  maker_of<Space>(options.kind).declare_scratch(workspace, options, rows, cols);
 }
 
-std::size_t host_scratch_bytes(const MatrixOptions& options, const MatrixPart& part) {
+std::size_t host_scratch(const MatrixOptions& options, const MatrixPart& part) {
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
-  return scratch_bytes<Serial>(options, rows, cols) + (part.skew ? skew_scratch_bytes<Serial>(rows) : 0);
+  return bytes_taken<Serial>(
+      [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.skew); });
 }
 
 #define SESTINA_MAKE(Space)                                                                                         \
   template std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer<Space>(const Space&, const MatrixOptions&, \
                                                                                 const MatrixShape&);                \
-  template std::size_t scratch_bytes<Space>(const MatrixOptions&, std::size_t, std::size_t);                        \
+  template void declare_update<Space>(Workspace<Space>&, const MatrixOptions&, std::size_t, std::size_t, bool);     \
   template void add_matrix_maker<Space>(const std::string&, MatrixMaker<Space>);
 SESTINA_INSTANTIATE_LANES(SESTINA_MAKE)
 

@@ -86,9 +86,10 @@ struct MatrixShape {
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
 
-// Bytes of a stream's workspace that an update of a matrix of this shape takes.
+// Takes what an update of a matrix of this shape takes of its stream's workspace, and gives it back. skew: the matrix
+// is a packed one (skew_blocks.hpp).
 template <class Space>
-std::size_t scratch_bytes(const MatrixOptions&, std::size_t rows, std::size_t cols);
+void declare_update(Workspace<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols, bool skew = false);
 
 // True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index. With a count: where
 // floor(t count / window) goes up. With periods: each matrix has its own.

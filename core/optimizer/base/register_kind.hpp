@@ -13,15 +13,16 @@ namespace sestina {
 template <class Space>
 struct MatrixMaker {
   std::unique_ptr<MatrixOptimizer<Space>> (*make)(const Space&, const MatrixOptions&, const MatrixShape&) = nullptr;
-  std::size_t (*scratch_bytes)(const MatrixOptions&, std::size_t rows, std::size_t cols) = nullptr;
+  void (*declare_scratch)(Workspace<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols) = nullptr;
 };
 
 template <class Space>
 void add_matrix_maker(const std::string& kind, MatrixMaker<Space>);
 
 // Registers Optimizer<Space>, constructed from (exec, options, shape), on every space of this build; its static
-// scratch_bytes(options, rows, cols) says what an update takes of the stream's workspace. Call it at the start of main:
-// pointers into the table end, and nobody may read it meanwhile.
+// declare_scratch(workspace, options, rows, cols) takes of a workspace what an update takes of the stream's, by the
+// same structs (kernels/blas/workspace.hpp), in frames that give it back. Call it at the start of main: pointers into
+// the table end, and nobody may read it meanwhile.
 template <template <class Space> class Optimizer>
 void register_matrix_kind(MatrixKind kind) {
   kind.checks.insert(kind.checks.begin(), require_skew_updates);
@@ -31,7 +32,7 @@ void register_matrix_kind(MatrixKind kind) {
                                          const MatrixShape& shape) -> std::unique_ptr<MatrixOptimizer<Space>> { \
                                         return std::make_unique<Optimizer<Space>>(exec, options, shape);        \
                                       },                                                                        \
-                                      &Optimizer<Space>::scratch_bytes});
+                                      &Optimizer<Space>::declare_scratch});
   SESTINA_INSTANTIATE_LANES(SESTINA_ADD_MAKER)
 #undef SESTINA_ADD_MAKER
 }

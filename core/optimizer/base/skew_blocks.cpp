@@ -10,13 +10,12 @@ template <class Space>
 void step_skew_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
                      const OwnedMatrix<Space>& packed, std::size_t b) {
   const auto frame = stream.workspace.frame();
-  const Matrix<float, Space> gradient = stream.workspace.template take<float>(b, b);
-  const Matrix<float, Space> q = stream.workspace.template take<float>(b, b);
+  const SkewScratch<Space> whole(stream.workspace, b);
   const Vector<float, Space> theta = flat<float, Space>(packed.master);
-  unpack_skew<Space, float>(stream.exec, flat<const float, Space>(packed.gradient), gradient);
-  unpack_skew<Space, float>(stream.exec, theta, q);
-  optimizer.step(stream, numbers, {packed.name, gradient, q, {}});
-  pack_skew<Space, float>(stream.exec, q, false, theta);
+  unpack_skew<Space, float>(stream.exec, flat<const float, Space>(packed.gradient), whole.gradient);
+  unpack_skew<Space, float>(stream.exec, theta, whole.q);
+  optimizer.step(stream, numbers, {packed.name, whole.gradient, whole.q, {}});
+  pack_skew<Space, float>(stream.exec, whole.q, false, theta);
   scale_values<Space>(stream.exec, 0.5, theta);
 }
 

@@ -28,10 +28,12 @@ template <class Space>
 void step_skew_block(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& packed,
                      std::size_t b);
 
-// Bytes of a stream's workspace that it takes besides the step of a matrix (b, b).
+// What it takes of a stream's workspace in addition to the step of a matrix (b, b).
 template <class Space>
-constexpr std::size_t skew_scratch_bytes(std::size_t b) {
-  return 2 * Workspace<Space>::template bytes<float>(b * b);
-}
+struct SkewScratch {
+  SkewScratch(Workspace<Space>& workspace, std::size_t b)
+      : gradient(workspace.template take<float>(b, b)), q(workspace.template take<float>(b, b)) {}
+  Matrix<float, Space> gradient, q;
+};
 
 }  // namespace sestina

@@ -52,14 +52,14 @@ class Apollo final : public MatrixOptimizer<Space> {
     if (!is_host<Space>) drawn_ = decltype(drawn_)("sestina::drawn_projector", projector_.size());
   }
 
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    using W = Workspace<Space>;
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
     const auto& o = options.as<ApolloOptions>();
     const LowRank low = low_rank_of(o, std::int64_t(rows), std::int64_t(cols));
-    const std::size_t sums = low.right ? 0 : column_squares_workspace_bytes<Space>(rows, cols);
-    const std::size_t update = 4 * W::template bytes<float>(low.right ? rows : cols) +
-                               2 * W::template bytes<float>(low.small_elements(rows, cols)) + sums;
-    return Projector<Space>::scratch(o, low, rows, cols) + std::max(update, reduce_workspace_bytes<Space>(rows * cols));
+    declare<SumScratch<Space>>(workspace, rows * cols);
+    if (o.has_coded_projector()) ProjectorScratch<Space>(workspace, low.projector(rows, cols));
+    const ChannelPieces pieces(workspace, low.right ? rows : cols, low.small(rows, cols));
+    if (!low.right) declare<ColumnSquaresScratch<Space>>(workspace, rows, cols);
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
@@ -84,23 +84,32 @@ class Apollo final : public MatrixOptimizer<Space> {
   RefreshPort<Space>* port() override { return &port_; }
 
  private:
+  struct ChannelPieces {
+    ChannelPieces(Workspace<Space>& workspace, std::size_t channels, LowRank::Size size)
+        : factors(workspace.template take<float>(channels)),
+          of_direction(workspace.template take<float>(channels)),
+          of_small(workspace.template take<float>(channels)),
+          of_gradient(workspace.template take<float>(channels)),
+          small(workspace.template take<float>(size.rows, size.cols)),
+          direction(workspace.template take<float>(size.rows, size.cols)) {}
+    Vector<float, Space> factors, of_direction, of_small, of_gradient;
+    Matrix<float, Space> small, direction;
+  };
+
   // By what each row or column of the gradient is to be multiplied.
   Vector<float, Space> channel_scales(Stream<Space>& stream, const UpdateNumbers& now,
                                       Matrix<const float, Space> projector, Matrix<const float, Space> gradient) {
-    const std::size_t channels = low_.right ? shape_.rows : shape_.cols;
-    const auto take = [&] { return stream.workspace.template take<float>(channels); };
-    const Vector<float, Space> factors = take(), of_direction = take(), of_small = take(), of_gradient = take();
-    const Matrix<float, Space> small = low_.take_small(stream), direction = low_.take_small(stream);
-    low_.project(stream, static_cast<float>(now.gradient_scale), projector, gradient, small);
-    low_.adam(stream, rule_.adam, small, direction);
-    channel_squares(stream, direction, of_direction);
-    channel_squares(stream, small, of_small);
-    channel_squares(stream, gradient, of_gradient);
+    const ChannelPieces p(stream.workspace, low_.right ? shape_.rows : shape_.cols, low_.size);
+    low_.project(stream, static_cast<float>(now.gradient_scale), projector, gradient, p.small);
+    low_.adam(stream, rule_.adam, p.small, p.direction);
+    channel_squares(stream, p.direction, p.of_direction);
+    channel_squares(stream, p.small, p.of_small);
+    channel_squares(stream, gradient, p.of_gradient);
     ChannelRule rule = channel_rule_;
     rule.gradient_scale = now.gradient_scale;
     rule.limited = updates_ > 1;
-    channel_factors<Space>(stream.exec, rule, of_direction, of_small, of_gradient, update_norm_, factors);
-    return factors;
+    channel_factors<Space>(stream.exec, rule, p.of_direction, p.of_small, p.of_gradient, update_norm_, p.factors);
+    return p.factors;
   }
 
   void channel_squares(Stream<Space>& stream, Matrix<const float, Space> x, Vector<float, Space> sums) const {

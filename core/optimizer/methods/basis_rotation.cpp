@@ -82,8 +82,9 @@ class BasisRotation final : public RotatedAdam<Space> {
  public:
   BasisRotation(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : RotatedAdam<Space>(exec, options, rotation_rule(options, shape.rows, shape.cols), shape) {}
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    return RotatedAdam<Space>::scratch_bytes(options, rotation_rule(options, rows, cols), rows, cols);
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
+    RotatedAdam<Space>::declare_update(workspace, options, rotation_rule(options, rows, cols), rows, cols);
   }
 };
 

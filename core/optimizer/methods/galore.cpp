@@ -92,16 +92,13 @@ class GaLore final : public MatrixOptimizer<Space> {
     if (const double threshold = options.as<GaloreOptions>().lazy_cosine; threshold > 0) lazy_ = {state_, threshold};
   }
 
-  // The larger of the update and the refresh; both hold the projector.
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    using W = Workspace<Space>;
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
     const auto& o = options.as<GaloreOptions>();
     const LowRank low = low_rank_of(o, std::int64_t(rows), std::int64_t(cols));
-    const std::size_t update =
-        2 * W::template bytes<float>(low.small_elements(rows, cols)) + W::template bytes<float>(rows * cols);
-    return Projector<Space>::scratch(o, low, rows, cols) +
-           std::max(update,
-                    leading_vectors_bytes<Space>(o.form, rows, cols, low.right, static_cast<std::size_t>(low.rank)));
+    if (o.has_coded_projector()) ProjectorScratch<Space>(workspace, low.projector(rows, cols));
+    declare_leading_vectors<Space>(workspace, o.form, rows, cols, low.right, static_cast<std::size_t>(low.rank));
+    declare<UpdatePieces>(workspace, low.small(rows, cols), rows, cols);
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
@@ -116,8 +113,8 @@ class GaLore final : public MatrixOptimizer<Space> {
     projector_.recall(stream.exec, projector);
     started_ = 1;
     ++updates_;
-    const Matrix<float, Space> small = low_.take_small(stream), direction = low_.take_small(stream);
-    const Matrix<float, Space> whole = stream.workspace.template take<float>(shape_.rows, shape_.cols);
+    const UpdatePieces pieces(stream.workspace, low_.size, shape_.rows, shape_.cols);
+    const Matrix<float, Space> small = pieces.small, direction = pieces.direction, whole = pieces.whole;
     low_.project(stream, static_cast<float>(now.gradient_scale), projector.read(), matrix.gradient, small);
     low_.adam(stream, rule_.adam, small, direction);
     low_.project_back(stream, projector.read(), direction, whole);
@@ -134,6 +131,14 @@ class GaLore final : public MatrixOptimizer<Space> {
   RefreshPort<Space>* port() override { return &port_; }
 
  private:
+  struct UpdatePieces {
+    UpdatePieces(Workspace<Space>& workspace, LowRank::Size size, std::size_t rows, std::size_t cols)
+        : small(workspace.template take<float>(size.rows, size.cols)),
+          direction(workspace.template take<float>(size.rows, size.cols)),
+          whole(workspace.template take<float>(rows, cols)) {}
+    Matrix<float, Space> small, direction, whole;
+  };
+
   // A row of the projector of the right side, a column of the left one, as (n, 1).
   Matrix<const float, Space> first_vector(const Matrix<const float, Space>& projector) const {
     if (low_.right) return Matrix<const float, Space>(projector.data(), shape_.cols, 1);
@@ -192,10 +197,14 @@ UpdateWork galore_work(const MatrixOptions& options, std::int64_t rows, std::int
 RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const LowRank low = low_rank_of(options.as<GaloreOptions>(), rows, cols);
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
+  const auto [projector_rows, projector_cols] = low.projector(m, n);
+  const std::size_t scratch = bytes_taken<Serial>([&](Workspace<Serial>& counter) {
+    declare_leading_vectors<Serial>(counter, options.as<GaloreOptions>().form, m, n, low.right,
+                                    static_cast<std::size_t>(low.rank));
+  });
   return {.jobs = 1,
-          .scratch = leading_vectors_bytes<Serial>(options.as<GaloreOptions>().form, m, n, low.right,
-                                                   static_cast<std::size_t>(low.rank)),
-          .results = low.projector_elements(m, n) * sizeof(float),
+          .scratch = scratch,
+          .results = projector_rows * projector_cols * sizeof(float),
           .copies = m * n * sizeof(float)};
 }
 

@@ -45,6 +45,21 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
 
 namespace {
 
+// What an update holds: G Qr and Ql^T G Qr,
+template <class Space>
+struct RotatedGradient {
+  RotatedGradient(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : half(workspace.template take<float>(m, n)), rotated(workspace.template take<float>(m, n)) {}
+  Matrix<float, Space> half, rotated;
+};
+// and while the factors take it in, sums of squares by rows and columns.
+template <class Space>
+struct LineSums {
+  LineSums(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : left(workspace.template take<float>(m)), right(workspace.template take<float>(n)) {}
+  Vector<float, Space> left, right;
+};
+
 // At least what single precision holds.
 template <class Space>
 double root_mean_square(Stream<Space>& stream, double scale, Matrix<const float, Space> x) {
@@ -76,7 +91,7 @@ bool KlFactors<Space>::start(Stream<Space>& stream, std::int64_t updates, double
 
 template <class Space>
 typename KlFactors<Space>::Roots KlFactors<Space>::roots(Stream<Space>& stream) const {
-  const Roots roots{stream.workspace.template take<float>(rows_), stream.workspace.template take<float>(cols_)};
+  const Roots roots(stream.workspace, rows_, cols_);
   inverse_square_roots<Space>(stream.exec, left_values_, roots.left);
   inverse_square_roots<Space>(stream.exec, right_values_, roots.right);
   return roots;
@@ -94,8 +109,8 @@ void KlFactors<Space>::accumulate(Stream<Space>& stream, double gradient_scale, 
                                   Matrix<float, Space> rotated) {
   const auto frame = stream.workspace.frame();
   const double beta = rule_.factor_beta, m = static_cast<double>(rows_), n = static_cast<double>(cols_);
-  const Vector<float, Space> left = stream.workspace.template take<float>(rows_);
-  const Vector<float, Space> right = stream.workspace.template take<float>(cols_);
+  const LineSums<Space> sums(stream.workspace, rows_, cols_);
+  const Vector<float, Space> left = sums.left, right = sums.right;
   row_squares<Space>(stream.exec, rotated, roots.right, left);
   column_squares<Space>(stream.exec, rotated, roots.left, right, stream.workspace);
   average_eigenvalues<Space>(stream.exec, beta, n, rule_.ceiling(rows_), left, left_values_);
@@ -140,9 +155,6 @@ void fill_kl_kind(MatrixKind& kind, bool second_moment) {
   kind.weight_decay = 0.01;
   kind.refresh_every = 10;
   kind.state = second_moment ? kl_fields<true> : kl_fields<false>;
-  kind.refresh_needs = [](const MatrixOptions&, std::int64_t rows, std::int64_t cols) {
-    return two_sided_needs({}, RefreshRule().method, rows, cols);
-  };
   kind.keeps_skew = [](const MatrixOptions&) { return true; };
 }
 
@@ -153,14 +165,16 @@ UpdateWork kl_work(BasisForm first, std::int64_t rows, std::int64_t cols, double
 }
 
 template <class Space>
-std::size_t kl_scratch_bytes(const MatrixOptions& options, const KlRule& rule, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
+void declare_kl_update(Workspace<Space>& workspace, const MatrixOptions& options, const KlRule& rule, std::size_t rows,
+                       std::size_t cols) {
   const Sides sides = sides_with_bases(fields_of(options, rows, cols));
-  const std::size_t roots = W::template bytes<float>(rows) + W::template bytes<float>(cols);
-  const std::size_t update = 2 * W::template bytes<float>(rows * cols) + 2 * roots +  // one set goes out of date
-                             column_squares_workspace_bytes<Space>(rows, cols);
-  return std::max({update, first_bases_bytes<Space>(rule.refresh.first, sides, rows, cols),
-                   refresh_bytes<Space>(sides, rule.refresh, rows, cols)});
+  declare_first_bases<Space>(workspace, rule.refresh.first, sides, rows, cols);
+  declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
+  const auto frame = workspace.frame();
+  const RotatedGradient<Space> gradient(workspace, rows, cols);
+  const typename KlFactors<Space>::Roots roots(workspace, rows, cols);
+  const LineSums<Space> sums(workspace, rows, cols);
+  declare<ColumnSquaresScratch<Space>>(workspace, rows, cols);
 }
 
 template <class Space>
@@ -183,9 +197,8 @@ void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, cons
   ++updates_;
   {
     const auto frame = stream.workspace.frame();
-    const Matrix<float, Space> half = stream.workspace.template take<float>(shape_.rows, shape_.cols);
-    const Matrix<float, Space> rotated = stream.workspace.template take<float>(shape_.rows, shape_.cols);
-    update(stream, now, matrix, factors_.roots(stream), half, rotated);
+    const RotatedGradient<Space> p(stream.workspace, shape_.rows, shape_.cols);
+    update(stream, now, matrix, factors_.roots(stream), p.half, p.rotated);
   }
   const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
   factors_.refresh(stream, {updates_, due}, second_moment());
@@ -208,9 +221,10 @@ void KlMethod<Space>::move(Stream<Space>& stream, const UpdateNumbers& now, cons
       flat<float, Space>(direction), flat<float, Space>(matrix.master), flat<bf16, Space>(matrix.weight));
 }
 
-#define SESTINA_KL_FACTORS(Space)                                                                              \
-  template std::size_t kl_scratch_bytes<Space>(const MatrixOptions&, const KlRule&, std::size_t, std::size_t); \
-  template class KlFactors<Space>;                                                                             \
+#define SESTINA_KL_FACTORS(Space)                                                                             \
+  template void declare_kl_update<Space>(Workspace<Space>&, const MatrixOptions&, const KlRule&, std::size_t, \
+                                         std::size_t);                                                        \
+  template class KlFactors<Space>;                                                                            \
   template class KlMethod<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_KL_FACTORS)
 

@@ -39,6 +39,8 @@ class KlFactors {
 
   // Inverse roots of the eigenvalues, as the whole update uses them.
   struct Roots {
+    Roots(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+        : left(workspace.template take<float>(m)), right(workspace.template take<float>(n)) {}
     Vector<float, Space> left, right;  // (m), (n)
   };
   Roots roots(Stream<Space>&) const;  // in the stream's workspace
@@ -59,9 +61,9 @@ class KlFactors {
   Vector<float, Space> left_values_, right_values_;
 };
 
-// Scratch of an update, which holds G Qr and Ql^T G Qr, and of start() and refresh(); of either kind.
+// What an update of either kind takes, start() and refresh() included.
 template <class Space>
-std::size_t kl_scratch_bytes(const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
+void declare_kl_update(Workspace<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
 // The frame of both: the first call, the update that is theirs, and the refresh point after it.
 template <class Space>

@@ -13,8 +13,9 @@ class KlShampoo final : public KlMethod<Space> {
  public:
   KlShampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : KlMethod<Space>(exec, options, {options.as<KlOptions>(), options}, shape) {}
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    return kl_scratch_bytes<Space>(options, {options.as<KlOptions>(), options}, rows, cols);
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
+    declare_kl_update<Space>(workspace, options, {options.as<KlOptions>(), options}, rows, cols);
   }
 
  private:
@@ -33,6 +34,9 @@ class KlShampoo final : public KlMethod<Space> {
 MatrixKind kl_shampoo_kind() {
   MatrixKind kind = matrix_kind<KlOptions>("kl-shampoo");
   fill_kl_kind(kind, false);
+  kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return two_sided_needs({}, KlRule(options.as<KlOptions>(), options).refresh, rows, cols);
+  };
   kind.stated_flops = stated_roots;
   // By side: whitening 4 a^2 b and a factor a^2 b for the estimate, 4 a^2 b for the direction.
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {

@@ -22,8 +22,9 @@ class KlSoap final : public KlMethod<Space> {
       : KlMethod<Space>(exec, options, {options.as<KlSoapOptions>(), options}, shape),
         beta2_(options.as<KlSoapOptions>().beta2),
         second_moment_(this->state_.matrix("second_moment")) {}
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    return kl_scratch_bytes<Space>(options, {options.as<KlSoapOptions>(), options}, rows, cols);
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
+    declare_kl_update<Space>(workspace, options, {options.as<KlSoapOptions>(), options}, rows, cols);
   }
 
  private:
@@ -48,6 +49,9 @@ class KlSoap final : public KlMethod<Space> {
 MatrixKind kl_soap_kind() {
   MatrixKind kind = matrix_kind<KlSoapOptions>("kl-soap");
   fill_kl_kind(kind, true);
+  kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
+    return two_sided_needs({}, KlRule(options.as<KlSoapOptions>(), options).refresh, rows, cols);
+  };
   kind.stated_flops = stated_rotation;
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return kl_work(options.as<KlSoapOptions>().basis_first, rows, cols, 11);

@@ -40,14 +40,20 @@ struct LowRankRule {
   }
 };
 
+// What a projector is decoded into.
+template <class Space>
+struct ProjectorScratch {
+  ProjectorScratch(Workspace<Space>& workspace, LowRank::Size size)
+      : values(workspace.template take<float>(size.rows, size.cols)) {}
+  Matrix<float, Space> values;
+};
+
 template <class Space>
 class Projector {
  public:
   Projector(MatrixState<Space>& state, const LowRankOptions& options, const MatrixShape& shape) {
     const LowRank low = low_rank_of(options, std::int64_t(shape.rows), std::int64_t(shape.cols));
-    const auto rank = static_cast<std::size_t>(low.rank);
-    rows_ = low.right ? rank : shape.rows;
-    cols_ = low.right ? shape.cols : rank;
+    size_ = low.projector(shape.rows, shape.cols);
     if (!options.has_coded_projector()) {
       whole_ = state.array("projector");
       return;
@@ -59,15 +65,11 @@ class Projector {
     codes_ = Vector<std::uint8_t, Space>(codes, n);
     zeros_ = Vector<std::uint8_t, Space>(codes + n, scales_.extent(0));
   }
-  std::size_t size() const { return rows_ * cols_; }
-  static std::size_t scratch(const LowRankOptions& options, const LowRank& low, std::size_t rows, std::size_t cols) {
-    if (!options.has_coded_projector()) return 0;
-    return Workspace<Space>::template bytes<float>(low.projector_elements(rows, cols));
-  }
+  std::size_t size() const { return size_.rows * size_.cols; }
 
   // Where it is read and renewed in an update: the state itself, or memory of the stream.
   StateArray<Space> place(Stream<Space>& stream) const {
-    return bits_ == 32 ? whole_ : StateArray<Space>(stream.workspace.template take<float>(rows_, cols_), nullptr);
+    return bits_ == 32 ? whole_ : StateArray<Space>(ProjectorScratch<Space>(stream.workspace, size_).values, nullptr);
   }
   void keep(const Space& exec, const StateArray<Space>& place) const {
     if (bits_ < 32)
@@ -82,7 +84,7 @@ class Projector {
   }
 
  private:
-  std::size_t rows_ = 0, cols_ = 0;  // (r, n) on the right, (m, r) on the left
+  LowRank::Size size_;  // (r, n) on the right, (m, r) on the left
   int bits_ = 32;
   StateArray<Space> whole_;
   Vector<std::uint8_t, Space> codes_, zeros_;
@@ -95,24 +97,19 @@ struct LowRankMoments {
     if (!state.has("momentum_codes")) {
       momentum = state.matrix("momentum");
       second_moment = state.matrix("second_moment");
-      rows = momentum.extent(0);
-      cols = momentum.extent(1);
+      size = {momentum.extent(0), momentum.extent(1)};
       return;
     }
     coded = {block, state.codes("momentum_codes"), state.codes("second_moment_codes"), state.matrix("momentum_scales"),
              state.matrix("second_moment_scales")};
-    rows = coded.m.extent(0);
-    cols = coded.m.extent(1);
+    size = {coded.m.extent(0), coded.m.extent(1)};
   }
 
   bool right;
-  std::size_t rows = 0, cols = 0;  // of the projected gradient
+  LowRank::Size size;  // of the projected gradient
   Matrix<float, Space> momentum, second_moment;
   CodedMoments<Space> coded;  // in place of both, in 8 bits
 
-  Matrix<float, Space> take_small(Stream<Space>& stream) const {  // in the stream's workspace
-    return stream.workspace.template take<float>(rows, cols);
-  }
   // small = alpha G P^T, or alpha P^T G.
   void project(Stream<Space>& stream, float alpha, Matrix<const float, Space> projector,
                Matrix<const float, Space> gradient, Matrix<float, Space> small) const {

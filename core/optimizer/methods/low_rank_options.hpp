@@ -28,11 +28,16 @@ struct LowRankOptions {
 struct LowRank {
   std::int64_t rank = 1;
   bool right = true;  // projects rows of G: R (m, r) = G P^T with P (r, n); else R (r, n) = P^T G with P (m, r)
-  std::size_t small_elements(std::size_t rows, std::size_t cols) const {  // of R
-    return (right ? rows : cols) * static_cast<std::size_t>(rank);
+  struct Size {
+    std::size_t rows = 0, cols = 0;
+  };
+  Size small(std::size_t rows, std::size_t cols) const {  // R
+    const auto r = static_cast<std::size_t>(rank);
+    return right ? Size{rows, r} : Size{r, cols};
   }
-  std::size_t projector_elements(std::size_t rows, std::size_t cols) const {
-    return (right ? cols : rows) * static_cast<std::size_t>(rank);
+  Size projector(std::size_t rows, std::size_t cols) const {  // P
+    const auto r = static_cast<std::size_t>(rank);
+    return right ? Size{r, cols} : Size{rows, r};
   }
 };
 // Elements of a projector in 8 or 4 bits that share a scale (kernels/model/group_quantise.hpp), as Q-GaLore has it.

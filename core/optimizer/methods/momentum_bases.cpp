@@ -9,22 +9,56 @@
 namespace sestina {
 namespace {
 
+// K = M M^T and M^T M of the sides that are asked for.
+template <class Space>
+struct MomentumFactors {
+  MomentumFactors(Workspace<Space>& workspace, Sides sides, std::size_t m, std::size_t n) {
+    if (sides.left) left = workspace.template take<float>(m, m);
+    if (sides.right) right = workspace.template take<float>(n, n);
+  }
+  Matrix<float, Space> left, right;
+};
+
+// Of a side as published: P and the order of its columns,
+template <class Space>
+struct PublishedPieces {
+  PublishedPieces(Workspace<Space>& workspace, std::size_t d, std::size_t e)
+      : product(workspace.template take<float>(d, e)), order(workspace.template take<std::int32_t>(e)) {}
+  Matrix<float, Space> product;
+  Vector<std::int32_t, Space> order;
+};
+// by their squares,
+template <class Space>
+struct ColumnSquares {
+  ColumnSquares(Workspace<Space>& workspace, std::size_t e) : squares(workspace.template take<double>(e)) {}
+  Vector<double, Space> squares;
+};
+// what its job works on,
+template <class Space>
+struct PublishedJob {
+  PublishedJob(Workspace<Space>& workspace, std::size_t d)
+      : factor(workspace.template take<float>(d, d)), basis(workspace.template take<float>(d, d)) {}
+  Matrix<float, Space> factor, basis;
+};
+// and the second moment, permuted.
+template <class Space>
+struct PermutedMoment {
+  PermutedMoment(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : values(workspace.template take<float>(m, n)) {}
+  Matrix<float, Space> values;
+};
+
 // One power step from the published basis with K = M M^T or M^T M, as from factors.
 template <class Space>
 bool power_step(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdamRule& rule,
                 const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
                 Matrix<float, Space> second_moment) {
   const auto frame = stream.workspace.frame();
-  Matrix<float, Space> left, right;
-  if (point.due && sides.left.on()) {
-    left = stream.workspace.template take<float>(momentum.extent(0), momentum.extent(0));
-    stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, left);
-  }
-  if (point.due && sides.right.on()) {
-    right = stream.workspace.template take<float>(momentum.extent(1), momentum.extent(1));
-    stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, right);
-  }
-  return sides.refresh(stream, rule.refresh, point, {second_moment, {}, {}}, left, right);
+  const Sides due{point.due && sides.left.on(), point.due && sides.right.on()};
+  const MomentumFactors<Space> factors(stream.workspace, due, momentum.extent(0), momentum.extent(1));
+  if (due.left) stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, factors.left);
+  if (due.right) stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, factors.right);
+  return sides.refresh(stream, rule.refresh, point, {second_moment, {}, {}}, factors.left, factors.right);
 }
 
 // One side as published: Q = qr(P) with P = op(M) times the other side's old basis, or P = op(M) where that side is not
@@ -41,10 +75,11 @@ struct PublishedSide {
   void prepare(Stream<Space>& stream, Matrix<const float, Space> momentum) {
     const bool plain = op == Op::none;
     const std::size_t d = momentum.extent(plain ? 0 : 1), e = momentum.extent(plain ? 1 : 0);
-    product = stream.workspace.template take<float>(d, e);
-    order = stream.workspace.template take<std::int32_t>(e);
+    const PublishedPieces<Space> pieces(stream.workspace, d, e);
+    product = pieces.product;
+    order = pieces.order;
     const auto frame = stream.workspace.frame();
-    const Vector<double, Space> squares = stream.workspace.template take<double>(e);
+    const Vector<double, Space> squares = ColumnSquares<Space>(stream.workspace, e).squares;
     if (other.on())
       multiply<Space>(stream, op, Op::none, 1, momentum, other.basis.read(), 0, product);
     else
@@ -57,8 +92,8 @@ struct PublishedSide {
   bool finish(Stream<Space>& stream) {
     const std::size_t d = product.extent(0);
     const auto frame = stream.workspace.frame();
-    const Matrix<float, Space> factor = stream.workspace.template take<float>(d, d);
-    const Matrix<float, Space> basis = stream.workspace.template take<float>(d, d);
+    const PublishedJob<Space> pieces(stream.workspace, d);
+    const Matrix<float, Space> factor = pieces.factor, basis = pieces.basis;
     gather_columns<Space>(stream.exec, product, order, factor);
     set_identity<Space>(stream.exec, basis);
     RefreshJob<Space> job;
@@ -87,7 +122,8 @@ bool published_step(Stream<Space>& stream, const TwoSided<Space>& sides, Matrix<
   const bool left_good = !sides.left.on() || left.finish(stream);
   const bool right_good = !sides.right.on() || right.finish(stream);
   const auto inner = stream.workspace.frame();
-  const Matrix<float, Space> scratch = stream.workspace.template take<float>(momentum.extent(0), momentum.extent(1));
+  const Matrix<float, Space> scratch =
+      PermutedMoment<Space>(stream.workspace, momentum.extent(0), momentum.extent(1)).values;
   permute<Space>(stream.exec, right.order, left.order, second_moment, scratch);
   return left_good && right_good;
 }
@@ -104,29 +140,44 @@ bool refresh_from_momentum(Stream<Space>& stream, TwoSided<Space>& sides, const 
   return true;
 }
 
+namespace {
+
 template <class Space>
-std::size_t refresh_from_momentum_bytes(Sides sides, const RotatedAdamRule& rule, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
-  const std::size_t left = sides.left ? W::template bytes<float>(rows * rows) : 0;
-  const std::size_t right = sides.right ? W::template bytes<float>(cols * cols) : 0;
-  if (!rule.release) return left + right + refresh_bytes<Space>(sides, rule.refresh, rows, cols);
-  const std::size_t moments = W::template bytes<float>(rows * cols);
-  std::size_t held = 0, most = moments;  // products and orders; the largest of what comes on top
-  const auto add = [&](std::size_t d, std::size_t e) {
-    held += moments + W::template bytes<std::int32_t>(e);
-    most = std::max({most, W::template bytes<double>(e),
-                     2 * W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.refresh.method, d)});
+void declare_published_step(Workspace<Space>& workspace, Sides sides, std::size_t rows, std::size_t cols) {
+  const auto frame = workspace.frame();
+  const auto prepare = [&](std::size_t d, std::size_t e) {
+    PublishedPieces<Space>(workspace, d, e);  // held until the frame ends
+    declare<ColumnSquares<Space>>(workspace, e);
   };
-  if (sides.left) add(rows, cols);
-  if (sides.right) add(cols, rows);
-  return held + most;
+  const auto finish = [&](std::size_t d) {
+    const auto inner = workspace.frame();
+    const PublishedJob<Space> pieces(workspace, d);
+    declare_refresh<Space>(workspace, RefreshJob<Space>().method, d, false);
+  };
+  if (sides.left) prepare(rows, cols);
+  if (sides.right) prepare(cols, rows);
+  if (sides.left) finish(rows);
+  if (sides.right) finish(cols);
+  declare<PermutedMoment<Space>>(workspace, rows, cols);
 }
 
-#define SESTINA_MOMENTUM_BASES(Space)                                                                            \
-  template bool refresh_from_momentum<Space>(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRule&,           \
-                                             const typename TwoSided<Space>::Point&, Matrix<const float, Space>, \
-                                             Matrix<float, Space>);                                              \
-  template std::size_t refresh_from_momentum_bytes<Space>(Sides, const RotatedAdamRule&, std::size_t, std::size_t);
+}  // namespace
+
+template <class Space>
+void declare_refresh_from_momentum(Workspace<Space>& workspace, Sides sides, const RotatedAdamRule& rule,
+                                   std::size_t rows, std::size_t cols) {
+  if (rule.release) return declare_published_step(workspace, sides, rows, cols);
+  const auto frame = workspace.frame();
+  const MomentumFactors<Space> factors(workspace, sides, rows, cols);
+  declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
+}
+
+#define SESTINA_MOMENTUM_BASES(Space)                                                                               \
+  template bool refresh_from_momentum<Space>(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRule&,              \
+                                             const typename TwoSided<Space>::Point&, Matrix<const float, Space>,    \
+                                             Matrix<float, Space>);                                                 \
+  template void declare_refresh_from_momentum<Space>(Workspace<Space>&, Sides, const RotatedAdamRule&, std::size_t, \
+                                                     std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_MOMENTUM_BASES)
 
 }  // namespace sestina

@@ -42,14 +42,15 @@ class Muon final : public MatrixOptimizer<Space> {
     }
   }
 
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    const bool in_bf16 = options.as<KeysOf<V>>().ns_precision == MuonOptions::Precision::bf16;
-    const std::size_t products = in_bf16 ? newton_schulz_workspace_bytes<bf16, Space>(rows, cols)
-                                         : newton_schulz_workspace_bytes<float, Space>(rows, cols);
-    const std::size_t last = V == Variant::normuon   ? normuon_workspace_bytes<Space>(rows, cols)
-                             : V == Variant::adamuon ? adamuon_workspace_bytes<Space>(rows, cols)
-                                                     : 0;
-    return products + last + Workspace<Space>::template bytes<double>(chunk_count(rows * cols));
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
+    const SumScratch<Space> squares(workspace, rows * cols);
+    if (options.as<KeysOf<V>>().ns_precision == MuonOptions::Precision::bf16)
+      NewtonSchulzScratch<bf16, Space>(workspace, rows, cols);
+    else  // at most
+      NewtonSchulzScratch<float, Space>(workspace, rows, cols);
+    if constexpr (V == Variant::normuon) declare<NorMuonScratch<Space>>(workspace, std::max(rows, cols));
+    if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
@@ -69,7 +70,7 @@ class Muon final : public MatrixOptimizer<Space> {
     const auto frame = stream.workspace.frame();
     const std::size_t n = rows_ * cols_;
     const Vector<const float, Space> gradient(matrix.gradient.data(), n), momentum = momentum_;
-    const Vector<double, Space> squares = stream.workspace.template take<double>(chunk_count(n));
+    const Vector<double, Space> squares = SumScratch<Space>(stream.workspace, n).chunks;
     const double clip = numbers.gradient_scale;
     const float p = static_cast<float>(clip * rule_.p), q = static_cast<float>(rule_.q);
     advance_momentum(stream.exec, {static_cast<float>(rule_.keep), static_cast<float>(clip * rule_.gain), p, q},

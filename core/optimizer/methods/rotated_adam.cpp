@@ -20,6 +20,23 @@ void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> square
       });
 }
 
+// What the direction is made in: one sheet, or three where bases are used.
+template <class Space>
+struct DirectionPieces {
+  DirectionPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n, bool rotates)
+      : scratch(workspace.template take<float>(m, n)) {
+    if (!rotates) return;
+    rotated = workspace.template take<float>(m, n);
+    move = workspace.template take<float>(m, n);
+  }
+  Matrix<float, Space> scratch, rotated, move;
+};
+template <class Space>
+struct NormalizePieces {
+  explicit NormalizePieces(Workspace<Space>& workspace) : factor(workspace.template take<double>(1)) {}
+  Vector<double, Space> factor;
+};
+
 }  // namespace
 
 std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides, bool factors, bool keep_rotated,
@@ -108,19 +125,17 @@ void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
 template <class Space>
 Matrix<float, Space> RotatedAdam<Space>::direction(Stream<Space>& stream, double gradient_scale,
                                                    Matrix<const float, Space> gradient) {
-  const std::size_t m = shape_.rows, n = shape_.cols;
-  const Matrix<float, Space> scratch = stream.workspace.template take<float>(m, n);
+  const DirectionPieces<Space> p(stream.workspace, shape_.rows, shape_.cols, sides_.rotates());
+  const Matrix<float, Space> scratch = p.scratch;
   if (!sides_.rotates()) {
     adam_direction<Space>(stream.exec, rule_.adam, gradient_scale, flat<const float, Space>(gradient),
                           flat<float, Space>(momentum_), flat<float, Space>(second_moment_),
                           flat<float, Space>(scratch));
     return scratch;
   }
-  const Matrix<float, Space> rotated = stream.workspace.template take<float>(m, n);
-  const Matrix<float, Space> move = stream.workspace.template take<float>(m, n);
-  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, scratch, rotated);
-  rotated_direction(stream, rotated, scratch, move);
-  return sides_.rotate_back(stream, move, scratch);
+  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, scratch, p.rotated);
+  rotated_direction(stream, p.rotated, scratch, p.move);
+  return sides_.rotate_back(stream, p.move, scratch);
 }
 
 // A rotation is linear: while the bases stay, the rotated momentum is the mean of the rotated gradients. The first
@@ -153,7 +168,7 @@ void RotatedAdam<Space>::update_weight(Stream<Space>& stream, const UpdateNumber
   }
   Vector<double, Space> factor;
   if (rule_.normalize) {
-    factor = stream.workspace.template take<double>(1);
+    factor = NormalizePieces<Space>(stream.workspace).factor;
     sum_of_squares_to<Space, float>(stream.exec, flat<const float, Space>(update), stream.workspace, factor);
     to_unit_size<Space>(stream.exec, update.size(), factor);
   }
@@ -162,23 +177,26 @@ void RotatedAdam<Space>::update_weight(Stream<Space>& stream, const UpdateNumber
 }
 
 template <class Space>
-std::size_t RotatedAdam<Space>::scratch_bytes(const MatrixOptions& options, const RotatedAdamRule& rule,
-                                              std::size_t rows, std::size_t cols) {
+void RotatedAdam<Space>::declare_update(Workspace<Space>& workspace, const MatrixOptions& options,
+                                        const RotatedAdamRule& rule, std::size_t rows, std::size_t cols) {
   const Sides sides = sides_with_bases(fields_of(options, rows, cols));
-  const std::size_t size = rows * cols, buffers = sides.left || sides.right ? 3 : 1;
-  const std::size_t update =
-      buffers * Workspace<Space>::template bytes<float>(size) +
-      (rule.normalize ? reduce_workspace_bytes<Space>(size) + Workspace<Space>::template bytes<double>(1) : 0);
-  const std::size_t refresh = rule.from_momentum ? refresh_from_momentum_bytes<Space>(sides, rule, rows, cols)
-                                                 : refresh_bytes<Space>(sides, rule.refresh, rows, cols);
-  return std::max({update, refresh, first_bases_bytes<Space>(rule.refresh.first, sides, rows, cols)});
+  declare_first_bases<Space>(workspace, rule.refresh.first, sides, rows, cols);
+  if (rule.from_momentum)
+    declare_refresh_from_momentum<Space>(workspace, sides, rule, rows, cols);
+  else
+    declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
+  const auto frame = workspace.frame();
+  const DirectionPieces<Space> pieces(workspace, rows, cols, sides.left || sides.right);
+  if (!rule.normalize) return;
+  const NormalizePieces<Space> factor(workspace);
+  declare<SumScratch<Space>>(workspace, rows * cols);
 }
 
 template <class Space>
 RefreshNeeds RotatedAdam<Space>::refresh_needs(const MatrixOptions& options, const RotatedAdamRule& rule,
                                                std::int64_t rows, std::int64_t cols) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
-  return two_sided_needs(sides_with_bases(fields_of(options, m, n)), rule.refresh.method, rows, cols);
+  return two_sided_needs(sides_with_bases(fields_of(options, m, n)), rule.refresh, rows, cols);
 }
 
 #define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;

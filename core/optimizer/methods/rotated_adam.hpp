@@ -31,7 +31,8 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   RotatedAdam(const Space&, const MatrixOptions&, const RotatedAdamRule&, const MatrixShape&);
 
   void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
-  static std::size_t scratch_bytes(const MatrixOptions&, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
+  static void declare_update(Workspace<Space>&, const MatrixOptions&, const RotatedAdamRule&, std::size_t rows,
+                             std::size_t cols);
   static RefreshNeeds refresh_needs(const MatrixOptions&, const RotatedAdamRule&, std::int64_t rows, std::int64_t cols);
   MatrixState<Space>& state() override { return state_; }
   RefreshAges ages() const override { return sides_.ages(); }
@@ -62,7 +63,8 @@ bool refresh_from_momentum(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRu
                            const typename TwoSided<Space>::Point&, Matrix<const float, Space> momentum,
                            Matrix<float, Space> second_moment);
 template <class Space>
-std::size_t refresh_from_momentum_bytes(Sides, const RotatedAdamRule&, std::size_t rows, std::size_t cols);
+void declare_refresh_from_momentum(Workspace<Space>&, Sides, const RotatedAdamRule&, std::size_t rows,
+                                   std::size_t cols);
 
 // State: moments, factors where the bases follow them, bases, counters, jobs; keep_rotated as in the rule.
 std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, bool keep_rotated, std::int64_t rows,

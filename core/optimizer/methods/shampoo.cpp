@@ -128,6 +128,34 @@ struct ShampooRule : ShampooOptions {
   std::int64_t every, start;
 };
 
+// What an update takes: where there are several blocks, the direction of all,
+template <class Space>
+struct WholeDirection {
+  WholeDirection(Workspace<Space>& workspace, const ShampooLayout& layout)
+      : values(workspace.template take<float>(layout.rows, layout.cols)) {}
+  Matrix<float, Space> values;
+};
+// of a block first for each side a packed factor, and its refresh,
+template <class Space>
+struct UnpackedFactor {
+  UnpackedFactor(Workspace<Space>& workspace, std::size_t d) : values(workspace.template take<float>(d, d)) {}
+  Matrix<float, Space> values;
+};
+// then the averaged gradient, and what its graft and direction are made in,
+template <class Space>
+struct BlockPieces {
+  BlockPieces(Workspace<Space>& workspace, const ShampooBlock& b)
+      : filtered(workspace.template take<float>(b.rows, b.cols)),
+        other(workspace.template take<float>(b.rows, b.cols)) {}
+  Matrix<float, Space> filtered, other;
+};
+// and the squares of both.
+template <class Space>
+struct GraftPieces {
+  explicit GraftPieces(Workspace<Space>& workspace) : squares(workspace.template take<double>(2)) {}
+  Vector<double, Space> squares;
+};
+
 // One side of a block: its factor, whole or packed, and what is made of it.
 template <class Space>
 struct ShampooSide {
@@ -156,23 +184,24 @@ class Shampoo final : public MatrixOptimizer<Space> {
       fail(ExitCode::bad_deck, "optimizer.exponent {}: root = \"newton\" needs 1, 1/2, 1/3, ...", rule_.exponent);
   }
 
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    using W = Workspace<Space>;
-    const ShampooLayout layout = shampoo_layout(options.as<ShampooOptions>(), rows, cols);
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
     const ShampooRule rule(options);
-    std::size_t block = 0, refreshing = 0;
+    const ShampooLayout layout = shampoo_layout(rule, rows, cols);
+    if (layout.blocks.size() > 1) WholeDirection<Space>(workspace, layout);
     const auto side = [&](std::size_t d) {
-      refreshing =
-          std::max(refreshing, W::template bytes<float>(d * d) + refresh_workspace_bytes<Space>(rule.method, d));
+      const auto frame = workspace.frame();
+      if (rule.packed) UnpackedFactor<Space>(workspace, d);
+      declare_refresh<Space>(workspace, rule.method, d);
     };
     for (const ShampooBlock& b : layout.blocks) {
-      block = std::max(block, 2 * W::template bytes<float>(b.rows * b.cols) + W::template bytes<double>(2) +
-                                  reduce_workspace_bytes<Space>(b.rows * b.cols));
       side(b.rows);
       if (!layout.is_vector) side(b.cols);
+      const auto frame = workspace.frame();
+      const BlockPieces<Space> pieces(workspace, b);
+      const GraftPieces<Space> squares(workspace);
+      declare<SumScratch<Space>>(workspace, b.rows * b.cols);
     }
-    const bool single = layout.blocks.size() == 1;
-    return (single ? 0 : W::template bytes<float>(layout.rows * layout.cols)) + std::max(block, refreshing);
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
@@ -185,7 +214,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const auto frame = stream.workspace.frame();
     const bool single = layout_.blocks.size() == 1;
     Matrix<float, Space> direction;  // (m, n) of all blocks
-    if (!single) direction = stream.workspace.template take<float>(layout_.rows, layout_.cols);
+    if (!single) direction = WholeDirection<Space>(stream.workspace, layout_).values;
     const WeightMove move{numbers.lr, 1, numbers.weight_decay, rule_.decay_order == Order::before, stream.nonfinite};
     const Vector<float, Space> master(matrix.master.data(), matrix.master.size());
     const Vector<bf16, Space> weight(matrix.weight.data(), matrix.weight.size());
@@ -262,7 +291,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const auto kept = s.factor.write();
     Matrix<float, Space> factor = kept.view();
     if (s.is_packed) {
-      factor = stream.workspace.template take<float>(s.size(), s.size());
+      factor = UnpackedFactor<Space>(stream.workspace, s.size()).values;
       unpack_symmetric<Space>(stream.exec, flat<float, Space>(kept.view()), factor);
     }
     const double gain = rule_.beta2 < 1 ? 1 - rule_.beta2 : 1;
@@ -303,8 +332,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (!layout_.is_vector) advance_side(stream, first + 1, Op::transpose, t, gradient_scale, gradient);
 
     const FilterRule f = rule_.filter(t, gradient_scale);
-    const Matrix<float, Space> filtered = stream.workspace.template take<float>(b.rows, b.cols);
-    const Matrix<float, Space> other = stream.workspace.template take<float>(b.rows, b.cols);
+    const BlockPieces<Space> pieces(stream.workspace, b);
+    const Matrix<float, Space> filtered = pieces.filtered, other = pieces.other;
     FilterData<Space> data{gradient, cut(state_.matrix("momentum"), b), {}, filtered, other};
     if (f.second_moment) data.second_moment = cut(state_.matrix("second_moment"), b);
     filter<Space>(stream.exec, f, data);
@@ -312,7 +341,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const Matrix<float, Space> graft = f.second_moment ? other : filtered;
     if (t < rule_.start) return {graft};  // without a graft the roots are still the identity
     const bool grafts = rule_.graft != Graft::none;
-    const Vector<double, Space> squares = stream.workspace.template take<double>(2);
+    const Vector<double, Space> squares = GraftPieces<Space>(stream.workspace).squares;
     const auto squares_of = [&](Matrix<const float, Space> x, std::size_t place) {
       sum_of_squares_to<Space, float>(stream.exec, Vector<const float, Space>(x.data(), x.size()), stream.workspace,
                                       Vector<double, Space>(squares.data() + place, 1));
@@ -345,9 +374,10 @@ RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std:
   const RefreshMethod root = ShampooRule(options).method;
   const std::size_t results = root == RefreshMethod::inverse_root_qr ? 2 : 1;  // a root, and the basis that it is in
   RefreshNeeds needs;
+  auto counter = Workspace<Serial>::counter();
   const auto add = [&](std::size_t d) {
     ++needs.jobs;
-    needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(root, d));
+    declare_refresh<Serial>(counter, root, d);
     needs.results += results * d * d * sizeof(float);
     needs.copies += results * d * d * sizeof(float);  // a snapshot, and that basis
   };
@@ -355,6 +385,7 @@ RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std:
     add(block.rows);
     if (!layout.is_vector) add(block.cols);
   }
+  needs.scratch = counter.peak();
   return needs;
 }
 

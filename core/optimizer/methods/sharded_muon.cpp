@@ -32,7 +32,7 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
     shard.momentum = Vector<float, Exec>(momentum_.data() + begin, shard.elements());
     begin += aligned_elements(shard.elements());
   }
-  workspace_ = Workspace<Exec>(workspace_bytes());
+  workspace_ = Workspace<Exec>(scratch());
   sums_ = {[exec, &group](Vector<double, Exec> x) { group.sum(exec, x); },
            [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
 }
@@ -49,27 +49,31 @@ bool ShardedMuon<Exec, T>::Shard::in_bf16() const {
 }
 
 template <class Space>
-static std::size_t shard_bytes(std::size_t m, std::size_t n, CutSide cut, bool in_bf16) {
-  const std::size_t products = in_bf16 ? newton_schulz_shard_workspace_bytes<bf16, Space>(m, n, cut)
-                                       : newton_schulz_shard_workspace_bytes<float, Space>(m, n, cut);
-  return products + Workspace<Space>::template bytes<double>(chunk_count(m * n));
+static void declare_shard(Workspace<Space>& workspace, std::size_t m, std::size_t n, CutSide cut, bool in_bf16) {
+  const auto frame = workspace.frame();
+  const SumScratch<Space> squares(workspace, m * n);
+  if (in_bf16)
+    NewtonSchulzShardScratch<bf16, Space>(workspace, m, n, cut);
+  else
+    NewtonSchulzShardScratch<float, Space>(workspace, m, n, cut);
 }
 
 template <class Exec, class T>
-std::size_t ShardedMuon<Exec, T>::workspace_bytes() const {
-  std::size_t bytes = 0;
-  for (const Shard& shard : shards_)
-    bytes =
-        std::max(bytes, shard_bytes<Exec>(static_cast<std::size_t>(shard.tensor.rows()),
-                                          static_cast<std::size_t>(shard.tensor.cols()), shard.cut, shard.in_bf16()));
-  return bytes;
+std::size_t ShardedMuon<Exec, T>::scratch() const {
+  return bytes_taken<Exec>([this](Workspace<Exec>& counter) {
+    for (const Shard& shard : shards_)
+      declare_shard<Exec>(counter, static_cast<std::size_t>(shard.tensor.rows()),
+                          static_cast<std::size_t>(shard.tensor.cols()), shard.cut, shard.in_bf16());
+  });
 }
 
-std::size_t host_shard_scratch_bytes(const MatrixOptions& options, std::int64_t rows, std::int64_t cols, bool cut_rows,
-                                     bool computes_bf16) {
+std::size_t host_shard_scratch(const MatrixOptions& options, std::int64_t rows, std::int64_t cols, bool cut_rows,
+                               bool computes_bf16) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
-  return shard_bytes<Host>(m, n, cut_rows ? CutSide::rows : CutSide::cols,
-                           is_bf16(muon_rule(options.as<MuonOptions>(), m, n), computes_bf16));
+  const bool in_bf16 = is_bf16(muon_rule(options.as<MuonOptions>(), m, n), computes_bf16);
+  return bytes_taken<Host>([&](Workspace<Host>& counter) {
+    declare_shard<Host>(counter, m, n, cut_rows ? CutSide::rows : CutSide::cols, in_bf16);
+  });
 }
 
 template <class Exec, class T>
@@ -90,7 +94,7 @@ void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, do
   const OwnedTensor<Exec, T>& tensor = shard.tensor;
   const MuonRule& rule = shard.rule;
   const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
-  const Vector<double, Exec> squares = workspace_.template take<double>(chunk_count(m * n));
+  const Vector<double, Exec> squares = SumScratch<Exec>(workspace_, m * n).chunks;
   const float p = static_cast<float>(gradient_scale * rule.p), q = static_cast<float>(rule.q);
   advance_momentum<Exec>(exec, {static_cast<float>(rule.keep), static_cast<float>(gradient_scale * rule.gain), p, q},
                          tensor.gradient, shard.momentum, squares);

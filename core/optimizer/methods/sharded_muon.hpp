@@ -40,7 +40,7 @@ class ShardedMuon {
     bool in_bf16() const;
     std::size_t elements() const { return tensor.master.extent(0); }
   };
-  std::size_t workspace_bytes() const;
+  std::size_t scratch() const;  // bytes that the largest shard takes
   template <class P>
   void step_as(const Exec&, Shard&, double lr, double gradient_scale);
 

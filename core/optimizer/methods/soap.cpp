@@ -87,8 +87,9 @@ class Soap final : public RotatedAdam<Space> {
  public:
   Soap(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : RotatedAdam<Space>(exec, options, soap_rule(options), shape) {}
-  static std::size_t scratch_bytes(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
-    return RotatedAdam<Space>::scratch_bytes(options, soap_rule(options), rows, cols);
+  static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
+                              std::size_t cols) {
+    RotatedAdam<Space>::declare_update(workspace, options, soap_rule(options), rows, cols);
   }
 };
 

@@ -91,7 +91,7 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
                                                               Matrix<const float, Space> factor,
                                                               Vector<std::int32_t, Space> order) {
   if (!side.on()) return {};
-  const bool sorted = rule.sort && rule.method == RefreshMethod::power_qr;
+  const bool sorted = rule.sorts();
   RefreshRequest<Space> request{.job = {.method = rule.method, .name = side.name}, .basis = side.basis};
   request.job.factor = factor.extent(0) > 0 ? factor : side.factor.read();
   if (sorted) request.job.order = order;
@@ -102,6 +102,25 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
   return {true, {}};
 }
 
+namespace {
+
+// What refresh() takes: in which order the columns of both sides are,
+template <class Space>
+struct ColumnOrders {
+  ColumnOrders(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
+      : left(workspace.template take<std::int32_t>(rows)), right(workspace.template take<std::int32_t>(cols)) {}
+  Vector<std::int32_t, Space> left, right;
+};
+// and after the refreshes what is permuted.
+template <class Space>
+struct Permuted {
+  Permuted(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
+      : values(workspace.template take<float>(rows, cols)) {}
+  Matrix<float, Space> values;
+};
+
+}  // namespace
+
 template <class Space>
 bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, const Point& point,
                               const InBasis& in_basis, Matrix<const float, Space> left_factor,
@@ -109,12 +128,11 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
   port_.pass(point.t);
   if (!point.due && !port_.in_flight()) return false;
   const auto frame = stream.workspace.frame();
-  const auto left_order = stream.workspace.template take<std::int32_t>(rows_);
-  const auto right_order = stream.workspace.template take<std::int32_t>(cols_);
-  const Moved rows = refresh_side(stream, rule, point, left, left_factor, left_order);
-  const Moved cols = refresh_side(stream, rule, point, right, right_factor, right_order);
+  const ColumnOrders<Space> orders(stream.workspace, rows_, cols_);
+  const Moved rows = refresh_side(stream, rule, point, left, left_factor, orders.left);
+  const Moved cols = refresh_side(stream, rule, point, right, right_factor, orders.right);
   if (!rows.is_new && !cols.is_new) return false;
-  const Matrix<float, Space> scratch = stream.workspace.template take<float>(rows_, cols_);
+  const Matrix<float, Space> scratch = Permuted<Space>(stream.workspace, rows_, cols_).values;
   const auto column = [](Vector<float, Space> x) { return Matrix<float, Space>(x.data(), x.extent(0), 1); };
   const auto part = [&](std::size_t n) { return Matrix<float, Space>(scratch.data(), n, 1); };
   if (in_basis.moments.size() > 0) permute<Space>(stream.exec, rows.order, cols.order, in_basis.moments, scratch);
@@ -123,43 +141,45 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
   return true;
 }
 
-RefreshNeeds two_sided_needs(Sides sides, RefreshMethod method, std::int64_t rows, std::int64_t cols) {
+RefreshNeeds two_sided_needs(Sides sides, const RefreshRule& rule, std::int64_t rows, std::int64_t cols) {
   RefreshNeeds needs;
+  auto counter = Workspace<Serial>::counter();
   const auto add = [&](std::int64_t side) {
     const auto d = static_cast<std::size_t>(side);
     ++needs.jobs;
-    needs.scratch = std::max(needs.scratch, refresh_workspace_bytes<Serial>(method, d));
+    declare_refresh<Serial>(counter, rule.method, d, rule.sorts());
     needs.results += d * d * sizeof(float);
     needs.orders += d * sizeof(std::int32_t);
     needs.copies += 2 * d * d * sizeof(float);
   };
   if (sides.left) add(rows);
   if (sides.right) add(cols);
+  needs.scratch = counter.peak();
   return needs;
 }
 
 template <class Space>
-std::size_t first_bases_bytes(BasisForm form, Sides sides, std::size_t rows, std::size_t cols) {
-  const std::size_t check = reduce_workspace_bytes<Space>(rows * cols);
-  if (!sides.left && !sides.right) return check;
-  return std::max(check,
-                  cold_bases_workspace_bytes<Space>(form, rows, cols, sides.left ? rows : 0, sides.right ? cols : 0));
+void declare_first_bases(Workspace<Space>& workspace, BasisForm form, Sides sides, std::size_t rows, std::size_t cols) {
+  declare<SumScratch<Space>>(workspace, rows * cols);
+  if (!sides.left && !sides.right) return;
+  declare_cold_bases<Space>(workspace, form, rows, cols, sides.left ? rows : 0, sides.right ? cols : 0);
 }
 
 template <class Space>
-std::size_t refresh_bytes(Sides sides, const RefreshRule& rule, std::size_t rows, std::size_t cols) {
-  using W = Workspace<Space>;
-  if (!sides.left && !sides.right) return 0;
-  const std::size_t jobs = std::max(sides.left ? refresh_workspace_bytes<Space>(rule.method, rows) : 0,
-                                    sides.right ? refresh_workspace_bytes<Space>(rule.method, cols) : 0);
-  return W::template bytes<std::int32_t>(rows) + W::template bytes<std::int32_t>(cols) +
-         std::max(jobs, W::template bytes<float>(rows * cols));
+void declare_side_refreshes(Workspace<Space>& workspace, Sides sides, const RefreshRule& rule, std::size_t rows,
+                            std::size_t cols) {
+  if (!sides.left && !sides.right) return;
+  const auto frame = workspace.frame();
+  const ColumnOrders<Space> orders(workspace, rows, cols);
+  if (sides.left) declare_refresh<Space>(workspace, rule.method, rows, rule.sorts());
+  if (sides.right) declare_refresh<Space>(workspace, rule.method, cols, rule.sorts());
+  declare<Permuted<Space>>(workspace, rows, cols);
 }
 
-#define SESTINA_TWO_SIDED(Space)                                                                  \
-  template bool is_zero<Space>(Stream<Space>&, Matrix<const float, Space>);                       \
-  template std::size_t first_bases_bytes<Space>(BasisForm, Sides, std::size_t, std::size_t);      \
-  template std::size_t refresh_bytes<Space>(Sides, const RefreshRule&, std::size_t, std::size_t); \
+#define SESTINA_TWO_SIDED(Space)                                                                                       \
+  template bool is_zero<Space>(Stream<Space>&, Matrix<const float, Space>);                                            \
+  template void declare_first_bases<Space>(Workspace<Space>&, BasisForm, Sides, std::size_t, std::size_t);             \
+  template void declare_side_refreshes<Space>(Workspace<Space>&, Sides, const RefreshRule&, std::size_t, std::size_t); \
   template class TwoSided<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_TWO_SIDED)
 

@@ -34,6 +34,7 @@ struct RefreshRule {
   RefreshMethod method = RefreshMethod::power_qr;
   bool sort = true;     // columns by falling q^T K q, which power_qr can do
   bool permute = true;  // what lies in the basis follows the columns
+  bool sorts() const { return sort && method == RefreshMethod::power_qr; }
 };
 
 template <class Space>
@@ -88,12 +89,12 @@ class TwoSided {
 };
 
 // Of matrices with bases on these sides, each refreshed by a job.
-RefreshNeeds two_sided_needs(Sides, RefreshMethod, std::int64_t rows, std::int64_t cols);
+RefreshNeeds two_sided_needs(Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
 
-// Scratch of first_bases() and of refresh() of a matrix with bases on these sides.
+// What first_bases() after is_zero(), and refresh(), take for a matrix with bases on these sides.
 template <class Space>
-std::size_t first_bases_bytes(BasisForm, Sides, std::size_t rows, std::size_t cols);
+void declare_first_bases(Workspace<Space>&, BasisForm, Sides, std::size_t rows, std::size_t cols);
 template <class Space>
-std::size_t refresh_bytes(Sides, const RefreshRule&, std::size_t rows, std::size_t cols);
+void declare_side_refreshes(Workspace<Space>&, Sides, const RefreshRule&, std::size_t rows, std::size_t cols);
 
 }  // namespace sestina

@@ -28,6 +28,51 @@ void copy_block(const Space& exec, Matrix<const From, Space> x, Matrix<To, Space
       KOKKOS_LAMBDA(std::size_t at) { y(at / cols, at % cols) = static_cast<To>(x(at / cols, at % cols)); });
 }
 
+// What the two ways take for a gradient (m, n): both at first,
+template <class Space>
+struct WideGradient {
+  WideGradient(Workspace<Space>& workspace, std::size_t m, std::size_t n) : a(workspace.template take<double>(m, n)) {}
+  Matrix<double, Space> a;
+};
+// by an SVD,
+template <class Space>
+struct SvdPieces {
+  SvdPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : u(workspace.template take<double>(m, std::min(m, n))),
+        v(workspace.template take<double>(n, std::min(m, n))),
+        values(workspace.template take<double>(std::min(m, n))) {}
+  Matrix<double, Space> u, v;
+  Vector<double, Space> values;
+};
+template <class Space>
+struct CompletionPieces {
+  CompletionPieces(Workspace<Space>& workspace, std::size_t d, std::size_t rank)
+      : known(workspace.template take<double>(d, rank)), whole(workspace.template take<double>(d, d)) {}
+  Matrix<double, Space> known, whole;
+};
+// by a Gram matrix (k, k), and for each side (d) from so many of its vectors.
+template <class Space>
+struct GramPieces {
+  GramPieces(Workspace<Space>& workspace, std::size_t k)
+      : gram(workspace.template take<double>(k, k)),
+        u(workspace.template take<double>(k, k)),
+        squares(workspace.template take<double>(k)) {}
+  Matrix<double, Space> gram, u;
+  Vector<double, Space> squares;
+};
+template <class Space>
+struct SidePieces {
+  SidePieces(Workspace<Space>& workspace, std::size_t k, std::size_t vectors, std::size_t longer = 0)
+      : some(workspace.template take<double>(k, vectors)), v(workspace.template take<double>(longer, vectors)) {}
+  Matrix<double, Space> some, v;  // v of the longer side alone
+};
+template <class Space>
+struct FillPieces {
+  FillPieces(Workspace<Space>& workspace, std::size_t d, std::size_t rank)
+      : known(workspace.template take<float>(d, rank)) {}
+  Matrix<float, Space> known;
+};
+
 struct Rank {
   std::size_t columns = 0;
   double spread = 1;  // of the values that count, the largest over the smallest
@@ -62,8 +107,8 @@ bool complete(Stream<Space>& stream, Matrix<const double, Space> vectors, std::s
   const std::size_t d = vectors.extent(0);
   const auto frame = stream.workspace.frame();
   const auto columns = std::make_pair(std::size_t{0}, rank);
-  const Matrix<double, Space> known = stream.workspace.template take<double>(d, rank);
-  const Matrix<double, Space> whole = stream.workspace.template take<double>(d, d);
+  const CompletionPieces<Space> pieces(stream.workspace, d, rank);
+  const Matrix<double, Space> known = pieces.known, whole = pieces.whole;
   copy_block<Space, double, double>(stream.exec, Kokkos::subview(vectors, Kokkos::ALL, columns), known);
   stream.exec.fence("cold_bases");
   if (rank < d && !stream.solver.template qr<double>(known, whole, stream.workspace)) return false;
@@ -85,7 +130,7 @@ bool fill_basis(Stream<Space>& stream, bool are_orthonormal, Matrix<double, Spac
   if (!are_orthonormal && !stream.solver.template qr<double>(vectors, vectors, stream.workspace)) return false;
   fix_signs<Space, double>(stream.exec, vectors);
   if (rank < basis.extent(1)) {
-    const Matrix<float, Space> known = stream.workspace.template take<float>(d, rank);
+    const Matrix<float, Space> known = FillPieces<Space>(stream.workspace, d, rank).known;
     copy_block<Space, double, float>(stream.exec, vectors, known);
     stream.exec.fence("cold_bases");
     if (!stream.solver.template qr<float>(known, basis, stream.workspace)) return false;
@@ -109,15 +154,13 @@ void over_roots(const Space& exec, Vector<const double, Space> values, Matrix<do
 template <class Space>
 bool bases_of_svd(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<float, Space> left,
                   Matrix<float, Space> right) {
-  const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
-  const Matrix<double, Space> u = stream.workspace.template take<double>(m, k);
-  const Matrix<double, Space> v = stream.workspace.template take<double>(n, k);
-  const Vector<double, Space> values = stream.workspace.template take<double>(k);
+  const std::size_t m = a.extent(0), n = a.extent(1);
+  const SvdPieces<Space> p(stream.workspace, m, n);
   stream.exec.fence("cold_bases");
-  if (!stream.solver.svd(a, u, values, v, stream.workspace)) return false;
-  const std::size_t rank = numerical_rank<Space>(stream.exec, values, std::max(m, n), 1).columns;
-  return (left.extent(0) == 0 || complete<Space>(stream, u, rank, left)) &&
-         (right.extent(0) == 0 || complete<Space>(stream, v, rank, right));
+  if (!stream.solver.svd(a, p.u, p.values, p.v, stream.workspace)) return false;
+  const std::size_t rank = numerical_rank<Space>(stream.exec, p.values, std::max(m, n), 1).columns;
+  return (left.extent(0) == 0 || complete<Space>(stream, p.u, rank, left)) &&
+         (right.extent(0) == 0 || complete<Space>(stream, p.v, rank, right));
 }
 
 // From the eigenvectors of the shorter side's Gram matrix; of the longer side, what A makes of them.
@@ -127,28 +170,27 @@ bool bases_of_gram(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n);
   const bool by_rows = m <= n;  // the shorter side is the left one
   const Matrix<float, Space> shorter = by_rows ? left : right, longer = by_rows ? right : left;
-  const Matrix<double, Space> gram = stream.workspace.template take<double>(k, k);
-  const Matrix<double, Space> u = stream.workspace.template take<double>(k, k);
-  const Vector<double, Space> squares = stream.workspace.template take<double>(k);
+  const GramPieces<Space> p(stream.workspace, k);
+  const Matrix<double, Space> gram = p.gram, u = p.u;
+  const Vector<double, Space> squares = p.squares;
   stream.gemm.template symmetric<double, double>(by_rows ? Op::none : Op::transpose, 1, a, 0, gram);
   stream.exec.fence("cold_bases");
   if (!stream.solver.template eigh<double>(gram, u, squares, stream.workspace)) return false;
   const Rank rank = numerical_rank<Space>(stream.exec, squares, std::max(m, n), 2);
-  const auto first = [&](std::size_t columns) {
-    const std::size_t kept = std::min(rank.columns, columns);
-    const Matrix<double, Space> some = stream.workspace.template take<double>(k, kept);
-    copy_block<Space, double, double>(stream.exec,
-                                      Kokkos::subview(u, Kokkos::ALL, std::make_pair(std::size_t{0}, kept)), some);
+  const auto first = [&](const Matrix<double, Space>& some) {
+    copy_block<Space, double, double>(
+        stream.exec, Kokkos::subview(u, Kokkos::ALL, std::make_pair(std::size_t{0}, some.extent(1))), some);
     return some;
   };
   if (shorter.extent(0) > 0) {
     const auto frame = stream.workspace.frame();
-    if (!fill_basis<Space>(stream, true, first(shorter.extent(1)), shorter)) return false;
+    const SidePieces<Space> side(stream.workspace, k, std::min(rank.columns, shorter.extent(1)));
+    if (!fill_basis<Space>(stream, true, first(side.some), shorter)) return false;
   }
   if (longer.extent(0) == 0) return true;
   const auto frame = stream.workspace.frame();
-  const Matrix<double, Space> some = first(longer.extent(1));
-  const Matrix<double, Space> v = stream.workspace.template take<double>(longer.extent(0), some.extent(1));
+  const SidePieces<Space> side(stream.workspace, k, std::min(rank.columns, longer.extent(1)), longer.extent(0));
+  const Matrix<double, Space> some = first(side.some), v = side.v;
   stream.gemm.template operator()<double, double>(by_rows ? Op::transpose : Op::none, Op::none, 1, a, some, 0, v);
   over_roots<Space>(stream.exec, squares, v);
   constexpr double eps64 = std::numeric_limits<double>::epsilon(), eps32 = std::numeric_limits<float>::epsilon();
@@ -164,7 +206,7 @@ bool cold_bases(Stream<Space>& stream, BasisForm form, Matrix<const float, Space
   SESTINA_REQUIRE((left.extent(0) == m || left.extent(0) == 0) && (right.extent(0) == n || right.extent(0) == 0),
                   "gradient ({}, {}), left ({}), right ({})", m, n, left.extent(0), right.extent(0));
   const auto frame = stream.workspace.frame();
-  const Matrix<double, Space> a = stream.workspace.template take<double>(m, n);
+  const Matrix<double, Space> a = WideGradient<Space>(stream.workspace, m, n).a;
   copy_block<Space, float, double>(stream.exec, gradient, a);
   const Vector<const double, Space> all(a.data(), a.size());
   const double squares = sum_of_squares<Space, double>(stream.exec, all, stream.workspace);
@@ -180,36 +222,70 @@ bool cold_bases(Stream<Space>& stream, BasisForm form, Matrix<const float, Space
   return good;
 }
 
+namespace {
+
 template <class Space>
-std::size_t cold_bases_workspace_bytes(BasisForm form, std::size_t m, std::size_t n, std::size_t left,
-                                       std::size_t right) {
-  using W = Workspace<Space>;
-  const auto bytes = [](std::size_t size) { return W::template bytes<double>(size); };
-  const auto qr = [](std::size_t d, std::size_t known, std::size_t p) {
-    return p == 0 ? 0 : Solver<Space>::template qr_bytes<double>(d, known, p);
+void declare_svd_way(Workspace<Space>& workspace, std::size_t m, std::size_t n, std::size_t left, std::size_t right) {
+  const auto frame = workspace.frame();
+  const SvdPieces<Space> pieces(workspace, m, n);
+  Solver<Space>::declare_svd(workspace, m, n);
+  const auto completion = [&](std::size_t d) {
+    const auto inner = workspace.frame();
+    const CompletionPieces<Space> known(workspace, d, std::min(m, n));
+    Solver<Space>::template declare_qr<double>(workspace, d, std::min(m, n), d);
   };
-  const std::size_t k = std::min(m, n), d = std::max(m, n), check = reduce_workspace_bytes<Space>(m * n);
-  if (form == BasisForm::svd) {
-    const std::size_t completion = bytes(d * k) + bytes(d * d) + qr(d, k, d);
-    return bytes(m * n) + bytes(m * k) + bytes(n * k) + bytes(k) +
-           std::max({check, Solver<Space>::svd_bytes(m, n), completion});
+  if (left > 0) completion(m);
+  if (right > 0) completion(n);
+}
+
+// A side of length d of which `columns` are wanted and `rank` known.
+template <class Space>
+void declare_fill(Workspace<Space>& workspace, bool are_orthonormal, std::size_t d, std::size_t rank,
+                  std::size_t columns) {
+  const auto frame = workspace.frame();
+  if (!are_orthonormal) Solver<Space>::template declare_qr<double>(workspace, d, rank, rank);
+  const FillPieces<Space> pieces(workspace, d, rank);
+  Solver<Space>::template declare_qr<float>(workspace, d, rank, columns);
+}
+
+template <class Space>
+void declare_gram_way(Workspace<Space>& workspace, std::size_t m, std::size_t n, std::size_t left, std::size_t right) {
+  const auto frame = workspace.frame();
+  const std::size_t k = std::min(m, n), d = std::max(m, n);
+  const std::size_t shorter = m <= n ? left : right, longer = m <= n ? right : left;
+  const GramPieces<Space> pieces(workspace, k);
+  Solver<Space>::template declare_eigh<double>(workspace, k);
+  if (shorter > 0) {
+    const auto inner = workspace.frame();
+    const SidePieces<Space> side(workspace, k, std::min(k, shorter));
+    declare_fill(workspace, true, k, std::min(k, shorter), shorter);
   }
-  const auto side = [&](std::size_t length, std::size_t columns) {  // fill_basis
-    const std::size_t known = std::min(k, columns), made = known == 0 ? 0 : qr(length, known, known);
-    return bytes(k * known) + bytes(length * known) +
-           std::max(made, columns == 0 ? 0
-                                       : W::template bytes<float>(length * known) +
-                                             Solver<Space>::template qr_bytes<float>(length, known, columns));
-  };
-  const std::size_t shorter = side(k, m <= n ? left : right), longer = side(d, m <= n ? right : left);
-  return bytes(m * n) + 2 * bytes(k * k) + bytes(k) +
-         std::max({check, Solver<Space>::template eigh_bytes<double>(k), shorter, longer});
+  if (longer > 0) {
+    const auto inner = workspace.frame();
+    const SidePieces<Space> side(workspace, k, std::min(k, longer), d);
+    declare_fill(workspace, false, d, std::min(k, longer), longer);
+  }
+}
+
+}  // namespace
+
+template <class Space>
+void declare_cold_bases(Workspace<Space>& workspace, BasisForm form, std::size_t m, std::size_t n, std::size_t left,
+                        std::size_t right) {
+  const auto frame = workspace.frame();
+  const WideGradient<Space> gradient(workspace, m, n);
+  declare<SumScratch<Space>>(workspace, m * n);
+  if (form == BasisForm::svd)
+    declare_svd_way(workspace, m, n, left, right);
+  else
+    declare_gram_way(workspace, m, n, left, right);
 }
 
 #define SESTINA_COLD_BASES(Space)                                                                              \
   template bool cold_bases<Space>(Stream<Space>&, BasisForm, Matrix<const float, Space>, Matrix<float, Space>, \
                                   Matrix<float, Space>);                                                       \
-  template std::size_t cold_bases_workspace_bytes<Space>(BasisForm, std::size_t, std::size_t, std::size_t, std::size_t);
+  template void declare_cold_bases<Space>(Workspace<Space>&, BasisForm, std::size_t, std::size_t, std::size_t, \
+                                          std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_COLD_BASES)
 
 }  // namespace sestina

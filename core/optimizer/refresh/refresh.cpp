@@ -14,6 +14,59 @@
 namespace sestina {
 namespace {
 
+// An input in numbers of type T where they are not floats.
+template <class T, class Space>
+Matrix<T, Space> take_wide(Workspace<Space>& workspace, std::size_t d) {
+  return std::is_same_v<T, float> ? Matrix<T, Space>() : workspace.template take<T>(d, d);
+}
+
+// What each method takes for a factor (d, d).
+template <class Space, class T>
+struct EigenPieces {
+  EigenPieces(Workspace<Space>& workspace, std::size_t d)
+      : factor(take_wide<T>(workspace, d)),
+        basis(workspace.template take<T>(d, d)),
+        values(workspace.template take<T>(d)) {}
+  Matrix<T, Space> factor, basis;
+  Vector<T, Space> values;
+};
+template <class Space, class T>
+struct PowerPieces {
+  PowerPieces(Workspace<Space>& workspace, std::size_t d, bool sorted)
+      : factor(take_wide<T>(workspace, d)),
+        old(take_wide<T>(workspace, d)),
+        product(workspace.template take<T>(d, d)),
+        basis(sorted ? workspace.template take<T>(d, d) : product),
+        quotients(workspace.template take<double>(d)),
+        order(workspace.template take<std::int32_t>(d)) {}
+  Matrix<T, Space> factor, old, product, basis;
+  Vector<double, Space> quotients;
+  Vector<std::int32_t, Space> order;
+};
+template <class Space, class T>
+struct QuotientPieces {  // of the new columns
+  QuotientPieces(Workspace<Space>& workspace, std::size_t d) : product(workspace.template take<T>(d, d)) {}
+  Matrix<T, Space> product;
+};
+template <class Space, class T>
+struct RootPieces {
+  RootPieces(Workspace<Space>& workspace, std::size_t d)
+      : factor(take_wide<T>(workspace, d)),
+        basis(workspace.template take<T>(d, d)),
+        root(workspace.template take<T>(d, d)) {}
+  Matrix<T, Space> factor, basis, root;
+};
+template <class Space>
+struct LeadingPieces {
+  LeadingPieces(Workspace<Space>& workspace, BasisForm form, std::size_t d, std::size_t rank)
+      : basis(workspace.template take<float>(d, columns_for(form, d, rank))) {}
+  // Columns of the basis that a projector of this rank is taken from.
+  static std::size_t columns_for(BasisForm form, std::size_t d, std::size_t rank) {
+    return form == BasisForm::svd ? d : rank;
+  }
+  Matrix<float, Space> basis;
+};
+
 // What a job works with in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host
 // looks at nothing: what is noted makes the verdict, and the verdict decides on what is published.
 template <class Space, class T>
@@ -26,13 +79,11 @@ struct Attempt {
 
   bool by_space() const { return verdict.extent(0) > 0; }
 
-  Matrix<T, Space> square() { return workspace.template take<T>(d, d); }
-
-  Matrix<const T, Space> input(Matrix<const float, Space> x) {
+  // x, or in another type what wide then holds.
+  Matrix<const T, Space> input(Matrix<const float, Space> x, Matrix<T, Space> wide) {
     if constexpr (std::is_same_v<T, float>) {
       return x;
     } else {
-      const Matrix<T, Space> wide = square();
       convert<Space, float, T>(stream.exec, flat<const float, Space>(x), flat<T, Space>(wide));
       return wide;
     }
@@ -69,9 +120,10 @@ struct Attempt {
 
 template <class Space, class T>
 bool eigen_basis(Attempt<Space, T>& a) {
-  const Matrix<const T, Space> factor = a.input(a.job.factor);
-  const Matrix<T, Space> basis = a.square();
-  const Vector<T, Space> values = a.workspace.template take<T>(a.d);
+  const EigenPieces<Space, T> p(a.workspace, a.d);
+  const Matrix<const T, Space> factor = a.input(a.job.factor, p.factor);
+  const Matrix<T, Space> basis = p.basis;
+  const Vector<T, Space> values = p.values;
   if (!a.stream.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
   if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues)) return false;
   a.judge();
@@ -95,11 +147,11 @@ Refreshed result_of(Verdict verdict) {
 template <class Space, class T>
 bool power_qr(Attempt<Space, T>& a) {
   const bool sorted = a.job.order.extent(0) > 0, valued = a.job.values.extent(0) > 0;
-  const Matrix<const T, Space> factor = a.input(a.job.factor), old = a.input(a.job.basis);
-  const Matrix<T, Space> product = a.square();
-  const Matrix<T, Space> basis = sorted ? a.square() : product;
-  const Vector<double, Space> quotients = a.workspace.template take<double>(a.d);
-  const Vector<std::int32_t, Space> order = a.workspace.template take<std::int32_t>(a.d);
+  const PowerPieces<Space, T> p(a.workspace, a.d, sorted);
+  const Matrix<const T, Space> factor = a.input(a.job.factor, p.factor), old = a.input(a.job.basis, p.old);
+  const Matrix<T, Space> product = p.product, basis = p.basis;
+  const Vector<double, Space> quotients = p.quotients;
+  const Vector<std::int32_t, Space> order = p.order;
   a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
   if (!a.finite(flat<const T, Space>(product), RefreshChecks<Space>::product)) return false;
   if (sorted) {
@@ -111,7 +163,7 @@ bool power_qr(Attempt<Space, T>& a) {
   a.judge();
   if (valued) {  // q^T K q of the new columns
     const auto frame = a.workspace.frame();
-    const Matrix<T, Space> scratch = a.square();
+    const Matrix<T, Space> scratch = QuotientPieces<Space, T>(a.workspace, a.d).product;
     a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
     column_dots<Space, T>(a.stream.exec, basis, scratch, quotients);
     a.template publish<double>(quotients, a.job.values);
@@ -128,8 +180,9 @@ bool inverse_root(Attempt<Space, T>& a) {
   const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
   RootTools<Space> tools{a.stream.exec, a.stream.gemm, a.stream.solver, a.workspace};
   if (a.by_space()) tools.squares_of_root = a.stream.refresh.checks.at(RefreshChecks<Space>::root);
-  const Matrix<const T, Space> factor = a.input(job.factor);
-  const Matrix<T, Space> basis = a.square(), root = a.square();
+  const RootPieces<Space, T> p(a.workspace, a.d);
+  const Matrix<const T, Space> factor = a.input(job.factor, p.factor);
+  const Matrix<T, Space> basis = p.basis, root = p.root;
   bool good = false;
   if (job.method == RefreshMethod::inverse_root_qr) {
     convert<Space, float, T>(a.stream.exec, flat<const float, Space>(job.basis), flat<T, Space>(basis));
@@ -166,47 +219,52 @@ bool attempt(Stream<Space>& stream, Workspace<Space>& workspace, const RefreshJo
   return false;
 }
 
-// Scratch of an attempt in type T.
+// What an attempt in type T takes.
 template <class T, class Space>
-std::size_t attempt_bytes(RefreshMethod method, std::size_t d) {
-  using W = Workspace<Space>;
-  const std::size_t square = W::template bytes<T>(d * d), sums = reduce_workspace_bytes<Space>(d * d);
-  const std::size_t inputs = std::is_same_v<T, float> ? 0 : 2 * square;
+void declare_attempt(Workspace<Space>& workspace, RefreshMethod method, std::size_t d, bool sorted) {
+  const auto frame = workspace.frame();
   switch (method) {
-    case RefreshMethod::eigen_basis:
-      return inputs + square + W::template bytes<T>(d) + sums + Solver<Space>::template eigh_bytes<T>(d);
-    case RefreshMethod::power_qr:
-      return inputs + 3 * square + W::template bytes<double>(d) + W::template bytes<std::int32_t>(d) + sums +
-             Solver<Space>::template qr_bytes<T>(d, d, d);
+    case RefreshMethod::eigen_basis: {
+      const EigenPieces<Space, T> pieces(workspace, d);
+      Solver<Space>::template declare_eigh<T>(workspace, d);
+      return declare<SumScratch<Space>>(workspace, d * d);
+    }
+    case RefreshMethod::power_qr: {
+      const PowerPieces<Space, T> pieces(workspace, d, sorted);
+      Solver<Space>::template declare_qr<T>(workspace, d, d, d);
+      declare<QuotientPieces<Space, T>>(workspace, d);
+      return declare<SumScratch<Space>>(workspace, d * d);
+    }
     case RefreshMethod::inverse_root_eigh:
     case RefreshMethod::inverse_root_qr:
-    case RefreshMethod::inverse_root_newton:
-      return inputs + 2 * square + inverse_root_bytes<Space, T>(d);
+    case RefreshMethod::inverse_root_newton: {
+      const RootPieces<Space, T> pieces(workspace, d);
+      declare_inverse_root<Space, T>(workspace, d);
+      return declare<SumScratch<Space>>(workspace, d * d);
+    }
     case RefreshMethod::leading_vectors:
-      break;
+      break;  // declare_leading_vectors()
   }
-  return 0;
 }
 
 template <class Space>
 bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
   stream.exec.fence("refresh");
   // Rare, and twice as large as what the stream keeps: memory for this once.
-  Workspace<Space> wide(attempt_bytes<double, Space>(job.method, job.factor.extent(0)));
+  Workspace<Space> wide(bytes_taken<Space>([&](Workspace<Space>& counter) {
+    declare_attempt<double, Space>(counter, job.method, job.factor.extent(0), job.order.extent(0) > 0);
+  }));
   const bool good = attempt<double, Space>(stream, wide, job, verdict);
   stream.exec.fence("refresh");
   return good;
 }
-
-// Columns of the basis that a projector of this rank is taken from.
-std::size_t columns_for(BasisForm form, std::size_t d, std::size_t rank) { return form == BasisForm::svd ? d : rank; }
 
 // With signs that depend on the vectors alone: moments outlive the projector.
 template <class Space>
 Refreshed leading_vectors(Stream<Space>& stream, const RefreshJob<Space>& job) {
   const auto frame = stream.workspace.frame();
   const std::size_t d = job.factor.extent(job.right ? 1 : 0), rank = job.root.extent(job.right ? 0 : 1);
-  const Matrix<float, Space> basis = stream.workspace.template take<float>(d, columns_for(job.form, d, rank)), none;
+  const Matrix<float, Space> basis = LeadingPieces<Space>(stream.workspace, job.form, d, rank).basis, none;
   if (!cold_bases<Space>(stream, job.form, job.factor, job.right ? none : basis, job.right ? basis : none))
     return Refreshed::kept;
   leading_columns<Space>(stream.exec, basis, job.right, job.root);
@@ -349,26 +407,29 @@ Refreshed refresh(Stream<Space>& stream, const RefreshJob<Space>& job, std::int6
 }
 
 template <class Space>
-std::size_t refresh_workspace_bytes(RefreshMethod method, std::size_t d) {
-  return attempt_bytes<float, Space>(method, d) + reduce_workspace_bytes<Space>(d * d);
+void declare_refresh(Workspace<Space>& workspace, RefreshMethod method, std::size_t d, bool sorted) {
+  declare<SumScratch<Space>>(workspace, d * d);
+  declare_attempt<float, Space>(workspace, method, d, sorted);
 }
 
 template <class Space>
-std::size_t leading_vectors_bytes(BasisForm form, std::size_t rows, std::size_t cols, bool right, std::size_t rank) {
-  const std::size_t d = right ? cols : rows, columns = columns_for(form, d, rank);
-  return std::max(reduce_workspace_bytes<Space>(rows * cols),
-                  Workspace<Space>::template bytes<float>(d * columns) +
-                      cold_bases_workspace_bytes<Space>(form, rows, cols, right ? 0 : columns, right ? columns : 0));
+void declare_leading_vectors(Workspace<Space>& workspace, BasisForm form, std::size_t rows, std::size_t cols,
+                             bool right, std::size_t rank) {
+  const auto frame = workspace.frame();
+  declare<SumScratch<Space>>(workspace, rows * cols);
+  const std::size_t columns = LeadingPieces<Space>(workspace, form, right ? cols : rows, rank).basis.extent(1);
+  declare_cold_bases<Space>(workspace, form, rows, cols, right ? 0 : columns, right ? columns : 0);
 }
 
-#define SESTINA_REFRESH(Space)                                                                            \
-  template bool queue_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);        \
-  template bool book_refreshes<Space>(Stream<Space>&, std::int64_t);                                      \
-  template Refreshed compute_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&);                    \
-  template void judge_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*); \
-  template Refreshed refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, std::int64_t&);             \
-  template std::size_t refresh_workspace_bytes<Space>(RefreshMethod, std::size_t);                        \
-  template std::size_t leading_vectors_bytes<Space>(BasisForm, std::size_t, std::size_t, bool, std::size_t);
+#define SESTINA_REFRESH(Space)                                                                               \
+  template bool queue_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);           \
+  template bool book_refreshes<Space>(Stream<Space>&, std::int64_t);                                         \
+  template Refreshed compute_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&);                       \
+  template void judge_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*);    \
+  template Refreshed refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, std::int64_t&);                \
+  template void declare_refresh<Space>(Workspace<Space>&, RefreshMethod, std::size_t, bool);                 \
+  template void declare_leading_vectors<Space>(Workspace<Space>&, BasisForm, std::size_t, std::size_t, bool, \
+                                               std::size_t);
 SESTINA_INSTANTIATE_LANES(SESTINA_REFRESH)
 
 }  // namespace sestina

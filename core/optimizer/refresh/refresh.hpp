@@ -79,11 +79,13 @@ void judge_refresh(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int
 template <class Space>
 Refreshed refresh(Stream<Space>&, const RefreshJob<Space>&, std::int64_t& failures);
 
-// Scratch that compute_refresh() takes; leading_vectors of (m, n): leading_vectors_bytes.
+// What compute_refresh() takes for a factor (d, d). sorted: power_qr with an order.
 template <class Space>
-std::size_t refresh_workspace_bytes(RefreshMethod, std::size_t d);
+void declare_refresh(Workspace<Space>&, RefreshMethod, std::size_t d, bool sorted = true);
+// The same for leading_vectors of a gradient (m, n).
 template <class Space>
-std::size_t leading_vectors_bytes(BasisForm, std::size_t rows, std::size_t cols, bool right, std::size_t rank);
+void declare_leading_vectors(Workspace<Space>&, BasisForm, std::size_t rows, std::size_t cols, bool right,
+                             std::size_t rank);
 
 // First bases of an m x n matrix, made unique: singular vectors of G (falling singular values) in fp64, the null space
 // completed by Householder QR, the sign of each column such that its entry of largest size is positive. left (m, m) or
@@ -92,9 +94,9 @@ std::size_t leading_vectors_bytes(BasisForm, std::size_t rows, std::size_t cols,
 template <class Space>
 bool cold_bases(Stream<Space>&, BasisForm, Matrix<const float, Space> gradient, Matrix<float, Space> left,
                 Matrix<float, Space> right);
-// left, right: columns of the bases, 0: not wanted.
+// What it takes at most, whatever the rank of the gradient. left, right: columns of the bases, 0: not wanted.
 template <class Space>
-std::size_t cold_bases_workspace_bytes(BasisForm, std::size_t rows, std::size_t cols, std::size_t left,
-                                       std::size_t right);
+void declare_cold_bases(Workspace<Space>&, BasisForm, std::size_t rows, std::size_t cols, std::size_t left,
+                        std::size_t right);
 
 }  // namespace sestina

@@ -30,8 +30,9 @@ MatrixOptions always_due(MatrixOptions options) {
 // Seconds of a refresh.
 double time_refresh(const MatrixOptions& options, std::size_t m, std::size_t n) {
   const Serial exec{Kokkos::NewInstance{}};
-  Stream<Serial> stream{
-      .exec = exec, .gemm = Gemm<Serial>(exec), .workspace = Workspace<Serial>(scratch_bytes<Serial>(options, m, n))};
+  const std::size_t scratch =
+      bytes_taken<Serial>([&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, m, n); });
+  Stream<Serial> stream{.exec = exec, .gemm = Gemm<Serial>(exec), .workspace = Workspace<Serial>(scratch)};
   const auto optimizer = make_matrix_optimizer<Serial>(exec, options, {"/optimizer/measured", m, n, 0});
   std::vector<float> gradient(m * n), master(m * n, 0);
   std::minstd_rand random(1);

@@ -29,7 +29,8 @@ class SignMomentum : public sestina::MatrixOptimizer<Space> {
             sign_momentum_state(options, static_cast<std::int64_t>(shape.rows), static_cast<std::int64_t>(shape.cols)),
             shape.path) {}
 
-  static std::size_t scratch_bytes(const sestina::MatrixOptions&, std::size_t, std::size_t) { return 0; }
+  // An update takes nothing of the stream's workspace.
+  static void declare_scratch(sestina::Workspace<Space>&, const sestina::MatrixOptions&, std::size_t, std::size_t) {}
 
   void step(sestina::Stream<Space>& stream, const sestina::UpdateNumbers& now,
             const sestina::OwnedMatrix<Space>& matrix) override {

@@ -49,7 +49,9 @@ struct MatrixRig {
       : options(made(kind, numbers, words, every, staleness, eager)),
         optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
         stream{Space(), Gemm<Space>(Space(), true),
-               Workspace<Space>(scratch_bytes<Space>(options, rows, cols) - less_bytes)},
+               Workspace<Space>(
+                   bytes_taken<Space>([&](auto& counter) { declare_update<Space>(counter, options, rows, cols); }) -
+                   less_bytes)},
         weight(random_array(rows, cols, 77)),
         master("w", rows, cols),
         gradient("g", rows, cols) {

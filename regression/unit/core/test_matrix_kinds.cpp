@@ -25,8 +25,9 @@ struct KindRig {
       : options(default_options(kind)),
         optimizer(
             make_matrix_optimizer<Space>(exec, short_period(options), {"/optimizer/w", shape.rows, shape.cols, 0})),
-        stream{exec, Gemm<Space>(exec, true),
-               Workspace<Space>(scratch_bytes<Space>(short_period(options), shape.rows, shape.cols))},
+        stream{exec, Gemm<Space>(exec, true), Workspace<Space>(bytes_taken<Space>([&](auto& counter) {
+                 declare_update<Space>(counter, short_period(options), shape.rows, shape.cols);
+               }))},
         gradient("g", shape.rows, shape.cols),
         master("w", shape.rows, shape.cols),
         rounded("b", shape.rows, shape.cols),

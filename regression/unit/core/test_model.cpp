@@ -172,7 +172,7 @@ void expect_planned_bytes(const ModelConfig& config, bool recompute) {
   EXPECT_EQ(size.master, rig.arena.master_bytes());
   EXPECT_EQ(size.gradients, rig.arena.gradient_bytes());
   EXPECT_EQ(size.activations, rig.slot.bytes());
-  EXPECT_EQ(size.activations, rig.model.activation_bytes());
+  EXPECT_EQ(size.activations, rig.model.make_slot().bytes());
   EXPECT_LE(size.workspace, rig.model.workspace_bytes());  // the kernels' own comes on top
 }
 

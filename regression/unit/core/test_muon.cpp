@@ -39,7 +39,7 @@ TYPED_TEST(NewtonSchulzSets, SingularValuesEndWhereTheSetSays) {
   using Space = TypeParam;
   const Space exec;
   Gemm<Space> gemm(exec);
-  Workspace<Space> workspace(orthogonalize_workspace_bytes<Space>(2, 3));
+  Workspace<Space> workspace(bytes_taken<Space>([&](auto& counter) { declare_orthogonalize<Space>(counter, 2, 3); }));
   const Field<float, Space> given(2, 3), result(2, 3);
   for (const Bounds& want : published) {
     const auto steps = newton_schulz_steps(want.set, want.steps);
@@ -149,7 +149,9 @@ template <class Space>
 struct MuonRig {
   MuonRig(const MatrixOptions& options, std::size_t m, std::size_t n, bool with_rounded = false)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", m, n, 0})),
-        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, m, n))},
+        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(bytes_taken<Space>([&](auto& counter) {
+                 declare_update<Space>(counter, options, m, n);
+               }))},
         m(m),
         n(n),
         gradient(m * n),

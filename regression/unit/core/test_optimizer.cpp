@@ -122,7 +122,8 @@ TEST(Optimizer, HeadsAreMatricesOfTheirOwn) {
   }
   const auto optimizer = make_matrix_optimizer<Serial>(Serial(), *heads.matrix, {"/optimizer/w", 6, 20, 0});
   Stream<Serial> stream{Serial(), Gemm<Serial>(Serial(), true),
-                        Workspace<Serial>(scratch_bytes<Serial>(*heads.matrix, 6, 20))};
+                        Workspace<Serial>(bytes_taken<Serial>(
+                            [&](auto& counter) { declare_update<Serial>(counter, *heads.matrix, 6, 20); }))};
   optimizer->step(
       stream, {1, 0.01, 0, 0.5},
       {"w", Matrix<const float, Serial>(gradient.data(), 6, 20), Matrix<float, Serial>(alone.data(), 6, 20), {}});

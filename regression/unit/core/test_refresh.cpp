@@ -42,7 +42,8 @@ void expect_same_columns(Array got, const Array& want, double tolerance) {
 TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
   using Space = TypeParam;
   for (std::size_t d : {1, 2, 7, 33, 70}) {
-    auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d));
+    auto stream = make_stream<Space>(
+        bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::eigen_basis, d); }));
     const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.8)));
     const Field<float, Space> factor(k), basis(d, d), values(1, d);
     std::int64_t failures = 0;
@@ -60,7 +61,8 @@ TYPED_TEST(Refresh, EigenBasisDecomposesWithFallingValues) {
 TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
   using Space = TypeParam;
   for (std::size_t d : {1, 2, 7, 33}) {
-    auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+    auto stream = make_stream<Space>(
+        bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }));
     const Array k = rounded<float>(with_eigenvalues(random_basis(d, 3), falling_powers(d, 0.9)));
     const Array q = rounded<float>(random_basis(d, 4));
     const Field<float, Space> factor(k), basis(q), values(1, d);
@@ -93,7 +95,8 @@ TYPED_TEST(Refresh, PowerQrSortsAndMakesOneStepOfSubspaceIteration) {
 TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
   using Space = TypeParam;
   constexpr std::size_t d = 12;
-  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }));
   const Array wanted = random_basis(d, 3);
   const Field<float, Space> factor(with_eigenvalues(wanted, falling_powers(d, 0.5))), basis(random_basis(d, 5));
   std::int64_t failures = 0;
@@ -105,8 +108,9 @@ TYPED_TEST(Refresh, PowerQrConvergesToTheEigenbasis) {
 TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
   using Space = TypeParam;
   constexpr std::size_t d = 9;
-  auto stream = make_stream<Space>(std::max(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d),
-                                            refresh_workspace_bytes<Space>(RefreshMethod::eigen_basis, d)));
+  auto stream = make_stream<Space>(std::max(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }),
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::eigen_basis, d); })));
   const Array g = random_array(d, 2, 6);
   for (const Array& k : {product(g, transposed(g)), identity(d), diagonal({1, 1, 1, 0, 0, 0, 0, 0, 0})})
     for (RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::power_qr}) {
@@ -120,7 +124,8 @@ TYPED_TEST(Refresh, DegenerateFactorsStillGiveBases) {
 TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
   using Space = TypeParam;
   constexpr std::size_t d = 5;
-  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }));
   const Array before = rounded<float>(random_basis(d, 8));
   const Field<float, Space> factor(Array(d, d)), basis(before);
   std::int64_t failures = 0;
@@ -134,7 +139,8 @@ TYPED_TEST(Refresh, ZeroFactorKeepsTheBasis) {
 TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
   using Space = TypeParam;
   constexpr std::size_t d = 4;
-  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::inverse_root_qr, d));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::inverse_root_qr, d); }));
   const Array twice = diagonal({2, 2, 2, 2});
   const Field<float, Space> factor(diagonal({4, 3, 2, 1})), basis(twice), root(identity(d));
   std::int64_t failures = 0;
@@ -149,7 +155,8 @@ TYPED_TEST(Refresh, ABasisThatIsNotOrthonormalDoesNotGetOut) {
 TYPED_TEST(Refresh, TriesAgainInDoubleWhenFloatOverflows) {
   using Space = TypeParam;
   constexpr std::size_t d = 6;
-  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }));
   const Field<float, Space> factor(Array(d, d, 3e38)), basis(random_basis(d, 9));
   std::int64_t failures = 0;
   ASSERT_EQ(refresh(stream, job_in_place(RefreshMethod::power_qr, factor, basis), failures), Refreshed::done);
@@ -172,7 +179,8 @@ struct Dumped {
 TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
   using Space = TypeParam;
   constexpr std::size_t d = 5;
-  auto stream = make_stream<Space>(refresh_workspace_bytes<Space>(RefreshMethod::power_qr, d));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, RefreshMethod::power_qr, d); }));
   Dumped dumped;
   stream.refresh.policy = {.max_failures = 2, .stagger = false, .dump = [&](auto&&... x) { dumped.take(x...); }};
   for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -213,7 +221,8 @@ TYPED_TEST(Refresh, ColdBasesDiagonaliseTheGradient) {
   using Space = TypeParam;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram})
     for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
-      auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      auto stream = make_stream<Space>(
+          bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, form, m, n, m, n); }));
       const Array g = rounded<float>(random_array(m, n, 11));
       const Field<float, Space> gradient(g, 3), left(m, m), right(n, n);
       ASSERT_TRUE(cold_bases<Space>(stream, form, gradient.read(), left.matrix(), right.matrix()));
@@ -245,7 +254,8 @@ TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
   using Space = TypeParam;
   constexpr std::size_t m = 20, n = 6;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-    auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+    auto stream = make_stream<Space>(
+        bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, form, m, n, m, n); }));
     const Array low = product(random_array(m, 3, 1), random_array(3, n, 2));  // rank 3
     Array moved = low;
     const Array noise = random_array(m, n, 3);
@@ -261,7 +271,8 @@ TYPED_TEST(Refresh, ColdBasesHardlyMoveWithRoundingOfTheGradient) {
 TYPED_TEST(Refresh, ColdBasesOfZeroAreIdentitiesAndOfNanNone) {
   using Space = TypeParam;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-    auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, 4, 3, 4, 3));
+    auto stream = make_stream<Space>(
+        bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, form, 4, 3, 4, 3); }));
     const Field<float, Space> zero(Array(4, 3)), left(4, 4), right(3, 3), none(0, 0);
     ASSERT_TRUE(cold_bases<Space>(stream, form, zero.read(), left.matrix(), right.matrix()));
     expect_same(left.get(), identity(4), "left");
@@ -295,7 +306,8 @@ double distance(const Array& a, const Array& b) {
 // A matrix with these singular values, in fp32.
 template <class Space>
 Array with_singular_values(const std::vector<double>& values, std::size_t m, std::size_t n) {
-  auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(BasisForm::svd, m, n, m, n));
+  auto stream = make_stream<Space>(
+      bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, BasisForm::svd, m, n, m, n); }));
   const Field<float, Space> any(random_array(m, n, 21)), left(m, m), right(n, n);
   EXPECT_TRUE(cold_bases<Space>(stream, BasisForm::svd, any.read(), left.matrix(), right.matrix()));
   Array scaled(m, n);
@@ -316,7 +328,8 @@ TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
     const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
     std::vector<Array> left, right;
     for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-      auto stream = make_stream<Space>(cold_bases_workspace_bytes<Space>(form, m, n, m, n));
+      auto stream = make_stream<Space>(
+          bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, form, m, n, m, n); }));
       const Field<float, Space> l(m, m), r(n, n);
       ASSERT_TRUE(cold_bases<Space>(stream, form, gradient.read(), l.matrix(), r.matrix()));
       left.push_back(l.get());
@@ -346,7 +359,8 @@ TYPED_TEST(Refresh, LeadingVectorsOfBothFormsSpanTheSame) {
         const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
         std::vector<Array> projectors;
         for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {
-          auto stream = make_stream<Space>(leading_vectors_bytes<Space>(form, m, n, right, rank));
+          auto stream = make_stream<Space>(bytes_taken<Space>(
+              [&](auto& counter) { declare_leading_vectors<Space>(counter, form, m, n, right, rank); }));
           const Field<float, Space> root(right ? rank : m, right ? n : rank);
           RefreshJob<Space> job;
           job.method = RefreshMethod::leading_vectors;

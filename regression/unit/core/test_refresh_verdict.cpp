@@ -34,7 +34,8 @@ Array falling_factor(double ratio) {
 template <class Space>
 struct Site {
   Site(RefreshMethod method, const Array& k, std::size_t jobs)
-      : stream(make_stream<Space>(refresh_workspace_bytes<Space>(method, d))),
+      : stream(
+            make_stream<Space>(bytes_taken<Space>([&](auto& counter) { declare_refresh<Space>(counter, method, d); }))),
         factor(k),
         basis(random_basis(d, 4)),
         values(1, d),

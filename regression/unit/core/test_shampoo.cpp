@@ -23,7 +23,9 @@ template <class Space>
 struct ShampooRig {
   ShampooRig(const MatrixOptions& options, const Array& w)
       : optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/w", w.rows, w.cols, 0})),
-        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(scratch_bytes<Space>(options, w.rows, w.cols))},
+        stream{Space(), Gemm<Space>(Space(), true), Workspace<Space>(bytes_taken<Space>([&](auto& counter) {
+                 declare_update<Space>(counter, options, w.rows, w.cols);
+               }))},
         weight(w) {}
   void step(std::int64_t t, const Array& g, double lr = 1, double decay = 0) {
     const Field<float, Space> gradient(g);

@@ -97,7 +97,7 @@ TYPED_TEST(Activation, BiasBothWays) {
     Field<A, Exec> bias(b), dbias(Array(1, d, 0.25));
     add_bias<Exec, T>(this->exec_, bias.read_vector(), y.matrix());
     expect_close(y.get(), want, epsilon<T>, "add_bias");
-    Workspace<Exec> workspace(norm_workspace_bytes<Exec, T>(n, d));
+    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(n, d));
     bias_backward<Exec, T>(this->exec_, dy.read(), dbias.vector(), workspace);
     expect_close(dbias.get(), sums, 16 * epsilon<A>, "dbias");
   }
@@ -143,7 +143,7 @@ TEST(ActivationOnHost, BitsDoNotDependOnTheThreadCount) {
   const Array x = random_array(333, 96, 1);
   expect_same_for_any_thread_count([&](const Host& exec) {
     Field<float, Host> dy(x), dbias(Array(1, 96));
-    Workspace<Host> workspace(norm_workspace_bytes<Host, float>(333, 96));
+    Workspace<Host> workspace(bytes_of<NormScratch<Host, float>, Host>(333, 96));
     bias_backward<Host, float>(exec, dy.read(), dbias.vector(), workspace);
     return std::vector<Array>{dbias.get()};
   });

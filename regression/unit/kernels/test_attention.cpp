@@ -105,12 +105,12 @@ struct BothPasses {
     const Matrix<T, Exec> q = part(qkv.matrix(), 0, a), k = part(qkv.matrix(), a, b), v = part(qkv.matrix(), b, c);
     const Matrix<T, Exec> to_q = part(to.matrix(), 0, a), to_k = part(to.matrix(), a, b),
                           to_v = part(to.matrix(), b, c);
-    Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(exec, p.shape));
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_attention<T>(counter, exec, p.shape); }));
     if (plain) {
       attention_rows::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(),
-                                        tops.vector());
+                                       tops.vector());
       attention_rows::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
-                                         logs.read_vector(), to_q, to_k, to_v, workspace);
+                                        logs.read_vector(), to_q, to_k, to_v, workspace);
     } else {
       attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace,
                          tops.vector());

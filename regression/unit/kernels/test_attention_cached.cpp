@@ -18,7 +18,8 @@ struct Whole {
   Field<T, Exec> q{random_array(150, 60, 1), 4}, k{random_array(150, 20, 2)}, v{random_array(150, 20, 3)};
   Field<T, Exec> out{150, 60};
   Whole() {
-    Workspace<Exec> workspace(attention_workspace_bytes<Exec, T>(Exec{}, shape) + 65536);
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_attention<T>(counter, Exec{}, shape); }) +
+                              65536);
     const auto lse = workspace.template take<Acc<T>>(6 * 150);
     attention<Exec, T>(Exec{}, shape, q.read(), k.read(), v.read(), {}, out.matrix(), lse, workspace);
   }
@@ -31,10 +32,13 @@ TYPED_TEST(AttentionCached, ContinuedHasTheBitsOfTheWhole) {
   for (const int first : {0, 64, 128}) {
     const auto rows = static_cast<std::size_t>(150 - first);
     Field<T, Exec> out(rows, 60, 2);
-    Workspace<Exec> workspace(attention_continued_bytes<Exec, T>(Exec{}, whole.shape, static_cast<int>(rows)));
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) {
+      declare_attention_continued<Exec, T>(counter, Exec{}, whole.shape, static_cast<int>(rows));
+    }));
     const Matrix<const T, Exec> q = Kokkos::subview(whole.q.read(), std::make_pair(first, 150), Kokkos::ALL);
     attention_continued<Exec, T>(Exec{}, whole.shape, first, q, whole.k.read(), whole.v.read(), out.matrix(),
                                  workspace);
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     const Array got = out.get(), want = whole.out.get();
     for (std::size_t i = 0; i < rows; ++i)
       for (std::size_t j = 0; j < 60; ++j) {
@@ -71,8 +75,9 @@ TYPED_TEST(AttentionCached, StepsSeeTheirOwnSequence) {
   store_places<Exec, T>(Exec{}, every, new_k.read(), new_v.read(), k_cache.matrix(), v_cache.matrix());
   AttentionShape shape = whole.shape;
   shape.batch = 4;
-  Workspace<Exec> workspace(attention_step_bytes<Exec, T>(shape));
+  Workspace<Exec> workspace(bytes_of<AttentionStepScratch<Exec, T>, Exec>(shape));
   attention_step<Exec, T>(Exec{}, shape, place, fq.read(), k_cache.read(), v_cache.read(), out.matrix(), workspace);
+  EXPECT_EQ(workspace.peak(), workspace.capacity());
   Array want(4, 60);
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < 60; ++j) want(i, j) = whole.out.get()(static_cast<std::size_t>(places[i] % 150), j);

@@ -29,8 +29,10 @@ TYPED_TEST(Decomposition, EighOfASymmetricMatrix) {
     for (std::size_t i = 0; i < d; ++i)
       for (std::size_t j = 0; j < d; ++j) a(i, j) = static_cast<T>(g(i, j) + g(j, i));
     const Field<T, Exec> given(a), vectors(d, d), values(1, d);
-    Workspace<Exec> workspace(Solver<Exec>::template eigh_bytes<T>(d));
+    Workspace<Exec> workspace(
+        bytes_taken<Exec>([&](auto& counter) { Solver<Exec>::template declare_eigh<T>(counter, d); }));
     ASSERT_TRUE(Solver<Exec>(Exec()).template eigh<T>(given.read(), vectors.matrix(), values.vector(), workspace));
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     expect_orthonormal(vectors.get(), epsilon<T>);
     const std::vector<double> found = values.get().values;
     EXPECT_TRUE(std::is_sorted(found.rbegin(), found.rend()));
@@ -56,8 +58,10 @@ TYPED_TEST(Decomposition, QrIsThinOrCompletesTheBasis) {
                          {70, 70, 70}}) {
     const Array a = rounded<T>(random_array(s.m, s.n, 3));
     const Field<T, Exec> given(a), q(s.m, s.p);
-    Workspace<Exec> workspace(Solver<Exec>::template qr_bytes<T>(s.m, s.n, s.p));
+    Workspace<Exec> workspace(
+        bytes_taken<Exec>([&](auto& counter) { Solver<Exec>::template declare_qr<T>(counter, s.m, s.n, s.p); }));
     ASSERT_TRUE(Solver<Exec>(Exec()).template qr<T>(given.read(), q.matrix(), workspace));
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     expect_orthonormal(q.get(), epsilon<T>);
     const Array r = product(transposed(q.get()), a);
     double below = 0;
@@ -71,7 +75,8 @@ TYPED_TEST(Decomposition, QrOfZeroIsTheIdentityUpToSigns) {
   using Exec = typename TypeParam::Exec;
   using T = typename TypeParam::T;
   const Field<T, Exec> q(Array(4, 4));
-  Workspace<Exec> workspace(Solver<Exec>::template qr_bytes<T>(4, 4, 4));
+  Workspace<Exec> workspace(
+      bytes_taken<Exec>([&](auto& counter) { Solver<Exec>::template declare_qr<T>(counter, 4, 4, 4); }));
   ASSERT_TRUE(Solver<Exec>(Exec()).template qr<T>(q.read(), q.matrix(), workspace));
   Array sizes = q.get();
   for (double& value : sizes.values) value = std::abs(value);
@@ -85,8 +90,9 @@ TYPED_TEST(Decomposition, SvdOfAnyShape) {
     const std::size_t k = std::min(m, n);
     const Array a = random_array(m, n, 5);
     const Field<double, Exec> given(a), left(m, k), right(n, k), values(1, k);
-    Workspace<Exec> workspace(Solver<Exec>::svd_bytes(m, n));
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { Solver<Exec>::declare_svd(counter, m, n); }));
     ASSERT_TRUE(Solver<Exec>(Exec()).svd(given.read(), left.matrix(), values.vector(), right.matrix(), workspace));
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     expect_orthonormal(left.get(), epsilon<double>);
     expect_orthonormal(right.get(), epsilon<double>);
     const std::vector<double> found = values.get().values;
@@ -103,7 +109,9 @@ TEST(Decomposition, BitsDoNotDependOnTheThreadCountWhichStaysAsItWas) {
   expect_same_for_any_thread_count([&](const Host& exec) {
     const int before = omp_get_max_threads();
     const Field<float, Host> vectors(d, d), values(1, d), q(d, d);
-    Workspace<Host> workspace(std::max(Solver<Host>::eigh_bytes<float>(d), Solver<Host>::qr_bytes<float>(d, d, d)));
+    Workspace<Host> workspace(
+        std::max(bytes_taken<Host>([&](auto& counter) { Solver<Host>::declare_eigh<float>(counter, d); }),
+                 bytes_taken<Host>([&](auto& counter) { Solver<Host>::declare_qr<float>(counter, d, d, d); })));
     Solver<Host> solver(exec);
     EXPECT_TRUE(solver.eigh<float>(symmetric.read(), vectors.matrix(), values.vector(), workspace));
     EXPECT_TRUE(solver.qr<float>(general.read(), q.matrix(), workspace));

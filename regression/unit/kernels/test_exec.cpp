@@ -24,9 +24,10 @@ TEST(Exec, ThreadsAreThoseOfTheInstance) {
 TEST(Exec, WorkspaceOfAttentionFollowsTheInstance) {
   const int all = Kokkos::num_threads();
   const AttentionShape shape{all + 3, 64, 2, 2, 8, 1.0};
-  const std::size_t one = attention_workspace_bytes<float>(1, shape);
+  const std::size_t one = bytes_taken<Host>([&](auto& counter) { declare_attention<float, Host>(counter, 1, shape); });
   for (const int threads : {1, all + 1, all + 3})
-    EXPECT_EQ((attention_workspace_bytes<Host, float>(Host(threads), shape)), one * static_cast<std::size_t>(threads));
+    EXPECT_EQ((bytes_taken<Host>([&](auto& counter) { declare_attention<float>(counter, Host(threads), shape); })),
+              one * static_cast<std::size_t>(threads));
 }
 
 }  // namespace

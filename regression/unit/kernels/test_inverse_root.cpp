@@ -18,7 +18,10 @@ TYPED_TEST_SUITE(InverseRoot, StreamCases);
 // What the functions need, on one space.
 template <class Exec, class T>
 struct Rig {
-  explicit Rig(std::size_t d) : gemm(exec), solver(exec), workspace(inverse_root_bytes<Exec, T>(d)) {}
+  explicit Rig(std::size_t d)
+      : gemm(exec),
+        solver(exec),
+        workspace(bytes_taken<Exec>([&](auto& counter) { declare_inverse_root<Exec, T>(counter, d); })) {}
   RootTools<Exec> tools() { return {exec, gemm, solver, workspace}; }
   Exec exec;
   Gemm<Exec> gemm;

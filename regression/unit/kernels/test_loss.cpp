@@ -113,12 +113,13 @@ TYPED_TEST(Loss, EmbeddingBothWays) {
     expect_same(y.get(), without, "embedding");
     embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), sequence, y.matrix());
     expect_close(y.get(), with, epsilon<T>, "embedding with position");
-    Workspace<Exec> workspace(embed_workspace_bytes<Exec>(n, s.vocabulary));
+    Workspace<Exec> workspace(bytes_of<EmbedScratch<Exec>, Exec>(n, s.vocabulary));
     embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), {}, workspace);
     expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
     embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), dposition.matrix(),
                             workspace);
     expect_close(dposition.get(), dp, 8 * epsilon<A>, "dposition");
+    if (is_host<Exec> && n > 0) EXPECT_EQ(workspace.peak(), workspace.capacity());
   }
 }
 
@@ -149,7 +150,7 @@ TYPED_TEST(Loss, EmbeddingOfAPartOfTheVocabulary) {
   expect_same(y.get(), without, "embedding");
   embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), 11, y.matrix(), first);
   expect_close(y.get(), with, epsilon<T>, "embedding with position");
-  Workspace<Exec> workspace(embed_workspace_bytes<Exec>(n, own));
+  Workspace<Exec> workspace(bytes_of<EmbedScratch<Exec>, Exec>(n, own));
   embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), 11, dtable.matrix(), dposition.matrix(), workspace,
                           first);
   expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
@@ -162,7 +163,7 @@ TEST(LossOnHost, BitsDoNotDependOnTheThreadCount) {
   const Indices<Host> token(random_tokens(n, 20, 3));
   expect_same_for_any_thread_count([&](const Host& exec) {
     Field<float, Host> grad(dy), dtable(Array(20, d)), dposition(Array(9, d));
-    Workspace<Host> workspace(embed_workspace_bytes<Host>(n, 20));
+    Workspace<Host> workspace(bytes_of<EmbedScratch<Host>, Host>(n, 20));
     embed_backward<Host, float>(exec, token.vector(), grad.read(), 9, dtable.matrix(), dposition.matrix(), workspace);
     return std::vector<Array>{dtable.get(), dposition.get()};
   });

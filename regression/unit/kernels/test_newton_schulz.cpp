@@ -24,9 +24,11 @@ const std::vector<NewtonSchulzStep> five(5, simple);
 template <class Exec>
 Array orthogonalized(const Array& x, const NewtonSchulz& ns, bool in_bf16 = false, const Exec& exec = Exec()) {
   Gemm<Exec> gemm(exec, true);
-  Workspace<Exec> workspace(orthogonalize_workspace_bytes<Exec>(x.rows, x.cols));
+  Workspace<Exec> workspace(
+      bytes_taken<Exec>([&](auto& counter) { declare_orthogonalize<Exec>(counter, x.rows, x.cols); }));
   const Field<float, Exec> in(x), out(x.rows, x.cols);
   orthogonalize<Exec>(exec, gemm, workspace, ns, in_bf16, in.read(), out.matrix());
+  if (!in_bf16 && x.values.size() > 0) EXPECT_EQ(workspace.peak(), workspace.capacity());
   return out.get();
 }
 

@@ -114,7 +114,7 @@ Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const Newton
   flat.rows = 1;
   flat.cols = n;
   const Field<float, Exec> u(flat);
-  Workspace<Exec> workspace(newton_schulz_shard_workspace_bytes<T, Exec>(slab.rows, slab.cols, cut));
+  Workspace<Exec> workspace(bytes_of<NewtonSchulzShardScratch<T, Exec>, Exec>(slab.rows, slab.cols, cut));
   Array squares(1, chunks);
   for (std::size_t i = 0; i < n; ++i) squares.values[i / reduce_chunk] += own.values[i] * own.values[i];
   const Field<double, Exec> chunk_squares(squares);
@@ -122,6 +122,7 @@ Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const Newton
       newton_schulz_shard<T, Exec>(exec, gemm, workspace, ns, Blend<Exec>{{}, u.read_vector()}, slab.rows, slab.cols,
                                    cut, chunk_squares.read_vector(), counted, sums);
   exec.fence();
+  EXPECT_EQ(workspace.peak(), workspace.capacity());
   const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
   result.shard = Array(slab.rows, slab.cols);
   for (std::size_t i = 0; i < slab.rows; ++i)

@@ -110,7 +110,7 @@ TYPED_TEST(Norm, RmsNormBackwardIsTheGradient) {
     Field<T, Exec> in(x, 3), grad(dy, 1), residual(r, 2), out(n, groups * d), dx(n, groups * d, 4);
     Field<A, Exec> weight(w), inverse(1, n * groups), dweight(Array(1, d, 0.5));
     rms_norm<Exec, T>(this->exec_, in.read(), weight.read_vector(), this->eps, out.matrix(), inverse.vector());
-    Workspace<Exec> workspace(norm_workspace_bytes<Exec, T>(n, d));
+    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(n, d));
     rms_norm_backward<Exec, T>(this->exec_, grad.read(), in.read(), weight.read_vector(), inverse.read_vector(),
                                residual.read(), dx.matrix(), dweight.vector(), workspace);
     const double eps = this->eps;
@@ -148,10 +148,11 @@ TYPED_TEST(Norm, LayerNormIsItsDefinitionBothWays) {
                             again.matrix(), mean.vector(), inverse.vector());
     expect_same(again.get(), out.get(), "layer norm without a branch");
 
-    Workspace<Exec> workspace(norm_workspace_bytes<Exec, T>(n, d));
+    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(n, d));
     layer_norm_backward<Exec, T>(this->exec_, grad.read(), sum.read(), weight.read_vector(), mean.read_vector(),
                                  inverse.read_vector(), residual.read(), dx.matrix(), dweight.vector(), dbias.vector(),
                                  workspace);
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     const Array through = differences(x, [&](const Array& z) { return inner(plain_layer_norm(z, w, c, eps), dy); });
     Array dw = differences(w, [&](const Array& z) { return inner(plain_layer_norm(x, z, c, eps), dy); });
     Array db = differences(c, [&](const Array& z) { return inner(plain_layer_norm(x, w, z, eps), dy); });
@@ -187,7 +188,7 @@ TEST(NormOnHost, BitsDoNotDependOnTheThreadCount) {
   expect_same_for_any_thread_count([&](const Host& exec) {
     Field<float, Host> in(x), grad(dy), out(n, d), dx(n, d), weight(Array(1, d, 1)), inverse(1, n),
         dweight(Array(1, d));
-    Workspace<Host> workspace(norm_workspace_bytes<Host, float>(n, d));
+    Workspace<Host> workspace(bytes_of<NormScratch<Host, float>, Host>(n, d));
     rms_norm<Host, float>(exec, in.read(), weight.read_vector(), 1e-5, out.matrix(), inverse.vector());
     rms_norm_backward<Host, float>(exec, grad.read(), in.read(), weight.read_vector(), inverse.read_vector(), {},
                                    dx.matrix(), dweight.vector(), workspace);

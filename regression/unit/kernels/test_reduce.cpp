@@ -23,7 +23,7 @@ template <class T>
 class ReduceTest : public testing::Test {
  protected:
   static constexpr std::size_t largest = 100003;
-  Workspace<Host> workspace{reduce_workspace_bytes<Host>(largest)};
+  Workspace<Host> workspace{bytes_of<SumScratch<Host>, Host>(largest)};
 
   double squares(const std::vector<T>& x, const Host& exec = Host()) {
     return sum_of_squares<Host, T>(exec, Vector<const T, Host>(x.data(), x.size()), workspace);

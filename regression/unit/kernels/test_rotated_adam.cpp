@@ -168,7 +168,7 @@ TYPED_TEST(RotatedAdam, SumsSquaresAlongLines) {
         plain_cols(0, j) += std::pow(x(i, j), 2);
       }
     const TypeParam exec;
-    Workspace<TypeParam> workspace(column_squares_workspace_bytes<TypeParam>(s.rows, s.cols));
+    Workspace<TypeParam> workspace(bytes_of<ColumnSquaresScratch<TypeParam>, TypeParam>(s.rows, s.cols));
     const Flat<TypeParam> a(x), r(by_row), c(by_col), out_rows(1, s.rows), out_cols(1, s.cols);
     const double tolerance = few * std::sqrt(1.0 + static_cast<double>(s.rows + s.cols));
     row_squares<TypeParam>(exec, a.matrix(), c.all(), out_rows.all());
@@ -179,6 +179,7 @@ TYPED_TEST(RotatedAdam, SumsSquaresAlongLines) {
     column_squares<TypeParam>(exec, a.matrix(), {}, out_cols.all(), workspace);
     expect_close(out_rows.get(), plain_rows, tolerance, "rows");
     expect_close(out_cols.get(), plain_cols, tolerance, "columns");
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
   }
 }
 

@@ -50,7 +50,7 @@ TYPED_TEST(SplitNorm, IsTheNormOfWholeRowsBothWays) {
                 dy = rounded<T>(random_array(n, d, 3));
     Field<T, Exec> in(x), y(n, d), grad(dy);
     Field<A, Exec> weight(w), inverse(1, n), dweight(Array(1, d));
-    Workspace<Exec> workspace(norm_workspace_bytes<Exec, T>(n, d));
+    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(n, d));
     rms_norm<Exec, T>(this->exec_, in.read(), weight.read_vector(), this->eps, y.matrix(), inverse.vector());
 
     Array squares(1, n), along(1, n), dx(n, d), dw(1, d);

@@ -25,8 +25,9 @@ TYPED_TEST(ThinProduct, IsTheSumOfItsTerms) {
       for (std::size_t j = 0; j < s.n; ++j)
         for (std::size_t p = 0; p < s.k; ++p) want(i, j) += x(i, p) * w(j, p);
     Field<T, Host> fx(x, 3), fw(w, 5), fy(s.m, s.n, 2);
-    Workspace<Host> workspace(thin_product_bytes<T>(s.m, s.k));
+    Workspace<Host> workspace(bytes_of<ThinProductScratch<T>, Host>(s.m, s.k));
     thin_product<T>(Host{}, fx.read(), fw.read(), fy.matrix(), workspace);
+    EXPECT_EQ(workspace.peak(), workspace.capacity());
     // One rounding to T, and sums of k terms of size 1 in Acc<T>.
     expect_close(fy.get(), want, epsilon<T> + 4 * std::sqrt(static_cast<double>(s.k)) * epsilon<Acc<T>>,
                  "thin product");
@@ -37,7 +38,7 @@ TYPED_TEST(ThinProduct, RowsDoNotDependOnOneAnother) {
   using T = TypeParam;
   const Array x = rounded<T>(random_array(7, 203, 1)), w = rounded<T>(random_array(30, 203, 2));
   Field<T, Host> fx(x), fw(w), all(7, 30), one(1, 30);
-  Workspace<Host> workspace(thin_product_bytes<T>(7, 203));
+  Workspace<Host> workspace(bytes_of<ThinProductScratch<T>, Host>(7, 203));
   thin_product<T>(Host{}, fx.read(), fw.read(), all.matrix(), workspace);
   for (std::size_t i = 0; i < 7; ++i) {
     const Matrix<const T, Host> row = Kokkos::subview(fx.read(), std::make_pair(i, i + 1), Kokkos::ALL);

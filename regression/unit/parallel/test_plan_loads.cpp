@@ -28,7 +28,7 @@ double counted_products(const MatrixOptions& options, const TensorSpec& whole, c
   const MuonRule rule = muon_rule(options.as<MuonOptions>(), rows, cols);
   const Host exec;
   Gemm<Host> gemm(exec);
-  Workspace<Host> workspace(newton_schulz_shard_workspace_bytes<float, Host>(rows, cols, cut));
+  Workspace<Host> workspace(bytes_of<NewtonSchulzShardScratch<float, Host>, Host>(rows, cols, cut));
   const Kokkos::View<float*, Kokkos::HostSpace> u("u", rows * cols);
   const Kokkos::View<double*, Kokkos::HostSpace> squares("squares", chunk_count(rows * cols));
   const ShardSums<Host> alone = {[](Vector<double, Host>) {}, [](Vector<float, Host>) {}};

@@ -45,15 +45,15 @@ TEST_F(Forced, ProductsAreThoseOfKokkosKernels) {
 }
 
 TEST_F(Forced, SumsAreThoseOfDevices) {
-  Workspace<Host> workspace(reduce_workspace_bytes<Host>(40));
+  Workspace<Host> workspace(bytes_of<SumScratch<Host>, Host>(40));
   sum<Host, float>(Host(), x.read_vector(), workspace);
   EXPECT_TRUE(any("reduce_total")) << testing::PrintToString(started);
 }
 
 // It works in memory of its own, and tells a failure where it was told to.
 TEST_F(Forced, DecompositionsComeToTheHost) {
-  EXPECT_EQ(Solver<Host>::eigh_bytes<float>(40), 0u);
-  EXPECT_GT(Solver<Serial>::eigh_bytes<float>(40), 0u);
+  EXPECT_EQ(bytes_taken<Host>([&](auto& counter) { Solver<Host>::declare_eigh<float>(counter, 40); }), 0u);
+  EXPECT_GT(bytes_taken<Serial>([&](auto& counter) { Solver<Serial>::declare_eigh<float>(counter, 40); }), 0u);
   Solver<Host> solver{Host()};
   const reference::Field<double, Host> failures(1, 1);
   Kokkos::deep_copy(failures.vector(), 0);
