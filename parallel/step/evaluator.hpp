@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/step/stage_exchanges.hpp"
-#include "parallel/step/stage_forward.hpp"
+#include "parallel/stage/stage_exchanges.hpp"
+#include "parallel/stage/stage_forward.hpp"
 
 namespace sestina {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "parallel/plan/make_plan.hpp"
+#include "parallel/stage/fresh_gradients.hpp"
+#include "parallel/stage/stage_run.hpp"
 #include "parallel/step/evaluator.hpp"
-#include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/phase_clock.hpp"
-#include "parallel/step/stage_run.hpp"
 #include "parallel/step/step_exchange.hpp"
 
 namespace sestina {

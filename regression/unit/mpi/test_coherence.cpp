@@ -12,7 +12,7 @@
 #include "parallel/comm/forwarding_communicator.hpp"
 #include "parallel/comm/node_groups.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/step/coherence.hpp"
+#include "parallel/stage/coherence.hpp"
 #include "regression/unit/mpi/coherence_rig.hpp"
 
 namespace sestina {

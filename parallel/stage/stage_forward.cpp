@@ -1,4 +1,4 @@
-#include "parallel/step/stage_forward.hpp"
+#include "parallel/stage/stage_forward.hpp"
 
 #include <utility>
 

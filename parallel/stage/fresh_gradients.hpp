@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/gradient_cosine.hpp"
-#include "parallel/step/stage_run.hpp"
+#include "parallel/stage/stage_run.hpp"
 
 namespace sestina {
 

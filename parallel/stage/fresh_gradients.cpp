@@ -1,4 +1,4 @@
-#include "parallel/step/fresh_gradients.hpp"
+#include "parallel/stage/fresh_gradients.hpp"
 
 namespace sestina {
 

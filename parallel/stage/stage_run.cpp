@@ -1,4 +1,4 @@
-#include "parallel/step/stage_run.hpp"
+#include "parallel/stage/stage_run.hpp"
 
 #include <limits>
 #include <utility>

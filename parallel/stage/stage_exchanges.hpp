@@ -13,10 +13,10 @@
 #include "parallel/comm/process_grid.hpp"
 #include "parallel/comm/tensor_group.hpp"
 #include "parallel/comm/trace.hpp"
-#include "parallel/step/coherence.hpp"
-#include "parallel/step/gradient_reduce.hpp"
-#include "parallel/step/matrix_homes.hpp"
-#include "parallel/step/weight_gather.hpp"
+#include "parallel/stage/coherence.hpp"
+#include "parallel/stage/gradient_reduce.hpp"
+#include "parallel/stage/matrix_homes.hpp"
+#include "parallel/stage/weight_gather.hpp"
 
 namespace sestina {
 

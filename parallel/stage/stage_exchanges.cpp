@@ -1,4 +1,4 @@
-#include "parallel/step/stage_exchanges.hpp"
+#include "parallel/stage/stage_exchanges.hpp"
 
 #include <algorithm>
 

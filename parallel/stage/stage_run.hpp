@@ -8,8 +8,8 @@
 #include "core/delay_correction.hpp"
 #include "core/weight_drift.hpp"
 #include "core/weight_versions.hpp"
-#include "parallel/step/stage_exchanges.hpp"
-#include "parallel/step/stage_forward.hpp"
+#include "parallel/stage/stage_exchanges.hpp"
+#include "parallel/stage/stage_forward.hpp"
 
 namespace sestina {
 

@@ -8,7 +8,7 @@
 #include "core/stage.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
-#include "parallel/step/link.hpp"
+#include "parallel/stage/link.hpp"
 
 namespace sestina {
 

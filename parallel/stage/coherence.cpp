@@ -1,4 +1,4 @@
-#include "parallel/step/coherence.hpp"
+#include "parallel/stage/coherence.hpp"
 
 #include <algorithm>
 #include <cmath>
