@@ -1,5 +1,5 @@
 // Sampling text from a model: prompts side by side, one token each at a time, from a cache of keys and values
-// (core/model/decoder.hpp). A token is a pure function of (model, prompt, seed, sample, number of the token): neither
+// (core/decoder.hpp). A token is a pure function of (model, prompt, seed, sample, number of the token): neither
 // of other prompts nor of how many there are.
 #pragma once
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/verbs/sampling.hpp"
-#include "core/model/decoder.hpp"
+#include "core/decoder.hpp"
 
 namespace sestina {
 

@@ -27,10 +27,6 @@ struct MatrixItem {
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
 
-struct ProductCount {
-  double seconds = 0, flops = 0;
-};
-
 // Where the asynchronous refreshes of a matrix are; updates are its optimizer's own.
 struct RefreshClock {
   std::int64_t updates = 0;

@@ -67,12 +67,6 @@ std::size_t count_replicas(MatrixSet<Exec>& matrices) {
 
 }  // namespace
 
-void CoherenceCount::add(const CoherenceCount& other) {
-  blocks += other.blocks;
-  bytes.add(other.bytes);
-  drift = std::max(drift, other.drift);
-}
-
 template <class Exec>
 Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLevels& levels, MatrixSet<Exec>& matrices,
                            std::int64_t staleness, std::int64_t budget, std::function<void()> complete)
