@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/verbs/sampling.hpp"
-#include "core/decoder.hpp"
+#include "core/token_decoder.hpp"
 
 namespace sestina {
 
@@ -40,8 +40,7 @@ int decoder_capacity(const ModelConfig&, const std::vector<Sequence>&, int token
 
 // Each new token is given to emit(sequence, token) as it comes; the sequence ends when that returns false. Takes as
 // many sequences at a time as the decoder has. Neighbours with the same prompt share the work of reading it.
-template <class Exec, class T>
-GenerationTimes generate(Decoder<Exec, T>&, const Generation&, std::vector<Sequence>&,
+GenerationTimes generate(TokenDecoder&, const Generation&, std::vector<Sequence>&,
                          const std::function<bool(std::size_t, std::int32_t)>& emit);
 
 }  // namespace sestina

@@ -6,49 +6,40 @@
 
 #include "core/slot_pool.hpp"
 #include "core/stage.hpp"
-#include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/pipeline_schedule.hpp"
-#include "parallel/stage/link.hpp"
+#include "parallel/stage/shared_parts.hpp"
 
 namespace sestina {
 
-// What a stage exchanges with others; null where there is nothing.
 template <class Exec, class T>
-struct StageLinks {
-  Link<Exec, T>*in = nullptr, *out = nullptr;  // to the stages before and after
-  Tie<Exec, T>* tie = nullptr;                 // of the first and of the last
-};
-
-// What a stage is on this rank.
-template <class Exec, class T>
-struct StageParts {
-  StagePlan plan;
-  StagePlace place;
-  RankLayout layout;
-  StageLinks<Exec, T> links;
-};
-
-template <class Exec, class T>
-class StageForward {
+class StageForward : public virtual ForwardStage {
  public:
-  // group: tensor-parallel. training: with room for gradients. All references must outlive it.
-  StageForward(const Exec&, const StageParts<Exec, T>&, const ModelPart&, const PassOptions&, GroupOps<Exec>* group,
-               bool training = false);
-  virtual ~StageForward() = default;
-  StageForward(const StageForward&) = delete;
-  StageForward& operator=(const StageForward&) = delete;
+  using Shared = std::shared_ptr<SharedParts<Exec, T>>;
+  // training: with room for gradients.
+  StageForward(const Exec&, const StageParts&, const RankParts&, const Shared&, bool training = false);
 
-  // A forward pass in a place of its own; the last stage computes the losses of its tokens, and their sum is returned
-  // (fences), else 0.
-  double evaluate(const TokenSlot<Exec>&);
+  const StagePlace& place() const override { return place_; }
+  const StagePlan& plan() const override { return plan_; }
+  void load(std::int64_t micro, const BatchView& batch) override { shared_->tokens(micro).load(exec_, batch); }
+  double evaluate() override;
+  void token_losses(float* host) override;
+  void logits(int row, float* host) override;
+  std::unique_ptr<TokenDecoder> make_decoder(const DecoderOptions&) override;
+  void initialise(std::uint64_t seed) override { stage_.initialise(seed); }
+  std::vector<StateField> model_fields() const override { return stage_.model_fields(); }
+  std::vector<std::string> formed_weights() const override;
+  void set_dense(const std::string& formed, const float* host) override { stage_.set_dense(formed, host); }
+  void weights_changed() override;
+  void copy_to_host(const StateField& field, void* host) const override { sestina::copy_to_host(exec_, field, host); }
+  void copy_from_host(const StateField& field, const void* host) const override {
+    sestina::copy_from_host(exec_, field, host);
+  }
+  void time_products(bool on) override { stage_.model().gemm().time_products(on); }
+  ProductCount take_products() override;
+
   Activations<Exec, T>& evaluation_slot();
-  virtual std::vector<StateField> model_fields() const { return stage_.model_fields(); }
-  virtual void weights_changed();
-
-  const StagePlace& place() const { return place_; }
-  const StagePlan& plan() const { return plan_; }
   Stage<Exec, T>& stage() { return stage_; }
   const Stage<Exec, T>& stage() const { return stage_; }
+  SharedParts<Exec, T>& shared() { return *shared_; }
 
  protected:
   virtual BlockHooks& hooks() { return no_hooks_; }
@@ -60,15 +51,15 @@ class StageForward {
   Exec exec_;
   StagePlan plan_;
   StagePlace place_;
+  Shared shared_;
   Stage<Exec, T> stage_;
   SlotPool<Activations<Exec, T>> slots_;
-  Link<Exec, T>*in_, *out_;
-  Tie<Exec, T>* tie_;
+  Link<Exec, T>*in_, *out_;    // to the stages before and after; null: none
+  Tie<Exec, T>* tie_;          // of the first and of the last; null: none
   std::int64_t updates_ = 0;   // that the weights have seen
   std::int64_t head_of_ = -1;  // of these, in the table that was last sent for an evaluation
 
  private:
-  GroupOps<Exec>* group_;                             // tensor-parallel; null: none
   std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
   BlockHooks no_hooks_;
 };

@@ -16,7 +16,7 @@ INNER = {
     "kernels": ["optimizer", "model", "blas", "base"],
     "core": ["optimizer", "model", "memory", "layout", "deck"],
     "core/optimizer": ["methods", "refresh", "base"],
-    "parallel": ["step", "stage", "plan", "rounds", "comm", "library"],
+    "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
     "app": ["verbs", "train", "start", "command"],
 }
