@@ -19,13 +19,9 @@ class Evaluator {
 
   // Sum of the token losses of a micro-batch at the newest weights, on ranks of the last stage; else 0.
   double loss(const BatchView&);
-  void token_losses(float* host) {
-    stages_.back()->token_losses(host);
-  }                                    // (N), of the last loss(), on ranks of the
-                                       // last stage; fences
-  void logits(int row, float* host) {  // (V) of row b * T + t of the last loss(); fences. Of one rank
-    stages_.back()->logits(row, host);
-  }
+  // Of the last loss(), on ranks of the last stage: (N), and (V) of row b * T + t (of one rank). They fence.
+  void token_losses(float* host) { stages_.back()->token_losses(host); }
+  void logits(int row, float* host) { stages_.back()->logits(row, host); }
   std::vector<StateField> model_fields() const;  // master weights ("/model/...") that this rank keeps
   virtual void weights_changed();                // they were written, on all ranks: rounds, sends and waits
 

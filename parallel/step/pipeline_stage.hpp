@@ -35,8 +35,8 @@ class ForwardStage {
 
   // The tokens of a micro-batch, or of an evaluation, for all stages of this rank.
   virtual void load(std::int64_t micro, const BatchView&) = 0;
-  // A forward pass over the tokens of the evaluation. The last stage returns the sum of their losses (fences), others
-  // 0.
+  // A forward pass over the tokens of the evaluation. The last stage returns the sum of their losses (fences), the
+  // others return 0.
   virtual double evaluate() = 0;
   // Of the last stage, after that: (N), and (V) of one row of logits. They fence.
   virtual void token_losses(float* host) = 0;
@@ -82,7 +82,8 @@ struct StageExchangeCount {
   std::int64_t gradients = 0, weights = 0, homes = 0, sums = 0;
 };
 
-// And training. What an action of the plan runs, in the order of a step.
+// Training as well: first what the actions of a step ask for, in its order; then what a run begins and goes on with;
+// then what it tells of itself.
 class PipelineStage : public virtual ForwardStage {
  public:
   // All that the actions of an update will receive, whose first micro-batch is `first`: forwards of micro-batches begin
