@@ -5,16 +5,10 @@
 #include <vector>
 
 #include "core/model/activations.hpp"
+#include "core/stage_values.hpp"
 #include "kernels/blas/host_values.hpp"
 
 namespace sestina {
-
-// Host tokens (B, T+1) of a micro-batch: inputs are columns 0..T-1, targets 1..T. A target below 0 does not count (its
-// input is read as 0). first_key (B, T) or null: see kernels/model/attention.hpp.
-struct BatchView {
-  const std::int32_t* tokens = nullptr;
-  const std::int32_t* first_key = nullptr;
-};
 
 template <class Exec>
 class TokenSlot {

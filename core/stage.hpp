@@ -1,6 +1,6 @@
 // A range of layers on one rank: weights, gradients, optimizer of what the rank owns of them, and the passes over them.
 // It holds no batch and no activations (core/slot_pool.hpp) and knows neither files nor ranks: what ranks do together
-// hangs on it in parallel/step.
+// hangs on it in parallel/stage.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,17 +13,9 @@
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
+#include "core/stage_values.hpp"
 
 namespace sestina {
-
-struct PassOptions {
-  int micro_batch = 1, sequence = 1;  // B, T
-  bool recompute = false, deterministic = false, mask_documents = false;
-  int micros = 1;          // micro-batches of a step, of this rank
-  std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
-};
-// Of a run on one rank.
-PassOptions pass_options(const PlanInput&);
 
 template <class Exec, class T>
 class Stage {

@@ -1,11 +1,10 @@
 #include "app/train/dense_reader.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
-#include "core/model/linear_form.hpp"
+#include "core/dense_weight.hpp"
 #include "io/store/finite.hpp"
 
 namespace sestina {
@@ -47,44 +46,21 @@ void DenseReader::read(const TensorSpec& spec, float* out, ExitCode nonfinite) c
   const auto found =
       std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.path == base; });
   if (found == entries.end()) fail(ExitCode::bad_data, "{} is not in the checkpoint", base);
-  if (found->dtype == DType::bf16)
-    merge<bf16>(spec, parts, out, nonfinite);
-  else
-    merge<float>(spec, parts, out, nonfinite);
+  merge(spec, parts, found->dtype == DType::bf16, out, nonfinite);
 }
 
-template <class T>
-void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& parts, float* out,
+void DenseReader::merge(const TensorSpec& spec, const std::vector<TensorSpec>& parts, bool bf16, float* out,
                         ExitCode nonfinite) const {
-  FormedWeight weight{spec.name, spec.rows, spec.cols, {}, spec.cut};
-  std::vector<std::vector<std::byte>> host(parts.size());
-  std::array<std::vector<T>, most_parts> rounded;
+  std::vector<std::vector<std::byte>> values(parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorSpec& part = parts[i];
-    const StateField field = whole_field(part, kept_as(part, sizeof(T), sizeof(float)));
+    const StateField field = whole_field(part, kept_as(part, size_of(bf16 ? DType::bf16 : DType::f32), sizeof(float)));
     if (part.may_be_absent && !reader_.has(field.path)) continue;
-    host[i].resize(field.bytes());
-    reader_.read(field, host[i].data());
-    require_finite(field, host[i].data(), nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));
-    weight.part.at(i) = host[i].data();
-    if (!part.has_master() || part.is_vector()) continue;
-    const auto* masters = reinterpret_cast<const float*>(host[i].data());  // the model computes with rounded ones
-    for (std::int64_t e = 0; e < part.elements(); ++e) rounded.at(i).push_back(T(masters[e]));
-    weight.part.at(i) = rounded.at(i).data();
+    values[i].resize(field.bytes());
+    reader_.read(field, values[i].data());
+    require_finite(field, values[i].data(), nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));
   }
-  const Host exec;
-  Gemm<Host> gemm(exec);
-  Workspace<Host> workspace(
-      find_weight_form(model_.linear)
-          ->scratch(model_.linear, {0, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols),
-                                    sizeof(T), sizeof(float)})
-          .merge);
-  GroupOps<Host> alone;
-  Context<Host> context{exec, model_part(model_, 1, 0), 1, 1, gemm, workspace, alone, {}, {}};
-  linear_form<Host, T>(model_.linear)
-      .effective(context, weight,
-                 Matrix<Acc<T>, Host>(out, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols)));
-  exec.fence("dense");
+  make_dense(model_, spec, parts, std::move(values), bf16, out);
 }
 
 }  // namespace sestina

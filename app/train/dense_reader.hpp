@@ -18,8 +18,8 @@ class DenseReader {
   void read(const TensorSpec&, float* out, ExitCode nonfinite = ExitCode::bad_data) const;
 
  private:
-  template <class T>
-  void merge(const TensorSpec&, const std::vector<TensorSpec>& parts, float* out, ExitCode nonfinite) const;
+  // bf16: the run computed in it.
+  void merge(const TensorSpec&, const std::vector<TensorSpec>& parts, bool bf16, float* out, ExitCode nonfinite) const;
 
   const CheckpointReader& reader_;
   ModelConfig model_;

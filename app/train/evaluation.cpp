@@ -31,14 +31,12 @@ MeanError mean_error(const std::vector<double>& values) {
   return {mean, values.size() < 2 ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(squares / (n - 1) / n)};
 }
 
-template <class Exec, class T>
-void share_results(Evaluator<Exec, T>& evaluator, std::vector<double>& results) {
+void share_results(Evaluator& evaluator, std::vector<double>& results) {
   evaluator.grid().dp_group->all_reduce(results.data(), results.size(), Reduction::sum);
   evaluator.pipeline().all_reduce(results.data(), results.size(), Reduction::sum);
 }
 
-template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Evaluator<Exec, T>& evaluator, const SampleSet& set, int batches,
+std::optional<Evaluation> evaluate_loss(Evaluator& evaluator, const SampleSet& set, int batches,
                                         const std::function<bool()>& stop,
                                         const std::function<void(const Error&)>& unreadable) {
   const ProcessGrid& grid = evaluator.grid();
@@ -49,7 +47,7 @@ std::optional<Evaluation> evaluate_loss(Evaluator<Exec, T>& evaluator, const Sam
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
   std::vector<double> losses((wanted + B - 1) / B, 0.0), window_losses(wanted, 0.0);
-  std::vector<Acc<T>> token_losses(B * length);
+  std::vector<float> token_losses(B * length);
   for (std::size_t round = 0; round < losses.size(); round += dp) {
     if (stop()) return std::nullopt;
     const std::size_t i = round + dp_rank;
@@ -78,12 +76,5 @@ std::optional<Evaluation> evaluate_loss(Evaluator<Exec, T>& evaluator, const Sam
   if (set.bytes_per_token() > 0) result.bits_per_byte = result.loss / std::numbers::ln2 / set.bytes_per_token();
   return result;
 }
-
-#define SESTINA_EVALUATE(Exec, T)                                                                       \
-  template void share_results<Exec, T>(Evaluator<Exec, T>&, std::vector<double>&);                      \
-  template std::optional<Evaluation> evaluate_loss<Exec, T>(Evaluator<Exec, T>&, const SampleSet&, int, \
-                                                            const std::function<bool()>&,               \
-                                                            const std::function<void(const Error&)>&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_EVALUATE)
 
 }  // namespace sestina

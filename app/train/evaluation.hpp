@@ -26,14 +26,11 @@ MeanError mean_error(const std::vector<double>&);
 // Reads at most `batches` micro-batches (fewer when the set is smaller, at least one window). Empty when `stop` said
 // so; it is asked before every micro-batch of a rank. unreadable: told of a sample that could not be read, whose loss
 // is then of other tokens; without it the Error is thrown, while other ranks may wait for this one.
-template <class Exec, class T>
-std::optional<Evaluation> evaluate_loss(Evaluator<Exec, T>&, const SampleSet&, int batches,
-                                        const std::function<bool()>& stop,
+std::optional<Evaluation> evaluate_loss(Evaluator&, const SampleSet&, int batches, const std::function<bool()>& stop,
                                         const std::function<void(const Error&)>& unreadable = {});
 
 // Numbers of which each is there on the data-parallel rank that computed it, in the last pipeline stage, and 0 on other
 // ranks: all of them on every rank. Exact.
-template <class Exec, class T>
-void share_results(Evaluator<Exec, T>&, std::vector<double>&);
+void share_results(Evaluator&, std::vector<double>&);
 
 }  // namespace sestina

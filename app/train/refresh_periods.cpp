@@ -60,9 +60,7 @@ RefreshSpeed agreed_speed(double step_s, const Options& options, Communicator& w
   return speed;
 }
 
-template <class Exec, class T>
-RefreshSpeed measure_speed(Executor<Exec, T>& executor, const SampleSet& training, const Options& options,
-                           Communicator& world) {
+RefreshSpeed measure_speed(Executor& executor, const SampleSet& training, const Options& options, Communicator& world) {
   double step_s = 0;
   const int micros = static_cast<int>(options.train.global_batch / executor.options().micro_batch);
   const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
@@ -74,8 +72,8 @@ RefreshSpeed measure_speed(Executor<Exec, T>& executor, const SampleSet& trainin
   return agreed_speed(step_s, options, world);
 }
 
-#define SESTINA_MEASURE_SPEED(Exec, T) \
-  template RefreshSpeed measure_speed<Exec, T>(Executor<Exec, T>&, const SampleSet&, const Options&, Communicator&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_MEASURE_SPEED)
+void use_periods(Executor& executor, const RefreshPeriods& periods) {
+  for (PipelineStage* stage : executor.runs()) stage->optimizer_control().set_refresh_periods(periods.of);
+}
 
 }  // namespace sestina

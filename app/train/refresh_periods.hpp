@@ -13,14 +13,9 @@ RefreshSpeed agreed_speed(double step_s, const Options&, Communicator& world);
 // The same before there are updates to time: one takes three times the forward passes of its micro-batches, which are
 // run here: its backward passes are twice that. What it sends and updates comes on top, so that periods are rather too
 // long than too short. Collective.
-template <class Exec, class T>
-RefreshSpeed measure_speed(Executor<Exec, T>&, const SampleSet& training, const Options&, Communicator& world);
+RefreshSpeed measure_speed(Executor&, const SampleSet& training, const Options&, Communicator& world);
 
 // For the optimizers of all stages of this rank.
-template <class Exec, class T>
-void use_periods(Executor<Exec, T>& executor, const RefreshPeriods& periods) {
-  for (std::size_t i = 0; i < executor.stage_count(); ++i)
-    executor.stage(i).optimizer().set_refresh_periods(periods.of);
-}
+void use_periods(Executor&, const RefreshPeriods&);
 
 }  // namespace sestina

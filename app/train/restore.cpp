@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "app/start/deck_layers.hpp"
@@ -11,6 +12,7 @@
 #include "app/train/dense_reader.hpp"
 #include "app/train/run_companions.hpp"
 #include "core/field_piece.hpp"
+#include "core/memory/write_guard.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;
@@ -51,9 +53,8 @@ Options options_of(const Source& source, const DeckArguments& layers) {
 namespace {
 
 // A piece at a time, whatever the field takes.
-template <class Exec>
-void restore_field(const Exec& exec, const CheckpointReader& reader, const StateField& field, ExitCode nonfinite,
-                   std::vector<std::byte>& host) {
+void restore_field(const Evaluator& evaluator, const CheckpointReader& reader, const StateField& field,
+                   ExitCode nonfinite, std::vector<std::byte>& host) {
   const auto whole = write_to(field, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.resize(rows.bytes());
@@ -64,30 +65,28 @@ void restore_field(const Exec& exec, const CheckpointReader& reader, const State
            "{} in the checkpoint of step {} leaves the part of this rank: set model.linear.shards as it was there, a "
            "multiple of parallel.tp",
            field.path, reader.run().step);
-    copy_from_host(exec, rows, host.data());
+    evaluator.copy_from_host(rows, host.data());
   });
 }
 
-template <class Exec>
-void zero_field(const Exec& exec, const StateField& field, std::vector<std::byte>& host) {
+void zero_field(const Evaluator& evaluator, const StateField& field, std::vector<std::byte>& host) {
   const auto whole = write_to(field, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.assign(rows.bytes(), std::byte{0});
-    copy_from_host(exec, rows, host.data());
+    evaluator.copy_from_host(rows, host.data());
   });
 }
 
 }  // namespace
 
-template <class Exec>
-void restore(const Exec& exec, const CheckpointReader& reader, const std::vector<StateField>& fields,
+void restore(const Evaluator& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
              bool reset_missing, ExitCode nonfinite) {
   std::vector<std::byte> host;
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
       if (field.optional) {  // it was inline, and nothing is in flight; or there were no residuals of merges yet
-        zero_field(exec, field, host);
+        zero_field(evaluator, field, host);
         continue;
       }
       if (!reset_missing)
@@ -99,7 +98,7 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
       ++missing;
       continue;
     }
-    restore_field(exec, reader, field, nonfinite, host);
+    restore_field(evaluator, reader, field, nonfinite, host);
   }
   if (missing > 0)
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
@@ -108,19 +107,18 @@ void restore(const Exec& exec, const CheckpointReader& reader, const std::vector
 namespace {
 
 // Fields and weights in another form from the tensors of a dense model, which read(spec, out) gives whole.
-template <class Exec, class T, class Read>
-void restore_dense(Evaluator<Exec, T>& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
-                   const Read& read) {
+void restore_dense(Evaluator& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
+                   const std::function<void(const TensorSpec&, float* out)>& read) {
   std::map<std::string, TensorSpec> specs;
   for (const TensorSpec& spec : tensor_specs(dense_model(whole))) specs["/model/" + spec.name] = spec;
   std::vector<float> host, slab;
   for (std::size_t i = 0; i < evaluator.stage_count(); ++i)
-    for_each_formed(evaluator.stage(i).weights(), [&](const FormedWeight& weight) {
-      const TensorSpec& spec = specs.at("/model/" + weight.name);
+    for (const std::string& weight : evaluator.stage(i).formed_weights()) {
+      const TensorSpec& spec = specs.at("/model/" + weight);
       host.resize(static_cast<std::size_t>(spec.elements()));
       read(spec, host.data());
-      evaluator.stage(i).set_dense(weight.name, host.data());
-    });
+      evaluator.stage(i).set_dense(weight, host.data());
+    }
   for (const StateField& field : fields) {
     const auto found = specs.find(field.path);
     if (found == specs.end()) continue;  // a part of a weight that was set
@@ -133,32 +131,29 @@ void restore_dense(Evaluator<Exec, T>& evaluator, const std::vector<StateField>&
       const float* from = host.data() + row * spec.cols + first;
       slab.insert(slab.end(), from, from + field.row_elements());
     }
-    copy_from_host(evaluator.exec(), field, slab.data());
+    evaluator.copy_from_host(field, slab.data());
   }
 }
 
 }  // namespace
 
-template <class Exec, class T>
-void restore_hf_weights(Evaluator<Exec, T>& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
+void restore_hf_weights(Evaluator& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
                         const std::string& folder) {
   const SafeTensors file = open_hf_weights(folder, whole);
   restore_dense(evaluator, fields, whole,
                 [&](const TensorSpec& spec, float* out) { read_hf_tensor(file, spec, out, folder); });
 }
 
-template <class Exec, class T>
-void restore_model(Evaluator<Exec, T>& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
+void restore_model(Evaluator& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
                    const ModelConfig& whole, ExitCode nonfinite) {
   if (std::all_of(fields.begin(), fields.end(), [&](const StateField& field) { return reader.has(field.path); }))
-    return restore(evaluator.exec(), reader, fields, false, nonfinite);
+    return restore(evaluator, reader, fields, false, nonfinite);
   const DenseReader dense(reader);
   restore_dense(evaluator, fields, whole,
                 [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
 }
 
-template <class Exec, class T>
-void restore_weights(Evaluator<Exec, T>& evaluator, const Source& source) {
+void restore_weights(Evaluator& evaluator, const Source& source) {
   if (!source.hf.empty()) {
     restore_hf_weights(evaluator, evaluator.model_fields(), evaluator.config(), source.hf);
   } else {
@@ -167,16 +162,5 @@ void restore_weights(Evaluator<Exec, T>& evaluator, const Source& source) {
   }
   evaluator.weights_changed();
 }
-
-#define SESTINA_RESTORE(Exec) \
-  template void restore<Exec>(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool, ExitCode);
-SESTINA_INSTANTIATE_SPACES(SESTINA_RESTORE)
-#define SESTINA_RESTORE_MODEL(Exec, T)                                                                               \
-  template void restore_model<Exec, T>(Evaluator<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&, \
-                                       const ModelConfig&, ExitCode);                                                \
-  template void restore_weights<Exec, T>(Evaluator<Exec, T>&, const Source&);                                        \
-  template void restore_hf_weights<Exec, T>(Evaluator<Exec, T>&, const std::vector<StateField>&, const ModelConfig&, \
-                                            const std::string&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_RESTORE_MODEL)
 
 }  // namespace sestina

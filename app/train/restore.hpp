@@ -28,22 +28,18 @@ Options options_of(const Source&, const DeckArguments&);  // of one process
 // Reads fields. A field that the checkpoint lacks is an Error(bad_data),
 // or with reset_missing stays as it is, with one line in the log for all of them; a value that is not finite is an
 // Error(nonfinite). weights_changed() is the caller's.
-template <class Exec>
-void restore(const Exec&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
+void restore(const Evaluator&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
              ExitCode nonfinite = ExitCode::bad_data);
 
 // Fields of weights from a checkpoint that has them, or in another form: by way of dense weights. whole: the model of
 // the evaluator.
-template <class Exec, class T>
-void restore_model(Evaluator<Exec, T>&, const CheckpointReader&, const std::vector<StateField>&,
-                   const ModelConfig& whole, ExitCode nonfinite = ExitCode::bad_data);
+void restore_model(Evaluator&, const CheckpointReader&, const std::vector<StateField>&, const ModelConfig& whole,
+                   ExitCode nonfinite = ExitCode::bad_data);
 
 // A checkpoint whose weights are not finite: Error(diverged).
-template <class Exec, class T>
-void restore_weights(Evaluator<Exec, T>&, const Source&);
+void restore_weights(Evaluator&, const Source&);
 // Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model; else in the same way.
-template <class Exec, class T>
-void restore_hf_weights(Evaluator<Exec, T>&, const std::vector<StateField>&, const ModelConfig& whole,
+void restore_hf_weights(Evaluator&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);
 
 }  // namespace sestina

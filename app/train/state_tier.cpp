@@ -53,4 +53,13 @@ void open_tier(Pager& pager) {
                static_cast<double>(std::min(pager.limit(), pager.bytes())) / (1 << 20));
 }
 
+std::shared_ptr<Pager> open_tier_of(Executor& executor, const Options& options, const std::string& run_dir, int rank,
+                                    MemorySpace memory) {
+  const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, memory);
+  if (!tier) return tier;
+  for (PipelineStage* stage : executor.runs()) stage->optimizer_control().page_to(tier);
+  open_tier(*tier);
+  return tier;
+}
+
 }  // namespace sestina

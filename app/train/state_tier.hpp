@@ -18,14 +18,6 @@ void open_tier(Pager&);
 
 // Makes it for the optimizers of all stages of a rank, gives it to them and opens it; null where there is none. One
 // rank may fail.
-template <class Exec, class T>
-std::shared_ptr<Pager> open_tier_of(Executor<Exec, T>& executor, const Options& options, const std::string& run_dir,
-                                    int rank) {
-  const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, memory_of<Exec>);
-  if (!tier) return tier;
-  for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).optimizer().page_to(tier);
-  open_tier(*tier);
-  return tier;
-}
+std::shared_ptr<Pager> open_tier_of(Executor&, const Options&, const std::string& run_dir, int rank, MemorySpace);
 
 }  // namespace sestina

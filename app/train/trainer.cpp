@@ -71,17 +71,16 @@ void dump_factor(const std::string& run_dir, const std::string& name, const std:
 
 }  // namespace
 
-template <class Exec, class T>
-Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& runtime, const SampleSet& training,
-                          const SampleSet* validation, Stop& stop, Metrics& metrics)
+Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& runtime, const SampleSet& training,
+                 const SampleSet* validation, Stop& stop, Metrics& metrics)
     : setup_(setup),
       options_(setup.options),
       runtime_(runtime),
       stop_(stop),
       metrics_(metrics),
-      exec_(exec),
+      on_device_(stages.memory() == MemorySpace::device),
       trace_(options_, setup.run_dir, runtime.world()),
-      executor_(exec, setup.planned.plan, runtime.world(), trace_.get()),
+      executor_(stages, setup.planned.plan, runtime.world(), trace_.get()),
       schedule_(options_.schedule),
       batches_(training, options_, executor_.share()),
       training_(training),
@@ -90,14 +89,14 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
       told_(told_parts(options_.parallel, options_.optimizer)),
       clock_(executor_.clock()),
-      energy_(energy_options(setup.energy, runtime, !is_host<Exec>)) {
+      energy_(energy_options(setup.energy, runtime, on_device_)) {
   checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
   runtime_.together([&] {  // a disk may be full
-    tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank());
+    tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank(), stages.memory());
   });
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
-    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
+  for (PipelineStage* stage : executor_.runs()) {
+    OptimizerControl& optimizer = stage->optimizer_control();
     optimizer.dump_failures(
         [this](const auto& name, const auto& values, std::size_t d) { dump_factor(setup_.run_dir, name, values, d); });
     trace_.set_workers(optimizer.workers(), options_.optimizer.refresh_workers());
@@ -111,13 +110,12 @@ Trainer<Exec, T>::Trainer(const Exec& exec, const TrainSetup& setup, Runtime& ru
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
   if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
-    diagnostics_ = std::make_unique<TensorDiagnostics<Exec, T>>(exec_, executor_.tensors());
+    diagnostics_ = stages.make_diagnostics(executor_.runs());
   batches_.start_at(sample_);
 }
 
 // A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
-template <class Exec, class T>
-void Trainer<Exec, T>::set_periods() {
+void Trainer::set_periods() {
   if (!periods_.of.empty()) {
     spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
   } else {
@@ -133,8 +131,7 @@ void Trainer<Exec, T>::set_periods() {
   use_periods(executor_, periods_);
 }
 
-template <class Exec, class T>
-ExitCode Trainer<Exec, T>::run() {
+ExitCode Trainer::run() {
   if (step_ >= options_.run.steps) {
     spdlog::info("nothing to do: the run is at step {} of {}", step_, options_.run.steps);
     return ExitCode::done;
@@ -174,8 +171,7 @@ ExitCode Trainer<Exec, T>::run() {
   return saved ? ExitCode::stopped_saved : ExitCode::stopped_unsaved;
 }
 
-template <class Exec, class T>
-StepOutcome Trainer<Exec, T>::step() {  // completes update number step_ + 1
+StepOutcome Trainer::step() {  // completes update number step_ + 1
   trace_.before_step();
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
@@ -197,8 +193,7 @@ StepOutcome Trainer<Exec, T>::step() {  // completes update number step_ + 1
   return StepOutcome::updated;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::require_data(bool saved) {
+void Trainer::require_data(bool saved) {
   const std::optional<Error>& lost = batches_.lost();
   if (lost) metrics_.event(step_, "stop", lost->what());
   runtime_.together([&] {
@@ -209,21 +204,19 @@ void Trainer<Exec, T>::require_data(bool saved) {
 }
 
 // Decided before the update of a synchronous step: what is refused leaves weights and moments untouched.
-template <class Exec, class T>
-bool Trainer<Exec, T>::accept(const StepSums& sums) {
+bool Trainer::accept(const StepSums& sums) {
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
   loss_ = mean_loss(sums);
   // A device is waited for in there: on one rank, for its forward and backward passes.
-  clock_.end(several() || is_host<Exec> ? Phase::reduce : Phase::forward_backward);
+  clock_.end(several() || !on_device_ ? Phase::reduce : Phase::forward_backward);
   if ((several() || batches_.lost()) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::update() {
+void Trainer::update() {
   const bool diagnose = diagnostics_ && (step_ + 1) % options_.metrics.tensors_every == 0;
-  if (diagnose) diagnostics_->before_update(exec_);
+  if (diagnose) diagnostics_->before_update();
   executor_.update();
   note_refresh_failures();
   if (!diagnose) return;
@@ -232,8 +225,7 @@ void Trainer<Exec, T>::update() {
 }
 
 // What all ranks know of an update now; of an asynchronous one some updates later, and all decide the same.
-template <class Exec, class T>
-void Trainer<Exec, T>::finish(const FinishedStep& step) {
+void Trainer::finish(const FinishedStep& step) {
   if (told_.votes) count_votes(step.report.votes);
   if (!step.sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step.update));
   loss_ = mean_loss(step.sums);
@@ -241,13 +233,11 @@ void Trainer<Exec, T>::finish(const FinishedStep& step) {
   report(step);
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::finish_steps() {
+void Trainer::finish_steps() {
   for (const FinishedStep& step : executor_.finish_steps()) finish(step);
 }
 
-template <class Exec, class T>
-bool Trainer<Exec, T>::finite(std::int64_t update, double loss, double norm) {
+bool Trainer::finite(std::int64_t update, double loss, double norm) {
   if (std::isfinite(loss) && std::isfinite(norm)) {
     skipped_in_a_row_ = 0;
     return true;
@@ -265,8 +255,7 @@ bool Trainer<Exec, T>::finite(std::int64_t update, double loss, double norm) {
 }
 
 // What every rank has found out. The checkpoints there are stay as they are.
-template <class Exec, class T>
-void Trainer<Exec, T>::fail_diverged(const std::string& what) {
+void Trainer::fail_diverged(const std::string& what) {
   wait_for_saves();
   drain_events();
   metrics_.event(step_, "diverged", what);
@@ -275,23 +264,20 @@ void Trainer<Exec, T>::fail_diverged(const std::string& what) {
   fail_on_all(ExitCode::diverged, "{}; {}", what, newest);
 }
 
-template <class Exec, class T>
-Votes Trainer<Exec, T>::votes() {
+Votes Trainer::votes() {
   const double steps = 1.0 + executor_.lag();  // until a vote takes effect
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
   return {vote == Stop::Vote::stop || batches_.lost() ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0,
           failed_saves(2)};
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::count_votes(const Votes& all) {
+void Trainer::count_votes(const Votes& all) {
   if (all.save > 0) save_voted_ = true;
   if (all.stop > 0) stopped_ = true;
   saves_fail_ = all.failed_saves;
 }
 
-template <class Exec, class T>
-bool Trainer<Exec, T>::stop_voted() {
+bool Trainer::stop_voted() {
   const TraceSpan span(trace_.get(), "vote", -1, Trace::Kind::wait);
   Votes all = votes();
   runtime_.world().all_reduce(&all.stop, sizeof all / sizeof(double), Reduction::max);  // one rank's vote is enough
@@ -299,8 +285,7 @@ bool Trainer<Exec, T>::stop_voted() {
   return stopped_;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::evaluate() {
+void Trainer::evaluate() {
   if (validation_ == nullptr) return;
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "evaluation");
@@ -320,8 +305,5 @@ void Trainer<Exec, T>::evaluate() {
   else
     spdlog::info("step {:>6}  validation loss {:.4f}  ({:.1f} s)", step_, result->loss, seconds);
 }
-
-#define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_TRAINER)
 
 }  // namespace sestina

@@ -14,7 +14,6 @@
 #include "app/train/step_report.hpp"
 #include "app/train/training_batches.hpp"
 #include "core/deck/options.hpp"
-#include "core/diagnostics.hpp"
 #include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
@@ -50,11 +49,10 @@ enum class StepOutcome {
   dropped   // a rank voted to stop meanwhile
 };
 
-template <class Exec, class T>
 class Trainer final {
  public:
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
-  Trainer(const Exec&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
+  Trainer(const StageMaker&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
           Metrics&);
   // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
   ExitCode run();
@@ -103,15 +101,15 @@ class Trainer final {
   Runtime& runtime_;
   Stop& stop_;
   Metrics& metrics_;
-  Exec exec_;
+  bool on_device_;
   RunTrace trace_;
-  Executor<Exec, T> executor_;
+  Executor executor_;
   std::shared_ptr<Pager> tier_;  // of preconditioners, null: they are always at hand
   Schedule schedule_;
   TrainingBatches batches_;
   const SampleSet& training_;
   const SampleSet* validation_;
-  std::unique_ptr<TensorDiagnostics<Exec, T>> diagnostics_;  // only with metrics.tensors_every, synchronous
+  std::unique_ptr<UpdateDiagnostics> diagnostics_;  // only with metrics.tensors_every, synchronous
   CheckpointWriter checkpoints_;
   StepReport report_;
   const ReportParts told_;  // of a step, to all ranks

@@ -9,6 +9,7 @@
 
 #include "app/train/restore.hpp"
 #include "app/train/trainer.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
@@ -44,8 +45,7 @@ PipelineState state_from(const nlohmann::json& stored, const PipelineState& like
 
 }  // namespace
 
-template <class Exec, class T>
-RunState Trainer<Exec, T>::run_state() const {
+RunState Trainer::run_state() const {
   RunState state;
   state.step = step_;
   state.sample = sample_;
@@ -62,15 +62,13 @@ RunState Trainer<Exec, T>::run_state() const {
   return state;
 }
 
-template <class Exec, class T>
-std::vector<StateField> Trainer<Exec, T>::all_fields() const {
+std::vector<StateField> Trainer::all_fields() const {
   std::vector<StateField> fields = executor_.fields();
   for (StateField& field : executor_.in_flight_fields(false)) fields.push_back(std::move(field));
   return fields;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::save() {
+void Trainer::save() {
   report_.clear_bar();
   const TraceSpan span(trace_.get(), "checkpoint snapshot");
   if (options_.checkpoint.drains && executor_.lag() > 0) drain_pipeline();
@@ -79,7 +77,7 @@ void Trainer<Exec, T>::save() {
   Snapshot& slot = checkpoints_.slot();
   drain_events();
   require_run_dir();
-  const auto copy = [this](const StateField& field, void* host) { copy_to_host(exec_, field, host); };
+  const auto copy = [this](const StateField& field, void* host) { executor_.copy_to_host(field, host); };
   take_snapshot(all_fields(), run_state(), copy, slot, options_.checkpoint.async);
   require_finite_state(slot.problem);
   checkpoints_.start();
@@ -93,36 +91,31 @@ void Trainer<Exec, T>::save() {
   save_voted_ = false;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::require_finite_state(const std::string& mine) {
+void Trainer::require_finite_state(const std::string& mine) {
   std::string problem;
   for (const std::string& found : runtime_.world().all_gather(mine))
     if (problem.empty()) problem = found;
   if (!problem.empty()) fail_diverged(fmt::format("step {} is not saved: {}", step_, problem));
 }
 
-template <class Exec, class T>
-double Trainer<Exec, T>::failed_saves(int in_a_row) const {
+double Trainer::failed_saves(int in_a_row) const {
   if (checkpoints_.failures_in_a_row() < in_a_row) return 0;
   return checkpoints_.failed_for_memory() ? 2 : 1;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::fail_unsaved(double failed, const char* what) {
+void Trainer::fail_unsaved(double failed, const char* what) {
   const bool memory = failed > 1;
   fail_on_all(memory ? ExitCode::unavailable : ExitCode::io_error, "{} could not be written to {}{}", what,
               setup_.run_dir, memory ? ": out of memory" : "");
 }
 
 // What ran ahead of the updates runs again.
-template <class Exec, class T>
-void Trainer<Exec, T>::drain_pipeline() {
+void Trainer::drain_pipeline() {
   executor_.drain(step_);
   batches_.start_at(sample_);
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::require_run_dir() {
+void Trainer::require_run_dir() {
   runtime_.together([this] {
     if (setup_.held) setup_.held->require_held();
     const std::string problem = metrics_.problem();
@@ -131,8 +124,7 @@ void Trainer<Exec, T>::require_run_dir() {
 }
 
 // Ranks stay in touch meanwhile: a disk that is slow for one of them is no reason to take it for lost.
-template <class Exec, class T>
-void Trainer<Exec, T>::wait_for_saves() {
+void Trainer::wait_for_saves() {
   for (double busy = several() ? 1 : 0; busy > 0;) {
     busy = checkpoints_.busy() ? 1 : 0;
     runtime_.world().all_reduce(&busy, 1, Reduction::max);
@@ -141,8 +133,7 @@ void Trainer<Exec, T>::wait_for_saves() {
   checkpoints_.wait();
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::drain_events() {
+void Trainer::drain_events() {
   for (const CheckpointWriter::Event& event : checkpoints_.take_events()) {
     metrics_.checkpoint(event.step, event.path, event.seconds, event.bytes, event.error);
     report_.clear_bar();
@@ -155,8 +146,7 @@ void Trainer<Exec, T>::drain_events() {
   }
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::load() {
+void Trainer::load() {
   // The first rank has verified all of it when it was chosen; each one checks what it opens.
   const CheckpointReader reader(setup_.checkpoint,
                                 options_.checkpoint.verify_full ? Verify::full
@@ -175,8 +165,8 @@ void Trainer<Exec, T>::load() {
       run.tokenizer_digest != setup_.tokenizer_digest)
     fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
          run.tokenizer_digest, setup_.tokenizer_digest);
-  restore(exec_, reader, executor_.model_fields(), false);
-  restore(exec_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
+  restore(executor_, reader, executor_.model_fields(), false);
+  restore(executor_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
   step_ = run.step;
   sample_ = run.sample;
   tokens_ = run.tokens;
@@ -196,8 +186,7 @@ void Trainer<Exec, T>::load() {
 }
 
 // None where the checkpoint is of a run with another optimizer.refresh.every, which a fork may be.
-template <class Exec, class T>
-void Trainer<Exec, T>::load_periods(const nlohmann::json& extra) {
+void Trainer::load_periods(const nlohmann::json& extra) {
   const auto found = extra.find("refresh_periods");
   if (!options_.optimizer.refresh.automatic || found == extra.end()) return;
   std::vector<std::int64_t> periods = found->get<std::vector<std::int64_t>>();
@@ -208,21 +197,17 @@ void Trainer<Exec, T>::load_periods(const nlohmann::json& extra) {
 }
 
 // What an asynchronous pipeline had in flight, where it is this pipeline.
-template <class Exec, class T>
-void Trainer<Exec, T>::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
+void Trainer::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
   executor_.start_at(step_);
   const bool was = extra.contains("pipeline");
   const std::optional<PipelineState> now = executor_.pipeline_state();
   if (now && was) {
     const PipelineState state = state_from(extra["pipeline"], *now);
-    if (executor_.resume(step_, state)) return restore(exec_, reader, executor_.in_flight_fields(true), false);
+    if (executor_.resume(step_, state)) return restore(executor_, reader, executor_.in_flight_fields(true), false);
   }
   if (was || now)
     spdlog::info("the pipeline starts empty at step {}{}", step_,
                  was ? ": what was in flight in the checkpoint belongs to another one" : "");
 }
-
-#define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_TRAINER)
 
 }  // namespace sestina

@@ -18,14 +18,13 @@ void trace_ages(Trace* trace, int stage, const RefreshAges& ages) {
 
 }  // namespace
 
-template <class Exec, class T>
-void Trainer<Exec, T>::fill_report(RankReport& mine) {
+void Trainer::fill_report(RankReport& mine) {
   if (told_.votes) mine.votes = votes();
   clock_.end(Phase::optimizer);
   RefreshSeconds refreshes;
   RefreshAges ages;
   for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
-    Optimizer<Exec, T>& optimizer = executor_.stage(i).optimizer();
+    OptimizerControl& optimizer = executor_.run(i).optimizer_control();
     const RefreshSeconds spent = optimizer.take_refresh_seconds();
     refreshes.waits += spent.waits;
     refreshes.copies += spent.copies;
@@ -59,13 +58,9 @@ void Trainer<Exec, T>::fill_report(RankReport& mine) {
 }
 
 // Of the step, of this node where this rank is the one that reads its counters.
-template <class Exec, class T>
-double Trainer<Exec, T>::step_joules() {
-  return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0;
-}
+double Trainer::step_joules() { return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0; }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::report(const FinishedStep& step) {
+void Trainer::report(const FinishedStep& step) {
   const RankReport& all = step.report;
   const std::uint64_t tokens = tokens_ + static_cast<std::uint64_t>(step.update - step_) *
                                              static_cast<std::uint64_t>(options_.train.global_batch) *
@@ -81,8 +76,7 @@ void Trainer<Exec, T>::report(const FinishedStep& step) {
                skipped_, all.step, stages);
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::write_loads() {
+void Trainer::write_loads() {
   if (!several() || updates_ == 0) return;
   const double mine = update_seconds_ / static_cast<double>(updates_);
   std::vector<double> seconds(static_cast<std::size_t>(runtime_.size()));
@@ -92,11 +86,9 @@ void Trainer<Exec, T>::write_loads() {
   updates_ = 0;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::note_refresh_failures() {
+void Trainer::note_refresh_failures() {
   std::int64_t failures = 0;
-  for (std::size_t i = 0; i < executor_.stage_count(); ++i)
-    failures += executor_.stage(i).optimizer().refresh_failures();
+  for (PipelineStage* stage : executor_.runs()) failures += stage->optimizer_control().refresh_failures();
   if (failures == refresh_failures_) return;
   const std::string what = fmt::format("{} preconditioners keep their last valid result", failures - refresh_failures_);
   spdlog::warn("step {}: {}", step_ + 1, what);
@@ -104,18 +96,11 @@ void Trainer<Exec, T>::note_refresh_failures() {
   refresh_failures_ = failures;
 }
 
-template <class Exec, class T>
-void Trainer<Exec, T>::write_diagnostics() {
-  std::vector<typename TensorDiagnostics<Exec, T>::Values> values;
-  diagnostics_->after_update(exec_, values);
-  const std::vector<OwnedTensor<Exec, T>> tensors = executor_.tensors();
+void Trainer::write_diagnostics() {
   std::vector<Metrics::TensorLine> lines;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    lines.push_back({tensors[i].spec.name, values[i].weight_rms, values[i].update_rms, values[i].spectral_norm});
+  for (const UpdateDiagnostics::Tensor& tensor : diagnostics_->after_update())
+    lines.push_back({tensor.name, tensor.weight_rms, tensor.update_rms, tensor.spectral_norm});
   metrics_.tensors(step_ + 1, lines);
 }
-
-#define SESTINA_TRAINER(Exec, T) template class Trainer<Exec, T>;
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_TRAINER)
 
 }  // namespace sestina

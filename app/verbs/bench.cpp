@@ -48,11 +48,4 @@ StepOptions bench_step_options(const BenchArguments& arguments, Runtime& runtime
   return {options, plan};
 }
 
-double median(std::vector<double> values) {
-  SESTINA_REQUIRE(!values.empty(), "the median of nothing");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace sestina

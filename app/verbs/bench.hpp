@@ -18,6 +18,4 @@ struct StepOptions {
 };
 StepOptions bench_step_options(const BenchArguments&, Runtime&);
 
-double median(std::vector<double>);
-
 }  // namespace sestina

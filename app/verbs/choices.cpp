@@ -89,12 +89,11 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
   return all;
 }
 
-template <class Exec, class T>
-std::vector<double> score_choices(Evaluator<Exec, T>& evaluator, const std::vector<ChoiceTokens>& choices) {
+std::vector<double> score_choices(Evaluator& evaluator, const std::vector<ChoiceTokens>& choices) {
   const auto B = static_cast<std::size_t>(evaluator.options().micro_batch),
              length = static_cast<std::size_t>(evaluator.options().sequence);
   std::vector<std::int32_t> window(B * (length + 1));
-  std::vector<Acc<T>> losses(B * length);
+  std::vector<float> losses(B * length);
   const auto dp = static_cast<std::size_t>(evaluator.grid().dp),
              dp_rank = static_cast<std::size_t>(evaluator.grid().dp_rank);
   std::vector<double> scores, part;
@@ -136,9 +135,5 @@ ChoiceResult choice_result(const std::vector<Question>& questions, const std::ve
   }
   return {questions.size(), mean_error(right), mean_error(right_normalised)};
 }
-
-#define SESTINA_CHOICES(Exec, T) \
-  template std::vector<double> score_choices<Exec, T>(Evaluator<Exec, T>&, const std::vector<ChoiceTokens>&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHOICES)
 
 }  // namespace sestina

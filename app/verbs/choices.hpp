@@ -36,8 +36,7 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>&, const std:
 
 // Log-likelihood of each choice in nats, on all ranks. The evaluator's windows have room for the longest (ids.size() -
 // 1); data-parallel ranks share them.
-template <class Exec, class T>
-std::vector<double> score_choices(Evaluator<Exec, T>&, const std::vector<ChoiceTokens>&);
+std::vector<double> score_choices(Evaluator&, const std::vector<ChoiceTokens>&);
 
 // Share of the questions whose answer has the largest log-likelihood, and the largest per byte of the choice; of equal
 // ones the first counts.

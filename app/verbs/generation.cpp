@@ -12,11 +12,10 @@ namespace {
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // One after the other: the sequences of one filling of the decoder.
-template <class Exec, class T>
 class DecodedBatch {
  public:
-  DecodedBatch(Decoder<Exec, T>& decoder, const Generation& generation, std::vector<Sequence>& sequences,
-               std::size_t first, std::size_t count, const std::function<bool(std::size_t, std::int32_t)>& emit)
+  DecodedBatch(TokenDecoder& decoder, const Generation& generation, std::vector<Sequence>& sequences, std::size_t first,
+               std::size_t count, const std::function<bool(std::size_t, std::int32_t)>& emit)
       : decoder_(decoder),
         generation_(generation),
         sequences_(sequences),
@@ -100,7 +99,7 @@ class DecodedBatch {
     return sequence.ids.size() < positions || end(Finish::context);
   }
 
-  Decoder<Exec, T>& decoder_;
+  TokenDecoder& decoder_;
   const Generation& generation_;
   std::vector<Sequence>& sequences_;
   std::size_t first_, count_;
@@ -139,20 +138,13 @@ int decoder_capacity(const ModelConfig& config, const std::vector<Sequence>& seq
   return static_cast<int>(capacity);
 }
 
-template <class Exec, class T>
-GenerationTimes generate(Decoder<Exec, T>& decoder, const Generation& generation, std::vector<Sequence>& sequences,
+GenerationTimes generate(TokenDecoder& decoder, const Generation& generation, std::vector<Sequence>& sequences,
                          const std::function<bool(std::size_t, std::int32_t)>& emit) {
   GenerationTimes times;
   const auto width = static_cast<std::size_t>(decoder.options().sequences);
   for (std::size_t first = 0; first < sequences.size(); first += width)
-    DecodedBatch<Exec, T>(decoder, generation, sequences, first, std::min(width, sequences.size() - first), emit)
-        .run(times);
+    DecodedBatch(decoder, generation, sequences, first, std::min(width, sequences.size() - first), emit).run(times);
   return times;
 }
-
-#define SESTINA_GENERATE(Exec, T)                                                                          \
-  template GenerationTimes generate<Exec, T>(Decoder<Exec, T>&, const Generation&, std::vector<Sequence>&, \
-                                             const std::function<bool(std::size_t, std::int32_t)>&);
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_GENERATE)
 
 }  // namespace sestina

@@ -1,5 +1,5 @@
 // Sampling text from a model: prompts side by side, one token each at a time, from a cache of keys and values
-// (core/model/decoder.hpp). A token is a pure function of (model, prompt, seed, sample, number of the token): neither
+// (core/decoder.hpp). A token is a pure function of (model, prompt, seed, sample, number of the token): neither
 // of other prompts nor of how many there are.
 #pragma once
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/verbs/sampling.hpp"
-#include "core/model/decoder.hpp"
+#include "core/token_decoder.hpp"
 
 namespace sestina {
 
@@ -40,8 +40,7 @@ int decoder_capacity(const ModelConfig&, const std::vector<Sequence>&, int token
 
 // Each new token is given to emit(sequence, token) as it comes; the sequence ends when that returns false. Takes as
 // many sequences at a time as the decoder has. Neighbours with the same prompt share the work of reading it.
-template <class Exec, class T>
-GenerationTimes generate(Decoder<Exec, T>&, const Generation&, std::vector<Sequence>&,
+GenerationTimes generate(TokenDecoder&, const Generation&, std::vector<Sequence>&,
                          const std::function<bool(std::size_t, std::int32_t)>& emit);
 
 }  // namespace sestina

@@ -8,7 +8,7 @@
 #include "io/store/output_file.hpp"
 #include "kernels/base/host_name.hpp"
 #include "kernels/base/version.hpp"
-#include "parallel/comm/device_communicator.hpp"
+#include "parallel/stage/exchange_rate.hpp"
 
 namespace sestina {
 namespace {
@@ -36,37 +36,13 @@ double write_gbs(Runtime& runtime, const std::string& file) {
   return rate;
 }
 
-template <class Exec>
-double exchange_gbs(const Exec& exec, Communicator& world) {
-  constexpr std::size_t bytes = std::size_t{16} << 20;
-  constexpr int rounds = 8;
-  std::unique_ptr<Communicator> group = world.split(0, world.rank());
-  if (!is_host<Exec>) group = on_device(std::move(group));
-  const Kokkos::View<char*, typename Exec::memory_space> out("sestina::rate", bytes), in("sestina::rate", bytes);
-  exec.fence();
-  const int n = group->size(), next = (group->rank() + 1) % n, before = (group->rank() + n - 1) % n;
-  const auto exchange = group->make_exchange("measured exchange", {{next, {block_of(out.data(), bytes)}}},
-                                             {{before, {block_of(in.data(), bytes)}}});
-  double start = 0;
-  for (int round = -1; round < rounds; ++round) {  // the first one sets up
-    exchange->start();
-    exchange->finish();
-    if (round >= 0) continue;
-    group->barrier();
-    start = now_seconds();
-  }
-  return static_cast<double>(rounds) * static_cast<double>(bytes) / giga / (now_seconds() - start);
-}
-
 }  // namespace
 
-template <class Exec>
-MachineRates measure_rates(const Exec& exec, Runtime& runtime, const MachinePeak& mine,
-                           TrainOptions::Precision precision, const std::string& file) {
+MachineRates measure_rates(const Options& options, Runtime& runtime, const MachinePeak& mine, const std::string& file) {
   const bool several = runtime.size() > 1;
-  double rates[] = {mine.gemm_tflops(precision == TrainOptions::Precision::bf16), mine.memory_gbs,
+  double rates[] = {mine.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16), mine.memory_gbs,
                     write_gbs(runtime, file), 0};
-  if (several) rates[3] = exchange_gbs(exec, runtime.world());
+  if (several) rates[3] = exchange_gbs(options.run.space, runtime.world());
   runtime.world().all_reduce(rates, std::size(rates), Reduction::min);
   return {rates[0], rates[1], rates[2], several ? std::optional(rates[3]) : std::nullopt};
 }
@@ -102,10 +78,5 @@ void write_machine(Runtime& runtime, const std::string& file, const MachineRates
     write_output_file(file, machine_table(rates, source, updates));
   });
 }
-
-#define SESTINA_MEASURE_RATES(Exec)                                                                             \
-  template MachineRates measure_rates<Exec>(const Exec&, Runtime&, const MachinePeak&, TrainOptions::Precision, \
-                                            const std::string&);
-SESTINA_INSTANTIATE_SPACES(SESTINA_MEASURE_RATES)
 
 }  // namespace sestina

@@ -19,9 +19,7 @@ struct MachineRates {
 // Of the slowest rank: GB/s at which every rank writes a file of its own next to `file`, until the disk has it; and
 // GB/s that every rank sends to the next one while it receives from the one before, in the memory of its space.
 // Collective. Errors of the disk on all ranks.
-template <class Exec>
-MachineRates measure_rates(const Exec&, Runtime&, const MachinePeak& mine, TrainOptions::Precision,
-                           const std::string& file);
+MachineRates measure_rates(const Options&, Runtime&, const MachinePeak& mine, const std::string& file);
 
 // The table, as a deck by itself, with what updates took. how: a comment.
 std::string machine_table(const MachineRates&, const std::string& how, const std::vector<MeasuredUpdate>& = {});

@@ -1,6 +1,7 @@
 #include "app/verbs/run_plan.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "app/start/memory_check.hpp"
 #include "core/layout/tensor_sums.hpp"
@@ -43,8 +44,7 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
 }
 
 // Of the rank that needs most of it.
-template <class Bytes>
-std::size_t largest(const RunPlan& run, Bytes bytes) {
+std::size_t largest(const RunPlan& run, const std::function<std::size_t(const RankMemory&)>& bytes) {
   std::size_t most = 0;
   for (const RankMemory& memory : run.memory) most = std::max(most, bytes(memory));
   return most;

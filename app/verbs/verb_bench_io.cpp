@@ -15,6 +15,7 @@
 #include "app/start/deck_layers.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
+#include "core/benches.hpp"
 #include "core/memory/pager.hpp"
 #include "io/store/block_file.hpp"
 
@@ -113,8 +114,7 @@ struct IoRow {
   Rates write, read;
 };
 
-template <class Move>
-double seconds_of(const Move& move) {
+double seconds_of(const std::function<void()>& move) {
   const double start = now_seconds();
   move();
   return now_seconds() - start;

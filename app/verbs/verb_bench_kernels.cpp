@@ -2,209 +2,26 @@
 // reach: the measured peak of matrix products for what multiplies, memory bandwidth for what moves.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
-#include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "app/verbs/machine_rates.hpp"
-#include "core/layout/tensor_sums.hpp"
-#include "core/stage.hpp"
-#include "kernels/blas/gemm.hpp"
-#include "kernels/blas/machine_peak.hpp"
-#include "kernels/model/activation.hpp"
-#include "kernels/model/attention.hpp"
-#include "kernels/model/loss.hpp"
-#include "kernels/model/norm.hpp"
-#include "kernels/model/rope.hpp"
-#include "kernels/optimizer/adamw.hpp"
+#include "core/benches.hpp"
 
 namespace sestina {
-namespace {
-
-struct KernelRow {
-  std::string name;
-  double seconds = 0, flops = 0, bytes = 0;  // flops > 0: bound by products, else by memory
-};
-
-// Times kernels on buffers of its own; every buffer holds small numbers, so that no kernel meets denormals.
-template <class Exec, class T>
-class KernelBench {
- public:
-  using A = Acc<T>;
-  KernelBench(const Exec& exec, const Options& options, const BenchArguments& arguments)
-      : exec_(exec), config_(options.model), arguments_(arguments), gemm_(exec, options.run.deterministic) {
-    batch_ = pass_options(options).micro_batch;
-    sequence_ = options.data.sequence_length;
-    rows_ = static_cast<std::size_t>(batch_) * static_cast<std::size_t>(sequence_);
-  }
-
-  std::vector<KernelRow> run() {
-    const auto D = width(config_.hidden_size), F = width(config_.intermediate_size), Q = width(config_.query_width()),
-               K = width(config_.key_value_width());
-    linear("q, k, v", D, Q + 2 * K);
-    linear("o", Q, D);
-    linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
-    linear("down", F, D);
-    linear("head", D, width(config_.vocab_size));
-    attention_rows(Q, K);
-    row_kernels(D, F, Q);
-    adamw_row();
-    return result_;
-  }
-
- private:
-  template <class S>
-  using Buffer = Kokkos::View<S*, typename Exec::memory_space>;
-  static std::size_t width(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-  template <class S>
-  Buffer<S> buffer(std::size_t n, float value = 0.01f) const {
-    Buffer<S> b(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::bench"), n);
-    Kokkos::deep_copy(b, S(value));
-    return b;
-  }
-  template <class S>
-  Matrix<S, Exec> matrix(const Buffer<S>& b, std::size_t cols) const {
-    return Matrix<S, Exec>(b.data(), b.size() / cols, cols);
-  }
-
-  template <class Function>
-  void time(const std::string& name, double flops, double bytes, Function&& kernel) {
-    std::vector<double> seconds;
-    for (int i = 0; i < arguments_.warmup; ++i) kernel();
-    exec_.fence();
-    for (int i = 0; i < arguments_.steps; ++i) {
-      const double start = now_seconds();
-      kernel();
-      exec_.fence();
-      seconds.push_back(now_seconds() - start);
-    }
-    result_.push_back({name, median(seconds), flops, bytes});
-  }
-
-  // The three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
-  void linear(const std::string& name, std::size_t in, std::size_t out) {
-    const auto x = buffer<T>(rows_ * in), w = buffer<T>(in * out), y = buffer<T>(rows_ * out);
-    const auto dw = buffer<A>(in * out);
-    const double flops = 2.0 * static_cast<double>(rows_) * static_cast<double>(in) * static_cast<double>(out);
-    time(name + ": forward", flops, 0, [&] {
-      gemm_.template operator()<T, T>(Op::none, Op::transpose, 1, matrix(x, in), matrix(w, in), 0, matrix(y, out));
-    });
-    time(name + ": input gradient", flops, 0, [&] {
-      gemm_.template operator()<T, T>(Op::none, Op::none, 1, matrix(y, out), matrix(w, in), 0, matrix(x, in));
-    });
-    time(name + ": weight gradient", flops, 0, [&] {
-      gemm_.template operator()<T, A>(Op::transpose, Op::none, 1, matrix(y, out), matrix(x, in), 0, matrix(dw, in));
-    });
-  }
-
-  void attention_rows(std::size_t Q, std::size_t K) {
-    const AttentionShape shape{batch_,
-                               sequence_,
-                               static_cast<int>(config_.num_attention_heads),
-                               static_cast<int>(config_.num_key_value_heads),
-                               static_cast<int>(config_.head_dim),
-                               1.0 / std::sqrt(static_cast<double>(config_.head_dim))};
-    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_attention<T>(counter, exec_, shape); }));
-    const auto q = buffer<T>(rows_ * Q), k = buffer<T>(rows_ * K), v = buffer<T>(rows_ * K), out = buffer<T>(rows_ * Q),
-               dout = buffer<T>(rows_ * Q);
-    const auto dq = buffer<T>(rows_ * Q), dk = buffer<T>(rows_ * K), dv = buffer<T>(rows_ * K);
-    const auto lse = buffer<A>(rows_ * width(config_.num_attention_heads));
-    const double pair =
-        2.0 * static_cast<double>(rows_) * sequence_ / 2 * static_cast<double>(Q);  // one causal product of scores
-    time("attention: forward", 2 * pair, 0, [&] {
-      attention<Exec, T>(exec_, shape, matrix(q, Q), matrix(k, K), matrix(v, K), {}, matrix(out, Q), lse, workspace);
-    });
-    time("attention: backward", 5 * pair, 0, [&] {
-      attention_backward<Exec, T>(exec_, shape, matrix(dout, Q), matrix(q, Q), matrix(k, K), matrix(v, K), {},
-                                  matrix(out, Q), lse, matrix(dq, Q), matrix(dk, K), matrix(dv, K), workspace);
-    });
-  }
-
-  void row_kernels(std::size_t D, std::size_t F, std::size_t Q) {
-    const double n = static_cast<double>(rows_), element = sizeof(T);
-    Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(rows_, D));
-    const auto x = buffer<T>(rows_ * D), branch = buffer<T>(rows_ * D), y = buffer<T>(rows_ * D);
-    const auto weight = buffer<A>(D), dweight = buffer<A>(D), inverse = buffer<A>(rows_);
-    time("residual, RMSNorm: forward", 0, 4 * n * static_cast<double>(D) * element, [&] {
-      add_rms_norm<Exec, T>(exec_, matrix(x, D), matrix(branch, D), weight, 1e-5, matrix(x, D), matrix(y, D), inverse);
-    });
-    time("RMSNorm: backward", 0, 4 * n * static_cast<double>(D) * element, [&] {
-      rms_norm_backward<Exec, T>(exec_, matrix(y, D), matrix(x, D), weight, inverse, matrix(branch, D), matrix(y, D),
-                                 dweight, workspace);
-    });
-    const auto up = buffer<T>(rows_ * 2 * F), activated = buffer<T>(rows_ * F);
-    time("SwiGLU: forward", 0, 3 * n * static_cast<double>(F) * element,
-         [&] { swiglu<Exec, T>(exec_, matrix(up, 2 * F), matrix(activated, F)); });
-    time("SwiGLU: backward", 0, 6 * n * static_cast<double>(F) * element, [&] {
-      swiglu_backward<Exec, T>(exec_, matrix(activated, F), matrix(up, 2 * F), matrix(up, 2 * F), matrix(activated, F));
-    });
-    const auto q = buffer<T>(rows_ * Q);
-    const auto half = width(config_.head_dim / 2);
-    const auto table = buffer<float>(static_cast<std::size_t>(sequence_) * half, 0.7f);
-    time("rotary", 0, 2 * n * static_cast<double>(Q) * element,
-         [&] { rope<Exec, T>(exec_, matrix(table, half), matrix(table, half), sequence_, 1, matrix(q, Q)); });
-    const std::size_t V = width(config_.vocab_size),
-                      slice = std::max<std::size_t>(1, std::min(rows_, (std::size_t{64} << 20) / (V * sizeof(T))));
-    const auto logits = buffer<T>(slice * V);
-    const auto target = Buffer<std::int32_t>("sestina::bench", slice);
-    const auto loss = buffer<A>(slice);
-    time(fmt::format("loss of {} rows", slice), 0, 3 * static_cast<double>(slice * V) * element,
-         [&] { softmax_cross_entropy<Exec, T>(exec_, target, A(1e-3), true, matrix(logits, V), loss); });
-  }
-
-  void adamw_row() {
-    constexpr std::size_t block = 256;  // columns; each row is one
-    const std::size_t rows = std::min<std::size_t>(width(parameter_count(config_)), std::size_t{64} << 20) / block,
-                      n = rows * block;
-    const auto g = buffer<A>(n), w = buffer<A>(n), m = buffer<A>(n), v = buffer<A>(n);
-    const auto rounded = buffer<T>(std::is_same_v<T, A> ? 0 : n);
-    const double others = 3 * sizeof(A) + (std::is_same_v<T, A> ? 0 : sizeof(T)), wide = 4 * sizeof(A),
-                 narrow = 4 * (1 + sizeof(float) / double(block));
-    const std::string name = fmt::format("AdamW of {:.1f} M", static_cast<double>(n) * 1e-6);
-    const AdamWStep step{.lr = 1e-3};
-    time(name, 0, static_cast<double>(n) * (others + wide), [&] { adamw<Exec, T>(exec_, step, g, w, m, v, rounded); });
-    const auto codes = buffer<std::uint8_t>(2 * n);
-    const auto scales = buffer<float>(2 * rows);
-    const CodedMoments<Exec> moments{block, Matrix<std::uint8_t, Exec>(codes.data(), rows, block),
-                                     Matrix<std::uint8_t, Exec>(codes.data() + n, rows, block),
-                                     Matrix<float, Exec>(scales.data(), rows, 1),
-                                     Matrix<float, Exec>(scales.data() + rows, rows, 1)};
-    time(name + ", moments in 8 bits", 0, static_cast<double>(n) * (others + narrow),
-         [&] { adamw<Exec, T>(exec_, step, g, w, moments, rounded); });
-  }
-
-  std::vector<KernelRow> result_;
-  Exec exec_;
-  ModelConfig config_;
-  const BenchArguments& arguments_;
-  Gemm<Exec> gemm_;
-  int batch_ = 0, sequence_ = 0;
-  std::size_t rows_ = 0;
-};
-
-}  // namespace
 
 int run_bench_kernels(const BenchArguments& arguments) {
   const Options options = bench_options(arguments);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
-  MachinePeak peak;
-  const std::vector<KernelRow> rows =
-      dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-        using Exec = std::decay_t<decltype(exec)>;
-        peak = measure_machine_peak<Exec>(exec);
-        if (!arguments.machine.empty()) {
-          Runtime alone({}, options.run.start_timeout);
-          write_machine(alone, arguments.machine,
-                        measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine),
-                        options.train.precision);
-        }
-        return KernelBench<Exec, typename decltype(tag)::type>(exec, options, arguments).run();
-      });
+  const MachinePeak peak = measure_machine_peak(options.run.space);
+  if (!arguments.machine.empty()) {
+    Runtime alone({}, options.run.start_timeout);
+    write_machine(alone, arguments.machine, measure_rates(options, alone, peak, arguments.machine),
+                  options.train.precision);
+  }
+  const std::vector<KernelTime> rows = bench_kernels(options, {arguments.warmup, arguments.steps});
   const double tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);
   nlohmann::ordered_json json{{"gemm_peak_tflops", tflops},
                               {"memory_bandwidth_gbs", peak.memory_gbs},
@@ -212,7 +29,7 @@ int run_bench_kernels(const BenchArguments& arguments) {
   if (!arguments.json)
     fmt::print("bounds: products {:.3f} TFLOP/s, memory {:.1f} GB/s\n{:<30} {:>10} {:>18} {:>10}\n", tflops,
                peak.memory_gbs, "kernel", "ms", "rate", "of bound");
-  for (const KernelRow& row : rows) {
+  for (const KernelTime& row : rows) {
     const bool products = row.flops > 0;
     const double rate = (products ? row.flops * 1e-12 : row.bytes * 1e-9) / row.seconds,
                  share = rate / (products ? tflops : peak.memory_gbs);

@@ -9,27 +9,17 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "app/train/state_tier.hpp"
-#include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "app/verbs/machine_rates.hpp"
+#include "core/benches.hpp"
 #include "core/layout/arena.hpp"
 #include "core/optimizer/optimizer.hpp"
-#include "kernels/blas/machine_peak.hpp"
 
 namespace sestina {
 namespace {
-
-struct OptimizerBench {
-  double update_s = 0;                        // median over passes, per update
-  double refresh_s = 0;                       // of it, in refreshes
-  double products_s = 0, products_flops = 0;  // per update; refreshes are in neither
-  std::size_t state_bytes = 0;
-  int streams = 0;
-};
 
 // "1024x1024,768x2048" as matrices of these shapes.
 std::vector<TensorSpec> listed_matrices(const std::string& shapes) {
@@ -50,16 +40,6 @@ std::vector<TensorSpec> listed_matrices(const std::string& shapes) {
   return specs;
 }
 
-// Small numbers of both signs; the same in every run.
-template <class Exec, class A>
-void fill(const Exec& exec, Vector<A, Exec> x, double scale) {
-  Kokkos::parallel_for(
-      "bench_fill", Kokkos::RangePolicy<Exec>(exec, 0, x.size()), KOKKOS_LAMBDA(const std::size_t i) {
-        const auto mixed = static_cast<std::uint32_t>(i * 2654435761u) ^ static_cast<std::uint32_t>(i >> 7);
-        x(i) = static_cast<A>(scale * (static_cast<double>((mixed * 2246822519u) >> 8) / 8388608.0 - 1.0));
-      });
-}
-
 void require_optimizer_memory(const std::vector<TensorSpec>& specs, const OptimizerOptions& options, bool bf16_run) {
   const ArenaLayout all = arena_layout(specs);
   const std::size_t tensors = all.elements * (2 * sizeof(float) + (bf16_run ? sizeof(bf16) : 0)),
@@ -70,55 +50,6 @@ void require_optimizer_memory(const std::vector<TensorSpec>& specs, const Optimi
        "{} needs {:.2f} GB for weights and gradients and {:.2f} GB of state, {} has {:.2f} GB available", options.kind,
        static_cast<double>(tensors) * 1e-9, static_cast<double>(state) * 1e-9, have.name,
        static_cast<double>(have.bytes) * 1e-9);
-}
-
-template <class Exec, class T>
-OptimizerBench time_optimizer(const Exec& exec, const std::vector<TensorSpec>& specs, const Options& options,
-                              const BenchArguments& arguments) {
-  const Arena<Exec, T> arena(specs, true);
-  fill<Exec, Acc<T>>(exec, arena.masters(), 0.02);
-  fill<Exec, Acc<T>>(exec, arena.gradients(), 1e-3);
-  std::vector<OwnedTensor<Exec, T>> tensors;
-  for (std::size_t i = 0; i < arena.size(); ++i) {
-    tensors.push_back({specs[i], arena.gradient(i), arena.master(i), arena.compute(i)});
-    tensors.back().coded = arena.owned_coded(i);
-  }
-  Optimizer<Exec, T> optimizer(exec, tensors, options.optimizer, options.run.deterministic,
-                               matrix_index(specs, options.optimizer));
-  if (const auto tier = make_tier(options, ".", 0, memory_of<Exec>)) {
-    optimizer.page_to(tier);
-    open_tier(*tier);
-  }
-
-  // A pass is one period of refreshes, so that each pass has its share of them.
-  const std::int64_t period = options.optimizer.matrix ? options.optimizer.matrix->refresh_every : 1;
-  const std::int64_t passes = std::max<std::int64_t>(3, arguments.steps / period);
-  std::int64_t t = 0;
-  const auto pass = [&] {
-    for (std::int64_t i = 0; i < period; ++i) optimizer.step(exec, ++t, 1.0, 1.0);
-    exec.fence();
-  };
-  for (int i = 0; i < std::max(1, arguments.warmup); ++i) {  // the first update makes the first bases
-    optimizer.step(exec, ++t, 1.0, 1.0);
-    exec.fence();
-  }
-  std::vector<double> seconds, refreshes;
-  optimizer.take_refresh_seconds();
-  for (std::int64_t i = 0; i < passes; ++i) {
-    const double start = now_seconds();
-    pass();
-    seconds.push_back((now_seconds() - start) / static_cast<double>(period));
-    refreshes.push_back(optimizer.take_refresh_seconds().waits / static_cast<double>(period));
-  }
-  OptimizerBench bench{median(seconds), median(refreshes)};
-  optimizer.time_products(true);
-  pass();
-  const auto products = optimizer.take_products();
-  bench.products_s = products.seconds / static_cast<double>(period);
-  bench.products_flops = products.flops / static_cast<double>(period);
-  bench.state_bytes = optimizer.state_bytes();
-  bench.streams = optimizer.streams();
-  return bench;
 }
 
 // Matrices of one shape, updated as a rank would that has so many of them: as many as there are, or threads.
@@ -160,19 +91,29 @@ Options measured_options(const Options& options) {
   return measured;
 }
 
-template <class Exec, class T>
-std::vector<MeasuredUpdate> measure_updates(const Exec& exec, const std::vector<TensorSpec>& specs,
-                                            const Options& options, const BenchArguments& arguments) {
+OptimizerTime time_updates(const std::vector<TensorSpec>& specs, const Options& options,
+                           const BenchArguments& arguments) {
+  return bench_optimizer(specs, options, {arguments.warmup, arguments.steps}, [&](OptimizerControl& optimizer) {
+    if (const auto tier = make_tier(options, ".", 0, memory_in(options.run.space))) {
+      optimizer.page_to(tier);
+      open_tier(*tier);
+    }
+  });
+}
+
+std::vector<MeasuredUpdate> measure_updates(const std::vector<TensorSpec>& specs, const Options& options,
+                                            const BenchArguments& arguments) {
   constexpr double giga = 1e9;
   std::vector<MeasuredUpdate> updates;
   if (!options.optimizer.matrix) return updates;
   const Options measured = measured_options(options);
   const MatrixOptions& matrix = *measured.optimizer.matrix;
-  const auto threads = static_cast<std::size_t>(is_host<Exec> ? threads_of(exec) : 1);
+  const auto threads =
+      static_cast<std::size_t>(memory_in(options.run.space) == MemorySpace::host ? threads_of(Host()) : 1);
   for (const ShapeGroup& group : groups_by_shape(specs, options.optimizer, threads)) {
-    const OptimizerBench bench = time_optimizer<Exec, T>(exec, group.specs, measured, arguments);
+    const OptimizerTime bench = time_updates(group.specs, measured, arguments);
     const auto count = static_cast<double>(group.specs.size());
-    MeasuredUpdate update{.kind = matrix.kind, .bf16 = std::is_same_v<T, bf16>};
+    MeasuredUpdate update{.kind = matrix.kind, .bf16 = options.train.precision == TrainOptions::Precision::bf16};
     update.rows = group.part.rows;
     update.cols = group.part.cols;
     update.gflop = find_matrix_kind(matrix.kind)->work(matrix, update.rows, update.cols).update / giga;
@@ -194,20 +135,13 @@ int run_bench_optimizer(const BenchOptimizerArguments& arguments) {
   const bool bf16_run = options.train.precision == TrainOptions::Precision::bf16;
   require_optimizer_memory(specs, options.optimizer, bf16_run);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos, 1, options.optimizer.refresh_workers());
-  MachinePeak peak;
-  const OptimizerBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    const OptimizerBench result = time_optimizer<Exec, typename decltype(tag)::type>(exec, specs, options, arguments);
-    peak = measure_machine_peak<Exec>(exec);
-    if (!arguments.machine.empty()) {
-      using T = typename decltype(tag)::type;
-      Runtime alone({}, options.run.start_timeout);
-      const MachineRates rates = measure_rates<Exec>(exec, alone, peak, options.train.precision, arguments.machine);
-      write_machine(alone, arguments.machine, rates, options.train.precision,
-                    measure_updates<Exec, T>(exec, specs, options, arguments));
-    }
-    return result;
-  });
+  const OptimizerTime bench = time_updates(specs, options, arguments);
+  const MachinePeak peak = measure_machine_peak(options.run.space);
+  if (!arguments.machine.empty()) {
+    Runtime alone({}, options.run.start_timeout);
+    const MachineRates rates = measure_rates(options, alone, peak, arguments.machine);
+    write_machine(alone, arguments.machine, rates, options.train.precision, measure_updates(specs, options, arguments));
+  }
   std::int64_t parameters = 0;
   for (const TensorSpec& spec : specs) parameters += spec.elements();
   const double tflops = bench.products_s > 0 ? bench.products_flops / bench.products_s * 1e-12 : 0;

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/train/refresh_periods.hpp"
@@ -14,9 +14,10 @@
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "app/verbs/machine_rates.hpp"
+#include "core/benches.hpp"
 #include "core/layout/tensor_sums.hpp"
 #include "kernels/base/random.hpp"
-#include "kernels/blas/machine_peak.hpp"
+#include "parallel/stage/make_stages.hpp"
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
@@ -101,18 +102,17 @@ StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
 }
 
 // Products of all stages of this rank, in a few steps, because timing them costs fences.
-template <class Exec, class T, class Step>
-StepBench::Products time_products(Executor<Exec, T>& executor, int steps, const Step& step) {
+StepBench::Products time_products(Executor& executor, int steps, const std::function<void()>& step) {
   const auto take = [&] {
-    typename Gemm<Exec>::Count all;
-    for (std::size_t i = 0; i < executor.stage_count(); ++i) {
-      const auto count = executor.stage(i).model().gemm().take_count();
+    ProductCount all;
+    for (PipelineStage* stage : executor.runs()) {
+      const ProductCount count = stage->take_products();
       all.seconds += count.seconds;
       all.flops += count.flops;
     }
     return all;
   };
-  for (std::size_t i = 0; i < executor.stage_count(); ++i) executor.stage(i).model().gemm().time_products(true);
+  for (PipelineStage* stage : executor.runs()) stage->time_products(true);
   std::vector<double> seconds, flops;
   for (int i = 0; i < steps; ++i) {
     take();
@@ -125,8 +125,8 @@ StepBench::Products time_products(Executor<Exec, T>& executor, int steps, const 
 }
 
 // optimizer.refresh.every = "auto". The first step makes first results, and allocates: the second one is timed.
-template <class Exec, class T, class Step>
-RefreshPeriods set_periods(Executor<Exec, T>& executor, const Options& options, Communicator& world, const Step& step) {
+RefreshPeriods set_periods(Executor& executor, const Options& options, Communicator& world,
+                           const std::function<void()>& step) {
   step();
   const double start = now_seconds();
   step();
@@ -136,12 +136,13 @@ RefreshPeriods set_periods(Executor<Exec, T>& executor, const Options& options, 
 }
 
 // Steps with fixed hyper-parameters.
-template <class Exec, class T>
-StepBench time_steps(const Exec& exec, const StepOptions& run, const BenchArguments& arguments, Runtime& runtime) {
+StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Runtime& runtime) {
   const Options& options = run.options;
-  Executor<Exec, T> executor(exec, run.plan, runtime.world());
+  const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
+  Executor executor(*stages, run.plan, runtime.world());
   executor.initialise(options.run.seed);
-  runtime.phase("opening the store of preconditioners", [&] { open_tier_of(executor, options, ".", runtime.rank()); });
+  runtime.phase("opening the store of preconditioners",
+                [&] { open_tier_of(executor, options, ".", runtime.rank(), stages->memory()); });
   executor.weights_changed();
   std::unique_ptr<BenchBatches> batches;
   runtime.phase("opening the data",
@@ -241,21 +242,15 @@ int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
   const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, options.optimizer.refresh_workers(),
                                     [&](const char* name, const auto& f) { runtime.phase(name, f); });
   runtime.begin_phase("building the model");
-  const StepBench bench = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    StepBench result = time_steps<Exec, typename decltype(tag)::type>(exec, run, arguments, runtime);
-    // Before the bounds, whose vectors are larger than a small model.
-    result.memory_bytes = static_cast<double>(peak_memory_bytes());
-    const MachinePeak peak = measure_machine_peak<Exec>(exec);
-    result.products.peak_tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);
-    result.memory_gbs = peak.memory_gbs;
-    if (!arguments.machine.empty())
-      write_machine(runtime, arguments.machine,
-                    measure_rates<Exec>(exec, runtime, peak, options.train.precision, arguments.machine),
-                    options.train.precision);
-    return result;
-  });
-  StepBench all = bench;
+  StepBench all = time_steps(run, arguments, runtime);
+  // Before the bounds, whose vectors are larger than a small model.
+  all.memory_bytes = static_cast<double>(peak_memory_bytes());
+  const MachinePeak peak = measure_machine_peak(options.run.space);
+  all.products.peak_tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);
+  all.memory_gbs = peak.memory_gbs;
+  if (!arguments.machine.empty())
+    write_machine(runtime, arguments.machine, measure_rates(options, runtime, peak, arguments.machine),
+                  options.train.precision);
   join(all, runtime.world());
   if (runtime.is_first()) print(all, options, arguments, runtime.size());
   return 0;

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/train/evaluation.hpp"
@@ -20,6 +20,7 @@
 #include "app/verbs/choices.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "io/store/digest.hpp"
+#include "parallel/stage/make_stages.hpp"
 
 namespace sestina {
 namespace {
@@ -36,20 +37,16 @@ struct Setup {
 };
 
 // use(evaluator) of an evaluator for forward passes with the weights of the source.
-template <class Use>
-auto with_model(const Setup& setup, const PassOptions& setting, const Use& use) {
+void with_model(const Setup& setup, const PassOptions& setting, const std::function<void(Evaluator&)>& use) {
   Runtime& runtime = setup.runtime;
   const Options& options = setup.options;
   const auto session = start_kokkos(runtime, options.run.threads, setup.arguments.kokkos, 0,
                                     [&](const char* name, const auto& f) { runtime.phase(name, f); });
   runtime.begin_phase("building the model");
-  return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    Evaluator<Exec, typename decltype(tag)::type> evaluator(exec, options, setting, runtime.world());
-    runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source); });
-    runtime.set_timeout(options.run.abort_timeout);
-    return use(evaluator);
-  });
+  Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, setting, runtime.world());
+  runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source); });
+  runtime.set_timeout(options.run.abort_timeout);
+  use(evaluator);
 }
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -69,8 +66,9 @@ int eval_loss(const Setup& setup) {
     set = std::make_unique<SampleSet>(
         open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get(), {}, TextUse::ask));
   });
-  const Evaluation result = with_model(setup, pass_options(options), [&](auto& evaluator) {
-    return *evaluate_loss(evaluator, *set, options.metrics.eval_batches, [&] {
+  Evaluation result;
+  with_model(setup, pass_options(options), [&](Evaluator& evaluator) {
+    result = *evaluate_loss(evaluator, *set, options.metrics.eval_batches, [&] {
       if (setup.runtime.size() > 1) call_roll(setup.runtime.world(), "evaluation");
       return false;
     });
@@ -122,8 +120,9 @@ int eval_choices(const Setup& setup) {
   setting.sequence = static_cast<int>(longest);
   setting.micro_batch = static_cast<int>(std::clamp<std::size_t>(tokens_at_once / longest, 1, choices.size()));
   setting.mask_documents = false;
-  const ChoiceResult result = choice_result(
-      questions, with_model(setup, setting, [&](auto& evaluator) { return score_choices(evaluator, choices); }));
+  std::vector<double> scores;
+  with_model(setup, setting, [&](Evaluator& evaluator) { scores = score_choices(evaluator, choices); });
+  const ChoiceResult result = choice_result(questions, scores);
   if (!setup.runtime.is_first()) return 0;
   if (setup.arguments.json) {
     fmt::print("{}\n", Json{{"model", what},

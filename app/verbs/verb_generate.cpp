@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/generation.hpp"
 #include "app/verbs/text_stream.hpp"
 #include "io/hf/hf_companions.hpp"
+#include "parallel/stage/make_stages.hpp"
 
 namespace sestina {
 namespace {
@@ -173,18 +173,14 @@ int run_generate(const GenerateArguments& arguments) {
   Output output(arguments, codec, read_prompts(arguments, codec, tokens, options.model.vocab_size));
   const int capacity = decoder_capacity(options.model, output.sequences, arguments.tokens);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
-  const GenerationTimes times = dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    using T = typename decltype(tag)::type;
-    const auto alone = make_lone_communicator();
-    Evaluator<Exec, T> evaluator(exec, options, PassOptions{}, *alone);  // holds the weights
-    restore_weights(evaluator, source);
-    const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
-    Decoder<Exec, T> decoder(exec, options.model, evaluator.stage().weights(),
-                             {side_by_side, capacity, options.run.deterministic});
-    return generate<Exec, T>(decoder, generation, output.sequences,
-                             [&](std::size_t i, std::int32_t token) { return output.add(i, token); });
-  });
+  const auto alone = make_lone_communicator();
+  // Holds the weights.
+  Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{}, *alone);
+  restore_weights(evaluator, source);
+  const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
+  const auto decoder = evaluator.stage().make_decoder({side_by_side, capacity, options.run.deterministic});
+  const GenerationTimes times = generate(*decoder, generation, output.sequences,
+                                         [&](std::size_t i, std::int32_t token) { return output.add(i, token); });
   output.finish(times, options.model.max_position_embeddings);
   return 0;
 }

@@ -14,7 +14,6 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/deck_layers.hpp"
-#include "app/start/dispatch.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/log_file.hpp"
 #include "app/start/memory_check.hpp"
@@ -36,6 +35,8 @@
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/blas/bf16_way.hpp"
+#include "kernels/blas/exec.hpp"
+#include "parallel/stage/make_stages.hpp"
 
 namespace fs = std::filesystem;
 
@@ -83,11 +84,10 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
 }
 
 // How products are computed, for the start line.
-template <class Exec>
-std::string precision_line(TrainOptions::Precision precision) {
+std::string precision_line(TrainOptions::Precision precision, MemorySpace memory) {
   const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
   if (precision != TrainOptions::Precision::bf16) return "fp32";
-  return is_host<Exec> ? std::string(to_text(way)) : "bf16";
+  return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
 }
 
 // Everything after the setup: data, Kokkos, the run itself.
@@ -105,24 +105,21 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   const auto session = start_kokkos(runtime, options.run.threads, kokkos, options.optimizer.refresh_workers(),
                                     [&](const char* name, const auto& f) { start.phase(name, f); });
   runtime.begin_phase("building the model");
-  return dispatch(options.run.space, options.train.precision, [&](const auto& exec, auto tag) {
-    using Exec = std::decay_t<decltype(exec)>;
-    const RunStart facts{setup.start_step,
-                         setup.deck,
-                         command_line,
-                         exec.name(),
-                         threads_of(Host()),
-                         training->description(),
-                         precision_line<Exec>(options.train.precision)};
-    const RunLine line = run_line(facts, runtime);
-    for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
-      spdlog::info("{}", text);  // other ranks log warnings alone
-    metrics.run(line);
-    Trainer<Exec, typename decltype(tag)::type> trainer(exec, setup, runtime, *training, validation.get(), stop,
-                                                        metrics);
-    runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
-    return trainer.run();
-  });
+  const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
+  const RunStart facts{setup.start_step,
+                       setup.deck,
+                       command_line,
+                       stages->space(),
+                       threads_of(Host()),
+                       training->description(),
+                       precision_line(options.train.precision, stages->memory())};
+  const RunLine line = run_line(facts, runtime);
+  for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
+    spdlog::info("{}", text);  // other ranks log warnings alone
+  metrics.run(line);
+  Trainer trainer(*stages, setup, runtime, *training, validation.get(), stop, metrics);
+  runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
+  return trainer.run();
 }
 
 // Checkpoints that were whole on staging disks when a run in this directory was killed reach it before one is chosen:

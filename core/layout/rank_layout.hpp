@@ -17,7 +17,7 @@ struct TensorHolding {
                                                 // homed ones, whose master weights and state it keeps
   bool row_sharded =
       false;  // rows are sharded over data-parallel ranks (cuts: multiples of chunk_rows), else it has one owner
-  bool homed = false;    // a tensor-parallel rank of the owner's updates it whole (parallel/step/matrix_homes.hpp)
+  bool homed = false;    // a tensor-parallel rank of the owner's updates it whole (parallel/stage/matrix_homes.hpp)
   bool sharded = false;  // a matrix that is updated where its shards are, by the whole tensor-parallel group
                          // (core/optimizer/methods/sharded_muon.hpp)
   bool saved = true;     // false: another rank has the same values, which counts them and writes them to checkpoints

@@ -27,10 +27,6 @@ struct MatrixItem {
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
 
-struct ProductCount {
-  double seconds = 0, flops = 0;
-};
-
 // Where the asynchronous refreshes of a matrix are; updates are its optimizer's own.
 struct RefreshClock {
   std::int64_t updates = 0;
@@ -64,9 +60,9 @@ class MatrixSet {
   // Preconditioners lie with the pager between their uses, from its open() on.
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 
-  // Matrices that other ranks hold as well (parallel/step/coherence.hpp). replica: the state of matrix i and its master
-  // weights; none where it has no asynchronous refreshes. A replica is opened, written and closed: workers let go of
-  // it, then what is computed with follows from the master weights.
+  // Matrices that other ranks hold as well (parallel/stage/coherence.hpp). replica: the state of matrix i and its
+  // master weights; none where it has no asynchronous refreshes. A replica is opened, written and closed: workers let
+  // go of it, then what is computed with follows from the master weights.
   virtual std::vector<StateField> replica(std::size_t i) = 0;
   virtual RefreshClock refresh_clock(std::size_t i) = 0;
   virtual void open_replica(std::size_t i) = 0;

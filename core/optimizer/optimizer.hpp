@@ -12,7 +12,7 @@ namespace sestina {
 WorkerPool::Options worker_options(const RefreshOptions&);
 
 template <class Exec, class T>
-class Optimizer {
+class Optimizer final : public OptimizerControl {
  public:
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
@@ -37,23 +37,24 @@ class Optimizer {
   // "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
   std::vector<StateField> state() const;
 
-  RefreshSeconds take_refresh_seconds() { return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{}; }
-  WorkerPool* workers() { return matrices_ ? matrices_->workers() : nullptr; }  // null: no asynchronous refreshes
-  RefreshAges refresh_ages() const { return matrices_ ? matrices_->ages() : RefreshAges{}; }
-  std::int64_t refresh_failures() const { return matrices_ ? matrices_->refresh_failures() : 0; }
+  RefreshSeconds take_refresh_seconds() override {
+    return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{};
+  }
+  WorkerPool* workers() override { return matrices_ ? matrices_->workers() : nullptr; }
+  RefreshAges refresh_ages() const override { return matrices_ ? matrices_->ages() : RefreshAges{}; }
+  std::int64_t refresh_failures() const override { return matrices_ ? matrices_->refresh_failures() : 0; }
   std::size_t state_bytes() const;
   void time_products(bool on) {
     if (matrices_) matrices_->time_products(on);
   }
   ProductCount take_products() { return matrices_ ? matrices_->take_products() : ProductCount{}; }
-  void dump_failures(const RefreshDump& dump) {  // where factors go that could not be decomposed; from any stream
+  void dump_failures(const RefreshDump& dump) override {
     if (matrices_) matrices_->dump_failures(dump);
   }
-  // Before the first update; see MatrixSet.
-  void set_refresh_periods(const std::vector<std::int64_t>& periods) {
+  void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
     if (matrices_) matrices_->set_refresh_periods(periods);
   }
-  void page_to(const std::shared_ptr<Pager>& pager) {
+  void page_to(const std::shared_ptr<Pager>& pager) override {
     if (matrices_) matrices_->page_to(pager);
   }
   MatrixSet<Exec>* matrices() { return matrices_.get(); }               // null: there are none

@@ -1,9 +1,15 @@
-// Adds the seconds that it lives to a sum. No Kokkos.
+// Seconds that pass on the host. No Kokkos.
 #pragma once
 #include <chrono>
 
 namespace sestina {
 
+// Since an arbitrary start; monotonic.
+inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Adds the seconds that it lives to a sum.
 class SecondsSpent {
  public:
   explicit SecondsSpent(double& sum) : sum_(sum) {}

@@ -9,6 +9,7 @@
 // where every rank updates the whole matrix (tp_update = "duplicated") on all ranks of the stage, or, where one
 // data-parallel rank owns it, on its tensor-parallel group. Shards of what a home has made equal go to its group again.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -72,6 +73,18 @@ struct CoherenceBytes {
   void add(const CoherenceBytes& other) {
     sent += other.sent;
     between_nodes += other.between_nodes;
+  }
+};
+
+// What synchronisations of a rank were since the last look.
+struct CoherenceCount {
+  std::int64_t blocks = 0;
+  CoherenceBytes bytes;  // that this rank sent
+  double drift = 0;      // largest relative distance (Frobenius) of this rank's weights of a block from the result
+  void add(const CoherenceCount& other) {
+    blocks += other.blocks;
+    bytes.add(other.bytes);
+    drift = std::max(drift, other.drift);
   }
 };
 

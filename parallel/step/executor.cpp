@@ -4,11 +4,11 @@
 #include <limits>
 #include <numeric>
 
+#include "core/optimizer/gradient_norm.hpp"
+
 namespace sestina {
 
-template <class Exec, class T>
-Passes Executor<Exec, T>::backward(std::int64_t t, double factor, Batches& batches,
-                                   const std::function<bool()>& interrupted) {
+Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const std::function<bool()>& interrupted) {
   t_ = t;
   factor_ = factor;
   exchange_.mine().clear();
@@ -27,17 +27,15 @@ Passes Executor<Exec, T>::backward(std::int64_t t, double factor, Batches& batch
 }
 
 // Before the passes of an update, where it is one that is sampled.
-template <class Exec, class T>
-void Executor<Exec, T>::compute_fresh() {
+void Executor::compute_fresh() {
   compares_ = fresh_ && t_ % plan_.input.tensors_every == 0;
   std::fill(cosines_.begin(), cosines_.end(), std::numeric_limits<double>::quiet_NaN());
-  if (compares_) fresh_->compute(*tokens_, first_micro_, pipe_.micros, scale_);
+  if (compares_) fresh_->compute(first_micro_, pipe_.micros, scale_);
 }
 
 // The forward passes that an asynchronous pipeline has ahead when it starts, or starts again after a drain. Of those
 // that a checkpoint brought back only the tokens are missing.
-template <class Exec, class T>
-void Executor<Exec, T>::run_ahead(Batches& batches) {
+void Executor::run_ahead(Batches& batches) {
   const StagePlace& place = runs_.front()->place();
   const std::int64_t minibatch = first_micro_ / pipe_.micros;
   const bool drained = place.drains_before(minibatch);
@@ -48,25 +46,23 @@ void Executor<Exec, T>::run_ahead(Batches& batches) {
   started_ = true;
   auto receives = receives_ahead_.begin();
   for (const Action& action : ahead_) {
-    if (pipe_.rank_of(action.stage) != pipeline_->rank()) continue;
+    if (pipe_.rank_of(action.stage) != groups_.pipeline->rank()) continue;
     start_receives(*receives++);
     forward(action, batches);
   }
   start_receives(*receives);
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::start_receives(const std::vector<PipelineReceive>& receives) {
+void Executor::start_receives(const std::vector<PipelineReceive>& receives) {
   for (const PipelineReceive& receive : receives) {
-    StageRun<Exec, T>& run = run_of(receive.stage);
+    PipelineStage& run = run_of(receive.stage);
     const std::int64_t micro = first_micro_ + receive.micro;
     if (is_in_segment(run.place(), micro)) run.start_receive(receive.what, micro);
   }
 }
 
 // All that the actions of this update will receive.
-template <class Exec, class T>
-void Executor<Exec, T>::expect_messages() {
+void Executor::expect_messages() {
   for (auto& run : runs_) {
     const StagePlace& place = run->place();
     const std::int64_t begin = first_micro_ + place.ahead;
@@ -76,13 +72,12 @@ void Executor<Exec, T>::expect_messages() {
   }
 }
 
-template <class Exec, class T>
-bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()>& interrupted) {
+bool Executor::run_actions(Batches& batches, const std::function<bool()>& interrupted) {
   int passes = 0;
   auto receives = receives_.begin();
-  for (const Action& action : schedule_.ranks[at(pipeline_->rank())]) {
+  for (const Action& action : schedule_.ranks[at(groups_.pipeline->rank())]) {
     start_receives(*receives++);
-    StageRun<Exec, T>& run = run_of(action.stage);
+    PipelineStage& run = run_of(action.stage);
     const std::int64_t micro = first_micro_ + action.micro;
     switch (action.kind) {
       case ActionKind::forward:
@@ -90,7 +85,7 @@ bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()
         break;
       case ActionKind::backward:
       case ActionKind::backward_input:
-        run.backward(micro, tokens_->of(micro), scale_);
+        run.backward(micro, scale_);
         if (pipe_.stages == 1 && ++passes < pipe_.micros && interrupted && interrupted()) return false;
         break;
       case ActionKind::backward_weight:
@@ -109,62 +104,56 @@ bool Executor<Exec, T>::run_actions(Batches& batches, const std::function<bool()
 }
 
 // Forwards stop where the pipeline drains.
-template <class Exec, class T>
-bool Executor<Exec, T>::is_in_segment(const StagePlace& place, std::int64_t micro) const {
+bool Executor::is_in_segment(const StagePlace& place, std::int64_t micro) const {
   return place.segment(micro / pipe_.micros) == place.segment(first_micro_ / pipe_.micros);
 }
 
 // The first stage of a rank brings in the tokens for all of them.
-template <class Exec, class T>
-bool Executor<Exec, T>::load(const StagePlace& place, std::int64_t micro, Batches& batches) {
+bool Executor::load(const StagePlace& place, std::int64_t micro, Batches& batches) {
   if (!is_in_segment(place, micro)) return false;
   if (place.number != runs_.front()->place().number) return true;
   const TraceSpan span(trace_, "data");
   clock_.end(Phase::forward_backward);
   const BatchView batch = batches.next();
   clock_.end(Phase::data);
-  tokens_->of(micro).load(exec_, batch);
+  runs_.front()->load(micro, batch);
   return true;
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::forward(const Action& action, Batches& batches) {
-  StageRun<Exec, T>& run = run_of(action.stage);
+void Executor::forward(const Action& action, Batches& batches) {
+  PipelineStage& run = run_of(action.stage);
   const std::int64_t micro = first_micro_ + action.micro;
-  if (load(run.place(), micro, batches)) run.forward(micro, tokens_->of(micro));
+  if (load(run.place(), micro, batches)) run.forward(micro);
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::sum_stage(StageRun<Exec, T>& run) {
+void Executor::sum_stage(PipelineStage& run) {
   const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
   run.finish_gradients();
   if (compares_)
     cosines_[run_of_stage_[at(run.place().number)]] = fresh_->cosine(run_of_stage_[at(run.place().number)]);
-  const std::vector<double>& squares = run.exchanges().sum(losses_, share_.first, share_.count);
+  const std::span<const double> squares = run.sum(losses_);
   std::copy(squares.begin(), squares.end() - 1, whole_.begin() + static_cast<std::ptrdiff_t>(first));
   whole_[flag] += squares.back();
-  if (run.stage().is_last())
+  if (run.place().number + 1 == plan_.pp)
     std::copy(losses_.begin(), losses_.end(), whole_.begin() + static_cast<std::ptrdiff_t>(flag + 1));
 }
 
 // Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
-template <class Exec, class T>
-void Executor<Exec, T>::complete_sums() {
-  if (plan_.pipe.ranks > 1 && !updates_in_passes_) pipeline_->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
+void Executor::complete_sums() {
+  if (plan_.pipe.ranks > 1 && !updates_in_passes_)
+    groups_.pipeline->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
   const auto flag = whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_.back());
   sums_.norm = std::sqrt(std::accumulate(whole_.begin(), flag, 0.0));
   sums_.weights_finite = *flag == 0;
   sums_.loss = std::accumulate(flag + 1, whole_.end(), 0.0);
 }
 
-template <class Exec, class T>
-double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run) const {
+double Executor::norm_of(const PipelineStage& run) const {
   const auto place = [&](int stage) { return whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_[at(stage)]); };
   return std::sqrt(std::accumulate(place(run.place().number), place(run.place().number + 1), 0.0));
 }
 
-template <class Exec, class T>
-double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run, bool projections) const {
+double Executor::norm_of(const PipelineStage& run, bool projections) const {
   const std::vector<TensorSpec>& specs = run.plan().specs;
   const std::size_t first = first_tensor_[at(run.place().number)];
   double squares = 0;
@@ -173,9 +162,7 @@ double Executor<Exec, T>::norm_of(const StageRun<Exec, T>& run, bool projections
   return std::sqrt(squares);
 }
 
-template <class Exec, class T>
-ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double clip,
-                                          std::optional<double> lagged) const {
+ClipScales Executor::clip_scales(const PipelineStage& run, double clip, std::optional<double> lagged) const {
   using Scope = ParallelOptions::ClipScope;
   const Scope scope = plan_.input.parallel.clip_scope;
   if (scope == Scope::group) return {clip_scale(norm_of(run, true), clip), clip_scale(norm_of(run, false), clip)};
@@ -183,15 +170,13 @@ ClipScales Executor<Exec, T>::clip_scales(const StageRun<Exec, T>& run, double c
   return {scale, scale};
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::update() {
+void Executor::update() {
   const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
   for (auto& run : runs_) run->update(t_, factor_, clip_scales(*run, clip, std::nullopt));
 }
 
 // A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
-template <class Exec, class T>
-void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run) {
+void Executor::update_stage(PipelineStage& run) {
   const bool lags = plan_.input.parallel.clip_scope == ParallelOptions::ClipScope::global_lagged;
   const std::optional<double> lagged = lags ? exchange_.norm_before(t_ - 1) : std::nullopt;
   if (!std::isfinite(norm_of(run)) || !std::isfinite(lagged.value_or(0))) return run.withhold();
@@ -199,55 +184,49 @@ void Executor<Exec, T>::update_stage(StageRun<Exec, T>& run) {
   run.update(t_, factor_, clip_scales(run, clip, lagged));
 }
 
-template <class Exec, class T>
-std::span<const FinishedStep> Executor<Exec, T>::exchange(ReportParts told) {
+std::span<const FinishedStep> Executor::exchange(ReportParts told) {
   RankReport& mine = exchange_.mine();
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const StageDelay& delay = runs_[i]->delay();
-    mine.stages[at(this->stage_number(i))] = {std::pow(stage_norm(i), 2), delay.updates, delay.drift.moved,
-                                              delay.drift.weight, cosines_[i]};
+    mine.stages[at(stage_number(i))] = {std::pow(stage_norm(i), 2), delay.updates, delay.moved, delay.weight,
+                                        cosines_[i]};
   }
   mine.sums = {sums_.loss, sums_.weights_finite ? 0.0 : 1.0};
   return exchange_.tell(told, t_, sums_);
 }
 
-template <class Exec, class T>
-std::span<const FinishedStep> Executor<Exec, T>::finish_steps() {
-  for (auto& run : runs_) run->exchanges().complete();
+std::span<const FinishedStep> Executor::finish_steps() {
+  for (auto& run : runs_) run->complete();
   return exchange_.finish();
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::finish_gather() {
-  for (auto& run : runs_) run->exchanges().finish_gather();
+void Executor::finish_gather() {
+  for (auto& run : runs_) run->finish_gather();
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::synchronise() {
-  for (auto& run : runs_) run->exchanges().synchronise();
+void Executor::synchronise() {
+  for (auto& run : runs_) run->synchronise();
 }
 
-template <class Exec, class T>
-CoherenceCount Executor<Exec, T>::take_coherence() {
+CoherenceCount Executor::take_coherence() {
   CoherenceCount all;
-  for (auto& run : runs_) all.add(run->exchanges().take_coherence());
+  for (auto& run : runs_) all.add(run->take_coherence());
   return all;
 }
 
-template <class Exec, class T>
-typename Executor<Exec, T>::Seconds Executor<Exec, T>::take_seconds() {
-  Seconds all;
+StageSeconds Executor::take_seconds() {
+  StageSeconds all;
   for (auto& run : runs_) {
-    all.gather += run->exchanges().take_gather_seconds();
-    all.reduce += run->exchanges().take_reduce_seconds();
-    all.homes += run->exchanges().take_home_seconds();
-    all.update += run->exchanges().take_update_seconds();
+    const StageSeconds one = run->take_seconds();
+    all.gather += one.gather;
+    all.reduce += one.reduce;
+    all.homes += one.homes;
+    all.update += one.update;
   }
   return all;
 }
 
-template <class Exec, class T>
-std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
+std::vector<std::int64_t> Executor::rank_costs() const {
   const int in_stage = plan_.dp * plan_.tp;
   std::vector<std::int64_t> costs(at(in_stage * plan_.pipe.ranks), 0);
   for (int stage = 0; stage < pipe_.stages; ++stage)
@@ -256,26 +235,16 @@ std::vector<std::int64_t> Executor<Exec, T>::rank_costs() const {
   return costs;
 }
 
-template <class Exec, class T>
-typename StageExchanges<Exec, T>::Count Executor<Exec, T>::exchanges_per_step() const {
-  typename StageExchanges<Exec, T>::Count all;
+StageExchangeCount Executor::exchanges_per_step() const {
+  StageExchangeCount all;
   for (const auto& run : runs_) {
-    const auto one = run->exchanges().per_step();
+    const StageExchangeCount one = run->exchange_count();
     all.gradients += one.gradients;
     all.weights += one.weights;
     all.homes += one.homes;
+    all.sums += one.sums;
   }
   return all;
 }
-
-template <class Exec, class T>
-std::int64_t Executor<Exec, T>::sums_per_update() const {
-  std::int64_t sums = 0;
-  for (const auto& run : runs_) sums += run->exchanges().sums_per_update();
-  return sums;
-}
-
-#define SESTINA_EXECUTOR(Exec, T) template class Executor<Exec, T>;
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_EXECUTOR)
 
 }  // namespace sestina

@@ -5,7 +5,8 @@
 // A step is three calls. backward(): passes of all micro-batches, and sums (loss and norm are known to all ranks), on
 // which they decide. update(): of all stages; weights travel under the next forward. exchange(): what the ranks tell
 // each other of it. In asynchronous 1F1B each stage updates in the passes, when it has its gradient; nobody waits, and
-// sums, those of the minibatch whose gradient it was, are known when the step is finished, some updates later.
+// sums, those of the minibatch whose gradient it was, are known when the step is finished, some updates later. No
+// Kokkos.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,10 +17,8 @@
 
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/evaluator.hpp"
-#include "parallel/step/fresh_gradients.hpp"
 #include "parallel/step/phase_clock.hpp"
 #include "parallel/step/receive_order.hpp"
-#include "parallel/step/stage_run.hpp"
 #include "parallel/step/step_exchange.hpp"
 
 namespace sestina {
@@ -41,14 +40,10 @@ struct PipelineState {
   }
 };
 
-template <class Exec, class T>
-class Executor final : public Evaluator<Exec, T> {
-  using Base = Evaluator<Exec, T>;
-
+class Executor : public Evaluator {
  public:
   // world.size() must be that of the plan: dp * tp * P. The trace, if any, must outlive it.
-  Executor(const Exec&, const Plan&, Communicator& world, Trace* = nullptr);
-  ~Executor() override;
+  Executor(const StageMaker&, const Plan&, Communicator& world, Trace* = nullptr);
 
   void initialise(std::uint64_t seed);
   // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
@@ -84,27 +79,19 @@ class Executor final : public Evaluator<Exec, T> {
   void synchronise();
   CoherenceCount take_coherence();  // of this rank's stages, since the last call
 
-  struct Seconds {  // since the last call
-    double gather = 0, reduce = 0, homes = 0, update = 0;
-  };
-  Seconds take_seconds();
+  StageSeconds take_seconds();  // the same
 
   std::vector<StateField> optimizer_fields() const;  // that this rank keeps
   std::vector<StateField> fields() const;            // with the master weights
   void weights_changed() override;
   std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
 
-  StageRun<Exec, T>& run(std::size_t i = 0) { return *runs_[i]; }
-  const StageRun<Exec, T>& run(std::size_t i = 0) const { return *runs_[i]; }
-  std::vector<OwnedTensor<Exec, T>> tensors() const;  // owned, of all stages here
-
-  typename StageExchanges<Exec, T>::Count exchanges_per_step() const;
-  std::int64_t sums_per_update() const;
+  PipelineStage& run(std::size_t i = 0) { return *runs_[i]; }
+  const PipelineStages& runs() const { return runs_; }
+  StageExchangeCount exchanges_per_step() const;
 
  private:
-  using Base::exec_, Base::plan_, Base::trace_, Base::pipeline_, Base::groups_, Base::share_, Base::options_;
-  using Base::pipe_, Base::schedule_, Base::part_, Base::stages_;
-  StageRun<Exec, T>& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
+  PipelineStage& run_of(int stage) { return *runs_[run_of_stage_[static_cast<std::size_t>(stage)]]; }
 
   bool run_actions(Batches&, const std::function<bool()>& interrupted);
   void run_ahead(Batches&);
@@ -113,13 +100,13 @@ class Executor final : public Evaluator<Exec, T> {
   bool is_in_segment(const StagePlace&, std::int64_t micro) const;
   bool load(const StagePlace&, std::int64_t micro, Batches&);
   void forward(const Action&, Batches&);
-  void sum_stage(StageRun<Exec, T>&);
+  void sum_stage(PipelineStage&);
   void complete_sums();
   void compute_fresh();
-  double norm_of(const StageRun<Exec, T>&) const;
-  double norm_of(const StageRun<Exec, T>&, bool projections) const;
-  ClipScales clip_scales(const StageRun<Exec, T>&, double clip, std::optional<double> lagged) const;
-  void update_stage(StageRun<Exec, T>&);
+  double norm_of(const PipelineStage&) const;
+  double norm_of(const PipelineStage&, bool projections) const;
+  ClipScales clip_scales(const PipelineStage&, double clip, std::optional<double> lagged) const;
+  void update_stage(PipelineStage&);
 
   StepExchange exchange_;
   bool updates_in_passes_;  // asynchronous
@@ -127,17 +114,16 @@ class Executor final : public Evaluator<Exec, T> {
   PhaseClock clock_;
   std::int64_t t_ = 0;  // of the step under way
   double factor_ = 1;
-  std::unique_ptr<FreshGradients<Exec, T>> fresh_;  // null: not compared
-  std::vector<double> cosines_;                     // by stage of this rank, of the last update
-  bool compares_ = false;                           // in this update
-  std::vector<StageRun<Exec, T>*> runs_;            // the stages
-  std::vector<std::size_t> run_of_stage_;           // by stage, where it is one of this rank's
-  std::vector<std::size_t> first_tensor_;           // by stage, and one after the last: places in whole_
-  std::vector<Action> ahead_;                       // forwards that an asynchronous pipeline starts with, of all ranks
-  ReceiveLists receives_, receives_ahead_;          // of the actions of an update, and of those
-  std::unique_ptr<SlotPool<TokenSlot<Exec>>> tokens_;
-  std::vector<double> losses_, whole_;  // whole_: squares by tensor, the flag, losses
-  std::int64_t first_micro_ = 0;        // of the next update
+  std::unique_ptr<FreshGradients> fresh_;   // null: not compared
+  std::vector<double> cosines_;             // by stage of this rank, of the last update
+  bool compares_ = false;                   // in this update
+  PipelineStages runs_;                     // the stages
+  std::vector<std::size_t> run_of_stage_;   // by stage, where it is one of this rank's
+  std::vector<std::size_t> first_tensor_;   // by stage, and one after the last: places in whole_
+  std::vector<Action> ahead_;               // forwards that an asynchronous pipeline starts with, of all ranks
+  ReceiveLists receives_, receives_ahead_;  // of the actions of an update, and of those
+  std::vector<double> losses_, whole_;      // whole_: squares by tensor, the flag, losses
+  std::int64_t first_micro_ = 0;            // of the next update
   std::int64_t origin_ = 0;
   bool started_ = false, restored_ = false;
   bool resumed_ = false;  // what corrections know of the past was read

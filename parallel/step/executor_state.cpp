@@ -1,18 +1,37 @@
-// What an executor keeps between updates: weights, optimizer state, and what an asynchronous pipeline has in flight.
+// How an executor is built, and what it keeps between updates: weights, optimizer state, and what an asynchronous
+// pipeline has in flight.
 #include "parallel/step/executor.hpp"
 
 namespace sestina {
 
-template <class Exec, class T>
-void Executor<Exec, T>::initialise(std::uint64_t seed) {
-  for (auto& run : runs_) {
-    run->stage().initialise(seed);
-    run->exchanges().initialise(plan_.input.model.initializer_range, seed);
+Executor::Executor(const StageMaker& maker, const Plan& plan, Communicator& world, Trace* trace)
+    : Evaluator(maker, plan, world, trace),
+      exchange_(world, plan_),
+      updates_in_passes_(exchange_.lag() > 0),
+      scale_(1.0 / (static_cast<double>(plan_.input.train.global_batch) * options_.sequence)) {
+  run_of_stage_.resize(at(plan_.pp));
+  for (std::unique_ptr<PipelineStage>& run : maker.make_training(rank_parts())) {
+    run_of_stage_[at(run->place().number)] = runs_.size();
+    runs_.push_back(run.get());
+    stages_.push_back(std::move(run));
   }
+  first_tensor_.push_back(0);
+  for (const StagePlan& stage : plan_.stages) first_tensor_.push_back(first_tensor_.back() + stage.specs.size());
+  if (compares_gradients(plan_.input, pipe_, schedule_)) fresh_ = maker.make_fresh_gradients(runs_);
+  const bool tied = plan_.input.model.tie_word_embeddings;
+  ahead_ = forwards_ahead(schedule_);
+  receives_ = receive_order(pipe_, schedule_.all, groups_.pipeline->rank(), tied);
+  receives_ahead_ = receive_order(pipe_, ahead_, groups_.pipeline->rank(), tied);
+  cosines_.resize(runs_.size());
+  losses_.resize(at(share_.all));
+  whole_.resize(first_tensor_.back() + 1 + losses_.size());
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::start_at(std::int64_t updates) {
+void Executor::initialise(std::uint64_t seed) {
+  for (auto& run : runs_) run->initialise(seed);
+}
+
+void Executor::start_at(std::int64_t updates) {
   for (auto& run : runs_) {
     run->start_at(updates, updates);
     run->start_corrections(false);
@@ -23,8 +42,7 @@ void Executor<Exec, T>::start_at(std::int64_t updates) {
   exchange_.start_at(updates, {});
 }
 
-template <class Exec, class T>
-std::optional<PipelineState> Executor<Exec, T>::pipeline_state() const {
+std::optional<PipelineState> Executor::pipeline_state() const {
   if (!updates_in_passes_) return std::nullopt;
   const ParallelOptions& parallel = plan_.input.parallel;
   PipelineState state;
@@ -41,8 +59,7 @@ std::optional<PipelineState> Executor<Exec, T>::pipeline_state() const {
   return state;
 }
 
-template <class Exec, class T>
-bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
+bool Executor::resume(std::int64_t updates, const PipelineState& was) {
   const std::optional<PipelineState> now = pipeline_state();
   if (!now || !was.fits(*now)) return false;
   for (auto& run : runs_) run->start_at(updates, was.origin);
@@ -57,17 +74,15 @@ bool Executor<Exec, T>::resume(std::int64_t updates, const PipelineState& was) {
   return true;
 }
 
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::in_flight_fields(bool reading) const {
+std::vector<StateField> Executor::in_flight_fields(bool reading) const {
   std::vector<StateField> fields;
   if (!updates_in_passes_) return fields;
   for (const auto& run : runs_)
-    for (StateField& field : run->in_flight_fields(groups_.grid, started_, reading)) fields.push_back(std::move(field));
+    for (StateField& field : run->in_flight_fields(started_, reading)) fields.push_back(std::move(field));
   return fields;
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::drain(std::int64_t updates) {
+void Executor::drain(std::int64_t updates) {
   for (auto& run : runs_) {
     if (started_) run->drop_in_flight();
     run->start_at(updates, updates);
@@ -76,37 +91,24 @@ void Executor<Exec, T>::drain(std::int64_t updates) {
   started_ = restored_ = false;
 }
 
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::optimizer_fields() const {
+std::vector<StateField> Executor::optimizer_fields() const {
   std::vector<StateField> fields;
   for (const auto& run : runs_)
-    for (StateField& field : run->exchanges().optimizer_fields()) fields.push_back(std::move(field));
+    for (StateField& field : run->optimizer_fields()) fields.push_back(std::move(field));
   return fields;
 }
 
-template <class Exec, class T>
-std::vector<StateField> Executor<Exec, T>::fields() const {
-  std::vector<StateField> all = this->model_fields();
+std::vector<StateField> Executor::fields() const {
+  std::vector<StateField> all = model_fields();
   for (StateField& field : optimizer_fields()) all.push_back(std::move(field));
   return all;
 }
 
-template <class Exec, class T>
-void Executor<Exec, T>::weights_changed() {
+void Executor::weights_changed() {
   for (auto& run : runs_) {
     run->weights_changed();
     if (updates_in_passes_) run->start_corrections(resumed_);
   }
 }
-
-template <class Exec, class T>
-std::vector<OwnedTensor<Exec, T>> Executor<Exec, T>::tensors() const {
-  std::vector<OwnedTensor<Exec, T>> all;
-  for (const auto& run : runs_) all.insert(all.end(), run->stage().tensors().begin(), run->stage().tensors().end());
-  return all;
-}
-
-#define SESTINA_EXECUTOR(Exec, T) template class Executor<Exec, T>;
-SESTINA_INSTANTIATE_COMPUTE(SESTINA_EXECUTOR)
 
 }  // namespace sestina

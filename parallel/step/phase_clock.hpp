@@ -1,15 +1,12 @@
 // The seconds of one step on this rank, by phase. No Kokkos.
 #pragma once
-#include <chrono>
+#include <algorithm>
+#include <array>
 
+#include "kernels/base/seconds_spent.hpp"
 #include "parallel/plan/rank_report.hpp"
 
 namespace sestina {
-
-// Seconds since an arbitrary start; monotonic.
-inline double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Adds up the seconds of each phase of one step: what has passed since the last call belongs to the phase that ends.
 class PhaseClock {

@@ -1,9 +1,9 @@
-// What goes into a step of the executor, and what comes out of it.
+// What goes into a step of the executor, and what comes out of it. No Kokkos.
 #pragma once
 #include <optional>
 #include <vector>
 
-#include "core/slot_pool.hpp"
+#include "core/stage_values.hpp"
 #include "parallel/plan/rank_report.hpp"
 
 namespace sestina {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "io/hf/hf_model.hpp"
+#include "parallel/stage/stages_of.hpp"
 #include "parallel/step/executor.hpp"
 #include "regression/replay/kind_options.hpp"
 #include "regression/replay/replay.hpp"
@@ -118,13 +119,13 @@ class PipelineRun {
       : file_(file),
         folder_((fs::path(file.path()).parent_path() / file.text("/", "model")).string()),
         options_(options_of(file, folder_)),
-        executor_(exec, make_plan({options_, alone_->size()}), *alone_) {
+        executor_(StagesOf<Exec, float>(exec), make_plan({options_, alone_->size()}), *alone_) {
     const SafeTensors weights = open_hf_weights(folder_, options_.model);
     for (const StateField& field : executor_.model_fields()) {
       const TensorSpec spec = spec_of(field.path.substr(std::string_view("/model/").size()));
       std::vector<float> values(static_cast<std::size_t>(spec.elements()));
       read_hf_tensor(weights, spec, values.data(), folder_);
-      copy_from_host(exec, field, values.data());
+      executor_.copy_from_host(field, values.data());
     }
     executor_.weights_changed();
     if (file.has("hyper", "initial_basis")) start_from_identity();
@@ -154,7 +155,7 @@ class PipelineRun {
               file_.attribute("group_norm", "rtol"), outcome_);
     for (const StateField& field : executor_.model_fields()) {
       std::vector<float> got(field.bytes() / sizeof(float));
-      copy_to_host(executor_.exec(), field, got.data());
+      executor_.copy_to_host(field, got.data());
       compare(file_, "final_weight/" + field.path.substr(std::string_view("/model/").size()), -1, got,
               file_.attribute("/", "atol"), file_.attribute("/", "rtol"), outcome_);
     }
@@ -173,12 +174,12 @@ class PipelineRun {
     for (const StateField& field : executor_.optimizer_fields()) {
       const std::string name = field.path.substr(field.path.rfind('/') + 1);
       const std::int64_t started = 1;
-      if (name == "started") copy_from_host(executor_.exec(), field, &started);
+      if (name == "started") executor_.copy_from_host(field, &started);
       if (name != "basis_left" && name != "basis_right") continue;
       const auto d = static_cast<std::size_t>(field.shape[0]);
       std::vector<float> identity(d * d, 0.0f);
       for (std::size_t i = 0; i < d; ++i) identity[i * d + i] = 1;
-      copy_from_host(executor_.exec(), field, identity.data());
+      executor_.copy_from_host(field, identity.data());
     }
   }
 
@@ -186,7 +187,7 @@ class PipelineRun {
   std::string folder_;
   Options options_;
   std::unique_ptr<Communicator> alone_ = make_lone_communicator();
-  Executor<Exec, float> executor_;
+  Executor executor_;
   Outcome outcome_;
 };
 

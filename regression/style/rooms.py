@@ -1,6 +1,6 @@
 """The rooms' rules: app -> io -> parallel -> core -> kernels, one way, and also between the sub-folders of each; no
 system library of the outer rooms in core or kernels; of the kernels, io sees kernels/base alone, which knows no Kokkos;
-no source declares by hand what another one defines; what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
+no source declares by hand what another one defines; types of a space and of its numbers end below app and parallel/step; what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
 import collections
 import functools
 import pathlib
@@ -10,13 +10,14 @@ import tree
 
 OUTER_LIBRARIES = {"mpi.h", "nccl.h", "hdf5.h", "liburing.h"}
 MOST_ENTRIES = 35
+MOST_TEMPLATES = {"app": 5, "parallel/step": 30}  # lines that begin with one, in all of the folder
 
 # A sub-folder includes only what stands to its right, and no file that lies in the folder itself.
 INNER = {
     "kernels": ["optimizer", "model", "blas", "base"],
     "core": ["optimizer", "model", "memory", "layout", "deck"],
     "core/optimizer": ["methods", "refresh", "base"],
-    "parallel": ["step", "plan", "rounds", "comm", "library"],
+    "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
     "app": ["verbs", "train", "start", "command"],
 }
@@ -68,6 +69,19 @@ def foreign_prototypes(path):
             yield f"{path}:{line}: declares {match.group(1)}, which it does not define: include its header"
 
 
+def typed_folders():
+    """Template heads of what stands above the stages (parallel/step/pipeline_stage.hpp): a few, and none of them typed on a space."""
+    for folder, most in MOST_TEMPLATES.items():
+        heads = 0
+        for path in tree.sources([folder]):
+            lines = [line for line in tree.text(path).splitlines() if re.match(r"\s*template\b", line)]
+            heads += len(lines)
+            if any(re.search(r"\b(class|typename) Exec\b", line) for line in lines):
+                yield f"{path}: typed on an execution space, which {folder} does not know: parallel/stage, or lower down"
+        if heads > most:
+            yield f"{folder}: {heads} template heads, at most {most}"
+
+
 def check(path):
     room = path.parts[0]
     if room in tree.ROOMS:
@@ -103,4 +117,4 @@ def full_folders():
 
 
 files = list(tree.sources())
-tree.finish([problem for path in files for problem in check(path)] + list(full_folders()), len(files))
+tree.finish([problem for path in files for problem in check(path)] + list(full_folders()) + list(typed_folders()), len(files))

@@ -5,8 +5,7 @@
 namespace sestina {
 
 // At the peak rates. Returns the steps that are finished now.
-template <class Exec, class T>
-std::span<const FinishedStep> take_step(Executor<Exec, T>& executor, std::int64_t t, Batches& batches) {
+inline std::span<const FinishedStep> take_step(Executor& executor, std::int64_t t, Batches& batches) {
   if (executor.backward(t, 1, batches).sums) executor.update();
   return executor.exchange();
 }

@@ -54,16 +54,6 @@ struct UpdateNumbers {
   double gradient_scale = 1;  // clipping; every optimizer sees G times it
 };
 
-// Updates since the snapshots were taken that the bases, roots and projectors in use come from.
-struct RefreshAges {
-  std::int64_t max = 0, sum = 0, count = 0;
-  void add(const RefreshAges& other) {
-    max = std::max(max, other.max);
-    sum += other.sum;
-    count += other.count;
-  }
-};
-
 template <class Space>
 class MatrixOptimizer {
  public:

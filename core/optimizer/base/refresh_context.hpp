@@ -1,17 +1,13 @@
-// What refreshes of one stream's matrices need and count: bases, roots and projectors that are computed from factors, in
-// the stream itself or by workers.
+// What refreshes of one stream's matrices need and count: bases, roots and projectors that are computed from factors,
+// in the stream itself or by workers.
 #pragma once
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
+#include "core/optimizer/base/optimizer_control.hpp"
 #include "core/optimizer/base/refresh_verdict.hpp"
 
 namespace sestina {
-
-// Called with a factor that could not be decomposed: its name, and d x d values, row-major.
-using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
 
 // What a refresh may do when it goes wrong; shared by all matrices of a run.
 struct RefreshPolicy {
@@ -25,13 +21,6 @@ struct RefreshPolicy {
 class RefreshWorkers;  // refresh/refresh_workers.hpp
 template <class Space>
 class CopyQueue;  // refresh/copy_queue.hpp
-
-// Seconds in refreshes.
-struct RefreshSeconds {
-  double waits = 0;    // of updates: for results, or in refreshes of their own
-  double copies = 0;   // of updates: snapshots for workers, and results put in place (of a device: asking for them)
-  double workers = 0;  // of workers: on the results that were taken
-};
 
 template <class Space>
 struct RefreshContext {

@@ -1,5 +1,6 @@
 // Evaluation next to its formulas: standard errors, multiple choice by hand and from the logits.
 #include "app/verbs/choices.hpp"
+#include "parallel/stage/stages_of.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -54,7 +55,8 @@ TEST(Choices, ScoresAreSumsOfLogProbabilities) {
   const auto alone = make_lone_communicator();
   Options options;
   options.model = byte_model();
-  Evaluator<Host, float> three(Host{}, options, {3, 12}, *alone), one(Host{}, options, {1, 12}, *alone);
+  const StagesOf<Host, float> stages;
+  Evaluator three(stages, options, {3, 12}, *alone), one(stages, options, {1, 12}, *alone);
   three.stage().initialise(1);
   one.stage().initialise(1);
   const std::vector<double> scores = score_choices(three, choices);

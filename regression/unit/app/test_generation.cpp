@@ -10,6 +10,7 @@
 #include <set>
 
 #include "kernels/base/random.hpp"
+#include "parallel/stage/stages_of.hpp"
 #include "parallel/step/evaluator.hpp"
 
 namespace sestina {
@@ -134,15 +135,15 @@ class Run {
   explicit Run(const PassOptions& setting) {
     Options options;
     options.model = tiny_model();
-    evaluator_ = std::make_unique<Evaluator<Host, float>>(Host{}, options, setting, *alone_);
+    evaluator_ = std::make_unique<Evaluator>(StagesOf<Host, float>(), options, setting, *alone_);
     evaluator_->stage().initialise(3);
     evaluator_->weights_changed();
   }
-  Evaluator<Host, float>* operator->() { return evaluator_.get(); }
+  Evaluator* operator->() { return evaluator_.get(); }
 
  private:
   std::unique_ptr<Communicator> alone_ = make_lone_communicator();
-  std::unique_ptr<Evaluator<Host, float>> evaluator_;
+  std::unique_ptr<Evaluator> evaluator_;
 };
 
 struct Result {
@@ -154,11 +155,10 @@ Result run(const std::vector<Sequence>& prompts, const Generation& generation, i
            bool deterministic = false, const std::function<bool(std::size_t, std::int32_t)>& emit = nullptr) {
   Run evaluator(PassOptions{});
   Result result{prompts, {}};
-  Decoder<Host, float> decoder(
-      Host{}, tiny_model(), evaluator->stage().weights(),
+  const auto decoder = evaluator->stage().make_decoder(
       {side_by_side, decoder_capacity(tiny_model(), prompts, generation.tokens), deterministic});
-  result.times = generate<Host, float>(
-      decoder, generation, result.sequences, emit ? emit : [](std::size_t, std::int32_t) { return true; });
+  result.times = generate(
+      *decoder, generation, result.sequences, emit ? emit : [](std::size_t, std::int32_t) { return true; });
   return result;
 }
 

@@ -1,5 +1,5 @@
 // Decoding with a cache against the plain way, which computes the whole window again for each token.
-#include "core/model/decoder.hpp"
+#include "core/decoder.hpp"
 
 #include <gtest/gtest.h>
 

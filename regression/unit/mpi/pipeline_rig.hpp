@@ -40,9 +40,8 @@ inline void add_finished(const Options& options, std::span<const FinishedStep> s
 }
 
 // Updates number begin + 1 to end, all of them finished.
-template <class Exec, class T>
-void train_finished(Executor<Exec, T>& executor, const Options& options, Batches& batches, int begin, int end,
-                    Trained& result) {
+inline void train_finished(Executor& executor, const Options& options, Batches& batches, int begin, int end,
+                           Trained& result) {
   for (int t = begin + 1; t <= end; ++t) add_finished(options, take_step(executor, t, batches), result);
   add_finished(options, executor.finish_steps(), result);
 }
@@ -50,7 +49,7 @@ void train_finished(Executor<Exec, T>& executor, const Options& options, Batches
 // One rank by itself, after so many updates.
 struct LoneRun {
   std::unique_ptr<Communicator> alone = make_lone_communicator();
-  Executor<Host, float> executor;
+  TypedExecutor<Host, float> executor;
   SampleBatches batches;
   LoneRun(const TrainingCase& run, int steps)
       : executor(Host(), make_plan({run.options, 1}), *alone), batches(run.options, executor.share(), 0) {
@@ -64,7 +63,7 @@ struct LoneRun {
 // drain_at: updates after which the pipeline is emptied, 0: none.
 template <class Exec = Host>
 Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, int drain_at = 0) {
-  Executor<Exec, float> executor(Exec(), make_plan({run.options, ranks.size()}), ranks);
+  TypedExecutor<Exec, float> executor(Exec(), make_plan({run.options, ranks.size()}), ranks);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
@@ -94,14 +93,14 @@ Trained train_in_one_process(const TrainingCase& run, int steps) {
 
 using SavedState = std::map<std::string, std::vector<std::byte>>;
 
-inline void save(Executor<Host, float>& run, const std::vector<StateField>& fields, SavedState& state) {
+inline void save(TypedExecutor<Host, float>& run, const std::vector<StateField>& fields, SavedState& state) {
   for (const StateField& field : fields) {
     std::vector<std::byte>& bytes = state[field.path];
     bytes.resize(field.bytes());
     copy_to_host(run.exec(), field, bytes.data());
   }
 }
-inline void restore(Executor<Host, float>& run, const std::vector<StateField>& fields, const SavedState& state) {
+inline void restore(TypedExecutor<Host, float>& run, const std::vector<StateField>& fields, const SavedState& state) {
   for (const StateField& field : fields) {
     ASSERT_TRUE(state.contains(field.path)) << field.path;
     ASSERT_EQ(state.at(field.path).size(), field.bytes()) << field.path;
@@ -116,7 +115,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
   SavedState saved;
   PipelineState pipeline;
   {
-    Executor<Host, float> first(Host(), make_plan({run.options, alone->size()}), *alone);
+    TypedExecutor<Host, float> first(Host(), make_plan({run.options, alone->size()}), *alone);
     first.initialise(5);
     first.weights_changed();
     first.start_at(0);
@@ -127,7 +126,7 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
     save(first, first.in_flight_fields(false), saved);
     pipeline = first.pipeline_state().value();
   }
-  Executor<Host, float> second(Host(), make_plan({run.options, alone->size()}), *alone);
+  TypedExecutor<Host, float> second(Host(), make_plan({run.options, alone->size()}), *alone);
   second.initialise(6);
   restore(second, second.fields(), saved);
   EXPECT_TRUE(second.resume(stop, pipeline));

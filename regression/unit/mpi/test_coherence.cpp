@@ -12,7 +12,7 @@
 #include "parallel/comm/forwarding_communicator.hpp"
 #include "parallel/comm/node_groups.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/step/coherence.hpp"
+#include "parallel/stage/coherence.hpp"
 #include "regression/unit/mpi/coherence_rig.hpp"
 
 namespace sestina {
@@ -281,7 +281,7 @@ TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
 TEST(Coherence, OfATrainingRunSendsWhatThePlanSays) {
   for (const std::string& kind : asynchronous_kinds()) {
     const TrainingCase run = drifting(kind, 0);
-    Executor<Host, float> executor(Host(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<Host, float> executor(Host(), make_plan({run.options, world().size()}), world());
     executor.initialise(5);
     executor.weights_changed();
     Trained result;
@@ -314,7 +314,7 @@ TEST(Coherence, OfFixedVisibilityAndOfOwnersSendsNothing) {
     TrainingCase run = drifting("soap", 0);
     run.options.optimizer.matrix->refresh_eager = eager;
     if (eager) run.options.parallel.partition = ParallelOptions::Partition::optimal;
-    Executor<Host, float> executor(Host(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<Host, float> executor(Host(), make_plan({run.options, world().size()}), world());
     executor.initialise(5);
     Trained result;
     train_steps(executor, run.options, 0, 9, result);

@@ -146,7 +146,7 @@ struct DriftingRun {
   }
 
   TrainingCase run;
-  Executor<Host, T> executor;
+  TypedExecutor<Host, T> executor;
   Trained result;
   int updates = 0;
 };

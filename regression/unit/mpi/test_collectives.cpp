@@ -91,7 +91,7 @@ void expect_as_planned(TrainingCase run, const std::string& what) {
   run.options.train.precision = rounded ? TrainOptions::Precision::bf16 : TrainOptions::Precision::fp32;
   CountedKinds mine;
   CountingCommunicator counted(world(), "all", run.options.parallel.tp_update == TpUpdate::home, mine);
-  Executor<Host, T> session(Host(), make_plan({run.options, counted.size()}), counted);
+  TypedExecutor<Host, T> session(Host(), make_plan({run.options, counted.size()}), counted);
   session.initialise(5);
   Trained result;
   train_steps(session, run.options, 0, 1, result);

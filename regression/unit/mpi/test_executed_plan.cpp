@@ -17,7 +17,7 @@ Plan with_next_owners(Plan plan) {
 }
 
 // Matrices whose optimizer state this rank keeps, by name.
-std::vector<std::string> kept_matrices(const Executor<Host, float>& run) {
+std::vector<std::string> kept_matrices(const TypedExecutor<Host, float>& run) {
   std::vector<std::string> names;
   for (const StagePlan& stage : run.plan().stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {
@@ -46,7 +46,7 @@ TEST(ExecutedPlan, OwnersAreThoseOfThePlanThatWasHandedOver) {
   const int rank = world().rank();
   ASSERT_NE(owned_matrices(usual, rank), owned_matrices(other, rank));
   Trained result;
-  Executor<Host, float> executor(Host(), other, world());
+  TypedExecutor<Host, float> executor(Host(), other, world());
   executor.initialise(5);
   train_steps(executor, run.options, 0, 3, result);
   EXPECT_EQ(kept_matrices(executor), owned_matrices(other, rank));

@@ -9,7 +9,7 @@
 
 #include "parallel/comm/forwarding_communicator.hpp"
 #include "parallel/comm/node_groups.hpp"
-#include "parallel/step/gradient_reduce.hpp"
+#include "parallel/stage/gradient_reduce.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -23,7 +23,7 @@ TEST(PipelineTies, StagesAreCutByHand) {
   even.options.parallel.stage_layers.clear();
   EXPECT_FALSE(one.weights == train_in_one_process(even, 6).weights);
   const auto alone = make_lone_communicator();  // what is in flight belongs to one cut
-  Executor<Host, float> by_hand(Host(), make_plan({run.options, alone->size()}), *alone),
+  TypedExecutor<Host, float> by_hand(Host(), make_plan({run.options, alone->size()}), *alone),
       in_halves(Host(), make_plan({even.options, alone->size()}), *alone);
   EXPECT_EQ(by_hand.stage(0).range().end, 3);
   EXPECT_FALSE(in_halves.resume(3, by_hand.pipeline_state().value()));
@@ -103,7 +103,7 @@ TEST(PipelineTies, ASaveCanEmptyIt) {
 // What an evaluation multiplies by is the newest matrix: the losses of a run without stages.
 TEST(PipelineTies, TiedEmbeddingsAreEvaluatedAsTheyAre) {
   const auto losses = [](Communicator& ranks, const TrainingCase& run) {
-    Executor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
+    TypedExecutor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
     executor.initialise(5);
     executor.weights_changed();
     SampleBatches batches(run.options, executor.share(), 0);

@@ -117,7 +117,7 @@ double worst_kind(const Bytes& planned, const Bytes& allocated, const std::strin
 template <class T>
 double compare(const TrainingCase& run, const std::string& what) {
   Ledger ledger;
-  Executor<Host, T> executor(Host(), make_plan({run.options, world().size()}), world());
+  TypedExecutor<Host, T> executor(Host(), make_plan({run.options, world().size()}), world());
   executor.initialise(5);
   Trained result;
   train_steps(executor, run.options, 0, 6, result);

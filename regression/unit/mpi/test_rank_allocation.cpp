@@ -23,7 +23,7 @@ TEST(RankAllocation, AStepAllocatesNothing) {
       run.options.train.global_batch = 8;
       run.options.parallel.tp = tp;
       run.options.parallel.dp = world().size() / tp;
-      Executor<Host, bf16> session(Host(), make_plan({run.options, world().size()}), world());
+      TypedExecutor<Host, bf16> session(Host(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       OneWindow window(run.options);
       int t = 0;
@@ -52,7 +52,7 @@ TEST(RankAllocation, AStepOfAnAsynchronousPipelineAllocatesNothing) {
     o.model.tie_word_embeddings = kind != Kind::pipemare;
     o.parallel.correction = {.kind = kind, .lambda = 1};
     if (kind == Kind::nesterov) o.optimizer.adamw.momentum_decay = 1.0;
-    Executor<Host, bf16> session(Host(), make_plan({o, world().size()}), world());
+    TypedExecutor<Host, bf16> session(Host(), make_plan({o, world().size()}), world());
     session.initialise(5);
     session.weights_changed();
     session.start_at(0);

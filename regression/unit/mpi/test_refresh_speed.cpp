@@ -28,7 +28,7 @@ TEST(RefreshSpeed, IsOneOfAllRanks) {
     o.data.source.back().format = DataSource::Format::text;
     o.data.source.back().path = path;
     const SampleSet samples(o.data, Split::train, o.model.vocab_size, 1, nullptr);
-    Executor<Host, float> executor(Host(), make_plan({o, world().size()}), world());
+    TypedExecutor<Host, float> executor(Host(), make_plan({o, world().size()}), world());
     executor.initialise(5);
     executor.weights_changed();
     const RefreshSpeed speed = measure_speed(executor, samples, o, world());

@@ -61,7 +61,7 @@ TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
 }
 
 template <class Exec>
-void save(Executor<Exec, float>& run, Communicator& ranks, RestartGrid grid, const std::string& folder) {
+void save(TypedExecutor<Exec, float>& run, Communicator& ranks, RestartGrid grid, const std::string& folder) {
   WriterGroup group{ranks.rank(), ranks.size(), std::to_string(::getpid()), 30, grid.dp, grid.tp, 1};
   ranks.broadcast(group.token, 0);
   CheckpointWriter writer(folder, CheckpointOptions(), group);
@@ -76,9 +76,9 @@ void save(Executor<Exec, float>& run, Communicator& ranks, RestartGrid grid, con
 }
 
 template <class Exec>
-void load(Executor<Exec, float>& run, const std::string& folder) {
+void load(TypedExecutor<Exec, float>& run, const std::string& folder) {
   const CheckpointReader reader(folder + "/checkpoints/step_00000005", Verify::opened);
-  restore(run.exec(), reader, run.fields(), false);
+  restore(run, reader, run.fields(), false);
   run.weights_changed();
 }
 
@@ -106,7 +106,7 @@ void pass_through(const std::string& kind, RestartGrid grid, const std::string& 
   const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
   if (takes_part) {
     const TrainingCase run = restart_case(kind, grid);
-    Executor<Exec, float> session(Exec(), make_plan({run.options, ranks->size()}), *ranks);
+    TypedExecutor<Exec, float> session(Exec(), make_plan({run.options, ranks->size()}), *ranks);
     session.initialise(77);  // other weights than those that are read
     load(session, from);
     save(session, *ranks, grid, to);
@@ -128,7 +128,7 @@ TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
     const RestartGrid four{4, 1};
     {
       const TrainingCase run = restart_case(kind, four);
-      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -163,7 +163,7 @@ TYPED_TEST(Restart, CopiesAreWrittenOnce) {
     run.options.parallel.partition = partition;
     run.options.parallel.tp_update = update;
     {
-      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       Trained ignored;
       train_steps(session, run.options, 0, 5, ignored);
@@ -182,7 +182,7 @@ TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
   const RestartGrid first{1, 4, true};
   {
     const TrainingCase run = restart_case("muon", first);
-    Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     Trained ignored;
     train_steps(session, run.options, 0, 5, ignored);
@@ -209,7 +209,7 @@ TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
-      Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
       session.initialise(5);
       train_steps(session, run.options, 0, 5, whole);
       save(session, world(), four, folder.run("run"));
@@ -221,7 +221,7 @@ TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;
       const TrainingCase part = restart_case(kind, grid);
-      Executor<TypeParam, float> session(TypeParam(), make_plan({part.options, ranks->size()}), *ranks);
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({part.options, ranks->size()}), *ranks);
       load(session, folder.run("run"));
       Trained rest;
       train_steps(session, part.options, 5, 10, rest);

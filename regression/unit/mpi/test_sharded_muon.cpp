@@ -98,7 +98,7 @@ TYPED_TEST(ShardedMuon, TenUpdatesInBf16) {
 }
 
 template <class Exec, class T>
-void expect_one_value_each(Executor<Exec, T>& run, const std::string& what) {
+void expect_one_value_each(TypedExecutor<Exec, T>& run, const std::string& what) {
   const Arena<Exec, T>& arena = run.stage().arena();
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
@@ -116,8 +116,8 @@ void expect_one_value_each(Executor<Exec, T>& run, const std::string& what) {
 TYPED_TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
   for (const Grid& grid : grids()) {
     const TrainingCase run = distributed(grid.run);
-    Executor<TypeParam, float> single(TypeParam(), make_plan({run.options, world().size()}), world());
-    Executor<TypeParam, bf16> rounded(TypeParam(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<TypeParam, float> single(TypeParam(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<TypeParam, bf16> rounded(TypeParam(), make_plan({run.options, world().size()}), world());
     single.initialise(5);
     rounded.initialise(5);
     Trained unused;
@@ -180,7 +180,7 @@ TYPED_TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
       std::map<std::string, std::vector<double>> states[2];
       for (const bool sharded : {false, true}) {
         const Options options = sharded ? distributed(run).options : run.options;
-        Executor<TypeParam, float> session(TypeParam(), make_plan({options, world().size()}), world());
+        TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({options, world().size()}), world());
         session.initialise(5);
         Trained unused;
         train_steps(session, options, 0, 1, unused);
@@ -216,7 +216,7 @@ TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
   for (const Grid& grid : grids()) {
     TrainingCase run = distributed(grid.run);
     run.options.optimizer.matrix->set("ns_steps", 3);
-    Executor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+    TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
     std::int64_t matrices = 0;
     for (const auto& tensor : session.tensors()) matrices += tensor.sharded ? 1 : 0;
@@ -227,7 +227,7 @@ TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
     session.finish_gather();
     const std::int64_t sums = session.take_group_count().reductions;
     EXPECT_EQ(sums, 4 * matrices) << name_of(grid);
-    EXPECT_EQ(sums, session.sums_per_update()) << name_of(grid);
+    EXPECT_EQ(sums, session.exchanges_per_step().sums) << name_of(grid);
     double most = double(sums);
     world().all_reduce(&most, 1, Reduction::max);
     std::int64_t planned = 0;

@@ -31,7 +31,7 @@ TEST(SharedWorkers, AreOnePoolForAllStagesOfAProcess) {
     const TrainingCase run = four_layers("soap", 4, workers);
     const std::ptrdiff_t before = threads_of_process();
     {
-      Executor<Host, float> executor(Host(), make_plan({run.options, 1}), world());
+      TypedExecutor<Host, float> executor(Host(), make_plan({run.options, 1}), world());
       ASSERT_EQ(executor.stage_count(), 4u);
       EXPECT_EQ(threads_of_process() - before, workers);
       for (std::size_t i = 0; i < 4; ++i) {
@@ -56,7 +56,7 @@ TEST(SharedWorkers, StartNoThreadForNothing) {
   plain.options.optimizer.refresh.asynchronous = false;
   plain.options.optimizer.matrix->refresh_staleness = 0;
   const std::ptrdiff_t before = threads_of_process();
-  const Executor<Host, float> executor(Host(), make_plan({plain.options, 1}), world());
+  const TypedExecutor<Host, float> executor(Host(), make_plan({plain.options, 1}), world());
   EXPECT_EQ(threads_of_process(), before);
 }
 

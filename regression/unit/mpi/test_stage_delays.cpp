@@ -13,7 +13,7 @@ void add_delays(std::span<const FinishedStep> steps, ByUpdate& seen) {
   for (const FinishedStep& step : steps) seen.push_back(step.delays);
 }
 
-std::vector<double> stage_weights(Executor<Host, float>& executor, std::size_t stage) {
+std::vector<double> stage_weights(TypedExecutor<Host, float>& executor, std::size_t stage) {
   const auto& arena = executor.stage(stage).arena();
   std::vector<double> all;
   for (std::size_t i = 0; i < arena.size(); ++i) {
@@ -33,7 +33,7 @@ double relative_distance(const std::vector<double>& newest, const std::vector<do
 }
 
 ByUpdate delays_of(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
+  TypedExecutor<Host, float> executor(Host(), make_plan({run.options, ranks.size()}), ranks);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
@@ -55,7 +55,7 @@ TEST(StageDelays, AreThoseOfTheWeightsThatWereUsed) {
   TrainingCase run = corrected_case(Correction::none, "muon", 8);
   run.options.metrics.every = 2;
   const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
+  TypedExecutor<Host, float> executor(Host(), make_plan({run.options, alone->size()}), *alone);
   executor.initialise(5);
   executor.weights_changed();
   executor.start_at(0);
@@ -130,7 +130,7 @@ TEST(StageDelays, AreTheSameOnSeveralRanks) {
 
 // The gradient that a synchronous executor finds for the same samples at the weights as they are, in the order of the
 // tensors of all stages.
-std::vector<std::vector<double>> gradients_of(Executor<Host, float>& executor) {
+std::vector<std::vector<double>> gradients_of(TypedExecutor<Host, float>& executor) {
   std::vector<std::vector<double>> all;
   for (std::size_t s = 0; s < executor.stage_count(); ++s) {
     const auto gradients = executor.stage(s).arena().gradients();
@@ -162,7 +162,7 @@ TEST(StageDelays, CosineIsThatOfTheGradientAtTheNewestWeights) {
     TrainingCase synchronous = run;
     synchronous.options.parallel.schedule = Kind::one_f_one_b;
     const auto alone = make_lone_communicator();
-    Executor<Host, float> late(Host(), make_plan({run.options, alone->size()}), *alone),
+    TypedExecutor<Host, float> late(Host(), make_plan({run.options, alone->size()}), *alone),
         newest(Host(), make_plan({synchronous.options, alone->size()}), *alone);
     late.initialise(5);
     late.weights_changed();

@@ -58,7 +58,7 @@ struct Recorded {
   }
   const Options options;
   Trace trace{100000};
-  Executor<Host, float> session;
+  TypedExecutor<Host, float> session;
   int micros;
 };
 

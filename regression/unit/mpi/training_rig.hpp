@@ -7,11 +7,11 @@
 
 #include "core/deck/kinds.hpp"
 #include "kernels/base/random.hpp"
-#include "parallel/step/executor.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 #include "regression/unit/spaces.hpp"
 #include "regression/unit/take_step.hpp"
+#include "regression/unit/typed_executor.hpp"
 
 namespace sestina {
 
@@ -144,7 +144,7 @@ void place_weights(const Arena<Exec, T>& arena, std::size_t i, std::vector<doubl
 // The whole weights of all stages, in their order: shards put together over the tensor-parallel group, stages from the
 // pipeline ranks that have them.
 template <class Exec, class T>
-std::vector<float> whole_weights(Executor<Exec, T>& run) {
+std::vector<float> whole_weights(TypedExecutor<Exec, T>& run) {
   std::vector<float> all;
   for (const StagePlan& stage : run.plan().stages)
     for (const TensorSpec& spec : stage.specs) {
@@ -186,8 +186,7 @@ class SampleBatches final : public Batches {
   std::vector<std::int32_t> tokens_;
 };
 
-template <class Exec, class T>
-void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int end, Trained& result) {
+inline void train_steps(Executor& run, const Options& options, int begin, int end, Trained& result) {
   const double scale = 1.0 / (static_cast<double>(options.train.global_batch) * options.data.sequence_length);
   SampleBatches batches(options, run.share(), begin);
   for (int t = begin + 1; t <= end; ++t) {
@@ -202,7 +201,7 @@ void train_steps(Executor<Exec, T>& run, const Options& options, int begin, int 
 
 template <class T, class Exec = Host>
 Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
-  Executor<Exec, T> session(Exec(), make_plan({run.options, ranks.size()}), ranks);
+  TypedExecutor<Exec, T> session(Exec(), make_plan({run.options, ranks.size()}), ranks);
   session.initialise(5);
   Trained result;
   train_steps(session, run.options, 0, steps, result);

@@ -9,6 +9,7 @@
 #include "core/layout/weight_form.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/take_step.hpp"
+#include "regression/unit/typed_executor.hpp"
 
 namespace sestina {
 namespace {
@@ -91,7 +92,7 @@ Flat masters(const Arena<Host, float>& arena) {
   return all;
 }
 
-Result trained(Executor<Host, float>& executor) {
+Result trained(TypedExecutor<Host, float>& executor) {
   Windows windows;
   Result result;
   for (int t = 1; t <= updates; ++t) {
@@ -172,7 +173,7 @@ Flat combine(const Flat& x, double factor, const Flat& y) {  // x + factor y
 class Reference {
  public:
   // start: an executor that has not trained yet.
-  Reference(const Rule& rule, Executor<Host, float>& start) : rule_(rule), options_(options_of(rule)) {
+  Reference(const Rule& rule, TypedExecutor<Host, float>& start) : rule_(rule), options_(options_of(rule)) {
     for (int s = 0; s < stages; ++s) {
       const Arena<Host, float>& arena = start.stage(static_cast<std::size_t>(s)).arena();
       stage_.push_back(std::make_unique<Stage64>(options_.model, s, masters(arena)));
@@ -327,7 +328,7 @@ constexpr double tolerance = 5e-5;
 
 void expect_as_reference(const Rule& rule, const char* what) {
   const auto alone = make_lone_communicator();
-  Executor<Host, float> executor(Host(), make_plan({options_of(rule), alone->size()}), *alone);
+  TypedExecutor<Host, float> executor(Host(), make_plan({options_of(rule), alone->size()}), *alone);
   executor.initialise(7);
   executor.weights_changed();
   executor.start_at(0);

@@ -14,6 +14,7 @@
 #include "app/train/trainer.hpp"
 #include "core/deck/deck.hpp"
 #include "io/report/history.hpp"
+#include "parallel/stage/stages_of.hpp"
 #include "regression/unit/allocation_counter.hpp"
 #include "regression/unit/kind_names.hpp"
 
@@ -65,7 +66,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
     Runtime runtime(all_ranks(), 60);
-    Trainer<Host, float> trainer(exec, setup, runtime, samples, nullptr, stop, metrics);
+    Trainer trainer(StagesOf<Host, float>(exec), setup, runtime, samples, nullptr, stop, metrics);
     EXPECT_EQ(trainer.run(), ExitCode::done);
     const CheckpointReader reader(newest_complete(setup.run_dir, true, [](const std::string&) {}), true);
     std::map<std::string, std::string> parts;
@@ -96,7 +97,7 @@ class OptimizerRun : public testing::TestWithParam<std::string> {
     Metrics metrics(run.run_dir, false);
     const SampleSet samples(run.options.data, Split::train, 256, 1, nullptr);
     Runtime runtime(all_ranks(), 60);
-    Trainer<Host, T> trainer(Host{}, run, runtime, samples, nullptr, stop, metrics);
+    Trainer trainer(StagesOf<Host, T>(), run, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < warm; ++i) ASSERT_EQ(trainer.step(), StepOutcome::updated);
     AllocationCounter counter;
     for (int i = 0; i < counted; ++i) trainer.step();

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "core/optimizer/base/routing.hpp"
 #include "regression/unit/step/optimizer_run.hpp"
 
 namespace sestina {

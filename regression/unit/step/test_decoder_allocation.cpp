@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "app/verbs/generation.hpp"
+#include "core/decoder.hpp"
 #include "core/stage.hpp"
 #include "regression/unit/allocation_counter.hpp"
 

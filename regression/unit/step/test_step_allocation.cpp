@@ -11,6 +11,7 @@
 #include "app/start/all_ranks.hpp"
 #include "app/train/trainer.hpp"
 #include "core/deck/deck.hpp"
+#include "parallel/stage/stages_of.hpp"
 #include "regression/unit/allocation_counter.hpp"
 
 namespace sestina {
@@ -69,7 +70,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
     Metrics metrics(setup.run_dir, false);
     const SampleSet samples(setup.options.data, Split::train, 256, 1, nullptr);
     Runtime runtime(all_ranks(), 60);
-    Trainer<Host, T> trainer(Host{}, setup, runtime, samples, nullptr, stop, metrics);
+    Trainer trainer(StagesOf<Host, T>(), setup, runtime, samples, nullptr, stop, metrics);
     for (int i = 0; i < 2; ++i) ASSERT_EQ(trainer.step(), StepOutcome::updated);
     AllocationCounter counter;
     for (int i = 0; i < 4; ++i) trainer.step();

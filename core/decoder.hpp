@@ -11,38 +11,28 @@
 #include "core/model/activations.hpp"
 #include "core/model/context.hpp"
 #include "core/model/weights.hpp"
+#include "core/token_decoder.hpp"
 
 namespace sestina {
-
-struct DecoderOptions {
-  int sequences = 1;  // S
-  int capacity = 1;   // positions of each, at most max_position_embeddings
-  bool deterministic = false;
-};
 
 // Bytes of the one allocation for keys and values; element: bytes of the compute type.
 std::size_t cache_bytes(const ModelConfig&, const DecoderOptions&, std::size_t element);
 
 template <class Exec, class T>
-class Decoder {
+class Decoder final : public TokenDecoder {
  public:
   // The weights must outlive the decoder. All memory is taken here: no later call allocates, once products of each
   // shape have been seen.
   Decoder(const Exec&, const ModelConfig&, const Weights<Exec, T>&, const DecoderOptions&);
 
-  // Appends tokens (host, count > 0, within the capacity) to a sequence that is empty; the logits of its last position
-  // become row 0.
-  void prefill(int sequence, const std::int32_t* tokens, int count);
-  // Appends one token to each of n different sequences, none of them empty; row i of the logits is sequences[i]'s.
-  void step(int n, const int* sequences, const std::int32_t* tokens);
-  // Host (V), until the next call; fences.
-  const float* logits(int row);
-  // Sequence `to` becomes what `from` is.
-  void copy(int from, int to);
-  void clear(int sequence) { history_[static_cast<std::size_t>(sequence)].clear(); }
+  void prefill(int sequence, const std::int32_t* tokens, int count) override;
+  void step(int n, const int* sequences, const std::int32_t* tokens) override;
+  const float* logits(int row) override;
+  void copy(int from, int to) override;
+  void clear(int sequence) override { history_[static_cast<std::size_t>(sequence)].clear(); }
   int length(int sequence) const { return static_cast<int>(history_[static_cast<std::size_t>(sequence)].size()); }
-  const ModelConfig& config() const { return context_.config(); }
-  const DecoderOptions& options() const { return options_; }
+  const ModelConfig& config() const override { return context_.config(); }
+  const DecoderOptions& options() const override { return options_; }
 
  private:
   using Memory = typename Exec::memory_space;

@@ -1,4 +1,4 @@
-#include "parallel/step/gradient_reduce.hpp"
+#include "parallel/stage/gradient_reduce.hpp"
 
 #include <algorithm>
 #include <map>

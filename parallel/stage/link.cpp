@@ -1,4 +1,4 @@
-#include "parallel/step/link.hpp"
+#include "parallel/stage/link.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "parallel/step/stage_run.hpp"
+#include "parallel/stage/stage_run.hpp"
 
 #include <limits>
 #include <utility>
@@ -6,15 +6,17 @@
 namespace sestina {
 
 template <class Exec, class T>
-StageRun<Exec, T>::StageRun(const Exec& exec, const PlanInput& input, const StageParts<Exec, T>& parts,
-                            const ModelPart& part, const PassOptions& options, StageGroups<Exec>& groups, Trace* trace)
-    : Base(exec, parts, part, options, groups.tensor.get(), true),
-      exchanges_(exec, input, plan_, groups, stage_, trace),
-      versions_(part.config, plan_.layers, stage_.arena(), place_.versions()),
-      correction_(input.parallel.correction, place_.delay, part.config, plan_.layers, stage_.arena(), versions_),
+StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const RankParts& rank,
+                            const typename Base::Shared& shared)
+    : Base(exec, parts, rank, shared, true),
+      share_(rank.share),
+      exchanges_(exec, rank.input, plan_, shared->groups, stage_, rank.trace),
+      versions_(rank.part.config, plan_.layers, stage_.arena(), place_.versions()),
+      correction_(rank.input.parallel.correction, place_.delay, rank.part.config, plan_.layers, stage_.arena(),
+                  versions_),
       own_output_(slots_.of(0).output),
-      hooks_(*this, trace),
-      drift_every_(input.parallel.is_async() ? input.metrics_every : 0) {
+      hooks_(*this, rank.trace),
+      drift_every_(rank.input.parallel.is_async() ? rank.input.metrics_every : 0) {
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
 }
@@ -46,14 +48,14 @@ void StageRun<Exec, T>::pass(const Weights<Exec, T>& weights, Activations<Exec, 
 }
 
 template <class Exec, class T>
-void StageRun<Exec, T>::forward(std::int64_t micro, const TokenSlot<Exec>& tokens) {
+void StageRun<Exec, T>::forward(std::int64_t micro) {
   if (in_update(micro) == 0) stage_.start_step();
   Activations<Exec, T>& slot = slots_.of(micro);
   if (in_) slot.bind_input(in_->receive_activation(micro));
   if (out_) slot.output = out_->activation_to_write(micro);
   const std::int64_t minibatch = micro / place_.micros;
   const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
-  pass(weights, slot, tokens);
+  pass(weights, slot, shared_->tokens(micro));
   if (out_) out_->send_activation(micro);
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
 }
@@ -107,7 +109,8 @@ void StageRun<Exec, T>::hand_down(std::int64_t micro, const Activations<Exec, T>
 }
 
 template <class Exec, class T>
-void StageRun<Exec, T>::backward(std::int64_t micro, const TokenSlot<Exec>& tokens, double gradient_scale) {
+void StageRun<Exec, T>::backward(std::int64_t micro, double gradient_scale) {
+  const TokenSlot<Exec>& tokens = shared_->tokens(micro);
   Activations<Exec, T>& slot = slots_.of(micro);
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
   if (place_.split) {
@@ -187,16 +190,18 @@ void StageRun<Exec, T>::before_update() {
 template <class Exec, class T>
 void StageRun<Exec, T>::note_delay() {
   const std::int64_t version = place_.version(updates_);
-  delay_ = {static_cast<double>(updates_ - version), {}};
+  delay_ = {static_cast<double>(updates_ - version)};
   if ((updates_ + 1) % drift_every_ != 0) return;
   if (version == updates_ && !correction_.predicts()) return;
   constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   if (!meter_) {
-    delay_.drift = {unknown, unknown};
+    delay_.moved = delay_.weight = unknown;
     return;
   }
   exchanges_.finish_gather();
-  delay_.drift = meter_->from(exec_, versions_, version);
+  const WeightDrift drift = meter_->from(exec_, versions_, version);
+  delay_.moved = drift.moved;
+  delay_.weight = drift.weight;
 }
 
 // Merges come at their updates, withheld or not: the pipeline has drained for them.
@@ -242,8 +247,8 @@ void StageRun<Exec, T>::drop_in_flight() {
 }
 
 template <class Exec, class T>
-std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& grid, bool in_flight,
-                                                            bool reading) const {
+std::vector<StateField> StageRun<Exec, T>::in_flight_fields(bool in_flight, bool reading) const {
+  const ProcessGrid& grid = shared_->groups.ranks.grid;
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
   const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
@@ -281,6 +286,12 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(const ProcessGrid& g
       add(fmt::format("stage_{}", place_.number), micro, DType::u8, slot.data(), slot.bytes());
     }
   return all;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::initialise(std::uint64_t seed) {
+  stage_.initialise(seed);
+  exchanges_.initialise(stage_.model().config().initializer_range, seed);
 }
 
 template <class Exec, class T>

@@ -4,31 +4,21 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/optimizer/methods/sharded_muon.hpp"
 #include "core/stage.hpp"
 #include "kernels/blas/stopwatch.hpp"
-#include "parallel/comm/process_grid.hpp"
-#include "parallel/comm/tensor_group.hpp"
 #include "parallel/comm/trace.hpp"
-#include "parallel/step/coherence.hpp"
-#include "parallel/step/gradient_reduce.hpp"
-#include "parallel/step/matrix_homes.hpp"
-#include "parallel/step/weight_gather.hpp"
+#include "parallel/stage/coherence.hpp"
+#include "parallel/stage/gradient_reduce.hpp"
+#include "parallel/stage/matrix_homes.hpp"
+#include "parallel/stage/shared_parts.hpp"
+#include "parallel/stage/weight_gather.hpp"
 
 namespace sestina {
-
-// Groups of one rank inside its stage: the grid, and those that hold the same key and value heads.
-template <class Exec>
-struct StageGroups {
-  Communicator* all = nullptr;  // ranks of the stage
-  ProcessGrid grid;
-  std::unique_ptr<Communicator> replica_group;
-  std::unique_ptr<TensorGroup<Exec>> tensor, replicas;
-  std::shared_ptr<RefreshWorkers> workers;  // of all stages of this rank; null: no asynchronous refreshes
-};
 
 template <class Exec, class T>
 class StageExchanges {
@@ -44,7 +34,7 @@ class StageExchanges {
   // Then sums of squares by tensor (and the flag after them) of the whole stage. losses: of the
   // step's micro-batches of all data-parallel ranks, of which this one's are noted; complete on return. The same on all
   // ranks of the stage.
-  const std::vector<double>& sum(std::vector<double>& losses, int first, int count);
+  std::span<const double> sum(std::span<double> losses, const BatchShare& mine);
   void update(std::int64_t t, double factor, double gradient_scale);
   void complete();        // before the host waits for the space
   void finish_gather() {  // all weights are there, or on their way within the limit
@@ -59,26 +49,14 @@ class StageExchanges {
   CoherenceCount take_coherence();
   const Coherence<Exec>* coherence() const { return coherence_.get(); }  // null: no replicas drift, or none are here
 
-  // Since the last call: what forward passes waited for weights, backward passes spent on sums of gradients, and
-  // updates on matrices that travel.
-  double take_gather_seconds() { return gather_.take_wait_seconds(); }
-  double take_reduce_seconds() { return std::exchange(reduce_seconds_, 0.0); }
-  double take_home_seconds() { return homes_.take_wait_seconds(); }
-  // Also what updates before the last one took beyond their call: a lone rank's device goes on with them under the
-  // first passes of the next step.
-  double take_update_seconds() { return std::exchange(update_seconds_, 0.0); }
+  StageSeconds take_seconds();
 
   void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
   std::vector<StateField> model_fields() const;  // of stage and homes
   std::vector<StateField> optimizer_fields() const;
   void weights_changed();  // master weights were written, on all ranks: rounds, sends and waits
 
-  // Exchanges that a step starts on this rank, by what they carry.
-  struct Count {
-    std::int64_t gradients = 0, weights = 0, homes = 0;
-  };
-  Count per_step() const;
-  std::int64_t sums_per_update() const { return sharded_ ? sharded_->sums_per_step() : 0; }
+  StageExchangeCount count() const;
 
  private:
   void sum_over_shards();

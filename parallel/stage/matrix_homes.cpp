@@ -1,4 +1,4 @@
-#include "parallel/step/matrix_homes.hpp"
+#include "parallel/stage/matrix_homes.hpp"
 
 #include <algorithm>
 

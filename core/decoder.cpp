@@ -1,4 +1,4 @@
-#include "core/model/decoder.hpp"
+#include "core/decoder.hpp"
 
 #include <algorithm>
 

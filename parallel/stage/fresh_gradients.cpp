@@ -1,10 +1,12 @@
-#include "parallel/step/fresh_gradients.hpp"
+#include "parallel/stage/fresh_gradients.hpp"
+
+#include <utility>
 
 namespace sestina {
 
 // Sums of micro-batches in a tree, but no exchange: nobody else waits for these gradients.
 template <class Exec, class T>
-struct FreshGradients<Exec, T>::Hooks final : BlockHooks {
+struct StageFreshGradients<Exec, T>::Hooks final : BlockHooks {
   Hooks(const Stage<Exec, T>& s, int m) : stage(s), micro(m) {}
   void after_backward(int block) override { stage.accumulate(block, micro); }
   const Stage<Exec, T>& stage;
@@ -12,7 +14,8 @@ struct FreshGradients<Exec, T>::Hooks final : BlockHooks {
 };
 
 template <class Exec, class T>
-FreshGradients<Exec, T>::FreshGradients(const Exec& exec, const Runs& runs) : exec_(exec), runs_(runs) {
+StageFreshGradients<Exec, T>::StageFreshGradients(const Exec& exec, std::vector<StageRun<Exec, T>*> runs)
+    : exec_(exec), runs_(std::move(runs)) {
   for (const auto& run : runs_) {
     run->evaluation_slot();  // made now, not in a step
     kept_.emplace_back(run->stage().arena());
@@ -20,7 +23,7 @@ FreshGradients<Exec, T>::FreshGradients(const Exec& exec, const Runs& runs) : ex
 }
 
 template <class Exec, class T>
-void FreshGradients<Exec, T>::pass(const TokenSlot<Exec>& tokens, int micro, double gradient_scale) {
+void StageFreshGradients<Exec, T>::pass(const TokenSlot<Exec>& tokens, int micro, double gradient_scale) {
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     Stage<Exec, T>& stage = runs_[i]->stage();
     Activations<Exec, T>& slot = runs_[i]->evaluation_slot();
@@ -38,13 +41,13 @@ void FreshGradients<Exec, T>::pass(const TokenSlot<Exec>& tokens, int micro, dou
 }
 
 template <class Exec, class T>
-void FreshGradients<Exec, T>::compute(const SlotPool<TokenSlot<Exec>>& tokens, std::int64_t first, int micros,
-                                      double gradient_scale) {
-  for (int micro = 0; micro < micros; ++micro) pass(tokens.of(first + micro), micro, gradient_scale);
+void StageFreshGradients<Exec, T>::compute(std::int64_t first, int micros, double gradient_scale) {
+  for (int micro = 0; micro < micros; ++micro)
+    pass(runs_.front()->shared().tokens(first + micro), micro, gradient_scale);
   for (GradientCosine<Exec, T>& kept : kept_) kept.keep(exec_);
 }
 
-#define SESTINA_FRESH(Exec, T) template class FreshGradients<Exec, T>;
+#define SESTINA_FRESH(Exec, T) template class StageFreshGradients<Exec, T>;
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_FRESH)
 
 }  // namespace sestina

@@ -1,4 +1,4 @@
-#include "parallel/step/coherence.hpp"
+#include "parallel/stage/coherence.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -66,12 +66,6 @@ std::size_t count_replicas(MatrixSet<Exec>& matrices) {
 }
 
 }  // namespace
-
-void CoherenceCount::add(const CoherenceCount& other) {
-  blocks += other.blocks;
-  bytes.add(other.bytes);
-  drift = std::max(drift, other.drift);
-}
 
 template <class Exec>
 Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLevels& levels, MatrixSet<Exec>& matrices,

@@ -16,14 +16,6 @@
 
 namespace sestina {
 
-// What synchronisations were since the last look.
-struct CoherenceCount {
-  std::int64_t blocks = 0;
-  CoherenceBytes bytes;  // that this rank sent
-  double drift = 0;      // largest relative distance (Frobenius) of this rank's weights of a block from the result
-  void add(const CoherenceCount&);
-};
-
 template <class Exec>
 class Coherence {
  public:

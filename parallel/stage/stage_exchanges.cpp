@@ -1,4 +1,4 @@
-#include "parallel/step/stage_exchanges.hpp"
+#include "parallel/stage/stage_exchanges.hpp"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
   for (const PartialRun& run : partial_runs(plan, buckets, input))
     partial.push_back(
         {run.block, Vector<float, Exec>(arena.gradients().data() + run.begin, static_cast<std::size_t>(run.elements)),
-         run.same_heads ? groups.replicas.get() : groups.tensor.get()});
+         run.same_heads ? &groups.replicas : &groups.tensor});
   return partial;
 }
 
@@ -35,10 +35,10 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       stage_(stage),
       trace_(trace),
       buckets_(gradient_buckets(plan)),
-      homes_(exec, *groups.grid.tp_group, plan, input, stage.arena(), groups.grid.dp_rank),
-      reduce_(exec, *groups.grid.dp_group, buckets_, stage.arena().gradients(),
+      homes_(exec, *groups.ranks.grid.tp_group, plan, input, stage.arena(), groups.ranks.grid.dp_rank),
+      reduce_(exec, *groups.ranks.grid.dp_group, buckets_, stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
-      gather_(exec, *groups.grid.dp_group, plan, buckets_, stage.arena()),
+      gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       watch_(exec) {
   OptimizerOptions optimizer = input.optimizer;
@@ -47,7 +47,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   stage.make_optimizer(input.model, optimizer, homes_.items(), groups.workers);
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
-                                                      *groups.tensor, stage.norm().nonfinite());
+                                                      groups.tensor, stage.norm().nonfinite());
   if (drifts_) start_coherence(input);
 }
 
@@ -56,13 +56,13 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::start_coherence(const PlanInput& input) {
   const ParallelOptions& parallel = input.parallel;
   if (replicated_over_tp(parallel)) {
-    const int color = replicated_over_dp(parallel) ? 0 : groups_.grid.dp_rank;
-    owned_ = groups_.grid.dp > 1 && !replicated_over_dp(parallel);
-    replica_group_ = with_node_groups(groups_.all->split(color, groups_.all->rank()), parallel.node_size);
+    const int color = replicated_over_dp(parallel) ? 0 : groups_.ranks.grid.dp_rank;
+    owned_ = groups_.ranks.grid.dp > 1 && !replicated_over_dp(parallel);
+    replica_group_ = with_node_groups(groups_.ranks.all->split(color, groups_.ranks.all->rank()), parallel.node_size);
   }
   MatrixSet<Exec>* const matrices = stage_.optimizer().matrices();
   if (matrices == nullptr) return;
-  Communicator& group = replica_group_ ? *replica_group_ : *groups_.grid.dp_group;
+  Communicator& group = replica_group_ ? *replica_group_ : *groups_.ranks.grid.dp_group;
   const NodeLevels levels = group.levels() != nullptr ? *group.levels() : replica_levels(parallel);
   coherence_ =
       std::make_unique<Coherence<Exec>>(exec_, group, levels, *matrices, input.optimizer.matrix->refresh_staleness,
@@ -82,7 +82,7 @@ void StageExchanges<Exec, T>::finish_gradients() {
 }
 
 template <class Exec, class T>
-const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& losses, int first, int count) {
+std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, const BatchShare& mine) {
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
   complete();
@@ -90,16 +90,16 @@ const std::vector<double>& StageExchanges<Exec, T>::sum(std::vector<double>& los
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
-    for (int micro = 0; micro < count; ++micro) losses[static_cast<std::size_t>(first + micro)] = norm.noted(micro);
-  if (groups_.grid.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
+    for (int micro = 0; micro < mine.count; ++micro) losses[at(mine.first + micro)] = norm.noted(micro);
+  if (groups_.ranks.grid.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
     sums_.assign(losses.begin(), losses.end());
     sums_.insert(sums_.end(), squares.begin(), squares.end());
-    groups_.grid.dp_group->all_reduce(sums_.data(), sums_.size(), Reduction::sum);
+    groups_.ranks.grid.dp_group->all_reduce(sums_.data(), sums_.size(), Reduction::sum);
     std::copy_n(sums_.begin(), losses.size(), losses.begin());
     std::copy(sums_.begin() + static_cast<std::ptrdiff_t>(losses.size()), sums_.end(), squares.begin());
   }
   std::vector<double>& by_tensor = norm.by_tensor();
-  if (groups_.grid.tp > 1) sum_over_shards();
+  if (groups_.ranks.grid.tp > 1) sum_over_shards();
   return by_tensor;
 }
 
@@ -108,8 +108,8 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::sum_over_shards() {
   std::vector<double>& squares = stage_.norm().by_tensor();
   const std::size_t n = squares.size();
-  shard_squares_.resize(n * static_cast<std::size_t>(groups_.grid.tp));
-  groups_.grid.tp_group->all_gather(squares.data(), n * sizeof(double), shard_squares_.data());
+  shard_squares_.resize(n * static_cast<std::size_t>(groups_.ranks.grid.tp));
+  groups_.ranks.grid.tp_group->all_gather(squares.data(), n * sizeof(double), shard_squares_.data());
   std::fill(squares.begin(), squares.end(), 0.0);
   for (std::size_t i = 0; i < shard_squares_.size(); ++i) squares[i % n] += shard_squares_[i];
 }
@@ -161,9 +161,9 @@ CoherenceCount StageExchanges<Exec, T>::take_coherence() {
 // Before a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::complete() {
-  groups_.grid.dp_group->complete("data-parallel group");
-  groups_.tensor->complete();
-  groups_.replicas->complete();
+  groups_.ranks.grid.dp_group->complete("data-parallel group");
+  groups_.tensor.complete();
+  groups_.replicas.complete();
 }
 
 // The sums of this step have been waited for, and so has the update before them.
@@ -191,7 +191,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();
-    groups_.all->all_reduce(scores.data(), scores.size(), Reduction::max);
+    groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
     clip->apply(exec_);
   }
 }
@@ -222,8 +222,15 @@ void StageExchanges<Exec, T>::weights_changed() {
 }
 
 template <class Exec, class T>
-typename StageExchanges<Exec, T>::Count StageExchanges<Exec, T>::per_step() const {
-  return {reduce_.exchanges_per_step(), gather_.exchanges_per_step(), homes_.exchanges_per_step()};
+StageSeconds StageExchanges<Exec, T>::take_seconds() {
+  return {gather_.take_wait_seconds(), std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(),
+          std::exchange(update_seconds_, 0.0)};
+}
+
+template <class Exec, class T>
+StageExchangeCount StageExchanges<Exec, T>::count() const {
+  return {reduce_.exchanges_per_step(), gather_.exchanges_per_step(), homes_.exchanges_per_step(),
+          sharded_ ? sharded_->sums_per_step() : 0};
 }
 
 #define SESTINA_STAGE_EXCHANGES(Exec, T) template class StageExchanges<Exec, T>;

@@ -1,4 +1,4 @@
-#include "parallel/step/weight_gather.hpp"
+#include "parallel/stage/weight_gather.hpp"
 
 #include <algorithm>
 

@@ -1,0 +1,111 @@
+// One stage of a run that trains on this rank, with all that hangs on it: what its ranks exchange, slots of the
+// micro-batches in flight, and the older versions of its weights.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/delay_correction.hpp"
+#include "core/weight_drift.hpp"
+#include "core/weight_versions.hpp"
+#include "parallel/stage/stage_exchanges.hpp"
+#include "parallel/stage/stage_forward.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class StageRun final : public StageForward<Exec, T>, public PipelineStage {
+  using Base = StageForward<Exec, T>;
+
+ public:
+  StageRun(const Exec&, const StageParts&, const RankParts&, const typename Base::Shared&);
+
+  void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) override;
+  void start_receive(PipelineReceive::What, std::int64_t micro) override;
+  void forward(std::int64_t micro) override;
+  void backward(std::int64_t micro, double gradient_scale) override;
+  void backward_weight(std::int64_t micro) override;
+  void finish_gradients() override;
+  std::span<const double> sum(std::span<double> losses) override { return exchanges_.sum(losses, share_); }
+  void update(std::int64_t t, double factor, const ClipScales&) override;
+  void withhold() override;
+  const StageDelay& delay() const override { return delay_; }
+  void complete() override { exchanges_.complete(); }
+  void finish_gather() override { exchanges_.finish_gather(); }
+  void synchronise() override { exchanges_.synchronise(); }
+
+  void start_at(std::int64_t updates, std::int64_t origin) override {
+    updates_ = updates;
+    place_.origin = origin;
+  }
+  void start_corrections(bool read) override;
+  // Older weights, and without a stash, where passes are in flight, the activations that went up and (saved) the slots.
+  // Rows are those of data-parallel ranks. Older weights of replicas that drifted are those of each data-parallel rank:
+  // its backward passes to come belong to forward passes under them. A synchronisation is of the newest weights, which
+  // no pass has read yet.
+  std::vector<StateField> in_flight_fields(bool in_flight, bool reading) const override;
+  void restored() override {
+    if (in_) in_->restored(in_flight_end(place_.ahead_before));
+  }
+  void drop_in_flight() override;
+
+  void initialise(std::uint64_t seed) override;
+  std::vector<StateField> model_fields() const override { return exchanges_.model_fields(); }
+  void weights_changed() override;
+  std::vector<StateField> optimizer_fields() const override { return exchanges_.optimizer_fields(); }
+  OptimizerControl& optimizer_control() override { return stage_.optimizer(); }
+  StageSeconds take_seconds() override { return exchanges_.take_seconds(); }
+  CoherenceCount take_coherence() override { return exchanges_.take_coherence(); }
+  StageExchangeCount exchange_count() const override { return exchanges_.count(); }
+
+  std::int64_t updates() const { return updates_; }
+  StageExchanges<Exec, T>& exchanges() { return exchanges_; }
+  const StageExchanges<Exec, T>& exchanges() const { return exchanges_; }
+
+ private:
+  // Around the blocks of a pass.
+  struct Hooks final : BlockHooks {
+    Hooks(StageRun& r, Trace* trace) : run(r), span(trace) {}
+    void before_forward(int block) override;
+    void before_backward(int block) override { span.begin("backward", block); }
+    void after_backward_input(int block) override {
+      run.stage_.accumulate(block, micro, Stage<Exec, T>::Part::input);
+      span.end();
+    }
+    void after_backward(int block) override;
+    StageRun& run;
+    OpenSpan span;
+    int micro = 0;          // in its update
+    bool training = false;  // an evaluation shows no blocks
+  };
+  std::int64_t in_flight_end(int ahead) const { return place_.in_flight_end(updates_, ahead); }
+  int in_update(std::int64_t micro) const { return static_cast<int>(micro % place_.micros); }
+  const Weights<Exec, T>& weights_of(std::int64_t version) const {
+    const bool newest = version == updates_ && !correction_.predicts();
+    return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
+  }
+  void before_update();
+  void note_delay();
+  void after_update(std::int64_t t);
+  void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
+  const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
+  void hand_down(std::int64_t micro, const Activations<Exec, T>&);
+  void end_backward(std::int64_t micro);
+  void receive_head(std::int64_t micro);
+  void begin_embedding_gradient(std::int64_t micro);
+
+  using Base::exec_, Base::plan_, Base::place_, Base::shared_, Base::stage_, Base::slots_, Base::in_, Base::out_;
+  using Base::tie_, Base::updates_, Base::head_of_, Base::sends_head, Base::receives_head, Base::send_head;
+  BlockHooks& hooks() override { return hooks_; }
+
+  BatchShare share_;
+  StageExchanges<Exec, T> exchanges_;
+  WeightVersions<Exec, T> versions_;
+  std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights to look back at
+  DelayCorrection<Exec, T> correction_;
+  Matrix<T, Exec> own_output_;  // where the output of a forward pass done again goes
+  Hooks hooks_;
+  StageDelay delay_;
+  std::int64_t drift_every_;  // updates; 0: a synchronous pipeline
+};
+
+}  // namespace sestina
