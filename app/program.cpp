@@ -10,7 +10,7 @@
 #include "app/start/rank_run.hpp"
 #include "app/start/stop.hpp"
 #include "core/optimizer/register_optimizers.hpp"
-#include "kernels/base/failure.hpp"
+#include "kernels/base/error.hpp"
 
 namespace {
 

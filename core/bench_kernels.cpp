@@ -2,15 +2,14 @@
 
 #include "core/benches.hpp"
 #include "core/dispatch.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "core/stage_values.hpp"
-#include "kernels/base/seconds_spent.hpp"
+#include "kernels/base/threads.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/model/activation.hpp"
 #include "kernels/model/attention.hpp"
 #include "kernels/model/loss.hpp"
 #include "kernels/model/norm.hpp"
-#include "kernels/model/rope.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {

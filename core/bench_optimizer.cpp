@@ -2,7 +2,7 @@
 #include "core/dispatch.hpp"
 #include "core/layout/arena.hpp"
 #include "core/optimizer/optimizer.hpp"
-#include "kernels/base/seconds_spent.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
-#include "core/model/attention_layer.hpp"
+#include "core/model/block.hpp"
 #include "core/model/linear.hpp"
-#include "core/model/mlp_layer.hpp"
 #include "core/model/norm_layer.hpp"
-#include "core/model/query_norm.hpp"
 #include "core/model/rope_table.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/model/attention_cached.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/model/activation.hpp"
+#include "kernels/model/attention.hpp"
 #include "kernels/model/loss.hpp"
-#include "kernels/model/rope.hpp"
 
 namespace sestina {
 namespace {

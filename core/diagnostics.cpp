@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/random.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "core/memory/write_guard.hpp"
+#include "core/memory/pager.hpp"
 #include "core/model/initialise.hpp"
-#include "kernels/blas/tree_sum.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/layout/accumulation_tree.hpp"
-#include "core/layout/model_part.hpp"
 #include "core/layout/plan.hpp"
+#include "core/layout/rank_layout.hpp"
 #include "core/model/formed_weights.hpp"
 #include "core/model/transformer.hpp"
 #include "core/optimizer/gradient_norm.hpp"

@@ -8,7 +8,6 @@
 #include "app/command/command_line_model.hpp"
 #include "app/command/command_manual.hpp"
 #include "core/deck/deck.hpp"
-#include "core/deck/deck_words.hpp"
 #include "core/deck/model_config.hpp"
 #include "kernels/base/version.hpp"
 

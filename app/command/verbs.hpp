@@ -14,7 +14,7 @@
 
 namespace sestina {
 
-// Where a verb's deck comes from, in rising precedence below the deck of a checkpoint. deck_layers.hpp puts them
+// Where a verb's deck comes from, in rising precedence below the deck of a checkpoint. run_deck.hpp puts them
 // together.
 struct DeckArguments {
   std::vector<std::string> files;      // each -i, in rising precedence

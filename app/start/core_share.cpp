@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/base/host_name.hpp"
-#include "kernels/base/own_cores.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

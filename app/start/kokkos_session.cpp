@@ -9,11 +9,10 @@
 #include <limits>
 #include <string_view>
 
-#include "app/start/available_memory.hpp"
+#include "app/start/memory_check.hpp"
 #include "core/deck/options.hpp"
 #include "kernels/base/error.hpp"
-#include "kernels/base/own_cores.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/store/append_file.hpp"
+#include "io/store/output_file.hpp"
 
 namespace sestina {
 

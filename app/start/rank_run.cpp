@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "app/start/core_share.hpp"
-#include "kernels/base/failure.hpp"
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 namespace {

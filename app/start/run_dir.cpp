@@ -10,8 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "io/store/append_file.hpp"
-#include "io/store/retry.hpp"
+#include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/host_name.hpp"
 

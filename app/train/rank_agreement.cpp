@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "io/tokens/source_digest.hpp"
+#include "io/tokens/token_file.hpp"
 #include "kernels/base/version.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/device_communicator.hpp"

@@ -7,12 +7,11 @@
 #include <functional>
 #include <map>
 
-#include "app/start/deck_layers.hpp"
-#include "app/start/rank_deck.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/dense_reader.hpp"
-#include "app/train/run_companions.hpp"
-#include "core/field_piece.hpp"
-#include "core/memory/write_guard.hpp"
+#include "app/train/run_data.hpp"
+#include "core/memory/pager.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/store/finite.hpp"
 
 namespace fs = std::filesystem;

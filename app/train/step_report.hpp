@@ -1,5 +1,5 @@
-// What a step tells the world: the log line per interval, the progress bar on a terminal, the metrics
-// line. Buffers are reused: after the first lines nothing here allocates. No Kokkos.
+// What a step tells the world: the progress bar on a terminal, the log line per interval, the metrics line. No
+// Kokkos.
 #pragma once
 #include <fmt/format.h>
 
@@ -7,12 +7,34 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "io/report/metrics.hpp"
-#include "parallel/step/phase_clock.hpp"
+#include "parallel/step/step_exchange.hpp"
 
 namespace sestina {
+
+// The progress bar: when there is one, and how it fits.
+
+// wanted: "auto", "always" or "never". auto: the output is a terminal that understands control characters (TERM is not
+// "dumb") and no launcher stands between: mpirun makes a terminal of a log file.
+bool shows_progress(const std::string& wanted, int file);
+
+int terminal_columns(int file);  // of the terminal, else COLUMNS, else 80
+
+struct Progress {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0, tokens_per_s = 0, seconds_left = 0;
+};
+// One line for a terminal of so many columns, without line feed: what does not fit is left away from the right, the bar
+// itself takes what is left over.
+void append_progress(fmt::memory_buffer&, const Progress&, int columns);
+
+void append_duration(fmt::memory_buffer&, double seconds);  // "1h02m", "3m20s", "45s"
+
+// What a step tells the world: the log line per interval, the progress bar on a terminal, the metrics
+// line. Buffers are reused: after the first lines nothing here allocates.
 
 // What a line says by pipeline stage, as in TrainLine; empty: nothing.
 struct StageNumbers {

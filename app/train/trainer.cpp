@@ -9,10 +9,10 @@
 #include <cstring>
 
 #include "app/train/evaluation.hpp"
+#include "app/train/refresh_setup.hpp"
 #include "app/train/restore.hpp"
-#include "app/train/state_tier.hpp"
-#include "core/layout/tensor_sums.hpp"
-#include "io/store/npy_write.hpp"
+#include "core/layout/tensor_spec.hpp"
+#include "io/store/output_file.hpp"
 #include "kernels/base/device_memory.hpp"
 
 namespace sestina {

@@ -9,7 +9,7 @@
 #include "app/start/memory_check.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/start/stop.hpp"
-#include "app/train/refresh_periods.hpp"
+#include "app/train/refresh_setup.hpp"
 #include "app/train/run_trace.hpp"
 #include "app/train/step_report.hpp"
 #include "app/train/training_batches.hpp"
@@ -17,7 +17,7 @@
 #include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint.hpp"
-#include "io/report/energy_counters.hpp"
+#include "io/report/energy.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "parallel/step/executor.hpp"
 

@@ -6,7 +6,7 @@
 #include "io/tokens/data_loader.hpp"
 #include "kernels/base/error.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/step/step_values.hpp"
+#include "parallel/step/step_exchange.hpp"
 
 namespace sestina {
 

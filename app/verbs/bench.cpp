@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "app/start/deck_layers.hpp"
 #include "app/start/memory_check.hpp"
-#include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/rank_agreement.hpp"
 #include "core/optimizer/base/routing.hpp"
 

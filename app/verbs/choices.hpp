@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "app/train/evaluation.hpp"
-#include "app/verbs/text_stream.hpp"
-#include "io/tokenizer/special_tokens.hpp"
+#include "app/verbs/sampling.hpp"
+#include "io/tokenizer/tokenizer.hpp"
 
 namespace sestina {
 

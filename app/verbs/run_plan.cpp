@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "app/start/memory_check.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_collectives.hpp"

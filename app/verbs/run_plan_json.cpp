@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/verbs/run_plan.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 
 namespace sestina {

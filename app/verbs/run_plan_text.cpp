@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "app/verbs/run_plan.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "kernels/base/host_name.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 

@@ -1,11 +1,16 @@
-// Drawing the next token from logits: a repetition penalty, then the most likely, or a draw from what the filters
-// leave. A pure function of the logits, the context and a number u. No Kokkos.
+// From logits to text: drawing the next token, and text from tokens while they come. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
+
+#include "io/tokenizer/tokenizer.hpp"
 
 namespace sestina {
 
+// Drawing the next token from logits: a repetition penalty, then the most likely, or a draw from what the filters
+// leave. A pure function of the logits, the context and a number u.
 struct Sampling {
   double temperature = 0.8;       // 0: the most likely token
   int top_k = 0;                  // the k most likely tokens and their equals, 0: all
@@ -34,6 +39,36 @@ class Sampler {
   std::vector<float> sorted_;
   std::vector<std::int32_t> order_;
   std::vector<bool> seen_;
+};
+
+// From tokens to text while they come: a character may span tokens, a stop string too.
+
+// Ids both ways: a tokenizer, or bytes when there is none.
+struct Codec {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::int32_t> encode(const std::string& text) const;
+  std::string decode_bytes(const std::vector<std::int32_t>& ids) const;  // without special tokens
+  std::string decode(const std::vector<std::int32_t>& ids) const;        // what is no UTF-8 becomes U+FFFD
+  std::vector<std::int32_t> unknown_ids(std::int64_t vocabulary) const;  // of a model: those that stand for no token
+};
+
+class TextStream {
+ public:
+  // The codec must outlive the stream. Text ends before the first stop string, none of which is empty.
+  TextStream(const Codec& codec, const std::vector<std::string>& stops) : codec_(&codec), stops_(stops) {}
+
+  // The text that is certain now: whole characters that no stop string can begin with any more. Bytes that are part of
+  // no character become U+FFFD, as in the text as a whole (repair_utf8).
+  std::string push(std::int32_t id);
+  std::string finish();  // what was held back
+  bool stopped() const { return stopped_; }
+
+ private:
+  const Codec* codec_;
+  std::vector<std::string> stops_;
+  std::string pending_;  // bytes of an unfinished character
+  std::string held_;     // may begin a stop string
+  bool stopped_ = false;
 };
 
 }  // namespace sestina

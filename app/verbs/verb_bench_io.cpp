@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/step_report.hpp"
 #include "app/verbs/bench.hpp"
 #include "core/benches.hpp"

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
-#include "app/train/state_tier.hpp"
+#include "app/start/run_deck.hpp"
+#include "app/train/refresh_setup.hpp"
 #include "app/verbs/bench.hpp"
 #include "app/verbs/machine_rates.hpp"
 #include "core/benches.hpp"

@@ -10,19 +10,17 @@
 #include <vector>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
 #include "app/start/kokkos_session.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/train/dense_reader.hpp"
-#include "app/train/run_companions.hpp"
 #include "app/train/run_data.hpp"
-#include "core/deck/model_keys.hpp"
+#include "core/deck/model_config.hpp"
 #include "core/deck/options.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "io/hf/hf_model.hpp"
-#include "io/hf/hf_tokenizer.hpp"
 #include "kernels/blas/instruction_set.hpp"
 
 namespace fs = std::filesystem;

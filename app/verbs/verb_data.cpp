@@ -9,15 +9,13 @@
 
 #include "app/command/verbs.hpp"
 #include "app/start/stop.hpp"
-#include "app/train/progress.hpp"
 #include "app/train/step_report.hpp"
 #include "io/store/output_file.hpp"
-#include "io/tokenizer/special_tokens.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "io/tokens/text_files.hpp"
 #include "io/tokens/token_file.hpp"
 #include "io/tokens/token_file_forms.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/run_data.hpp"
 #include "core/deck/options.hpp"
 #include "io/tokenizer/tokenizer.hpp"
@@ -57,14 +57,14 @@ std::optional<Tokenizer> load_tokenizer(const std::string& path) {
   return Tokenizer::load(path);
 }
 
-struct Summary {
+struct SourceSummary {
   std::uint64_t documents = 0;
   std::int32_t largest = 0;
 };
 
-Summary summarise(const TokenSource& source) {
+SourceSummary summarise(const TokenSource& source) {
   constexpr std::uint64_t chunk = std::uint64_t{1} << 20;
-  Summary summary;
+  SourceSummary summary;
   std::vector<std::uint64_t> starts;
   std::vector<std::int32_t> tokens;
   for (std::uint64_t begin = 0; begin < source.size(); begin += chunk) {
@@ -118,7 +118,7 @@ int run_data_inspect(const DataInspectArguments& arguments) {
   const Tokenizer* chosen = tokenizer ? &*tokenizer : nullptr;
   const SpecialTokens tokens = find_special_tokens({.tokenizer = chosen, .tokenizer_path = arguments.tokenizer});
   const auto source = open_source(found, chosen, 0, tokens.end);
-  const Summary summary = summarise(*source);
+  const SourceSummary summary = summarise(*source);
   std::vector<std::int32_t> first(
       std::min<std::uint64_t>(source->size(), static_cast<std::uint64_t>(std::max(0, arguments.tokens))));
   source->read(0, first.size(), first.data());

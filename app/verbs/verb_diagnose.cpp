@@ -16,7 +16,7 @@
 #include "app/train/dense_reader.hpp"
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"
-#include "core/loss_gradient.hpp"
+#include "core/hessian_norm.hpp"
 #include "core/stage.hpp"
 
 namespace sestina {

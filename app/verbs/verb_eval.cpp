@@ -10,9 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
-#include "app/start/rank_deck.hpp"
 #include "app/start/rank_run.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/evaluation.hpp"
 #include "app/train/rank_agreement.hpp"
 #include "app/train/restore.hpp"

@@ -13,7 +13,7 @@
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/generation.hpp"
-#include "app/verbs/text_stream.hpp"
+#include "app/verbs/sampling.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "parallel/stage/make_stages.hpp"
 

@@ -18,7 +18,6 @@
 #include "app/start/memory_check.hpp"
 #include "io/store/chunk_engine.hpp"
 #include "kernels/base/version.hpp"
-#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
 #include "parallel/comm/device_communicator.hpp"

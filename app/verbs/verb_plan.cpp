@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "app/command/verbs.hpp"
-#include "app/start/deck_layers.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/verbs/run_plan.hpp"
 #include "core/optimizer/base/routing.hpp"
 

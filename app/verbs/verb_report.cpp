@@ -11,7 +11,7 @@
 #include "app/start/run_dir.hpp"
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "io/report/report.hpp"
 #include "io/store/output_file.hpp"
 

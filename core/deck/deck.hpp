@@ -2,6 +2,7 @@
 // truth; keys that nobody read are errors with a suggestion. All errors are collected and thrown at once by finish().
 // Later layers win: defaults < deck in a checkpoint < deck file < section.key=value. No Kokkos.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -105,5 +106,10 @@ std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& no
 
 // True for keys that the ranks of one run need not agree in: threads, and paths, which are those of a machine.
 bool is_local_to_rank(std::string_view key);
+
+// Nearest words, for "did you mean".
+std::size_t edit_distance(std::string_view a, std::string_view b);  // a swap of neighbours counts once
+// The candidate nearest to the word, "" when none is near enough to be meant.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace sestina

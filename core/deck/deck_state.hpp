@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/deck_words.hpp"
 
 namespace sestina {
 

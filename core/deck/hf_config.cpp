@@ -1,15 +1,17 @@
 // config.json of Hugging Face transformers, both ways: older files say rope_theta, rope_scaling and torch_dtype, newer
 // ones rope_parameters and dtype. Both are read, both are written.
+#include "core/deck/hf_config_reader.hpp"
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/deck/hf_config_reader.hpp"
 #include "core/deck/model_config.hpp"
 
 namespace sestina {
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -195,6 +197,152 @@ std::string ModelConfig::to_hf_json() const {
   json["pad_token_id"] = token_json(pad_token_id);
   json["dtype"] = json["torch_dtype"] = "float32";
   return json.dump(2) + "\n";
+}
+
+// Rotary positions in config.json: rope_scaling of older files, with rope_theta next to it, and rope_parameters of
+// newer ones, with rope_theta inside. transformers 5 takes rope_scaling for rope_parameters where both are there, and a
+// rope_theta inside before the one outside (modeling_rope_utils.py).
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Rope {
+  double theta = 10000;  // transformers' default in every family
+  std::optional<RopeScaling> scaling;
+};
+
+std::string type_of(const HfReader& rope) { return rope.text("rope_type", rope.text("type", "default")); }
+
+// A key that the type has no use for is a mistake, or a model by layer type.
+void refuse_other_keys(const HfReader& rope, bool scaled) {
+  constexpr const char* always[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  constexpr const char* when_scaled[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                         "original_max_position_embeddings"};
+  const auto has = [](const auto& list, const std::string& key) {
+    return std::find(std::begin(list), std::end(list), key) != std::end(list);
+  };
+  for (const auto& [key, value] : rope.object().items())
+    if (!has(always, key) && !(scaled && has(when_scaled, key)))
+      rope.reject(key.c_str(), value,
+                  value.is_object() ? "one rope for all layers (by layer type: not implemented)"
+                                    : fmt::format("no key of this name next to rope_type \"{}\"", type_of(rope)));
+  if (rope.number("partial_rotary_factor", 1) != 1)
+    rope.reject("partial_rotary_factor", *rope.find("partial_rotary_factor"), "1 (not implemented)");
+}
+
+// outer: the whole file.
+Rope read_one(const HfReader& rope, const HfReader& outer, const ModelConfig& c) {
+  constexpr double least_theta = 1e-9;
+  Rope read;
+  read.theta = rope.number("rope_theta", outer.number("rope_theta", read.theta, least_theta), least_theta);
+  const std::string type = type_of(rope);
+  if (type != "default" && type != "llama3")
+    rope.reject(rope.find("rope_type") ? "rope_type" : "type", type, "\"default\", \"llama3\"");
+  refuse_other_keys(rope, type == "llama3");
+  if (type == "default") return read;
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"})
+    if (!rope.find(key)) fail(ExitCode::bad_data, "{}: {}: missing", rope.where(), key);
+  RopeScaling s;
+  s.factor = rope.number("factor", 0, 1);
+  s.low_freq_factor = rope.number("low_freq_factor", 0, least_theta);
+  s.high_freq_factor = rope.number("high_freq_factor", 0, least_theta);
+  // One next to the table wins over the one inside, as transformers has it.
+  s.original_max_position_embeddings = outer.integer(
+      "original_max_position_embeddings", rope.integer("original_max_position_embeddings", c.max_position_embeddings));
+  read.scaling = s;
+  return read;
+}
+
+bool same(const Rope& a, const Rope& b) {
+  if (a.theta != b.theta || a.scaling.has_value() != b.scaling.has_value()) return false;
+  if (!a.scaling) return true;
+  return a.scaling->factor == b.scaling->factor && a.scaling->low_freq_factor == b.scaling->low_freq_factor &&
+         a.scaling->high_freq_factor == b.scaling->high_freq_factor &&
+         a.scaling->original_max_position_embeddings == b.scaling->original_max_position_embeddings;
+}
+
+}  // namespace
+
+void read_hf_rope(const HfReader& in, ModelConfig& c) {
+  static const Json none = Json::object();
+  std::optional<Rope> rope;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* table = in.find(key);
+    if (!table) continue;
+    const HfReader inner = in.child(key, *table);  // which refuses what is no object
+    if (table->empty()) continue;
+    const Rope read = read_one(inner, in, c);
+    if (rope && !same(*rope, read)) in.reject(key, *table, "the rope of rope_scaling, or one of the two alone");
+    rope = read;
+  }
+  if (!rope) rope = read_one(HfReader(none, in.where()), in, c);
+  c.rope_theta = rope->theta;
+  c.rope_scaling = rope->scaling;
+}
+
+// GPT-2 in config.json: transformers' GPT2Config has its own words for the sizes. What it can say of a gpt of ours:
+// learned positions, a bias on every product, as many key and value heads as heads, heads that make up the hidden size.
+std::string gpt2_difference(const ModelConfig& c) {
+  if (c.family != Family::gpt) return fmt::format("family is {}, not gpt", name(c.family));
+  if (c.position != ModelConfig::Position::learned) return "position is rope, GPT-2 has learned positions";
+  if (!c.attention_bias) return "attention_bias is false, GPT-2 has biases";
+  if (c.num_key_value_heads != c.num_attention_heads)
+    return fmt::format("{} key/value heads for {} heads, GPT-2 has as many", c.num_key_value_heads,
+                       c.num_attention_heads);
+  if (c.head_dim * c.num_attention_heads != c.hidden_size)
+    return fmt::format("{} heads of {} are not hidden_size {}", c.num_attention_heads, c.head_dim, c.hidden_size);
+  return "";
+}
+
+namespace {
+
+// GPT2Config's other name of a key, which wins where both are there.
+std::int64_t either(const HfReader& in, const char* key, const char* other, std::int64_t fallback) {
+  return in.size(other, in.size(key, fallback));
+}
+
+}  // namespace
+
+ModelConfig read_gpt2_config(const HfReader& in) {
+  ModelConfig c = family_defaults(Family::gpt), of_class;
+  of_class.bos_token_id = of_class.eos_token_id = 50256;
+  c.hidden_size = either(in, "n_embd", "hidden_size", 768);
+  c.intermediate_size = in.size("n_inner", 4 * c.hidden_size);
+  c.num_hidden_layers = either(in, "n_layer", "num_hidden_layers", 12);
+  c.num_attention_heads = c.num_key_value_heads = either(in, "n_head", "num_attention_heads", 12);
+  c.head_dim = c.hidden_size / c.num_attention_heads;
+  if (c.head_dim * c.num_attention_heads != c.hidden_size)
+    in.reject("n_head", c.num_attention_heads, fmt::format("a divisor of n_embd = {}", c.hidden_size));
+  c.vocab_size = in.size("vocab_size", 50257);
+  c.max_position_embeddings = either(in, "n_positions", "max_position_embeddings", 1024);
+  c.rms_norm_eps = in.number("layer_norm_epsilon", 1e-5, least_eps);
+  c.hidden_act = in.text("activation_function", "gelu_new");
+  c.tie_word_embeddings = in.boolean("tie_word_embeddings", true);
+  c.initializer_range = in.number("initializer_range", c.initializer_range);
+  c.attention_bias = true;
+  c.position = ModelConfig::Position::learned;
+  read_token_ids(in, of_class, c);
+  return c;
+}
+
+nlohmann::ordered_json gpt2_json(const ModelConfig& c) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"n_embd", c.hidden_size},
+          {"n_inner", c.intermediate_size},
+          {"n_layer", c.num_hidden_layers},
+          {"n_head", c.num_attention_heads},
+          {"n_positions", c.max_position_embeddings},
+          {"vocab_size", c.vocab_size},
+          {"activation_function", c.hidden_act},
+          {"layer_norm_epsilon", c.rms_norm_eps},
+          {"tie_word_embeddings", c.tie_word_embeddings},
+          {"initializer_range", c.initializer_range},
+          // There is no dropout here.
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0}};
 }
 
 }  // namespace sestina

@@ -84,13 +84,13 @@ class HfReader {
 // Error(bad_data) for a key that is not known, or has an effect that is not implemented (hf_config_keys.cpp). type: the
 // file's model_type.
 void check_hf_keys(const HfReader&, const std::string& type);
-// rope_theta and rope_scaling, when max_position_embeddings has been read (hf_config_rope.cpp).
+// rope_theta and rope_scaling, when max_position_embeddings has been read (hf_config.cpp).
 void read_hf_rope(const HfReader&, ModelConfig&);
 // What transformers' class of a family has for keys that are not there; sizes of family gpt are 0.
 ModelConfig hf_class_defaults(Family);
 void read_token_ids(const HfReader&, const ModelConfig& of_class, ModelConfig&);
 
-// GPT-2's own words for the keys (hf_config_gpt2.cpp).
+// GPT-2's own words for the keys (hf_config.cpp).
 ModelConfig read_gpt2_config(const HfReader&);
 nlohmann::ordered_json gpt2_json(const ModelConfig&);
 

@@ -2,20 +2,64 @@
 // plan, checkpoint and memory check read these rows and know no optimizer by name. An optimizer is a pair of files,
 // core/optimizer/methods/<name>.{hpp,cpp}, which registers its row and the class that follows it. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <any>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "core/deck/option_fields.hpp"
+#include "core/deck/deck.hpp"
 #include "kernels/base/dtype.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
+
+// The keys of one optimizer, declared once. A plain struct holds them typed, with their defaults as initial values, and
+// its fields(OptionFields&) names each key with its member and with what it may be. Visitors read them from a deck,
+// list them for documents and tests, or set one by its name (core/deck/kinds.cpp).
+
+// What keeps a divisor from being 0 (rows of an embedding without a gradient have a second moment of 0): not 0 in
+// single precision either.
+inline constexpr DeckRange eps_range{.min = std::numeric_limits<float>::min()};
+
+class OptionFields {
+ public:
+  virtual ~OptionFields() = default;
+  virtual void number(const char* key, double& value, DeckRange = {.min = 0}) = 0;
+  virtual void integer(const char* key, std::int64_t& value, DeckRange = {.min = 0}) = 0;
+  virtual void flag(const char* key, bool& value) = 0;
+  virtual void word(const char* key, std::string& value, const std::vector<std::string>& choices) = 0;
+
+  void eps(const char* key, double& value) { number(key, value, eps_range); }
+
+  // A word for each value of an enumeration, in its order.
+  template <class Enum>
+  void choice(const char* key, Enum& value, std::initializer_list<const char*> words) {
+    const std::vector<std::string> choices(words.begin(), words.end());
+    std::string chosen = choices[static_cast<std::size_t>(value)];
+    word(key, chosen, choices);
+    value = static_cast<Enum>(std::find(choices.begin(), choices.end(), chosen) - choices.begin());
+  }
+
+  // A key that states what cannot be chosen.
+  void only(const char* key, const char* value) {
+    std::string chosen = value;
+    word(key, chosen, {chosen});
+  }
+};
+
+// Words that several optimizers share.
+// Where first bases and projectors come from: the eigenvectors of the Gram matrix of the shorter side, or an SVD of the
+// whole matrix, which are the same as far as the rounding of an fp32 matrix leaves them (refresh/cold_bases.cpp).
+enum class BasisForm : std::uint8_t { gram, svd };
+enum class Order : std::uint8_t { after, before };              // of the step
+enum class FirstStep : std::uint8_t { skip, use };              // the first call only sets up bases and factors, or not
+enum class MomentumBasis : std::uint8_t { original, rotated };  // rotated: the rotated momentum is kept too
 
 struct Options;
 
@@ -141,8 +185,8 @@ struct MatrixKind {
   UpdateWork (*shard_work)(const MatrixOptions&, std::int64_t side, std::int64_t length, bool counted) = nullptr;
   // Its refreshes as jobs of host workers (core/optimizer/refresh/port.hpp); null: they are inline alone.
   RefreshNeeds (*refresh_needs)(const MatrixOptions&, std::int64_t rows, std::int64_t cols) = nullptr;
-  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/base/skew_blocks.hpp), with these
-  // keys; null: with none.
+  // From skew-symmetric gradients it makes skew-symmetric updates (core/optimizer/base/matrix_optimizer.hpp), with
+  // these keys; null: with none.
   bool (*keeps_skew)(const MatrixOptions&) = nullptr;
   // Which of its keys makes refreshes inline alone, with the reason; "": none. Null: none does.
   std::string (*inline_reason)(const MatrixOptions&) = nullptr;

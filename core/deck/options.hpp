@@ -157,7 +157,7 @@ struct ParallelOptions {
   int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages after it
   std::int64_t drain_every = 0;   // updates, 0 = never
   enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
-  struct Correction {  // what a stage does about its delay (core/delay_correction.hpp)
+  struct Correction {  // what a stage does about its delay (core/delay.hpp)
     DelayCorrection kind = DelayCorrection::none;
     std::int64_t steps = 7000;  // pipedream-lr, pipemare: updates until the rate is whole
     double decay = 0.135;       // pipemare: of the mean movement, over the delay

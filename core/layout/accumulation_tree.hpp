@@ -1,12 +1,12 @@
 // Gradients of a step's micro-batches added in a fixed binary tree over their order, ((0 + 1) + (2 + 3)) + ..., block
 // by block as the backward pass finishes them. Ranks that each hold an aligned part of the micro-batches then continue
-// the same tree (kernels/blas/tree_sum.hpp) and arrive at the bits of one rank that has them all. Costs one gradient
+// the same tree (kernels/blas/sums.hpp) and arrive at the bits of one rank that has them all. Costs one gradient
 // buffer for each level but the last.
 #pragma once
 #include <vector>
 
 #include "core/layout/arena.hpp"
-#include "kernels/blas/tree_sum.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/layout/rank_layout.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/model/coded_rows.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 

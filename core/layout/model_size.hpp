@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/layout/model_part.hpp"
+#include "core/layout/rank_layout.hpp"
 
 namespace sestina {
 

@@ -103,7 +103,7 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
 
 // Of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides, forward and back;
 // the rotations' gradients are the diagonal blocks of a product. Blocks are made again for each pass: a series has two
-// products of each block, its gradient five (kernels/model/cayley_neumann.hpp). What is not kept is made again.
+// products of each block, its gradient five (kernels/model/block_rotations.hpp). What is not kept is made again.
 FormWork poet_x_work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
   const auto m = static_cast<double>(out), n = static_cast<double>(in), b = static_cast<double>(o.block_size);
   const double inner = 2 * m * n + 2 * n * b, sides = 2 * (m + n) * b, series = 2 * 2 * b * b;

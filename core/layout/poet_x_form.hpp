@@ -1,10 +1,52 @@
 // What the plain half of POET-X (poet_x_form.cpp) and its mathematics share: order of the parts, and the options. No
 // Kokkos.
 #pragma once
-#include "core/layout/poet_x_size.hpp"
+#include <algorithm>
+#include <cstddef>
+
 #include "core/layout/weight_form.hpp"
 
 namespace sestina {
+
+// Numbers of a POET-X layer: its options, and the scratch of its passes.
+struct PoetOptions {
+  std::size_t block = 0;      // b, divides both sides
+  double fourth = 1;          // k of the series: 1 as published, 2 for even orders
+  std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
+  bool zero_in_range = true;  // of the codes
+  bool residual = false;      // a byte next to each value of the base keeps what bf16 leaves of a merge
+
+  // Rows that a merge rotates at a time: whole blocks, and few elements in addition to those of a large weight.
+  std::size_t tile_rows(std::size_t out, std::size_t in) const {
+    constexpr std::size_t elements = std::size_t{1} << 20;
+    return std::min(out, std::max<std::size_t>(1, elements / (in * block)) * block);
+  }
+};
+
+// Pieces that a pass takes from a workspace, each begun on a multiple of its alignment.
+struct PoetScratch {
+  std::size_t element = 4, accumulate = 4, alignment = 256;  // bytes
+  static constexpr std::size_t index = 4;
+
+  std::size_t piece(std::size_t n, std::size_t width) const {
+    return (n * width + alignment - 1) / alignment * alignment;
+  }
+  // Of N rows through a matrix (out, in), forward or backward: two sheets of the wider side, both rotations, and what
+  // makes them.
+  std::size_t pass(const PoetOptions& s, std::size_t n, std::size_t out, std::size_t in) const {
+    const std::size_t wide = std::max(out, in);
+    return 2 * piece(n * wide, element) + piece(in * s.block, element) + piece(out * s.block, element) +
+           5 * piece(wide * s.block, accumulate) + (s.group > 0 ? piece(out * in, element) : 0);
+  }
+  // A copy of the base as it was, two tiles of rows, both rotations and what makes them, index maps, and of codes all
+  // sums before they are coded. Enough to make a dense weight, and to take one, as well.
+  std::size_t merge(const PoetOptions& s, std::size_t out, std::size_t in) const {
+    return piece(out * in, element) + (s.residual ? piece(out * in, 1) : 0) +
+           (s.group > 0 ? piece(out * in, accumulate) : 0) + 2 * piece(s.tile_rows(out, in) * in, accumulate) +
+           piece(in * s.block, accumulate) + piece(out * s.block, accumulate) +
+           5 * piece(std::max(out, in) * s.block, accumulate) + piece(in, index) + piece(out, index);
+  }
+};
 
 // A base of values may have residuals where codes have scales.
 enum PoetPart {

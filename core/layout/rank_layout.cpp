@@ -1,6 +1,42 @@
 #include "core/layout/rank_layout.hpp"
 
+#include <algorithm>
+
 namespace sestina {
+
+ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequence_parallel) {
+  SESTINA_REQUIRE(tp > 0 && 0 <= tp_rank && tp_rank < tp, "rank {} of {}", tp_rank, tp);
+  ModelPart part{.config = whole,
+                 .tp = tp,
+                 .tp_rank = tp_rank,
+                 .vocabulary = whole.vocab_size,
+                 .key_value_heads = whole.num_key_value_heads,
+                 .sequence_parallel = sequence_parallel};
+  const auto first_word = [&](std::int64_t rank) { return (whole.vocab_size * rank + tp - 1) / tp; };
+  part.vocabulary_begin = first_word(tp_rank);
+  part.config.vocab_size = first_word(tp_rank + 1) - part.vocabulary_begin;
+  part.config.num_attention_heads = whole.num_attention_heads / tp;
+  part.config.num_key_value_heads = std::max<std::int64_t>(1, whole.num_key_value_heads / tp);
+  part.config.intermediate_size = whole.intermediate_size / tp;
+  part.config.linear.shards = std::max<std::int64_t>(1, whole.linear.shards / tp);
+  part.config.linear.first_shard = tp_rank * part.config.linear.shards;
+  return part;
+}
+
+bool gradient_is_partial(const TensorSpec& spec, const ModelConfig& whole, int tp, bool sequence_parallel) {
+  if (tp == 1) return false;
+  switch (spec.gradient_of) {
+    case GradientOf::own:
+      return false;
+    case GradientOf::shared_heads:
+      return whole.num_key_value_heads < tp;
+    case GradientOf::heads:
+      return true;
+    case GradientOf::stream_rows:
+      return sequence_parallel;
+  }
+  return false;
+}
 
 RankLayout lone_layout(const std::vector<TensorSpec>& specs) {
   const ArenaLayout places = arena_layout(specs);

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/deck/model_config.hpp"
@@ -39,7 +40,7 @@ enum class Stored : std::uint8_t {
   sum,        // Acc<T>
   index,      // 32-bit integers
   code,       // 8-bit integers
-  coded_rows  // numbers in 8 bits, each row with its scales, without a master (kernels/model/coded_rows.hpp)
+  coded_rows  // numbers in 8 bits, each row with its scales, without a master (kernels/model/quantise.hpp)
 };
 
 struct TensorSpec {
@@ -65,7 +66,7 @@ struct TensorSpec {
   std::int64_t group = 0;    // of coded rows: columns that share a scale
   double initial_range = 0;  // of Initial::normal; 0: the model's initializer_range
   // Not 0: b, of a vector that is packed skew-symmetric matrices (b, b) one after the other, of each the strict upper
-  // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/skew_blocks.hpp).
+  // triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/matrix_optimizer.hpp).
   std::int64_t skew_block = 0;
   bool may_be_absent = false;  // from a checkpoint: then it is zero
   // What its optimizer makes of it: factor of its rate; updates after which all its state, step counts too, starts over
@@ -132,5 +133,38 @@ inline constexpr std::int64_t chunk_elements = 4096;
 inline std::int64_t chunk_rows(const TensorSpec& spec) {
   return spec.cols < chunk_elements ? chunk_elements / spec.cols : 1;
 }
+
+// Sums over all tensors of a model without making them all, and the two that everybody asks for.
+struct Options;
+
+// What `of(spec)` sums to over a model's tensors, as integers or in double. Layers are equal: two of them tell what
+// each adds.
+template <class Of>
+auto sum_over_tensors(ModelConfig config, Of of) {
+  using Sum = std::common_type_t<decltype(of(TensorSpec())), std::int64_t>;
+  const std::int64_t layers = config.num_hidden_layers;
+  const auto sum_of = [&](std::int64_t few) {
+    config.num_hidden_layers = few;
+    Sum sum = 0;
+    for (const TensorSpec& spec : tensor_specs(config)) sum += of(spec);
+    return sum;
+  };
+  const Sum one = sum_of(1);
+  return one + static_cast<Sum>(layers - 1) * (sum_of(2) - one);
+}
+
+// Of the model, in whatever form its weights are trained; tied weights are counted once.
+std::int64_t parameter_count(const ModelConfig&);
+std::int64_t trainable_count(const ModelConfig&);  // of them, or of what stands for them, those that an update changes
+// FLOPs per token of forward and backward with dense weights: 6 N_matmul + 6 L H (2 h) T; embeddings left out, the head
+// counted once.
+double flops_per_token(const ModelConfig&, std::int64_t sequence);
+
+// Of a run, in the form of its weights, all ranks together. Dense: as above. In another form, what is
+// executed in place of the dense products of a weight: none for gradients of what is frozen, those of adapters and
+// rotations, what each micro-batch makes again, and merges, which each data-parallel rank does for itself. What
+// tensor-parallel ranks compute equally counts on each of them. Recomputed blocks (train.recompute) are left out, as
+// for dense weights.
+double flops_per_token(const Options&);
 
 }  // namespace sestina

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/memory/block_memory.hpp"
+#include "core/memory/blocks.hpp"
 #include "kernels/base/cuda_queue.hpp"
 
 namespace sestina {

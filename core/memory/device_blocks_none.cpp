@@ -1,4 +1,4 @@
-#include "core/memory/block_memory.hpp"
+#include "core/memory/blocks.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

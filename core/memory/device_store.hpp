@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/memory/block_memory.hpp"
-#include "core/memory/block_store.hpp"
+#include "core/memory/blocks.hpp"
 
 namespace sestina {
 

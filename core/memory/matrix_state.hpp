@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/memory/pages.hpp"
-#include "core/memory/write_guard.hpp"
+#include "core/memory/pager.hpp"
 #include "kernels/blas/host_values.hpp"
 
 namespace sestina {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 
@@ -327,6 +327,38 @@ Pager::Counts Pager::counts() const {
   Counts counts = counts_;
   counts.in_memory = in_memory_;
   return counts;
+}
+
+InUse::InUse(Pages& pages) : pages_(pages) {
+  for (const Page& page : pages_)
+    if (page.in_updates()) page.pager->want(page.memory.get());  // side by side
+  try {
+    for (; held_ < pages_.size(); ++held_) {
+      Page& page = pages_[held_];
+      if (!page.in_updates()) continue;
+      const bool writes = page.use == FieldUse::update;
+      page.pager->pin(page.memory.get(), writes ? Pager::Need::contents : Pager::Need::reading);
+      page.written = writes;
+    }
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+InUse::~InUse() {
+  let_go();
+  for (const Page& page : pages_)
+    if (page.in_updates()) page.pager->want_in_turn(page.memory.get());  // in the next update, after all others
+}
+
+void InUse::let_go() {
+  while (held_ > 0) {
+    Page& page = pages_[--held_];
+    if (!page.in_updates()) continue;
+    page.written = false;
+    page.pager->unpin(page.memory.get());
+  }
 }
 
 }  // namespace sestina

@@ -1,10 +1,12 @@
 // Blocks of state that lie in a store between their uses. Their addresses stay: what comes and goes is the memory
-// behind them (block_memory.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that
+// behind them (blocks.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that
 // nobody has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of
 // its own moves blocks, so that those that are wanted before their use arrive while others compute. On a device a pin
 // is for as long as work that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <condition_variable>
+#include <cstddef>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/block_memory.hpp"
-#include "core/memory/block_store.hpp"
-#include "core/memory/block_tier.hpp"
+#include "core/deck/kinds.hpp"
+#include "core/memory/blocks.hpp"
+#include "core/memory/state_field.hpp"
 
 namespace sestina {
 
@@ -141,6 +143,59 @@ class Pin {
  private:
   Pager* pager_ = nullptr;
   const void* memory_ = nullptr;
+};
+
+// The way to memory of state that may be written. What may lie elsewhere between its uses can be looked at
+// by anybody who has it in memory; to write there is to hold a guard, which pins it as one who changes it does.
+
+// Pins for as long as it lives, and has the view that may be written meanwhile: a guard that nobody keeps gives none.
+template <class View>
+class WriteGuard {
+ public:
+  WriteGuard(Pager* pager, const void* memory, Pager::Need need, View view)
+      : pin_(pager, memory, need), view_(std::move(view)) {}
+  WriteGuard(const WriteGuard&) = delete;
+  WriteGuard& operator=(const WriteGuard&) = delete;
+
+  const View& view() const& { return view_; }
+  const View& view() const&& = delete;
+
+ private:
+  Pin pin_;
+  View view_;
+};
+
+// The bytes of a field. Whoever made the field gave it memory that may be written.
+inline WriteGuard<std::byte*> write_to(const StateField& field, Pager::Need need = Pager::Need::contents) {
+  return {field.pager, field.data, need, const_cast<std::byte*>(static_cast<const std::byte*>(field.data))};
+}
+
+// Arrays of the state of one matrix that lie in pages of their own, which a pager may take out of memory.
+struct Page {
+  std::string name;
+  FieldUse use = FieldUse::update;
+  std::size_t bytes = 0;
+  std::shared_ptr<std::byte> memory = {};
+  std::shared_ptr<Pager> pager = {};  // null: it is always in memory
+  bool written = false;               // those who update its matrix have it in use, to write it
+
+  bool in_updates() const { return pager && use != FieldUse::refresh; }
+};
+using Pages = std::deque<Page>;  // whose addresses stay when there are more
+
+// The preconditioners of one matrix, while it is updated: factors to be written, what refreshes give to be read.
+class InUse {
+ public:
+  explicit InUse(Pages&);
+  ~InUse();
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  void let_go();
+
+  Pages& pages_;
+  std::size_t held_ = 0;  // the first ones
 };
 
 }  // namespace sestina

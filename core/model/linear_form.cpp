@@ -1,6 +1,6 @@
 #include "core/model/linear_form.hpp"
 
-#include "kernels/model/coded_rows.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 

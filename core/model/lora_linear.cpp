@@ -2,7 +2,7 @@
 // rank).
 #include "core/layout/lora_form.hpp"
 #include "core/model/linear_form.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/model/attention_layer.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "core/model/block.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/model/attention.hpp"
 #include "kernels/model/loss.hpp"
 #include "kernels/model/norm.hpp"

@@ -2,14 +2,10 @@
 
 #include <type_traits>
 
-#include "kernels/blas/block_product.hpp"
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/model/cayley_neumann.hpp"
-#include "kernels/model/group_quantise.hpp"
-#include "kernels/model/index_map.hpp"
-#include "kernels/model/merge_residual.hpp"
-#include "kernels/model/permuted_blocks.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/model/block_rotations.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 namespace {

@@ -3,11 +3,11 @@
 //   x'[:, perm_in[j]] = x[:, j];  a = x' G_in;  c = a H^T;  z = c G_out;  y[:, i] = z[:, perm_out[i]],
 // so that W = (blockdiag(G_out)^T H blockdiag(G_in)^T)[perm_out][:, perm_in]. H = W permuted from the very start, so
 // rotations of zero give W. Other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
-// rotations of packed skew matrices (kernels/model/cayley_neumann.hpp); H has no gradient.
+// rotations of packed skew matrices (kernels/model/block_rotations.hpp); H has no gradient.
 #pragma once
 #include <functional>
 
-#include "core/layout/poet_x_size.hpp"
+#include "core/layout/poet_x_form.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
 
@@ -23,7 +23,7 @@ struct ProductSpace {
 
 // The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups. Values in bf16 alone would
 // lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual next to each
-// one keeps them to 16 bits (kernels/model/merge_residual.hpp). Passes know of the values alone.
+// one keeps them to 16 bits (kernels/model/quantise.hpp). Passes know of the values alone.
 template <class Exec, class T>
 struct PoetBase {
   Matrix<T, Exec> values;  // empty where codes are kept
@@ -36,7 +36,7 @@ template <class Exec, class T>
 struct PoetWeight {
   PoetBase<Exec, T> base;
   Vector<std::int32_t, Exec> perm_in, perm_out;    // (in), (out)
-  Vector<Acc<T>, Exec> rotation_in, rotation_out;  // packed, see cayley_neumann.hpp
+  Vector<Acc<T>, Exec> rotation_in, rotation_out;  // packed, see block_rotations.hpp
   std::size_t rows() const { return perm_out.extent(0); }
   std::size_t cols() const { return perm_in.extent(0); }
 };

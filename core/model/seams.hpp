@@ -1,6 +1,6 @@
 // The seams that point upward: what parallel/ and io/ hang on the mathematics of one rank.
 #pragma once
-#include "core/layout/row_share.hpp"
+#include "core/layout/rank_layout.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
 

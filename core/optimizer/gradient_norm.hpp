@@ -1,5 +1,4 @@
-// The norm over all gradients, from sums of squares whose bits no layout changes: squares are summed in double by
-// chunks of whole rows (chunk_rows), chunks of a tensor in order, tensors in the order of the specs.
+// The norm over all gradients, and the cosine between two of them.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -8,6 +7,9 @@
 #include "kernels/blas/host_values.hpp"
 
 namespace sestina {
+
+// The norm over all gradients, from sums of squares whose bits no layout changes: squares are summed in double by
+// chunks of whole rows (chunk_rows), chunks of a tensor in order, tensors in the order of the specs.
 
 template <class Exec, class T>
 class GradientNorm {
@@ -28,7 +30,7 @@ class GradientNorm {
   double norm() const;
   // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
   bool weights_finite() const { return by_tensor_.back() == 0; }
-  // The flag that updates raise (kernels/optimizer/finite_flag.hpp); it travels after the squares and stays up.
+  // The flag that updates raise (kernels/optimizer/matrix_update.hpp); it travels after the squares and stays up.
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
@@ -50,5 +52,20 @@ class GradientNorm {
 inline double clip_scale(double norm, double clip_norm) {
   return clip_norm > 0 && norm + 1e-6 > clip_norm ? clip_norm / (norm + 1e-6) : 1.0;
 }
+
+// The cosine between the gradient that an update uses and another one of the same weights that was kept.
+
+template <class Exec, class T>
+class GradientCosine {
+ public:
+  explicit GradientCosine(const Arena<Exec, T>&);  // of one rank that owns all
+  void keep(const Exec&);                          // the gradients as they are
+  double with_kept(const Exec&);                   // of the gradients as they are; NaN where one is zero. Fences
+
+ private:
+  Vector<Acc<T>, Exec> gradients_;
+  Kokkos::View<Acc<T>*, typename Exec::memory_space> kept_;
+  HostValues<Exec> sums_;  // by piece: products, and squares of both
+};
 
 }  // namespace sestina

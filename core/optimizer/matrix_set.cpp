@@ -9,13 +9,13 @@
 #include <numeric>
 #include <utility>
 
-#include "core/optimizer/base/skew_blocks.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
 #include "core/optimizer/stream_share.hpp"
-#include "kernels/blas/queue_of.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/exec.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {

@@ -4,6 +4,7 @@
 // after another.
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/memory/pager.hpp"
@@ -20,8 +21,8 @@ struct MatrixItem {
   TensorRates rates;
   std::int64_t index = 0;      // among the matrices of the whole model
   bool saved = true;           // false: another rank writes the same state to checkpoints
-  std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see skew_blocks.hpp; 0: they are
-                               // the matrix
+  std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see matrix_optimizer.hpp; 0: they
+                               // are the matrix
   std::int64_t reset_every = 0, reset_phase = 0;                                    // see TensorSpec
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
@@ -77,7 +78,7 @@ struct MatrixSetOptions {
   MatrixOptions options;
   RefreshPolicy refresh;
   bool deterministic = false;
-  double* nonfinite = nullptr;                          // see kernels/optimizer/finite_flag.hpp
+  double* nonfinite = nullptr;                          // see kernels/optimizer/matrix_update.hpp
   WorkerPool::Options workers;                          // of asynchronous refreshes
   std::shared_ptr<RefreshWorkers> shared_workers = {};  // those of all stages of the process; null: a pool of its own
   int threads = 0;  // streams on the host: 0 = chosen by the balance of the matrices, 1 = one stream with all threads
@@ -86,5 +87,39 @@ struct MatrixSetOptions {
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
                                                  const MatrixSetOptions&);
+
+// From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each
+// head, or one for each packed block.
+struct MatrixTensor {
+  TensorSpec spec;  // of what is updated: its name begins the names of its state
+  TensorRates rates;
+  std::int64_t index = 0;
+  bool saved = true;           // see TensorHolding
+  std::int64_t row_begin = 0;  // of the rows at hand: those of some of its matrices
+};
+
+// gradient, master and weight (rows at hand, n); weight empty where the master is computed with.
+template <class Exec>
+void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& options,
+                      const Matrix<const float, Exec>& gradient, const Matrix<float, Exec>& master,
+                      const Matrix<bf16, Exec>& weight, std::vector<MatrixItem<Exec>>& items) {
+  std::int64_t next = tensor.index;
+  const std::int64_t row_end = tensor.row_begin + static_cast<std::int64_t>(master.extent(0));
+  for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
+    const std::int64_t index = next++;
+    const std::int64_t rows = part.elements() / tensor.spec.cols;  // of the tensor
+    if (part.row_begin < tensor.row_begin || part.row_begin + rows > row_end) continue;
+    const auto m = static_cast<std::size_t>(part.skew ? 1 : part.rows),
+               n = static_cast<std::size_t>(part.elements()) / m;
+    const auto at = static_cast<std::size_t>((part.row_begin - tensor.row_begin) * tensor.spec.cols);
+    OwnedMatrix<Exec> matrix{part.name,
+                             Matrix<const float, Exec>(gradient.data() + at, m, n),
+                             Matrix<float, Exec>(master.data() + at, m, n),
+                             {}};
+    if (weight.size() > 0) matrix.weight = Matrix<bf16, Exec>(weight.data() + at, m, n);
+    items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
+                     tensor.spec.reset_every, tensor.spec.reset_phase});
+  }
+}
 
 }  // namespace sestina

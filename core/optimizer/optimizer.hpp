@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/optimizer/matrix_items.hpp"
+#include "core/optimizer/matrix_set.hpp"
 #include "core/optimizer/methods/adamw.hpp"
 
 namespace sestina {
@@ -17,8 +17,8 @@ class Optimizer final : public OptimizerControl {
   // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
   // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
   // matrices that are gathered for their update, after all others. nonfinite: raised by every update that writes a
-  // weight that is not finite (kernels/optimizer/finite_flag.hpp). workers: of asynchronous refreshes, null: a pool of
-  // its own (worker_options).
+  // weight that is not finite (kernels/optimizer/matrix_update.hpp). workers: of asynchronous refreshes, null: a pool
+  // of its own (worker_options).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
             const MatrixIndex&, const std::vector<MatrixItem<Exec>>& homed = {}, double* nonfinite = nullptr,
             const std::shared_ptr<RefreshWorkers>& workers = {});

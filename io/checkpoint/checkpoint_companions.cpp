@@ -5,8 +5,8 @@
 #include <set>
 
 #include "io/checkpoint/checkpoint_files.hpp"
-#include "io/checkpoint/manifest_json.hpp"
-#include "io/store/mapped_file.hpp"
+#include "io/checkpoint/manifest.hpp"
+#include "io/store/input_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/store/retry.hpp"
+#include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

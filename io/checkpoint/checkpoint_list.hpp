@@ -1,6 +1,8 @@
 // The checkpoints of a run directory in the order in which they were saved. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,5 +16,29 @@ struct ListedCheckpoint {
 };
 // Newest save first. After a rewind that is not the highest step: the steps left behind are older saves.
 std::vector<ListedCheckpoint> list_with_serials(const std::string& run_dir);
+
+// Which checkpoints of a run directory stay when a new one has been saved.
+class Retention {
+ public:
+  // The checkpoint that the run goes on from: it verified, and comes after those saved since, before all others,
+  // which the run has left behind or passed over.
+  void resumed_from(const std::string& checkpoint);
+  void saved(const std::string& checkpoint);  // just now, by this run
+
+  // Keeps the `keep` newest checkpoints that are complete and undamaged; what is older goes, but for
+  // those of steps that keep_every divides. 0: keeps all. A checkpoint
+  // that this object knows nothing of is verified once, when it would count: one whose bytes have changed does not, and
+  // the log says so. A delete that fails costs disk, not the run.
+  void prune(const std::string& run_dir, int keep, std::int64_t keep_every);
+
+ private:
+  static std::string name_of(const std::string& checkpoint);  // of its folder
+  bool is_good(const std::string& checkpoint);
+
+  // By name of the folder.
+  std::map<std::string, bool> good_;
+  std::set<std::string> saved_;
+  std::string base_;
+};
 
 }  // namespace sestina

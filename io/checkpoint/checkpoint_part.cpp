@@ -11,10 +11,9 @@
 #include <thread>
 
 #include "io/checkpoint/checkpoint_files.hpp"
-#include "io/checkpoint/checkpoint_shard.hpp"
-#include "io/checkpoint/manifest_json.hpp"
-#include "io/checkpoint/slab.hpp"
-#include "io/store/retry.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
+#include "io/checkpoint/manifest.hpp"
+#include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

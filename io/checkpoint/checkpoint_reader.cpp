@@ -5,7 +5,6 @@
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/checkpoint/hdf5_file.hpp"
-#include "io/checkpoint/slab.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_part.hpp"
-#include "io/checkpoint/checkpoint_shard.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/store/copy_file.hpp"
 
@@ -55,5 +56,12 @@ struct Saved {
 // With all shards in place and listed, and the companions, where there are any: writes global.h5 and the manifest,
 // which gets the next serial, publishes the folder and points `latest` at it.
 Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary, Manifest);
+
+// Rewriting a checkpoint for another number of shards.
+
+// Writes all that is read as <run_dir>/checkpoints/<step> in so many shards, each tensor cut into even ranges of rows
+// (one with fewer rows than shards lies in the first ones, row by row). One range of one tensor is in memory at a time.
+// Error(cannot_create) if the step is already there.
+Saved convert_checkpoint(const CheckpointReader&, const std::string& run_dir, int shards);
 
 }  // namespace sestina

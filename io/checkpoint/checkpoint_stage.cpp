@@ -12,9 +12,9 @@
 
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
-#include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
-#include "io/checkpoint/manifest_json.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
+#include "io/checkpoint/manifest.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/host_name.hpp"

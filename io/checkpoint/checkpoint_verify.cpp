@@ -10,7 +10,6 @@
 
 #include "io/checkpoint/checkpoint_companions.hpp"
 #include "io/checkpoint/hdf5_file.hpp"
-#include "io/checkpoint/slab.hpp"
 #include "io/store/digest.hpp"
 #include "io/store/finite.hpp"
 #include "kernels/base/error.hpp"

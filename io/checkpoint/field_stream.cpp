@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/field_piece.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/store/finite.hpp"
 
 namespace sestina {

@@ -1,6 +1,6 @@
 // Fields of a save that are not copied before it: piece by piece from where they lie to the thread that writes. The
 // thread that may touch them moves them there: it pins blocks of a store, to read them, and copies from a device. Few
-// pieces are in memory at a time (core/field_piece.hpp), whatever the fields take. No Kokkos.
+// pieces are in memory at a time (core/memory/state_field.hpp), whatever the fields take. No Kokkos.
 #pragma once
 #include <condition_variable>
 #include <deque>

@@ -1,18 +1,63 @@
-// The part of HDF5 that checkpoints use, with every call checked: one Error in place of HDF5's error stack. Bulk data
-// is not written through HDF5: add_tensor reserves a contiguous stretch of the file and says where, and the caller
-// writes it there after close(). So a full disk is met by our own writes, not inside the library. Calls are serialised:
-// the library is not thread-safe. Reading assumes that a digest has already vouched for the file. No Kokkos.
+// HDF5 files of checkpoints: rectangles of tensors, the part of HDF5 that is used, and the two kinds of file that are
+// made of both. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/memory/state_field.hpp"
-#include "io/checkpoint/slab.hpp"
+#include "io/checkpoint/manifest.hpp"
 
 namespace sestina {
+
+// A rectangle of a tensor: rows of its first dimension, columns of its second (a vector has one column), whole in all
+// others.
+struct Slab {
+  std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
+  std::int64_t rows() const { return row_end - row_begin; }
+  std::int64_t cols() const { return col_end - col_begin; }
+};
+
+inline std::int64_t columns_of(const std::vector<std::int64_t>& shape) { return shape.size() < 2 ? 1 : shape[1]; }
+
+// What a StateField or a ManifestPiece holds of a tensor of that shape: their columns 0, 0 mean all.
+template <class Held>
+Slab slab_of(const Held& held, const std::vector<std::int64_t>& shape) {
+  const bool all = held.col_end == 0;
+  return {held.row_begin, held.row_end, all ? 0 : held.col_begin, all ? columns_of(shape) : held.col_end};
+}
+
+// No rows or no columns where they do not meet: a size is then 0 or below.
+inline Slab intersection(const Slab& a, const Slab& b) {
+  return {std::max(a.row_begin, b.row_begin), std::min(a.row_end, b.row_end), std::max(a.col_begin, b.col_begin),
+          std::min(a.col_end, b.col_end)};
+}
+
+// The same rectangle, seen from the corner of another one.
+inline Slab relative(const Slab& slab, const Slab& corner) {
+  return {slab.row_begin - corner.row_begin, slab.row_end - corner.row_begin, slab.col_begin - corner.col_begin,
+          slab.col_end - corner.col_begin};
+}
+
+// Shape of a slab that is stored by itself.
+inline std::vector<std::int64_t> shape_of(const Slab& slab, std::vector<std::int64_t> shape) {
+  shape.at(0) = slab.rows();
+  if (shape.size() > 1) shape[1] = slab.cols();
+  return shape;
+}
+
+inline bool is_empty(const std::vector<std::int64_t>& shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
+// The part of HDF5 that checkpoints use, with every call checked: one Error in place of HDF5's error stack. Bulk data
+// is not written through HDF5: add_tensor reserves a contiguous stretch of the file and says where, and the caller
+// writes it there after close(). So a full disk is met by our own writes, not inside the library. Calls are serialised:
+// the library is not thread-safe. Reading assumes that a digest has already vouched for the file.
 
 // This slab of a virtual dataset is the dataset of the same path in `file` (a sibling file).
 struct VirtualPart {
@@ -54,5 +99,21 @@ class Hdf5File {
   explicit Hdf5File(std::unique_ptr<State>);
   std::unique_ptr<State> state_;
 };
+
+// The two kinds of HDF5 file in a checkpoint: a rank's shard and global.h5, which shows every tensor whole.
+std::string shard_name(std::int64_t rank);  // "shard_00003.h5"
+
+// Gives the bytes of a field from the first to the last: calls use(data, bytes) for one piece after the other.
+using UseBytes = std::function<void(const void* data, std::size_t bytes)>;
+using FieldData = std::function<void(const StateField&, const UseBytes&)>;
+
+// Writes the fields and the run state to `path`; returns one tensor per field with its one piece, whose file number is
+// `file`. A field is a slab of its tensor, one of each tensor; empty slabs are left out (a tensor that has no elements
+// at all is written). Those that do not lie in memory come from `data`, which is asked for one after the other, before
+// all others are written. Digests are taken from the memory that is written.
+std::vector<ManifestTensor> write_shard(const std::string& path, std::size_t file, const std::vector<StateField>&,
+                                        const RunState&, const FieldData& data = {});
+// Virtual datasets over the shards named in manifest.files.
+void write_global(const std::string& path, const Manifest&);
 
 }  // namespace sestina

@@ -1,10 +1,9 @@
-#include "io/checkpoint/manifest_json.hpp"
+#include "io/checkpoint/manifest.hpp"
 
 #include <limits>
 #include <set>
 #include <vector>
 
-#include "io/checkpoint/manifest.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/base/error.hpp"
 

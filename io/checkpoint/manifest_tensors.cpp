@@ -1,11 +1,11 @@
-#include "io/checkpoint/manifest_json.hpp"
+#include "io/checkpoint/manifest.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <set>
 
-#include "io/checkpoint/slab.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -10,10 +10,10 @@
 #include <set>
 
 #include "core/layout/weight_form.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/hf/hf_gpt2.hpp"
-#include "io/hf/hf_tokenizer.hpp"
 #include "io/store/finite.hpp"
-#include "io/store/mapped_file.hpp"
+#include "io/store/input_file.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 

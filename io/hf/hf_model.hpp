@@ -26,7 +26,7 @@ struct HfTensor {
   const float* data = nullptr;  // host memory, spec.elements()
 };
 // Writes config.json, generation_config.json and the weights in float32 or bf16 (rounded to nearest even); a gpt that
-// is a GPT-2 as one. tokenizer: a tokenizer.json to copy along (io/hf/hf_tokenizer.hpp), "" none; its begin and end of
+// is a GPT-2 as one. tokenizer: a tokenizer.json to copy along (io/hf/hf_companions.hpp), "" none; its begin and end of
 // a text go into the configs where the model names none. The tensors must be exactly those of the model.
 void write_hf_model(const std::string& folder, const ModelConfig&, const std::vector<HfTensor>&, bool bf16,
                     const std::string& tokenizer = "");

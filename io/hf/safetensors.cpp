@@ -7,8 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "io/hf/safetensors_header.hpp"
-#include "io/store/mapped_file.hpp"
+#include "io/store/input_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

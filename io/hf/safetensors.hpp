@@ -1,6 +1,7 @@
 // safetensors files, one or sharded, read by memory map and checked whole before any tensor is used; written to a
 // temporary name and renamed. Rules and limits: inputs/README.md, "Formats". Error(bad_data) on any defect. No Kokkos.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,5 +46,15 @@ struct SafeTensorSource {
 // Writes model.safetensors, or model-0000i-of-0000K.safetensors with its index when larger than max_shard_bytes.
 void write_safetensors(const std::string& folder, const std::vector<SafeTensorSource>&,
                        std::size_t max_shard_bytes = std::size_t{5} << 30);
+
+// The header of a safetensors file: u64 length N, N bytes of JSON, data. Strict: every rule is checked with
+// overflow-safe sizes before a pointer is made.  no files.
+inline constexpr std::size_t safetensors_header_limit = 100'000'000;  // bytes, the limit of the format's own reader
+
+// Bytes of one element; 0 when the dtype is not known.
+std::size_t safetensors_element_bytes(std::string_view dtype);
+
+// Checks and indexes a whole file image. Error(bad_data) names the tensor and the broken rule.
+std::map<std::string, SafeTensor> parse_safetensors(std::string_view image, const std::string& where);
 
 }  // namespace sestina

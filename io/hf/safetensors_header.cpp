@@ -1,4 +1,4 @@
-#include "io/hf/safetensors_header.hpp"
+#include "io/hf/safetensors.hpp"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "io/hf/safetensors_header.hpp"
+#include "io/hf/safetensors.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 

@@ -9,8 +9,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "io/report/tensorboard.hpp"
-#include "io/store/append_file.hpp"
+#include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -1,4 +1,4 @@
-#include "io/report/page_data.hpp"
+#include "io/report/page.hpp"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "io/report/page_text.hpp"
-#include "io/report/series.hpp"
+#include "io/report/history.hpp"
 
 namespace sestina {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/report/page_text.hpp"
+#include "io/report/page.hpp"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "io/store/block_run.hpp"
-#include "io/store/retry.hpp"
+#include "io/store/output_file.hpp"
 
 namespace sestina {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/store/chunk_progress.hpp"
+#include "io/store/chunk_engine.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

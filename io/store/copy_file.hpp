@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "core/memory/block_store.hpp"
-#include "io/store/chunk_file.hpp"
+#include "core/memory/blocks.hpp"
+#include "io/store/chunk_engine.hpp"
 #include "io/store/digest.hpp"
 
 namespace sestina {
@@ -24,7 +24,7 @@ constexpr std::size_t copy_chunk_bytes = 2 * store_chunk_bytes;
 
 // Makes `to`, in a folder that is there, the same bytes as the regular file `from`, which nobody writes meanwhile; what
 // `to` was before is lost. Gives the size and digest of what was read, for the caller to compare. The copy is not
-// durable yet: the caller syncs it. Errors that may pass are tried again (io/store/retry.hpp).
+// durable yet: the caller syncs it. Errors that may pass are tried again (io/store/output_file.hpp).
 // Error(io_error) with path and reason: a file cannot be opened, read, written or closed; Error(unavailable): no memory
 // for the buffers. `to` is empty then. After a kill it may have its whole length with any part of the bytes missing:
 // size alone tells nothing, the digest does.

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "io/tokenizer/bpe_bytes.hpp"
+#include "io/tokenizer/bpe_model.hpp"
 
 namespace sestina {
 namespace {

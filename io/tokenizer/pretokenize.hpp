@@ -1,5 +1,7 @@
-// The cutting of text into pieces that the model encodes one by one: the pre_tokenizer of tokenizer.json. No Kokkos.
+// From a document to the pieces that the model encodes one by one: added tokens, sections, the pre_tokenizer of
+// tokenizer.json. No Kokkos.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -8,6 +10,92 @@
 #include "io/tokenizer/tokenizer_pattern.hpp"
 
 namespace sestina {
+
+// Tokens that are cut out of the text before the model sees it: "<|endoftext|>" and its like.
+struct AddedToken {
+  std::int64_t id = 0;
+  std::string content;
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space on its left along
+  bool rstrip = false;       // ... on its right
+  bool normalized = false;   // looked for in the normalized text
+  bool special = false;      // left out by decode(skip_special)
+};
+
+// A stretch of text: an added token (id >= 0) or text between them (id = -1).
+struct AddedSplit {
+  std::int64_t id;
+  std::string_view text;
+};
+
+// Finds the leftmost, of those the longest token, again and again; a match that its flags refuse is skipped whole.
+// Order and overlap of stripped space follow the `tokenizers` package.
+class AddedTokens {
+ public:
+  explicit AddedTokens(std::vector<AddedToken> tokens = {});
+  bool empty() const { return tokens_.empty(); }
+  // A walk through a valid UTF-8 text.
+  struct Scan {
+    std::string_view text;
+    std::size_t at = 0, done = 0;  // searched, and shown, up to here
+    AddedSplit waiting{-1, {}};    // a token, when text before it was shown first
+  };
+  // The next stretch, which points into the text; false at the end.
+  bool next(Scan& scan, AddedSplit& split) const;
+  // Appends all of them.
+  void split(std::string_view text, std::vector<AddedSplit>& splits) const;
+
+ private:
+  struct Node {
+    std::int32_t child = -1, sibling = -1, token = -1;  // first child, next sibling, index of the token that ends here
+    char byte = 0;
+  };
+  bool find(Scan& scan, AddedSplit& token) const;
+  const AddedToken* longest_at(std::string_view text, std::size_t at) const;
+  std::int32_t child(std::int32_t node, char byte) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_;  // a trie; node 0 is the root
+  std::int32_t start_[256];  // the root's children by byte, -1 none
+};
+
+// A document as sections that are encoded one by one, on any thread, and together have the ids of the whole.
+struct TextSection {
+  std::int64_t id = -1;   // an added token, or -1: text
+  std::string_view text;  // as it stands in the document
+  bool begins = true;     // follows an added token or the document's begin: a prefix space is due
+};
+
+// What a tokenizer does with a text before its pieces are encoded.
+struct SectionRules {
+  const AddedTokens& raw;         // looked for in the text as it stands
+  const AddedTokens& normalized;  // ... in the normalized text
+  bool nfc;                       // normalize
+  bool cuttable;                  // text between added tokens may be cut at next_cut, see sections_cuttable
+};
+
+// Whether a text between raw added tokens can be cut at next_cut before it is normalized. `tokens` are the normalized
+// ones, `pieces_cuttable` and `prefix_space` what the pre-tokenizer says of itself.
+bool sections_cuttable(bool nfc, const std::vector<AddedToken>& tokens, bool pieces_cuttable, bool prefix_space);
+
+// Added tokens are found in the whole document, so no cut changes them or what they see on either side. Only where the
+// text is normalized first are the normalized ones left to whom encodes the section.
+class SectionReader {
+ public:
+  // Valid UTF-8 and `rules` must outlive the reader. Text longer than `longest` is cut where it may be.
+  SectionReader(const SectionRules& rules, std::string_view text, std::size_t longest);
+  bool next(TextSection& section);
+
+ private:
+  bool next_stretch(AddedSplit& split);
+  SectionRules rules_;
+  std::size_t longest_;
+  AddedTokens::Scan raw_, inner_;
+  std::string_view rest_;  // of the stretch that is being cut
+  bool begins_ = true;
+};
+
+// The cutting of text into pieces that the model encodes one by one: the pre_tokenizer of tokenizer.json.
 
 // One step; each runs on every piece of the one before.
 struct PreStep {

@@ -5,13 +5,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "io/store/mapped_file.hpp"
-#include "io/tokenizer/bpe_bytes.hpp"
-#include "io/tokenizer/bpe_cache.hpp"
+#include "io/store/input_file.hpp"
+#include "io/tokenizer/bpe_model.hpp"
+#include "io/tokenizer/pretokenize.hpp"
 #include "io/tokenizer/tokenizer_json.hpp"
-#include "io/tokenizer/tokenizer_sections.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -1,13 +1,13 @@
 // tokenizer.json taken apart and checked. No Kokkos.
 #pragma once
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/tokenizer/bpe_model.hpp"
 #include "io/tokenizer/pretokenize.hpp"
-#include "io/tokenizer/tokenizer_added.hpp"
 
 namespace sestina {
 
@@ -22,5 +22,12 @@ struct TokenizerDescription {
 // Reads byte-level BPE files only. truncation and padding are not read, of the post_processor what it puts before a
 // text, which concerns no id of the text. Error(bad_data) with `where` and the part that is damaged or not supported.
 TokenizerDescription parse_tokenizer_json(std::string_view json, const std::string& where);
+
+// What a tokenizer.json puts before a text: its post_processor.
+
+// The ids that stand before a single text: TemplateProcessing ("<s> $A"), RobertaProcessing and BertProcessing, alone
+// or in a Sequence, whose later members add theirs in front; ByteLevel and null add none. What comes after the text is
+// for pairs and for training, and is not looked at. Error(bad_data) with `where` on other kinds and damage.
+std::vector<std::int32_t> post_processor_prefix(const nlohmann::json& post_processor, const std::string& where);
 
 }  // namespace sestina

@@ -6,14 +6,13 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "io/tokenizer/bpe_bytes.hpp"
+#include "io/tokenizer/bpe_model.hpp"
 #include "io/tokenizer/bpe_train.hpp"
 #include "io/tokenizer/pretokenize.hpp"
 #include "io/tokenizer/tokenizer.hpp"
-#include "io/tokenizer/tokenizer_added.hpp"
 #include "io/tokenizer/tokenizer_text.hpp"
 #include "kernels/base/error.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 

@@ -2,20 +2,150 @@
 
 #include <fnmatch.h>
 #include <spdlog/spdlog.h>
+#include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <list>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <nlohmann/json.hpp>
 
 #include "core/deck/options.hpp"
-#include "io/store/folder_list.hpp"
-#include "io/store/stored_bytes.hpp"
+#include "io/store/input_file.hpp"
 #include "io/tokenizer/tokenizer.hpp"
-#include "io/tokens/file_kind.hpp"
-#include "io/tokens/text_unpack.hpp"
+#include "io/tokenizer/tokenizer_text.hpp"
+#include "io/tokens/token_file.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
+
+namespace {
+
+// After the last member or frame zeros may stand, which fill a block.
+bool only_zeros(std::string_view rest) { return rest.find_first_not_of('\0') == rest.npos; }
+
+// Windows of `zstd --long=31` take 2 GiB; by itself the library allows 128 MiB.
+void allow_long_windows(ZSTD_DStream* stream) {
+  constexpr int longest = sizeof(void*) == 8 ? 31 : 30;
+  const std::size_t result = ZSTD_DCtx_setParameter(stream, ZSTD_d_windowLogMax, longest);
+  if (ZSTD_isError(result)) fail(ExitCode::internal, "libzstd: {}", ZSTD_getErrorName(result));
+}
+
+}  // namespace
+
+// A gzip file may hold several members one after the other.
+std::string unpack_gzip(std::string_view packed, const std::string& path) {
+  z_stream stream{};
+  if (inflateInit2(&stream, 15 + 16) != Z_OK) fail(ExitCode::internal, "zlib cannot be initialised");
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
+  std::string text;
+  for (;;) {
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+    stream.avail_in = static_cast<uInt>(std::min<std::size_t>(packed.size(), std::size_t{1} << 28));
+    const std::size_t offered = stream.avail_in, before = text.size(),
+                      room = std::max<std::size_t>(1 << 16, 4 * offered);
+    text.resize(before + room);
+    stream.next_out = reinterpret_cast<Bytef*>(text.data() + before);
+    stream.avail_out = static_cast<uInt>(room);
+    const int status = inflate(&stream, Z_NO_FLUSH);
+    text.resize(before + room - stream.avail_out);
+    packed.remove_prefix(offered - stream.avail_in);
+    if (status == Z_STREAM_END && only_zeros(packed)) return text;
+    if (status == Z_STREAM_END) {
+      inflateReset(&stream);
+    } else if (status != Z_OK) {  // Z_BUF_ERROR: more input is needed and there is none
+      fail(ExitCode::bad_data, "{}: is damaged or truncated gzip data", path);
+    }
+  }
+}
+
+std::string unpack_zstd(std::string_view packed, const std::string& path) {
+  const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
+  if (!stream) fail(ExitCode::internal, "libzstd cannot be initialised");
+  allow_long_windows(stream.get());
+  std::string text;
+  ZSTD_inBuffer in{packed.data(), packed.size(), 0};
+  for (std::size_t wanted = 1;;) {
+    const std::size_t before = text.size(), room = ZSTD_DStreamOutSize();
+    text.resize(before + room);
+    ZSTD_outBuffer out{text.data() + before, room, 0};
+    wanted = ZSTD_decompressStream(stream.get(), &out, &in);
+    text.resize(before + out.pos);
+    if (ZSTD_getErrorCode(wanted) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+    if (ZSTD_isError(wanted)) fail(ExitCode::bad_data, "{}: is damaged zstd data: {}", path, ZSTD_getErrorName(wanted));
+    // 0: a frame has ended, and all of its text is there.
+    if (wanted == 0 && only_zeros(packed.substr(in.pos))) return text;
+    if (in.pos == in.size && out.pos < room) fail(ExitCode::bad_data, "{}: is truncated zstd data", path);
+  }
+}
+
+namespace {
+
+std::vector<std::string_view> lines_of(std::string_view file) {
+  std::vector<std::string_view> lines;
+  while (!file.empty()) {
+    const std::size_t end = std::min(file.find('\n'), file.size());
+    const std::string_view line = file.substr(0, end);
+    if (line.find_first_not_of(" \t\r") != line.npos) lines.push_back(line);
+    file.remove_prefix(std::min(end + 1, file.size()));
+  }
+  return lines;
+}
+
+std::string text_of(std::string_view line, const std::string& key, TextDefects& counts) {
+  if (!is_valid_utf8(line)) return ++counts.invalid_utf8, "";
+  auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) return ++counts.invalid_json, "";
+  const auto member = json.find(key);
+  if (member == json.end() || !member->is_string()) return ++counts.without_text, "";
+  return std::move(member->get_ref<std::string&>());
+}
+
+}  // namespace
+
+void TextDefects::add(const TextDefects& other) {
+  lines += other.lines;
+  invalid_utf8 += other.invalid_utf8;
+  invalid_json += other.invalid_json;
+  without_text += other.without_text;
+}
+
+std::vector<std::string> read_json_lines(std::string_view file, const std::string& text_key, int threads,
+                                         TextDefects& counts) {
+  constexpr std::uint64_t chunk = 256;
+  const auto lines = lines_of(file);
+  counts.lines += lines.size();
+  std::vector<std::string> texts(lines.size());
+  std::mutex mutex;
+  parallel_chunks(lines.size(), chunk, threads, [&](std::uint64_t begin, std::uint64_t end) {
+    TextDefects own;
+    for (std::uint64_t i = begin; i < end; ++i) texts[i] = text_of(lines[i], text_key, own);
+    const std::lock_guard lock(mutex);
+    counts.add(own);
+  });
+  std::erase_if(texts, [](const std::string& text) { return text.empty(); });
+  return texts;
+}
+
+void require_valid_lines(const TextDefects& counts, double limit, const std::string& where) {
+  constexpr double always_allowed = 10;
+  const double allowed = limit > 0 ? std::max(always_allowed, limit * static_cast<double>(counts.lines)) : 0;
+  const bool all = counts.lines > 0 && counts.skipped() == counts.lines;
+  if (static_cast<double>(counts.skipped()) > allowed || all)
+    fail(2 * counts.invalid_utf8 > counts.skipped() ? ExitCode::input_missing : ExitCode::bad_data,
+         "{}: {}; allowed: a fraction of {} (data.invalid_limit), and not all of them", where, to_text(counts), limit);
+}
+
+std::string to_text(const TextDefects& counts) {
+  if (counts.skipped() == 0) return "";
+  return fmt::format("{} of {} lines skipped ({} not UTF-8, {} not JSON objects, {} without the text key)",
+                     counts.skipped(), counts.lines, counts.invalid_utf8, counts.invalid_json, counts.without_text);
+}
 
 namespace fs = std::filesystem;
 

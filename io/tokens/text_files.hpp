@@ -1,5 +1,5 @@
-// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens. No
-// Kokkos.
+// Text on disk: packed text (gzip, zstd), JSONL, finding files below folders, reading them, and turning documents
+// into tokens. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,10 +8,37 @@
 #include <vector>
 
 #include "io/store/digest.hpp"
-#include "io/tokens/json_lines.hpp"
 
 namespace sestina {
 
+// Packed text to text, whole, in memory.
+
+// Several members or frames one after the other are one text; Error(bad_data) names `path` when damaged or cut.
+std::string unpack_gzip(std::string_view packed, const std::string& path);
+std::string unpack_zstd(std::string_view packed, const std::string& path);
+
+// JSONL: one JSON object on each line, one of its members is a document.
+
+// What was read, and what of it was no text. Lines of JSONL that are invalid are skipped.
+struct TextDefects {
+  std::uint64_t lines = 0;         // of JSONL files, without blank ones
+  std::uint64_t invalid_utf8 = 0;  // of these lines: bytes that are no UTF-8
+  std::uint64_t invalid_json = 0;  // no JSON object
+  std::uint64_t without_text = 0;  // no member of that name, or it is no string
+  std::uint64_t skipped() const { return invalid_utf8 + invalid_json + without_text; }
+  void add(const TextDefects&);
+};
+
+// The documents in order, empty ones left out; adds to the counts.
+std::vector<std::string> read_json_lines(std::string_view file, const std::string& text_key, int threads, TextDefects&);
+
+// Error(bad_data) when more than `limit` (a share of the lines; ten are allowed anyway, unless it is 0) were skipped;
+// Error(input_missing) when most of these are no UTF-8, because then the file is none.
+void require_valid_lines(const TextDefects&, double limit, const std::string& where);
+
+std::string to_text(const TextDefects&);  // "3 of 900 lines skipped (...)", "" when there is none
+
+// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens.
 class Tokenizer;
 
 // Files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of `patterns`
@@ -33,7 +60,7 @@ enum class TextForm { by_name, text, jsonl };
 class TextFile {
  public:
   // form: jsonl allows lines that are no UTF-8, which are counted later. Error(bad_data) for packed data that are
-  // damaged; Error(input_missing) for what is no text (file_kind.hpp).
+  // damaged; Error(input_missing) for what is no text (token_file.hpp).
   explicit TextFile(const std::string& path, TextForm form = TextForm::text);
   std::string_view view() const { return std::string_view(contents_).substr(begin_); }
   void drop() { contents_ = {}, begin_ = 0; }

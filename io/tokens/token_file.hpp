@@ -1,21 +1,56 @@
-// Token sources on disk, fully validated when opened and read by position: Megatron .bin/.idx, llm.c .bin, .npy (raw or
-// with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or
-// Error(input_missing). No Kokkos.
+// Token sources on disk: what a file is by its bytes, the sources themselves, and one digest of all that a run reads.
+// No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/deck/options.hpp"
 #include "io/store/digest.hpp"
+#include "io/store/input_file.hpp"
 
 namespace sestina {
 
+// What a data file is by its bytes, whatever it is called. All errors are Error(input_missing): name, what it is, what
+// to do.
+
+// "xz data", "a Parquet file", "a Git LFS pointer" ..., and what to do about it; empty for what is not known, as text
+// and plain numbers. Looks at the beginning and the end of a file.
+struct FileKind {
+  std::string_view name, help;
+};
+FileKind kind_of(const StoredBytes&);
+
+// Packed text that is read: gzip, and zstd also where a frame to be skipped comes first.
+bool is_gzip(std::string_view head);
+bool is_zstd(std::string_view head);
+
+// Refuses a file of a known kind where numbers are expected.
+void refuse_foreign(const StoredBytes&, const std::string& path);
+// The same where text is expected, and text in UTF-16 or UTF-32.
+void refuse_non_text(const StoredBytes&, const std::string& path);
+// The same, zero bytes, and whatever is no UTF-8, which is named with its place. poll: called every few megabytes.
+void require_utf8(const StoredBytes&, const std::string& path, const Poll& poll = {});
+
+// The mark of UTF-8, which belongs to no document.
+constexpr std::string_view utf8_mark("\xEF\xBB\xBF");
+
+// What a file of JSON holds by its first lines: objects, each on one; an array; one object, on one line or over
+// several. Whatever is no JSON counts as lines.
+enum class JsonValues { lines, array, one, spread };
+JsonValues json_values(std::string_view text);
+// Refuses an array, and an object over several lines.
+void require_json_lines(std::string_view text, const std::string& path);
+
+// Token sources on disk, fully validated when opened and read by position: Megatron .bin/.idx, llm.c .bin, .npy (raw or
+// with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or
+// Error(input_missing).
 class Tokenizer;
 
-// The tokens around documents (io/tokenizer/special_tokens.hpp).
+// The tokens around documents (io/tokenizer/tokenizer.hpp).
 struct DocumentMarks {
   DocumentMarks(std::int64_t end_id = -1, std::vector<std::int32_t> ahead = {})
       : end(end_id), prefix(std::move(ahead)) {}
@@ -58,5 +93,12 @@ class MegatronWriter {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// What the files of a run hold, as one digest whatever they are called and wherever they lie.
+
+// Of the files that open_source() would read: index files whole, others as digest_files() does. The same errors.
+FileDigest digest_source(const DataSource&, const Poll& poll = {});
+// Of a Hugging Face folder: configuration and weights.
+FileDigest digest_hf_folder(const std::string& folder, const Poll& poll = {});
 
 }  // namespace sestina

@@ -3,9 +3,8 @@
 #include <cctype>
 #include <utility>
 
-#include "io/store/stored_bytes.hpp"
-#include "io/tokens/file_kind.hpp"
-#include "io/tokens/token_file_flat.hpp"
+#include "io/store/input_file.hpp"
+#include "io/tokens/token_file.hpp"
 #include "io/tokens/token_file_forms.hpp"
 #include "kernels/base/error.hpp"
 

@@ -1,11 +1,11 @@
-#include "io/tokens/token_file_flat.hpp"
+#include "io/tokens/token_file_forms.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <type_traits>
 
 #include "kernels/base/error.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/tokens/token_file_index.hpp"
+#include "io/tokens/token_file_forms.hpp"
 
 #include <algorithm>
 #include <utility>

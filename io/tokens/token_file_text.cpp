@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "io/tokenizer/tokenizer.hpp"
-#include "io/tokens/file_kind.hpp"
 #include "io/tokens/text_files.hpp"
-#include "io/tokens/token_file_flat.hpp"
+#include "io/tokens/token_file.hpp"
 #include "io/tokens/token_file_forms.hpp"
 #include "kernels/base/error.hpp"
 

@@ -1,8 +1,9 @@
 // One error path for all rooms: every failure is an Error that carries an exit code and says
-// what happened, where, what was got and what is allowed. app/program.cpp prints it once and exits.
+// what happened, where, what was got and what is allowed. app/program.cpp prints it once and exits. No Kokkos.
 #pragma once
 #include <fmt/format.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -41,6 +42,16 @@ template <class... Args>
 [[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
+
+// What an exception means to whoever runs the program: the exit code and message of the one error path.
+struct Failure {
+  ExitCode code = ExitCode::internal;
+  std::string message;
+};
+
+// Errors as they are. Memory or a thread that the system refuses is `unavailable`: a limit was met, the message names
+// those of this process, nothing is wrong inside. All else is internal.
+Failure failure_of(const std::exception&) noexcept;
 
 }  // namespace sestina
 

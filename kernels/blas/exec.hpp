@@ -5,12 +5,31 @@
 // H query heads, K key/value heads, h head dim.
 #pragma once
 #include <Kokkos_Core.hpp>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/blas/bf16.hpp"
-
 namespace sestina {
+
+// bfloat16 storage, 2 bytes on every space (Kokkos' own falls back to 4 bytes in host builds).
+// Bit-compatible with __nv_bfloat16 and oneDNN's bf16, so pointers may be reinterpreted at vendor calls.
+struct bf16 {
+  std::uint16_t bits = 0;
+
+  bf16() = default;
+  // Rounds to nearest, ties to even; NaN stays NaN. Branch-free, so that loops over it vectorise.
+  KOKKOS_INLINE_FUNCTION explicit bf16(float value) {
+    const std::uint32_t u = Kokkos::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const std::uint32_t quiet = (u >> 16) | 0x40u;
+    bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+  KOKKOS_INLINE_FUNCTION explicit bf16(double value) : bf16(static_cast<float>(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const {
+    return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+static_assert(sizeof(bf16) == 2);
 
 using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
 using Device = Kokkos::DefaultExecutionSpace;    // CUDA (HIP, SYCL), or Host in a CPU build
@@ -57,6 +76,17 @@ struct AccumulatorOf<bf16> {
 };
 template <class T>
 using Acc = typename AccumulatorOf<std::remove_const_t<T>>::type;
+
+// Where a space queues its work.
+
+// A CUDA stream; null: the space has no queue, and work is done when a call returns.
+template <class Exec>
+void* queue_of(const Exec& exec) {
+  if constexpr (requires { exec.cuda_stream(); })
+    return exec.cuda_stream();
+  else
+    return nullptr;
+}
 
 }  // namespace sestina
 

@@ -1,8 +1,9 @@
 // Dense matrix products through the vendor library of the space: on the host oneDNN, or CBLAS in a build without it
 // (host/gemm_host.cpp), on the device cuBLAS (gemm_cuda.cpp), on other devices Kokkos Kernels (gemm_kokkos.hpp).
-// gemm_plain.hpp keeps the obvious triple loop next to them.
+// gemm_plain is the obvious triple loop, which tests compare them with.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 
 #include "kernels/blas/exec.hpp"
@@ -82,5 +83,27 @@ class Gemm {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The obvious matrix product, the reference that tests compare the vendor libraries with: C = alpha op_a(A) op_b(B) +
+// beta C on row-major host memory with leading dimensions lda, ldb, ldc, summed in double.
+struct GemmShape {
+  std::size_t m = 0, n = 0, k = 0;  // C is (m, n), the sum runs over k
+};
+
+template <class TA, class TC>
+void gemm_plain(Op op_a, Op op_b, GemmShape shape, double alpha, const TA* a, std::size_t lda, const TA* b,
+                std::size_t ldb, double beta, TC* c, std::size_t ldc) {
+  const auto at = [](const TA* x, std::size_t ld, Op op, std::size_t row, std::size_t col) {
+    return static_cast<double>(op == Op::none ? x[row * ld + col] : x[col * ld + row]);
+  };
+  for (std::size_t i = 0; i < shape.m; ++i) {
+    for (std::size_t j = 0; j < shape.n; ++j) {
+      double sum = 0;
+      for (std::size_t p = 0; p < shape.k; ++p) sum += at(a, lda, op_a, i, p) * at(b, ldb, op_b, p, j);
+      const double old = beta == 0 ? 0 : beta * static_cast<double>(c[i * ldc + j]);
+      c[i * ldc + j] = TC(alpha * sum + old);
+    }
+  }
+}
 
 }  // namespace sestina

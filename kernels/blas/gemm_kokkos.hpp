@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/elementwise.hpp"
 #include "kernels/blas/gemm.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 
 namespace sestina {
 namespace portable {

@@ -1,6 +1,5 @@
 #include "kernels/blas/instruction_set.hpp"
 
-#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/host/gemm_host.hpp"
 
 namespace sestina {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/gemm.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
 namespace {

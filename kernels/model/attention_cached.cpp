@@ -1,4 +1,4 @@
-#include "kernels/model/attention_cached.hpp"
+#include "kernels/model/attention.hpp"
 
 #include "kernels/blas/math.hpp"
 #include "kernels/blas/rows.hpp"

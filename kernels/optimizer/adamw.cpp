@@ -1,7 +1,7 @@
 #include "kernels/optimizer/adamw.hpp"
 
 #include "kernels/base/error.hpp"
-#include "kernels/optimizer/finite_flag.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
 namespace {

@@ -2,8 +2,8 @@
 //   w *= 1 - lr wd;  m = lerp(m, g, 1 - beta1);  v = lerp(v, g^2, 1 - beta2);
 //   w -= (lr / bc1) m / (sqrt(v) / sqrt(bc2) + eps),  bc_i = 1 - beta_i^t.
 #pragma once
-#include "kernels/blas/exec.hpp"
 #include "kernels/blas/coded_moments.hpp"
+#include "kernels/blas/exec.hpp"
 
 namespace sestina {
 
@@ -15,7 +15,7 @@ struct AdamWStep {
   // gradient_part g + momentum_part m.
   bool looks_ahead = false;
   double gradient_part = 0, momentum_part = 0;
-  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
+  double* nonfinite = nullptr;  // see kernels/optimizer/matrix_update.hpp
 };
 
 // gradient, master, m, v (n) in Acc<T>; weight (n) receives the rounded master weight; it may be empty (T == Acc<T> and

@@ -1,6 +1,6 @@
 // Passes over weights that correct for a delay of t updates: what was, what is, and what will be.
 #pragma once
-#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 
 namespace sestina {
 

@@ -80,4 +80,32 @@ class Solver {
   std::unique_ptr<State> state_;
 };
 
+// What is done to the columns of a basis: Rayleigh quotients, sorting, signs.
+
+// dots(j) = sum over i of a(i, j) b(i, j), in fp64.
+template <class Exec, class T>
+void column_dots(const Exec&, Matrix<const T, Exec> a, Matrix<const T, Exec> b, Vector<double, Exec> dots);
+
+// order(j): the index of the j-th largest key; equal keys keep their order. A NaN counts as
+// -infinity, so that what is computed in vain stays within its memory.
+template <class Exec>
+void order_falling(const Exec&, Vector<const double, Exec> keys, Vector<std::int32_t, Exec> order);
+
+// y(i, j) = x(i, order(j)); y must not be x.
+template <class Exec, class T>
+void permute_columns(const Exec&, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order, Matrix<T, Exec> y);
+
+// Gives each column the sign with which its entry of largest size (the first of equal ones) is positive.
+template <class Exec, class T>
+void fix_signs(const Exec&, Matrix<T, Exec> x);
+
+// Symmetric matrices as their lower triangle, row after row: d (d + 1) / 2 numbers. Packing and unpacking lose nothing.
+KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_size(std::size_t d) { return d * (d + 1) / 2; }
+
+// x (d, d) symmetric: its lower triangle is read. packed (d (d + 1) / 2).
+template <class Exec>
+void pack_symmetric(const Exec&, Matrix<const float, Exec> x, Vector<float, Exec> packed);
+template <class Exec>
+void unpack_symmetric(const Exec&, Vector<const float, Exec> packed, Matrix<float, Exec> x);
+
 }  // namespace sestina

@@ -1,7 +1,6 @@
 #include "kernels/optimizer/matrix_update.hpp"
 
 #include "kernels/base/random.hpp"
-#include "kernels/optimizer/finite_flag.hpp"
 
 namespace sestina {
 namespace {

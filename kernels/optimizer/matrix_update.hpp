@@ -1,17 +1,34 @@
-// The last pass of every matrix optimizer: decay, the movement, and the rounded copy, reading everything once.
+// The last passes of matrix optimizers, from the direction to the weight: the one of all of them, Muon's and its
+// relatives', APOLLO's; and the flag that they raise where a weight is not finite.
 #pragma once
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
-#include "kernels/model/coded_rows.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/workspace.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 
+// The flag that update kernels raise next to the weights they write. It is a double in the memory of the space, so that
+// it travels with the sums of squares (core/optimizer/gradient_norm.hpp): no message and no host wait of its own.
+
+// Sets *flag to 1 when one of n values is not finite. For the values that the calling thread has just written, which
+// still lie in its nearest cache. flag null: nobody asks.
+template <class S>
+KOKKOS_INLINE_FUNCTION void flag_nonfinite(std::size_t n, const S* values, double* flag) {
+  if (flag == nullptr) return;
+  int bad = 0;
+  for (std::size_t i = 0; i < n; ++i) bad |= values[i] - values[i] != 0 ? 1 : 0;  // inf - inf is no number
+  if (bad != 0) Kokkos::atomic_store(flag, 1.0);
+}
+
+// The last pass of every matrix optimizer: decay, the movement, and the rounded copy, reading everything once.
 struct WeightMove {
   double lr = 0;     // of this matrix now; decay uses it unscaled
   double scale = 1;  // the movement is lr * scale * direction
   double weight_decay = 0;
   bool decay_first = true;      // W = (1 - lr wd) W - lr s U; false: W = (1 - lr wd) (W - lr s U)
-  double* nonfinite = nullptr;  // see kernels/optimizer/finite_flag.hpp
+  double* nonfinite = nullptr;  // the flag above
 };
 
 // The numbers of a move in the type of the arithmetic: w = after (before w - step u).
@@ -55,5 +72,76 @@ std::uint64_t rounding_key(std::uint64_t stream, std::int64_t t);
 template <class Space>
 void move_coded(const Space&, const WeightMove&, Matrix<const float, Space> direction, const ChannelFactors<Space>&,
                 const CodedRows&, std::uint64_t key);
+
+// The last passes of Muon and of its relatives: from the orthogonalised direction O in wide form (matrix_passes.hpp) to
+// the weight. NorMuon (Li et al. 2025) and AdaMuon (Si et al. 2025) divide O by the root of a running mean of its
+// squares, the one by rows or columns, the other by element; then the Frobenius norm of O is given back to the
+// direction.
+
+// W (m, n) moves along O; weight (m, n) or (0, 0): the rounded copy. One pass over everything.
+template <class Space, class T>
+void move_weight_wide(const Space&, const WeightMove&, Matrix<const T, Space> direction, Matrix<float, Space> master,
+                      Matrix<bf16, Space> weight);
+
+struct SecondMoment {
+  double beta2 = 0.95;
+  double eps = 1e-8;      // NorMuon: the least mean; AdaMuon: added to the root
+  bool keep_norm = true;  // false: the published divisions alone
+};
+
+// second_moment (max(m, n)): of the mean squares of the rows of O where m >= n, else of its columns.
+template <class Space, class T>
+void move_weight_normuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
+                         Vector<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
+                         Workspace<Space>&);
+template <class Space>
+struct NorMuonScratch {
+  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // of the longer side
+      : squares(workspace.template take<double>(lines)),
+        gain(workspace.template take<float>(lines)),
+        scale(workspace.template take<float>(1)) {}
+  Vector<double, Space> squares;
+  Vector<float, Space> gain, scale;
+};
+
+// second_moment (m, n): of the squares of O.
+template <class Space, class T>
+void move_weight_adamuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
+                         Matrix<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
+                         Workspace<Space>&);
+template <class Space>
+struct AdaMuonScratch {
+  AdaMuonScratch(Workspace<Space>& workspace, std::size_t rows)
+      : before(workspace.template take<double>(band_count(rows))),
+        after(workspace.template take<double>(band_count(rows))),
+        scale(workspace.template take<float>(1)) {}
+  Vector<double, Space> before, after;  // squares by bands, of the direction and of the adapted one
+  Vector<float, Space> scale;
+};
+
+// APOLLO's update (arXiv 2412.05270): the gradient, each channel (row or column) times a factor that a low-rank Adam
+// gives, with a limit on how fast its norm may grow. The norm stays in the memory of the space: nothing fences.
+struct ChannelRule {
+  double gradient_scale = 1;  // clipping
+  double scale = 1;           // the update is multiplied by its square root,
+  bool scale_front = false;   // before the limiter instead of after it
+  bool per_tensor = false;    // one factor for all channels
+  double norm_eps = 1e-8;
+  double growth_limit = 1.01;  // of the norm of the update from one to the next; 0: none
+  bool limited = true;         // false: there is no earlier norm
+};
+
+// From the sums of squares per channel (c) of the direction, of the projected clipped gradient it came from, and of
+// the unclipped gradient: factors (c) by which the unclipped gradient is to be multiplied. update_norm (1): of the
+// update, before a factor scale after the limiter; in and out.
+template <class Space>
+void channel_factors(const Space&, const ChannelRule&, Vector<const float, Space> direction,
+                     Vector<const float, Space> projected, Vector<const float, Space> gradient,
+                     Vector<float, Space> update_norm, Vector<float, Space> factors);
+
+// W moves by the gradient with row i (by_row) or column i times factors[i]. weight as in move_weight, or (0, 0).
+template <class Space>
+void move_channels(const Space&, const WeightMove&, bool by_row, Vector<const float, Space> factors,
+                   Matrix<const float, Space> gradient, Matrix<float, Space> master, Matrix<bf16, Space> weight);
 
 }  // namespace sestina

@@ -4,9 +4,8 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/chunk_sums.hpp"
-#include "kernels/blas/wide_form.hpp"
-#include "kernels/optimizer/newton_schulz_pieces.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 namespace {

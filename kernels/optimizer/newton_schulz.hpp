@@ -1,13 +1,15 @@
 // Orthogonalisation by Newton-Schulz iteration: U = P S Q^T becomes about P Q^T, by matrix products only. One step is
 // X = a X + (b A + c A^2) X with A = X X^T (newton_schulz_step.hpp). The work is done in wide form: the transpose where
 // rows > cols, so that A is the smaller of the two Gram matrices. Stored as T (float or bf16), summed in float, the
-// norm in double over fixed chunks. newton_schulz_plain.hpp keeps the obvious loops next to it.
+// norm in double over fixed chunks. newton_schulz_step.hpp keeps the obvious loops next to it.
 #pragma once
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <span>
 
 #include "kernels/blas/gemm.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/optimizer/newton_schulz_step.hpp"
 
@@ -60,5 +62,111 @@ void orthogonalize(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSc
                    Matrix<const float, Space> input, Matrix<float, Space> output);
 template <class Space>
 void declare_orthogonalize(Workspace<Space>&, std::size_t rows, std::size_t cols);  // in either precision
+
+// Newton-Schulz iteration of a matrix whose rows, or columns, are sharded over several ranks.
+// Shards stay where they lie: the Gram matrix whose sum runs over the cut side, X^T X where rows are cut and X X^T
+// where columns are, is the sum of the shards' own, and with it every rank takes the step of its shard (the
+// "distributed" mode of NVIDIA's tensor-parallel Muon). Ranks exchange the norm and, for each step, one such matrix.
+enum class CutSide { rows, cols };
+
+// What is summed over the ranks, in place; the same bits for all of them.
+template <class Space>
+struct ShardSums {
+  std::function<void(Vector<double, Space>)> norm;  // (1)
+  std::function<void(Vector<float, Space>)> gram;   // (side * side), in float whatever the shards are stored as
+};
+
+// As newton_schulz, of the shard u (rows, cols) with the chunk sums of its own squares. counted: false where another
+// rank holds the same shard and enters it into the sums. The result is the shard of the orthogonalised matrix, as it
+// lies in the matrix: (rows, cols). All ranks must call it, those with an empty shard too.
+template <class T, class Space>
+Matrix<const T, Space> newton_schulz_shard(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
+                                           const Blend<Space>& u, std::size_t rows, std::size_t cols, CutSide,
+                                           Vector<const double, Space> squares, bool counted, const ShardSums<Space>&);
+// What it takes; the chunk sums are the caller's.
+template <class T, class Space>
+struct NewtonSchulzShardScratch {
+  NewtonSchulzShardScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols, CutSide cut) {
+    const std::size_t side = cut == CutSide::rows ? cols : rows;
+    x = workspace.template take<T>(rows, cols);
+    y = workspace.template take<T>(rows, cols);
+    whole = workspace.template take<float>(side, side);
+    if constexpr (std::is_same_v<T, float>)
+      gram = whole;
+    else
+      gram = workspace.template take<T>(side, side);
+    square = workspace.template take<T>(side, side);
+    inverse = workspace.template take<float>(1);
+    total = workspace.template take<double>(1);
+  }
+  Matrix<T, Space> x, y, gram, square;  // gram as it is multiplied
+  Matrix<float, Space> whole;           // gram as it is summed
+  Vector<float, Space> inverse;
+  Vector<double, Space> total;
+};
+
+// Pieces that Newton-Schulz of a whole matrix (newton_schulz.cpp) and of shards (newton_schulz_shard.cpp) are made of.
+
+// What u is multiplied by. Zero stays zero also without eps.
+KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) {
+  const double norm = Kokkos::sqrt(squares);
+  const double by = add ? norm + eps : Kokkos::max(norm, eps);
+  constexpr double largest = std::numeric_limits<float>::max();
+  if (squares != squares) return static_cast<float>(squares);
+  return static_cast<float>(by * largest > 1 ? 1 / by : largest);
+}
+
+// to = scale (p x + q y), rounded. x may be null with p = 0.
+template <class T>
+KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, float scale, float p, const float* __restrict x, float q,
+                                         const float* __restrict y, T* __restrict to) {
+  const float first = scale * p, second = scale * q;
+  if (p == 0) {
+    for (std::size_t i = 0; i < n; ++i) to[i] = T(second * y[i]);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) to[i] = T(first * x[i] + second * y[i]);
+  }
+}
+
+template <class T, class Space>
+static void add_to_diagonal(const Space& exec, float value, Matrix<T, Space> a) {
+  T* data = a.data();
+  const std::size_t next = a.extent(0) + 1;
+  Kokkos::parallel_for(
+      "ns_diagonal", Kokkos::RangePolicy<Space>(exec, 0, a.extent(0)),
+      KOKKOS_LAMBDA(std::size_t i) { data[i * next] = T(static_cast<float>(data[i * next]) + value); });
+}
+
+template <class T, class Space>
+static void copy_gram(const Space& exec, Matrix<const T, Space> from, Matrix<T, Space> to) {
+  constexpr std::size_t length = is_host<Space> ? 8192 : 1;
+  const std::size_t n = from.size();
+  const T* source = from.data();
+  T* target = to.data();
+  Kokkos::parallel_for(
+      "ns_copy", Kokkos::RangePolicy<Space>(exec, 0, (n + length - 1) / length), KOKKOS_LAMBDA(std::size_t piece) {
+        const std::size_t end = Kokkos::min(n, (piece + 1) * length);
+        for (std::size_t i = piece * length; i < end; ++i) target[i] = source[i];
+      });
+}
+
+// What the Gram matrix A is multiplied by where it is formed: where it is not squared it needs no further factor.
+inline float gram_factor(const NewtonSchulzStep& step) { return step.c == 0 ? static_cast<float>(step.b) : 1.0f; }
+
+// a I + b A + c A^2 from gram_factor A, in one of the two matrices given. With a on the diagonal the last product of a
+// step needs no X added to it.
+template <class T, class Space>
+static Matrix<T, Space> step_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
+                                        Matrix<T, Space> gram, Matrix<T, Space> square) {
+  const float a = static_cast<float>(step.a), b = static_cast<float>(step.b), c = static_cast<float>(step.c);
+  if (c == 0) {
+    add_to_diagonal(exec, a, gram);
+    return gram;
+  }
+  copy_gram<T>(exec, gram, square);
+  gemm.template symmetric<T, T>(Op::none, c, gram, b, square);
+  add_to_diagonal(exec, a, square);
+  return square;
+}
 
 }  // namespace sestina

@@ -1,10 +1,9 @@
-#include "kernels/optimizer/newton_schulz_shard.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/chunk_sums.hpp"
-#include "kernels/optimizer/newton_schulz_pieces.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 namespace {

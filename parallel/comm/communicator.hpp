@@ -5,9 +5,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "kernels/base/error.hpp"
 
 namespace sestina {
 
@@ -43,7 +48,7 @@ class Exchange {
 };
 
 enum class Reduction { sum, max, min };
-struct NodeLevels;  // parallel/comm/node_levels.hpp
+struct NodeLevels;  // parallel/comm/nodes.hpp
 
 class Communicator {
  public:
@@ -97,5 +102,94 @@ class Communicator {
 
 // The group of one rank: everything is the identity.
 std::unique_ptr<Communicator> make_lone_communicator();
+
+// A group that is built on another and leaves to it whatever it does not do itself; but for the order of queues: its
+// own exchanges may belong to several groups.
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  int size() const override { return inner_->size(); }
+  int rank() const override { return inner_->rank(); }
+  void barrier() override { inner_->barrier(); }
+  void all_reduce(double* data, std::size_t n, Reduction reduction) override { inner_->all_reduce(data, n, reduction); }
+  void broadcast(void* data, std::size_t bytes, int root) override { inner_->broadcast(data, bytes, root); }
+  void all_gather(const void* mine, std::size_t bytes, void* all) override { inner_->all_gather(mine, bytes, all); }
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    return inner_->make_exchange(name, std::move(sends), std::move(receives));
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes, void* all) override {
+    return inner_->make_all_gather(name, mine, bytes, all);
+  }
+  void send(int peer, const void* data, std::size_t bytes) override { inner_->send(peer, data, bytes); }
+  void receive(int peer, void* data, std::size_t bytes) override { inner_->receive(peer, data, bytes); }
+  void wait(const char* name) override { inner_->wait(name); }
+  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
+  std::unique_ptr<Communicator> split_by_node() override { return inner_->split_by_node(); }
+  const NodeLevels* levels() const override { return inner_->levels(); }
+
+ protected:
+  std::unique_ptr<Communicator> inner_;
+};
+
+// Copies between lists of blocks that hold the same bytes in the same order but are cut differently.
+
+// Walks over the bytes of a list of blocks.
+class BlockCursor {
+ public:
+  explicit BlockCursor(const std::vector<Block>& blocks) : blocks_(blocks) { skip_empty(); }
+  bool at_end() const { return block_ == blocks_.size(); }
+  std::size_t run() const { return blocks_[block_].row_bytes - byte_; }  // bytes that lie together from here
+  char* here() const { return static_cast<char*>(blocks_[block_].data) + row_ * blocks_[block_].stride + byte_; }
+  void advance(std::size_t bytes) {
+    byte_ += bytes;
+    if (byte_ < blocks_[block_].row_bytes) return;
+    byte_ = 0;
+    if (++row_ < blocks_[block_].rows) return;
+    row_ = 0;
+    ++block_;
+    skip_empty();
+  }
+
+ private:
+  void skip_empty() {
+    while (block_ < blocks_.size() && blocks_[block_].bytes() == 0) ++block_;
+  }
+  const std::vector<Block>& blocks_;
+  std::size_t block_ = 0, row_ = 0, byte_ = 0;
+};
+
+inline void copy_blocks(const std::vector<Block>& from, const std::vector<Block>& to) {
+  BlockCursor source(from), target(to);
+  while (!source.at_end() && !target.at_end()) {
+    const std::size_t n = std::min(source.run(), target.run());
+    std::memcpy(target.here(), source.here(), n);
+    source.advance(n);
+    target.advance(n);
+  }
+  SESTINA_REQUIRE(source.at_end() && target.at_end(), "blocks of different sizes");
+}
+
+// How ranks of a group find out together whether one of them failed.
+
+// An Error that all ranks have agreed on: the first one reports it, all exit with its code.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Fails on all ranks, for what all of them have found out: one report, one code.
+template <class... Args>
+[[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, as an AgreedError,
+// and names that rank unless all failed in the same way. For phases in which a rank may fail by itself while others
+// would wait for it. The first rank calls the roll: a rank that does not come is named.
+void agree(Communicator&, const std::function<void()>& f);
+
+// Every other rank sends the first one a byte, and gets one back. Error(unavailable) names a rank that did not come.
+void call_roll(Communicator&, const char* name);
 
 }  // namespace sestina

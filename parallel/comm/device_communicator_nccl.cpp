@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "parallel/comm/communicator.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/device_copies.hpp"
-#include "parallel/comm/forwarding_communicator.hpp"
 #include "parallel/comm/poll.hpp"
 #include "parallel/library/nccl_start.hpp"
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "parallel/comm/agreement.hpp"
 #include "parallel/comm/communicator.hpp"
 
 namespace sestina {
@@ -49,7 +48,7 @@ class Runtime {
   void begin_phase(const char* name);  // of the start-up; waits that find no end name it
   void set_timeout(double seconds);    // the start-up is over; waits name their own purpose from now on
 
-  // As agree() of agreement.hpp, with all ranks.
+  // As agree() of communicator.hpp, with all ranks.
   void together(const std::function<void()>& f);
   // Both: a phase of the start-up in which a rank may fail by itself. `name` must outlive it.
   void phase(const char* name, const std::function<void()>& f);
@@ -81,5 +80,17 @@ std::unique_ptr<Communicator> start(const RankSource&, double timeout, const std
 void stop(int code);   // MPI_Finalize, if start() has begun it; a process that hangs in it ends with this code
 void abort(int code);  // MPI_Abort, or the handler of kernels/base/exit_handler.hpp
 }  // namespace ranks
+
+// Where a rank stands in the grid dp x tp (x pp), and its groups. Ranks are numbered tensor-parallel first, so that a
+// tensor-parallel group lies on one node where it fits: rank = (stage * dp + dp_rank) * tp + tp_rank.
+struct ProcessGrid {
+  int dp = 1, tp = 1, dp_rank = 0, tp_rank = 0;
+  std::unique_ptr<Communicator> dp_group;  // same shards, other samples; ordered by dp_rank
+  std::unique_ptr<Communicator> tp_group;  // same samples, other shards; ordered by tp_rank
+};
+
+// One pipeline stage; world.size() must be dp * tp. node_size: see nodes.hpp; the data-parallel groups, which
+// span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
+ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device);
 
 }  // namespace sestina

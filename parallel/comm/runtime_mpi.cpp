@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "kernels/base/exit_handler.hpp"
-#include "parallel/comm/copy_blocks.hpp"
+#include "parallel/comm/communicator.hpp"
 #include "parallel/comm/poll.hpp"
 #include "parallel/comm/roll_call_mpi.hpp"
 #include "parallel/comm/runtime.hpp"
-#include "parallel/comm/start_guard.hpp"
 #include "parallel/library/counted_bytes_mpi.hpp"
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>

@@ -2,9 +2,9 @@
 // them. On a host, and in groups that know no queues, the host waits: the same code, and an order that is there
 // already.
 #pragma once
-#include "kernels/blas/queue_of.hpp"
+#include "kernels/blas/exec.hpp"
 #include "parallel/comm/communicator.hpp"
-#include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/nodes.hpp"
 
 namespace sestina {
 

@@ -1,7 +1,6 @@
 #include "parallel/comm/tensor_group.hpp"
 
-#include "kernels/blas/reduce.hpp"
-#include "kernels/blas/tree_sum.hpp"
+#include "kernels/blas/sums.hpp"
 #include "parallel/comm/group_staging.hpp"
 #include "parallel/comm/stream_order.hpp"
 

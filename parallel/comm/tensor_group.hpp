@@ -1,5 +1,5 @@
 // A tensor-parallel group over a communicator: the GroupOps of the model. Every sum is an exchange of parts followed by
-// a sum in tree order (kernels/blas/tree_sum.hpp), so results are the same bits on all ranks and in all runs.
+// a sum in tree order (kernels/blas/sums.hpp), so results are the same bits on all ranks and in all runs.
 #pragma once
 #include <utility>
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "parallel/comm/communicator.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/device_copies.hpp"
-#include "parallel/comm/forwarding_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
 
 namespace sestina {

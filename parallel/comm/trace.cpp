@@ -1,9 +1,15 @@
 #include "parallel/comm/trace.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "parallel/comm/communicator.hpp"
+
 namespace sestina {
+
 namespace {
 
 std::int64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {
@@ -74,6 +80,130 @@ void Trace::add(int row, const char* name, std::chrono::steady_clock::time_point
   Event& event = events_[static_cast<std::size_t>(handle - first_)];
   event.begin = std::max<std::int64_t>(0, nanoseconds_of(begin) - origin_);
   event.end = nanoseconds_of(end) - origin_;
+}
+
+namespace {
+
+using SpanKind = Trace::Kind;
+
+class TracedExchange final : public Exchange {
+ public:
+  TracedExchange(std::unique_ptr<Exchange> exchange, Trace& trace, const char* name, int number)
+      : exchange_(std::move(exchange)),
+        trace_(trace),
+        name_(name),
+        number_(number),
+        row_(trace.add_row(fmt::format("{} {}", name, number))) {}
+  void start() override {
+    open_ = trace_.begin(row_, name_, number_, SpanKind::exchange);
+    exchange_->start();
+  }
+  bool test() override {
+    const bool complete = exchange_->test();
+    if (complete) close();
+    return complete;
+  }
+  void finish() override {
+    if (open_ < 0) return exchange_->finish();
+    const TraceSpan wait(&trace_, name_, number_, SpanKind::wait);
+    exchange_->finish();
+    close();
+  }
+  void finish_in(Queue queue) override {
+    if (open_ < 0) return exchange_->finish_in(queue);
+    const TraceSpan wait(&trace_, name_, number_, SpanKind::wait);
+    exchange_->finish_in(queue);
+    close();
+  }
+
+ private:
+  void close() {
+    trace_.end(open_);
+    open_ = -1;
+  }
+
+  std::unique_ptr<Exchange> exchange_;
+  Trace& trace_;
+  const char* name_;
+  int number_ = 0, row_ = 0;
+  Trace::Handle open_ = -1;
+};
+
+class TracedCommunicator final : public ForwardingCommunicator {
+ public:
+  TracedCommunicator(std::unique_ptr<Communicator> group, Trace& trace, const char* label)
+      : ForwardingCommunicator(std::move(group)), trace_(trace), label_(label), row_(trace.add_row(label)) {}
+
+  void barrier() override {
+    during("barrier", [&] { inner_->barrier(); });
+  }
+  void all_reduce(double* data, std::size_t n, Reduction reduction) override {
+    during("all_reduce", [&] { inner_->all_reduce(data, n, reduction); });
+  }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    during("broadcast", [&] { inner_->broadcast(data, bytes, root); });
+  }
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    during("all_gather", [&] { inner_->all_gather(mine, bytes, all); });
+  }
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    return std::make_unique<TracedExchange>(inner_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
+                                            name, exchanges_[name]++);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<TracedCommunicator>(inner_->split(color, key), trace_, label_);
+  }
+  // A round of messages begins with the first of them.
+  void send(int peer, const void* data, std::size_t bytes) override {
+    begin_round();
+    inner_->send(peer, data, bytes);
+  }
+  void receive(int peer, void* data, std::size_t bytes) override {
+    begin_round();
+    inner_->receive(peer, data, bytes);
+  }
+  void wait(const char* name) override {
+    inner_->wait(name);
+    end_round(name);
+  }
+  void wait_in(Queue queue, const char* name) override {
+    inner_->wait_in(queue, name);
+    end_round(name);
+  }
+  bool start_after(Queue queue) override { return inner_->start_after(queue); }
+  bool runs_in_order() const override { return inner_->runs_in_order(); }
+  void complete(const char* name) override { inner_->complete(name); }
+
+ private:
+  template <class Operation>
+  void during(const char* name, const Operation& operation) {
+    const Trace::Handle span = trace_.begin(row_, name, -1, SpanKind::exchange);
+    operation();
+    trace_.end(span);
+  }
+  void begin_round() {
+    if (!in_round_) round_ = trace_.begin(row_, "messages", -1, SpanKind::exchange);
+    in_round_ = true;
+  }
+  void end_round(const char* name) {
+    if (!in_round_) return;
+    trace_.end_as(round_, name);
+    in_round_ = false;
+  }
+
+  Trace& trace_;
+  const char* label_;
+  std::map<std::string, int> exchanges_;  // made so far, by name
+  int row_ = 0;
+  Trace::Handle round_ = -1;
+  bool in_round_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> traced(std::unique_ptr<Communicator> group, Trace& trace, const char* label) {
+  return std::make_unique<TracedCommunicator>(std::move(group), trace, label);
 }
 
 }  // namespace sestina

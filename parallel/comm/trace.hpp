@@ -5,8 +5,11 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "parallel/comm/communicator.hpp"
 
 namespace sestina {
 
@@ -85,5 +88,11 @@ class TraceSpan {
  private:
   OpenSpan span_;
 };
+
+// A group of ranks whose operations are seen in a trace: exchanges each in a row of its own, from their start until
+// they were seen complete, and what waits for others in one row of the group.
+
+// The trace must outlive it. label: of the group's row. Groups that are split off are traced too.
+std::unique_ptr<Communicator> traced(std::unique_ptr<Communicator>, Trace&, const char* label);
 
 }  // namespace sestina

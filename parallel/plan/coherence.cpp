@@ -8,7 +8,6 @@
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/layout/plan.hpp"
-#include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/nodes.hpp"
 
 namespace sestina {
 

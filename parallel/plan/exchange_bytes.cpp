@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/group_staging.hpp"
-#include "parallel/plan/plan_layout.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

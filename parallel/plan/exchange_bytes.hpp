@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
-#include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/layout/plan.hpp"
-#include "parallel/comm/node_levels.hpp"
+#include "core/layout/rank_layout.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
 
 namespace sestina {

@@ -8,10 +8,8 @@
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
-#include "parallel/plan/plan_homes.hpp"
-#include "parallel/plan/plan_layout.hpp"
 #include "parallel/plan/refresh_budget.hpp"
-#include "parallel/plan/tensor_shard.hpp"
+#include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "parallel/plan/load_patterns.hpp"
+#include "parallel/plan/plan_assign.hpp"
 
 namespace sestina {
 namespace {

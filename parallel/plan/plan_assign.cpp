@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "parallel/plan/load_patterns.hpp"
-
 namespace sestina {
 namespace {
 

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/layout/model_part.hpp"
 #include "core/layout/model_size.hpp"
+#include "core/layout/rank_layout.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/rank_report.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

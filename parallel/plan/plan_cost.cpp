@@ -3,9 +3,8 @@
 #include <cmath>
 
 #include "core/optimizer/base/routing.hpp"
-#include "core/optimizer/base/work.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

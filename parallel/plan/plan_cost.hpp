@@ -12,7 +12,7 @@
 
 namespace sestina {
 
-// FLOPs of one update of a matrix as its kind states them (core/optimizer/base/work.hpp), whatever is executed. Kinds
+// FLOPs of one update of a matrix as its kind states them (core/optimizer/base/sides.hpp), whatever is executed. Kinds
 // that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 

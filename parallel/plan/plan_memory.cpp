@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "core/field_piece.hpp"
-#include "core/layout/model_part.hpp"
+#include "core/layout/rank_layout.hpp"
 #include "core/layout/weight_form.hpp"
 #include "core/memory/device_store.hpp"
+#include "core/memory/state_field.hpp"
 #include "core/model/pass_scratch.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
@@ -15,7 +15,6 @@
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 
 namespace sestina {
 namespace {

@@ -15,7 +15,7 @@ namespace sestina {
 struct RankMemory {
   ModelSize size;                    // parameters: elements of which it keeps the state
   std::size_t saved = 0;             // state that it writes to a checkpoint
-  std::size_t streamed = 0;          // of that, without a copy in memory (core/field_piece.hpp)
+  std::size_t streamed = 0;          // of that, without a copy in memory (core/memory/state_field.hpp)
   std::size_t checkpoint = 0;        // memory of a save: the copy that it is written from, and pieces on their way
   std::int64_t scalar_elements = 0;  // that AdamW updates
   std::size_t scalar_state = 0;      // bytes of their moments

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 
 namespace sestina {

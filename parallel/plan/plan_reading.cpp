@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "parallel/plan/plan_assign.hpp"
-#include "parallel/plan/plan_homes.hpp"
-#include "parallel/plan/plan_partition.hpp"
+#include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/refresh/period_fit.hpp"
+#include "core/optimizer/refresh/auto_period.hpp"
 
 namespace sestina {
 namespace {

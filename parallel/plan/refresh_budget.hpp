@@ -1,6 +1,6 @@
 // How often preconditioners are refreshed where the deck gives no period for all of them. optimizer.refresh.budget:
 // stages of an asynchronous pipeline share out as much work as with one period, more often where gradients are older.
-// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/period_fit.hpp),
+// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/auto_period.hpp),
 // which all of its stages share.
 // No Kokkos.
 #pragma once
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/optimizer/refresh/refresh_rate.hpp"
+#include "core/optimizer/refresh/auto_period.hpp"
 #include "parallel/plan/make_plan.hpp"
 
 namespace sestina {

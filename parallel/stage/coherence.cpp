@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/memory/write_guard.hpp"
+#include "core/memory/pager.hpp"
 
 namespace sestina {
 namespace {

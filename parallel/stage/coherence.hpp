@@ -11,7 +11,7 @@
 #include "core/optimizer/matrix_set.hpp"
 #include "kernels/blas/host_values.hpp"
 #include "parallel/comm/communicator.hpp"
-#include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/coherence.hpp"
 
 namespace sestina {

@@ -1,7 +1,7 @@
 #include "parallel/stage/exchange_rate.hpp"
 
 #include "core/dispatch.hpp"
-#include "kernels/base/seconds_spent.hpp"
+#include "kernels/base/threads.hpp"
 #include "parallel/comm/device_communicator.hpp"
 
 namespace sestina {

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "core/gradient_cosine.hpp"
+#include "core/optimizer/gradient_norm.hpp"
 #include "parallel/stage/stage_run.hpp"
 
 namespace sestina {

@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "core/model/initialise.hpp"
-#include "kernels/base/seconds_spent.hpp"
+#include "kernels/base/threads.hpp"
 #include "parallel/comm/stream_order.hpp"
-#include "parallel/plan/plan_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
+#include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/base/seconds_spent.hpp"
-#include "parallel/comm/node_groups.hpp"
+#include "kernels/base/threads.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {

@@ -13,10 +13,9 @@
 #include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/stage/coherence.hpp"
-#include "parallel/stage/gradient_reduce.hpp"
 #include "parallel/stage/matrix_homes.hpp"
-#include "parallel/stage/shared_parts.hpp"
-#include "parallel/stage/weight_gather.hpp"
+#include "parallel/stage/owner_exchange.hpp"
+#include "parallel/stage/stages_of.hpp"
 
 namespace sestina {
 

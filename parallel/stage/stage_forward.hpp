@@ -6,7 +6,7 @@
 
 #include "core/slot_pool.hpp"
 #include "core/stage.hpp"
-#include "parallel/stage/shared_parts.hpp"
+#include "parallel/stage/stages_of.hpp"
 
 namespace sestina {
 

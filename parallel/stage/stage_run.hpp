@@ -4,9 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/delay_correction.hpp"
-#include "core/weight_drift.hpp"
-#include "core/weight_versions.hpp"
+#include "core/delay.hpp"
 #include "parallel/stage/stage_exchanges.hpp"
 #include "parallel/stage/stage_forward.hpp"
 

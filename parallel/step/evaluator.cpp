@@ -2,7 +2,7 @@
 
 #include "core/layout/weight_form.hpp"
 #include "parallel/comm/device_communicator.hpp"
-#include "parallel/comm/traced_communicator.hpp"
+#include "parallel/comm/trace.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {

@@ -17,7 +17,6 @@
 
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/evaluator.hpp"
-#include "parallel/step/phase_clock.hpp"
 #include "parallel/step/receive_order.hpp"
 #include "parallel/step/step_exchange.hpp"
 

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/model_part.hpp"
 #include "core/layout/rank_layout.hpp"
-#include "parallel/comm/process_grid.hpp"
+#include "parallel/comm/runtime.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/step/pipeline_stage.hpp"

@@ -10,10 +10,10 @@ flags=(-std=c++20 -O1 -g -fsanitize=thread -DFMT_SHARED -I "$tree")
 sources=(regression/unit/core/test_worker_pool.cpp regression/unit/core/test_pager.cpp regression/unit/core/test_device_store.cpp
          regression/unit/io/test_block_file.cpp
          regression/unit/io/test_copy_file.cpp
-         core/optimizer/refresh/worker_pool.cpp core/memory/pager.cpp core/memory/block_tier.cpp core/memory/block_memory.cpp core/memory/device_store.cpp
-         io/store/block_file.cpp io/store/block_run.cpp io/store/chunk_file.cpp io/store/chunk_pool.cpp io/store/chunk_progress.cpp
+         core/optimizer/refresh/worker_pool.cpp core/memory/pager.cpp core/memory/blocks.cpp core/memory/device_store.cpp
+         io/store/block_file.cpp io/store/block_file_run.cpp io/store/chunk_engine.cpp io/store/chunk_engine_pool.cpp
          io/store/chunk_ring_uring.cpp io/store/copy_file.cpp io/store/digest.cpp
-         io/store/input_file.cpp io/store/retry.cpp kernels/base/failure.cpp)
+         io/store/input_file.cpp io/store/output_file.cpp kernels/base/error.cpp)
 objects=()
 for source in "${sources[@]}"; do
   objects+=("$folder/${source//\//_}.o")

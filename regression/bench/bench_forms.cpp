@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/model/poet_x.hpp"
-#include "kernels/model/cayley_neumann.hpp"
-#include "kernels/model/group_quantise.hpp"
+#include "kernels/model/block_rotations.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 namespace {

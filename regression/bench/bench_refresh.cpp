@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/optimizer/refresh/refresh.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/optimizer/columns.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/eigen.hpp"
 #include "kernels/optimizer/inverse_root.hpp"
 
 namespace sestina {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokens/token_file_index.hpp"
+#include "io/tokens/token_file_forms.hpp"
 #include "kernels/base/error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "io/hf/safetensors_header.hpp"
+#include "io/hf/safetensors.hpp"
 #include "kernels/base/error.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/blas/bf16_way.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/instruction_set.hpp"
 

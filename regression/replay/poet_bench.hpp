@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "core/model/poet_x.hpp"
-#include "kernels/model/cayley_neumann.hpp"
-#include "kernels/model/group_quantise.hpp"
+#include "kernels/model/block_rotations.hpp"
+#include "kernels/model/quantise.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace sestina::replay {

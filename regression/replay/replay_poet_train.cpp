@@ -3,7 +3,7 @@
 #include <deque>
 #include <iterator>
 
-#include "core/deck/linear_options.hpp"
+#include "core/deck/model_config.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/methods/adamw.hpp"
 #include "regression/replay/poet_bench.hpp"

@@ -1,4 +1,4 @@
-"""A function template of a header that holds a KOKKOS_LAMBDA is static (kernels/blas/elementwise.hpp says why)."""
+"""A function template of a header that holds a KOKKOS_LAMBDA is static (kernels/blas/matrix_passes.hpp says why)."""
 import re
 
 import tree

@@ -16,8 +16,8 @@ WORD = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS) + r")\b")
 OTHERS_WORD = re.compile(r"InitializationSettings|KokkosSettings|tool_settings")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
-MAY_ASK = {"kernels/blas/exec.hpp", "kernels/blas/bf16.hpp",  # where types depend on the backend of this build
-           "kernels/model/vector_bytes.hpp"}  # where they depend on the processor
+MAY_ASK = {"kernels/blas/exec.hpp",  # where types depend on the backend of this build
+           "kernels/model/attention_product.hpp"}  # where they depend on the processor
 
 KINDS = {name.replace("_", "-") for name in re.findall(r"  register_(\w+)\(\);$", tree.text("core/optimizer/register_optimizers.cpp"), re.MULTILINE)}
 KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')

@@ -5,7 +5,7 @@
 #include "core/layout/tensor_spec.hpp"
 #include "core/memory/state_field.hpp"
 #include "kernels/blas/exec.hpp"
-#include "kernels/model/coded_rows.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 

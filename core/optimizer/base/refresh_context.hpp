@@ -2,12 +2,116 @@
 // in the stream itself or by workers.
 #pragma once
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "core/optimizer/base/optimizer_control.hpp"
-#include "core/optimizer/base/refresh_verdict.hpp"
+#include "kernels/blas/host_values.hpp"
+#include "kernels/blas/stopwatch.hpp"
 
 namespace sestina {
+
+// A device judges refreshes by itself: what a decomposition must satisfy is computed after it, a verdict is made of
+// that in the space, and results are published there only if it is good. The host does not wait: it books verdicts at
+// the next update, before which it has waited for the norm of the gradients anyway.
+
+// As it lies in the space. failed: more digits may do it.
+enum class Verdict { zero_factor = 0, good = 1, failed = 2, factor_not_finite = 3 };
+
+// Where a job on this stream leaves what it is judged by; one job at a time.
+template <class Space>
+struct RefreshChecks {
+  explicit RefreshChecks(const Space& exec) : watch(exec) {
+    if constexpr (!is_host<Space>) values = HostValues<Space>("sestina::refresh_checks", count);
+  }
+  // Sums of squares, failures of the solver, and the verdict of a job that is waited for.
+  enum { factor, failures, product, basis, eigenvalues, root, judged, verdict = judged, count };
+  bool by_space() const { return values.size() > 0; }
+  Vector<double, Space> at(int place) const { return values.at(static_cast<std::size_t>(place)); }
+
+  HostValues<Space> values;  // none: the host looks at each number as soon as it is known
+  Stopwatch<Space> watch;
+};
+
+// verdict (1) from the checks of a job on a (d, d) factor, all of whose numbers must be finite; basis: the sum of
+// squares of d orthonormal columns. Does not wait.
+template <class Space>
+void make_verdict(const Space&, const RefreshChecks<Space>&, std::size_t d, Vector<double, Space> verdict);
+
+// Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
+KOKKOS_INLINE_FUNCTION bool is_orthonormal(double squares, std::size_t d) {
+  constexpr double tolerance = 1e-3;
+  const auto expected = static_cast<double>(d);
+  return Kokkos::abs(squares - expected) <= tolerance * expected;
+}
+
+// y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay. No
+// verdict (0): good, as the host has found.
+template <class Space, class From>
+void publish_values(const Space&, Vector<const double, Space> verdict, Vector<const From, Space> x,
+                    Vector<float, Space> y);
+template <class Space>
+void publish_order(const Space&, Vector<const double, Space> verdict, Vector<const std::int32_t, Space> from,
+                   Vector<std::int32_t, Space> order);
+
+// What the host keeps of a side; null: not kept.
+struct SideCounts {
+  std::int64_t* failures = nullptr;       // in a row
+  std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from
+  std::int64_t* results = nullptr;        // so far
+  void book(std::int64_t from) const {
+    *computed_from = 1 + from;
+    if (results != nullptr) ++*results;
+  }
+};
+
+// Jobs whose verdicts the host has not booked yet, each with a place of its own.
+template <class Space>
+class QueuedRefreshes {
+ public:
+  // What the host has booked as if the refresh were good.
+  struct Booking {
+    std::string_view name;  // of the factor; outlives the booking
+    std::size_t d = 0;      // its size
+    SideCounts counts = {};
+    std::int64_t before = 0;  // computed_from if the result is not published
+    void undo() const {
+      *counts.computed_from = before;
+      if (counts.results != nullptr) --*counts.results;
+    }
+  };
+
+  QueuedRefreshes() = default;  // none is queued: the host waits for each
+  QueuedRefreshes(const Space&, std::size_t jobs);
+  bool on() const { return !watches_.empty(); }
+
+  // Starts the next job of the update under way; its verdict goes to the place returned.
+  Vector<double, Space> start(const Booking&);
+  // After that job.
+  void finish(const Space&);
+
+  // Before the jobs of update t: book(Booking, Verdict, seconds) of each one of another update, waiting where the space
+  // is not there yet. Whether update t begins with this call.
+  template <class Book>
+  bool begin_update(const Space& exec, std::int64_t t, const Book& book) {
+    if (t == update_) return false;
+    update_ = t;
+    if (bookings_.empty()) return true;
+    if (!arrived()) exec.fence("refresh");
+    for (std::size_t i = 0; i < bookings_.size(); ++i)
+      book(bookings_[i], static_cast<Verdict>(static_cast<int>(verdicts_[i])), watches_[i].seconds());
+    bookings_.clear();
+    return true;
+  }
+
+ private:
+  bool arrived() const;
+
+  std::int64_t update_ = 0;
+  HostValues<Space> verdicts_;
+  std::vector<Stopwatch<Space>> watches_;
+  std::vector<Booking> bookings_;
+};
 
 // What a refresh may do when it goes wrong; shared by all matrices of a run.
 struct RefreshPolicy {

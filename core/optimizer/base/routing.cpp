@@ -8,8 +8,7 @@
 #include <set>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/deck_words.hpp"
-#include "core/memory/block_memory.hpp"
+#include "core/memory/blocks.hpp"
 
 namespace sestina {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/blas/elementwise.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {

@@ -18,7 +18,7 @@ template <class Exec, class T>
 class AdamW {
  public:
   // State (momentum, second_moment) is created here, zero, before the first step. nonfinite: see
-  // kernels/optimizer/finite_flag.hpp.
+  // kernels/optimizer/matrix_update.hpp.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
 
   // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.

@@ -7,9 +7,8 @@
 #include "core/optimizer/methods/low_rank.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/base/random.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/optimizer/channel_scale.hpp"
-#include "kernels/optimizer/line_squares.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
 

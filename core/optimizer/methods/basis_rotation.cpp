@@ -1,7 +1,7 @@
 #include "core/optimizer/methods/basis_rotation.hpp"
 
 #include "core/optimizer/base/register_kind.hpp"
-#include "core/optimizer/base/work.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
 
 namespace sestina {

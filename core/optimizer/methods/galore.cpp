@@ -5,11 +5,11 @@
 
 #include "core/deck/options.hpp"
 #include "core/optimizer/base/register_kind.hpp"
-#include "core/optimizer/base/work.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/low_rank.hpp"
 #include "core/optimizer/refresh/port.hpp"
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/optimizer/columns.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/optimizer/eigen.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {

@@ -5,9 +5,7 @@
 #include <limits>
 
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/base/work.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/optimizer/line_squares.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 

@@ -1,7 +1,7 @@
 #include "core/optimizer/methods/kl_shampoo.hpp"
 
 #include "core/optimizer/base/register_kind.hpp"
-#include "core/optimizer/base/work.hpp"
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/kl_factors.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 

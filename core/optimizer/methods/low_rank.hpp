@@ -9,7 +9,7 @@
 #include "core/optimizer/methods/low_rank_options.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/base/random.hpp"
-#include "kernels/model/group_quantise.hpp"
+#include "kernels/model/quantise.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {

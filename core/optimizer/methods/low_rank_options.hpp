@@ -40,7 +40,7 @@ struct LowRank {
     return right ? Size{r, cols} : Size{rows, r};
   }
 };
-// Elements of a projector in 8 or 4 bits that share a scale (kernels/model/group_quantise.hpp), as Q-GaLore has it.
+// Elements of a projector in 8 or 4 bits that share a scale (kernels/model/quantise.hpp), as Q-GaLore has it.
 inline constexpr std::size_t projector_group = 256;
 inline constexpr std::int64_t lazy_window = 5;  // cosines of projectors that Q-GaLore looks back on
 LowRank low_rank_of(const LowRankOptions&, std::int64_t rows, std::int64_t cols);

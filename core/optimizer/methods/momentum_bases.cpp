@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "core/optimizer/methods/rotated_adam.hpp"
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/optimizer/columns.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {

@@ -10,13 +10,12 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/base/work.hpp"
 #include "core/optimizer/refresh/port.hpp"
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/eigen.hpp"
 #include "kernels/optimizer/inverse_root.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/packed_symmetric.hpp"
 
 namespace sestina {
 namespace {

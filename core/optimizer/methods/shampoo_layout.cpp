@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/base/work.hpp"
 
 namespace sestina {
 

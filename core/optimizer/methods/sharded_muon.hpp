@@ -1,6 +1,6 @@
 // Muon under tensor parallelism without moving a matrix: each rank keeps the shards it computes with, their master
 // weights and momentum, and Newton-Schulz runs on all shards at once (parallel.tp_update = "distributed",
-// kernels/optimizer/newton_schulz_shard.hpp). What the update is multiplied by goes by the whole matrix, so but for
+// kernels/optimizer/newton_schulz.hpp). What the update is multiplied by goes by the whole matrix, so but for
 // rounding it is that of Muon on one rank (muon.cpp), and the state is that of the whole matrix, of which each rank
 // holds a slab.
 #pragma once
@@ -9,8 +9,8 @@
 #include "core/model/seams.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
-#include "core/optimizer/methods/muon_options.hpp"
-#include "kernels/optimizer/newton_schulz_shard.hpp"
+#include "core/optimizer/methods/muon.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 
 namespace sestina {
 
@@ -18,7 +18,7 @@ template <class Exec, class T>
 class ShardedMuon {
  public:
   // Updates those of the tensors that are `sharded`: the same ones, in one order, on all ranks of the group, which must
-  // outlive this. All state is created here, zero. nonfinite: see kernels/optimizer/finite_flag.hpp.
+  // outlive this. All state is created here, zero. nonfinite: see kernels/optimizer/matrix_update.hpp.
   ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
               bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
 namespace sestina {

@@ -11,9 +11,9 @@
 #include <limits>
 
 #include "core/optimizer/refresh/refresh.hpp"
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/optimizer/columns.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 namespace {

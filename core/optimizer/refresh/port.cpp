@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/optimizer/refresh/copy_queue.hpp"
-#include "kernels/base/seconds_spent.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/base/threads.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {

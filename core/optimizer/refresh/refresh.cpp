@@ -4,10 +4,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/blas/reduce.hpp"
-#include "kernels/optimizer/columns.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/eigen.hpp"
 #include "kernels/optimizer/inverse_root.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 

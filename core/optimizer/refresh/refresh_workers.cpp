@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "kernels/base/seconds_spent.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

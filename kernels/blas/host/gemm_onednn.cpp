@@ -13,9 +13,9 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
-#include "kernels/blas/bf16_way.hpp"
-#include "kernels/blas/host/gemm_blas.hpp"
+#include "kernels/blas/host/gemm_host.hpp"
 #include "kernels/blas/host/widened_product.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
 namespace host {

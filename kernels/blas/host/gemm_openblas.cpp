@@ -1,7 +1,7 @@
 // Host products in a build without oneDNN: CBLAS in float and double; bf16 is widened to float while it is packed.
-#include "kernels/blas/bf16_way.hpp"
-#include "kernels/blas/host/gemm_blas.hpp"
+#include "kernels/blas/host/gemm_host.hpp"
 #include "kernels/blas/host/widened_product.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
 

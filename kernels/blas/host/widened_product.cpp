@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels/blas/bf16.hpp"
+#include "kernels/blas/exec.hpp"
 
 namespace sestina::host {
 namespace {

@@ -1,5 +1,5 @@
 // Products of bf16 matrices where no library multiplies bf16: both are widened to fp32 while they are packed, panel by
-// panel, and multiplied in fp32. Memory of bf16, speed of fp32. Host only; gemm_plain.hpp is the reference.
+// panel, and multiplied in fp32. Memory of bf16, speed of fp32. Host only; gemm.hpp is the reference.
 //
 // The blocking is that of Goto & van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): a panel of B
 // stays in the first-level cache, a block of A in the second, and both are packed once for many tiles.

@@ -1,5 +1,5 @@
 // What control groups of either version and limits of the process leave of a machine's memory.
-#include "app/start/available_memory.hpp"
+#include "app/start/memory_check.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -8,13 +8,12 @@
 
 #include "../io/test_files.hpp"
 #include "app/command/command_line.hpp"
-#include "app/start/deck_layers.hpp"
-#include "app/train/progress.hpp"
-#include "app/train/run_companions.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
+#include "app/train/step_report.hpp"
 #include "core/deck/deck.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 
 namespace sestina {
 namespace {

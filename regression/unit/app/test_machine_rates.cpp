@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "../io/test_files.hpp"
-#include "app/start/deck_layers.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/verbs/machine_rates.hpp"
 #include "core/deck/deck.hpp"
 

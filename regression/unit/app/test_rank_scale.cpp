@@ -7,8 +7,8 @@
 
 #include "acted_ranks.hpp"
 #include "app/train/rank_agreement.hpp"
-#include "parallel/comm/agreement.hpp"
-#include "parallel/comm/node_groups.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/rank_report.hpp"
 
 namespace sestina {

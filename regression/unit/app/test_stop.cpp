@@ -17,7 +17,7 @@
 
 #include "app/start/stop.hpp"
 #include "kernels/base/exit_handler.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

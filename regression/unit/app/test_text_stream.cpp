@@ -1,5 +1,5 @@
 // Text as it comes: whole characters, and nothing that may begin a stop string.
-#include "app/verbs/text_stream.hpp"
+#include "app/verbs/sampling.hpp"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "core/memory/block_memory.hpp"
+#include "core/memory/blocks.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina::reference {

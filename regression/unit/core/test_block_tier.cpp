@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/block_tier.hpp"
+#include "core/memory/blocks.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina::reference {

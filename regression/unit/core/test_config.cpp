@@ -3,9 +3,8 @@
 #include <map>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/model_keys.hpp"
+#include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "core/layout/tensor_sums.hpp"
 #include "core/model/rope_table.hpp"
 #include "sestina_test_paths.hpp"
 

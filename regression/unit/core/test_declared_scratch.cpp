@@ -1,7 +1,7 @@
 // What a kind declares of its scratch is what its updates take: the most that a run holds at once.
 #include <gtest/gtest.h>
 
-#include "core/optimizer/base/skew_blocks.hpp"
+#include "core/optimizer/base/matrix_optimizer.hpp"
 #include "matrix_rig.hpp"
 
 namespace sestina {

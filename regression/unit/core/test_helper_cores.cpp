@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/optimizer/refresh/worker_pool.hpp"
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 
 namespace sestina {
 namespace {

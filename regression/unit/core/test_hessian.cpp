@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/hessian_norm.hpp"
-#include "core/loss_gradient.hpp"
 #include "regression/unit/core/model_rig.hpp"
 
 namespace sestina {

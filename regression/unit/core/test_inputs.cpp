@@ -13,7 +13,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {

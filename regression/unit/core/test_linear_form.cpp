@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "core/model/formed_weights.hpp"
 #include "regression/unit/core/model_rig.hpp"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/layout/model_size.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "regression/unit/core/model_rig.hpp"
 
 namespace sestina {

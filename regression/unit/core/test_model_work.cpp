@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "core/model/formed_weights.hpp"
 #include "regression/unit/core/model_rig.hpp"
 

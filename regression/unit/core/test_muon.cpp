@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "core/optimizer/base/matrix_optimizer.hpp"
-#include "core/optimizer/methods/newton_schulz_sets.hpp"
+#include "core/optimizer/methods/muon.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
-#include "kernels/optimizer/newton_schulz_plain.hpp"
+#include "kernels/optimizer/newton_schulz_step.hpp"
 #include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/spaces.hpp"
 

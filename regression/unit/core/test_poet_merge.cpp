@@ -9,7 +9,7 @@
 #include "core/layout/weight_form.hpp"
 #include "core/model/poet_x.hpp"
 #include "kernels/base/random.hpp"
-#include "kernels/model/merge_residual.hpp"
+#include "kernels/model/quantise.hpp"
 #include "regression/unit/reference.hpp"
 
 namespace sestina {

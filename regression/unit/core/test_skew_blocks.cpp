@@ -5,7 +5,7 @@
 #include <map>
 
 #include "core/optimizer/matrix_set.hpp"
-#include "core/optimizer/methods/newton_schulz_sets.hpp"
+#include "core/optimizer/methods/muon.hpp"
 #include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/core/matrix_rig.hpp"
 

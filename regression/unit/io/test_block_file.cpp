@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-#include "core/memory/write_guard.hpp"
+#include "core/memory/pager.hpp"
 #include "io/store/block_file.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "regression/unit/io/test_store.hpp"

@@ -13,8 +13,8 @@
 
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
-#include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/base/error.hpp"
 

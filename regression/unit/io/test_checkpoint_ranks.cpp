@@ -15,11 +15,11 @@
 #include <thread>
 
 #include "io/checkpoint/checkpoint.hpp"
-#include "io/checkpoint/checkpoint_convert.hpp"
 #include "io/checkpoint/checkpoint_files.hpp"
+#include "io/checkpoint/checkpoint_save.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
-#include "io/checkpoint/slab.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
 #include "kernels/base/error.hpp"
 #include "test_files.hpp"
 

@@ -7,8 +7,8 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_part.hpp"
 #include "io/checkpoint/checkpoint_save.hpp"
-#include "io/checkpoint/checkpoint_shard.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
+#include "io/checkpoint/hdf5_file.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <vector>
 
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 #include "regression/unit/io/test_files.hpp"
 #include "regression/unit/io/test_store.hpp"
 #include "regression/unit/resident_pages.hpp"

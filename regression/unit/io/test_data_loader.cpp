@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/base/quiet_threads.hpp"
+#include "kernels/base/threads.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

@@ -1,6 +1,6 @@
 // Energy of devices from a library that stands for NVML (fake_nvml): sums, devices that ranks share, failures, and
 // none.
-#include "io/report/device_energy.hpp"
+#include "io/report/energy.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/report/energy_counters.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

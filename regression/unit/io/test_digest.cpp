@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "io/store/digest.hpp"
-#include "io/tokens/source_digest.hpp"
+#include "io/tokens/token_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {

@@ -1,5 +1,5 @@
 // Trees of files in powercap's form: several packages, parts of them, a platform, counters that start again.
-#include "io/report/energy_counters.hpp"
+#include "io/report/energy.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What is no text is refused by what its bytes are, whatever the file is called; packed text is read as its makers
 // write it.
-#include "io/tokens/file_kind.hpp"
+#include "io/tokens/token_file.hpp"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -8,7 +8,6 @@
 
 #include "core/deck/options.hpp"
 #include "io/tokens/text_files.hpp"
-#include "io/tokens/token_file.hpp"
 #include "test_files.hpp"
 
 namespace sestina {

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "io/report/history.hpp"
-#include "io/report/tensorboard.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

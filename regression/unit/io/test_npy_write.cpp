@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/store/npy_write.hpp"
+#include "io/store/output_file.hpp"
 
 namespace sestina {
 namespace {

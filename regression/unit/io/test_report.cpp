@@ -9,11 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "io/report/deck_facts.hpp"
-#include "io/report/page_data.hpp"
-#include "io/report/page_text.hpp"
-#include "io/report/series.hpp"
-#include "io/report/tables.hpp"
+#include "io/report/history.hpp"
+#include "io/report/page.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

@@ -1,6 +1,6 @@
 // Errors that pass are tried again for a limited time, others are not; files that are appended to say why a line was
 // lost.
-#include "io/store/retry.hpp"
+#include "io/store/output_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "io/store/append_file.hpp"
 #include "regression/unit/io/test_files.hpp"
 
 namespace sestina {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "io/store/mapped_file.hpp"
+#include "io/store/input_file.hpp"
 #include "io/store/output_file.hpp"
 #include "test_files.hpp"
 

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "io/tokens/data_loader.hpp"
-#include "io/tokens/sample_set_order.hpp"
 #include "sestina_test_paths.hpp"
 #include "test_files.hpp"
 

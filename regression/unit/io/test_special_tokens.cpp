@@ -1,12 +1,12 @@
 // One answer to which tokens begin and end texts, from all the files that name them. The orders are those of
 // transformers 5.24, tried on the same files.
-#include "io/tokenizer/special_tokens.hpp"
+#include "io/tokenizer/tokenizer.hpp"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "io/hf/hf_tokenizer.hpp"
+#include "io/hf/hf_companions.hpp"
 #include "io/tokens/data_loader.hpp"
 #include "regression/unit/io/test_files.hpp"
 

@@ -1,5 +1,5 @@
 // Files that change while they are read, more files than may lie open, and what links lead to.
-#include "io/store/stored_bytes.hpp"
+#include "io/store/input_file.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "io/store/folder_list.hpp"
 #include "io/tokens/token_file.hpp"
 #include "test_files.hpp"
 

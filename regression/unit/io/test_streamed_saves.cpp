@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "core/field_piece.hpp"
+#include "core/memory/state_field.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_verify.hpp"
 #include "io/store/block_file.hpp"

@@ -9,7 +9,6 @@
 
 #include "io/tokens/text_files.hpp"
 #include "io/tokens/token_file_forms.hpp"
-#include "io/tokens/token_file_index.hpp"
 #include "sestina_test_paths.hpp"
 #include "test_files.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tokenizer/bpe_bytes.hpp"
+#include "io/tokenizer/bpe_model.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 
 namespace sestina {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tokenizer/bpe_bytes.hpp"
+#include "io/tokenizer/bpe_model.hpp"
 #include "io/tokenizer/bpe_train.hpp"
 #include "io/tokenizer/tokenizer.hpp"
 #include "regression/unit/io/test_files.hpp"

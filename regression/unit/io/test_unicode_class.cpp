@@ -30,7 +30,7 @@ const std::string& all_points() {
 }
 
 // How many code points, and CRC-32 (as in zip files) of the first and last of each range, as 32-bit numbers.
-class Summary {
+class ClassSummary {
  public:
   void add(char32_t first, char32_t last) {
     if (first < 0xD800 && last >= 0xE000) return add(first, 0xD7FF), add(0xE000, last);
@@ -49,11 +49,11 @@ class Summary {
   std::uint32_t crc_ = ~0U;
 };
 
-Summary found_by(const std::string& pattern) {
+ClassSummary found_by(const std::string& pattern) {
   const std::string& text = all_points();
   const Pattern compiled = Pattern::regex(pattern, "t");
   Pattern::Match match;
-  Summary summary;
+  ClassSummary summary;
   for (std::size_t at = 0; at < text.size() && compiled.find(text, at, match); at = match.end()) {
     std::size_t last = match.end() - 1;
     while ((static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
@@ -72,14 +72,14 @@ TEST(UnicodeClass, EveryCodePointOfEveryClassIsThatOfThePackage) {
     SCOPED_TRACE(name);
     const auto known = find_unicode_class(name);
     ASSERT_TRUE(known);
-    Summary ranges, rest;
+    ClassSummary ranges, rest;
     for (const CodeRange& r : known->ranges) ranges.add(r.first, r.last);
     for (const CodeRange& r : complement(known->ranges)) rest.add(r.first, r.last);
     EXPECT_EQ(ranges.count, numbers[0]);
     EXPECT_EQ(ranges.crc(), numbers[1]);
     EXPECT_EQ(ranges.count + rest.count, 0x110000u - 0x800u);
     if (ranges.count == 0) continue;
-    const Summary found = found_by("\\p{" + name + "}+");
+    const ClassSummary found = found_by("\\p{" + name + "}+");
     EXPECT_EQ(found.count, numbers[0]);
     EXPECT_EQ(found.crc(), numbers[1]);
     if (name.size() > 2 || rest.count == 0) continue;  // of the categories the complements too

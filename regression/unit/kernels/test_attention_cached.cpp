@@ -1,6 +1,6 @@
 // Attention from a cache against attention over the whole sequence.
 #include "../reference.hpp"
-#include "kernels/model/attention_cached.hpp"
+#include "kernels/model/attention.hpp"
 
 namespace sestina {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/blas/bf16.hpp"
+#include "kernels/blas/exec.hpp"
 
 namespace sestina {
 namespace {

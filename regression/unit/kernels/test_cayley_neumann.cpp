@@ -2,9 +2,7 @@
 // the series, and finite differences.
 #include "../reference.hpp"
 #include "../spaces.hpp"
-#include "kernels/blas/block_product.hpp"
-#include "kernels/model/cayley_neumann.hpp"
-#include "kernels/model/permuted_blocks.hpp"
+#include "kernels/model/block_rotations.hpp"
 
 namespace sestina {
 namespace {

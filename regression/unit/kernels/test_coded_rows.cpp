@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "../reference.hpp"
-#include "kernels/model/coded_rows.hpp"
+#include "kernels/model/quantise.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "regression/unit/spaces.hpp"
 

@@ -5,7 +5,6 @@
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "kernels/optimizer/columns.hpp"
 
 namespace sestina {
 namespace {

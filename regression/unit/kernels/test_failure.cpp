@@ -1,5 +1,5 @@
 // The one error path: which exit code and message an exception becomes.
-#include "kernels/base/failure.hpp"
+#include "kernels/base/error.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/gemm_plain.hpp"
+#include "kernels/blas/gemm.hpp"
 
 namespace sestina {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "../reference.hpp"
-#include "kernels/model/group_quantise.hpp"
-#include "kernels/model/index_map.hpp"
+#include "kernels/model/block_rotations.hpp"
+#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 namespace {

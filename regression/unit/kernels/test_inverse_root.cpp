@@ -4,7 +4,7 @@
 
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
-#include "kernels/optimizer/packed_symmetric.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 namespace {

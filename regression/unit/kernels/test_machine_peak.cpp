@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "kernels/blas/bf16_way.hpp"
+#include "kernels/blas/instruction_set.hpp"
 #include "kernels/blas/machine_peak.hpp"
 
 namespace sestina {

@@ -1,4 +1,4 @@
-// Newton-Schulz iteration against the loops of newton_schulz_plain.hpp, what must hold of it exactly, and the passes
+// Newton-Schulz iteration against the loops of newton_schulz_step.hpp, what must hold of it exactly, and the passes
 // around it. What each published set does to singular values is tested with the sets (core/test_muon.cpp).
 #include "kernels/optimizer/newton_schulz.hpp"
 
@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "kernels/base/error.hpp"
-#include "kernels/optimizer/muon_update.hpp"
-#include "kernels/optimizer/newton_schulz_plain.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
+#include "kernels/optimizer/newton_schulz_step.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {

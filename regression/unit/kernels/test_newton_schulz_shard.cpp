@@ -1,11 +1,11 @@
 // Newton-Schulz of one shard of a matrix, the other ranks played by loops over the whole matrix in double.
-#include "kernels/optimizer/newton_schulz_shard.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "kernels/optimizer/newton_schulz_plain.hpp"
+#include "kernels/optimizer/newton_schulz_step.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {

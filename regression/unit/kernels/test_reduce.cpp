@@ -6,8 +6,8 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/blas/host_values.hpp"
-#include "kernels/blas/reduce.hpp"
 #include "kernels/blas/stopwatch.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 namespace {

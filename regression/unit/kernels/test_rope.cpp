@@ -2,7 +2,7 @@
 #include <complex>
 
 #include "../reference.hpp"
-#include "kernels/model/rope.hpp"
+#include "kernels/model/activation.hpp"
 
 namespace sestina {
 namespace {

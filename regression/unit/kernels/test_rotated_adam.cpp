@@ -5,10 +5,9 @@
 #include <numeric>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/elementwise.hpp"
-#include "kernels/blas/matrix_copy.hpp"
-#include "kernels/optimizer/channel_scale.hpp"
-#include "kernels/optimizer/line_squares.hpp"
+#include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 #include "regression/unit/spaces.hpp"
 

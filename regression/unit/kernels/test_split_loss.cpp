@@ -3,7 +3,6 @@
 
 #include "../reference.hpp"
 #include "kernels/model/loss.hpp"
-#include "kernels/model/split_loss.hpp"
 
 namespace sestina {
 namespace {

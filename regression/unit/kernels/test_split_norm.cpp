@@ -1,7 +1,6 @@
 // RMSNorm of columns that lie apart, joined here by hand, against the kernel that sees whole rows.
 #include "../reference.hpp"
 #include "kernels/model/norm.hpp"
-#include "kernels/model/split_norm.hpp"
 
 namespace sestina {
 namespace {

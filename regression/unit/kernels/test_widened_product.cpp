@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "kernels/base/thread_count.hpp"
-#include "kernels/blas/bf16_way.hpp"
-#include "kernels/blas/gemm_plain.hpp"
+#include "kernels/blas/gemm.hpp"
 #include "kernels/blas/host/widened_product.hpp"
 #include "kernels/blas/instruction_set.hpp"
 

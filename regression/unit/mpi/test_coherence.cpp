@@ -9,8 +9,8 @@
 #include <mutex>
 #include <thread>
 
-#include "parallel/comm/forwarding_communicator.hpp"
-#include "parallel/comm/node_groups.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/stage/coherence.hpp"
 #include "regression/unit/mpi/coherence_rig.hpp"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 
-#include "app/train/refresh_periods.hpp"
+#include "app/train/refresh_setup.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/coherence_rig.hpp"
 #include "regression/unit/mpi/pipeline_rig.hpp"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "parallel/step/lagged_gather.hpp"
+#include "parallel/step/step_exchange.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {

@@ -7,9 +7,9 @@
 #include <string>
 #include <thread>
 
-#include "parallel/comm/forwarding_communicator.hpp"
-#include "parallel/comm/node_groups.hpp"
-#include "parallel/stage/gradient_reduce.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/nodes.hpp"
+#include "parallel/stage/owner_exchange.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

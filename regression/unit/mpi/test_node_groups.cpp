@@ -4,9 +4,8 @@
 #include <map>
 #include <string>
 
-#include "parallel/comm/forwarding_communicator.hpp"
-#include "parallel/comm/node_groups.hpp"
-#include "parallel/comm/node_levels.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/nodes.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "regression/unit/mpi/training_rig.hpp"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "app/train/refresh_periods.hpp"
+#include "app/train/refresh_setup.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/blas/tree_sum.hpp"
+#include "kernels/blas/sums.hpp"
 #include "parallel/comm/tensor_group.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 

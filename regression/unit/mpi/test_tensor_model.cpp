@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "parallel/comm/tensor_group.hpp"
-#include "parallel/plan/tensor_shard.hpp"
+#include "parallel/plan/shard_layout.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 #include "regression/unit/spaces.hpp"

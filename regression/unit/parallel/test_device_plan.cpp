@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/field_piece.hpp"
 #include "core/memory/device_store.hpp"
+#include "core/memory/state_field.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/deck/deck.hpp"
-#include "core/layout/tensor_sums.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"

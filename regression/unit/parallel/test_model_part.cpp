@@ -1,11 +1,11 @@
 // A rank's part of a model against the cuts of its tensors.
-#include "core/layout/model_part.hpp"
+#include "core/layout/rank_layout.hpp"
 
 #include <gtest/gtest.h>
 
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
-#include "parallel/plan/tensor_shard.hpp"
+#include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <random>
 
-#include "parallel/plan/load_patterns.hpp"
 #include "parallel/plan/plan_assign.hpp"
 
 namespace sestina {

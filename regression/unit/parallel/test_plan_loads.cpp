@@ -4,13 +4,12 @@
 #include <numeric>
 
 #include "core/optimizer/base/routing.hpp"
-#include "core/optimizer/methods/muon_options.hpp"
+#include "core/optimizer/methods/muon.hpp"
 #include "core/optimizer/methods/soap.hpp"
-#include "kernels/optimizer/newton_schulz_shard.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
-#include "parallel/plan/tensor_shard.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -1,11 +1,9 @@
 // The published partitions on cases small enough to follow by hand, buckets, layouts, cuts at rows, micro-groups.
 #include <gtest/gtest.h>
 
+#include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_cost.hpp"
-#include "parallel/plan/plan_homes.hpp"
-#include "parallel/plan/plan_layout.hpp"
-#include "parallel/plan/plan_partition.hpp"
-#include "parallel/plan/tensor_shard.hpp"
+#include "parallel/plan/shard_layout.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "parallel/plan/load_patterns.hpp"
+#include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_memory.hpp"
 #include "plan_rig.hpp"
 

@@ -1,5 +1,5 @@
 // Periods that fit into what workers can do (optimizer.refresh.every = "auto").
-#include "core/optimizer/refresh/period_fit.hpp"
+#include "core/optimizer/refresh/auto_period.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "parallel/comm/start_guard.hpp"
+#include "parallel/comm/poll.hpp"
 
 namespace sestina {
 namespace {

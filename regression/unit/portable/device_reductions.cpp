@@ -10,4 +10,4 @@ inline constexpr bool is_host<Serial> = false;
 
 }  // namespace sestina
 
-#include "kernels/blas/reduce.cpp"
+#include "kernels/blas/sums.cpp"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/blas/gemm.hpp"
-#include "kernels/blas/reduce.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/eigen.hpp"
 #include "regression/unit/reference.hpp"
 

@@ -1,0 +1,143 @@
+// What a stage of an asynchronous pipeline knows of its delay: the weights of the last updates, how far they have
+// moved since, and what corrects for it.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/deck/options.hpp"
+#include "core/memory/state_field.hpp"
+#include "core/model/weights.hpp"
+#include "kernels/blas/host_values.hpp"
+
+namespace sestina {
+
+// Weights of the last few updates, for passes of an asynchronous pipeline that began under them: copies of what a
+// stage computes with and trains, one after another in a ring. Version v is the weights after v updates of the stage;
+// the newest are the stage's own. What is frozen has no versions: a pipeline drains where it changes.
+
+template <class Exec, class T>
+class WeightVersions {
+ public:
+  // depth: how many before the newest are kept; 0: none.
+  WeightVersions(const ModelConfig&, LayerRange, const Arena<Exec, T>&, int depth);
+
+  // The arena's weights, complete on this rank, are `version`; the oldest copy makes room.
+  void keep(const Exec&, std::int64_t version);
+  const Weights<Exec, T>& of(std::int64_t version) const {  // one of the last `depth` that were kept
+    return views_[place(version)];
+  }
+  // Those of tensor i of the arena, flat: one of the two is empty, or both where it is frozen.
+  Vector<T, Exec> matrix_of(std::int64_t version, std::size_t i) const {
+    const TensorSpec& spec = arena_.specs()[i];
+    return !has_matrix(spec) ? Vector<T, Exec>() : Vector<T, Exec>(matrix(version, i), elements(spec));
+  }
+  Vector<Acc<T>, Exec> vector_of(std::int64_t version, std::size_t i) const {
+    const TensorSpec& spec = arena_.specs()[i];
+    return has_vector(spec) ? Vector<Acc<T>, Exec>(vector(version, i), elements(spec)) : Vector<Acc<T>, Exec>();
+  }
+  int depth() const { return static_cast<int>(views_.size()); }
+
+  // The copy of a version as state, "<prefix>/<HF name>": what this rank computes with. saved: by this rank, where
+  // several hold the same.
+  std::vector<StateField> fields(std::int64_t version, const std::string& prefix, bool saved) const;
+
+ private:
+  // First element of tensor i (of the arena) in a copy.
+  T* matrix(std::int64_t version, std::size_t i) const { return matrices_.data() + matrix_at(version, i); }
+  Acc<T>* vector(std::int64_t version, std::size_t i) const { return vectors_.data() + vector_at(version, i); }
+  static bool has_matrix(const TensorSpec& spec) { return spec.trainable && !spec.is_vector(); }
+  static bool has_vector(const TensorSpec& spec) { return spec.trainable && spec.is_vector(); }
+  static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
+  std::size_t place(std::int64_t version) const { return static_cast<std::size_t>(version) % views_.size(); }
+  std::size_t matrix_at(std::int64_t version, std::size_t i) const {
+    return place(version) * matrices_in_one_ + offset_[i];
+  }
+  std::size_t vector_at(std::int64_t version, std::size_t i) const {
+    return place(version) * vectors_in_one_ + offset_[i];
+  }
+
+  Arena<Exec, T> arena_;             // views of the newest weights
+  std::vector<std::size_t> offset_;  // by tensor, among the matrices or the vectors of a copy
+  std::size_t matrices_in_one_ = 0, vectors_in_one_ = 0;
+  Kokkos::View<T*, typename Exec::memory_space> matrices_;
+  Kokkos::View<Acc<T>*, typename Exec::memory_space> vectors_;
+  std::vector<Weights<Exec, T>> views_;
+};
+
+// How far the weights have moved since the version that a delayed pass used: |newest - used| / |newest| over all
+// trained tensors of a stage, in sums that no number of threads changes.
+
+// Sums of squares over what one rank counts, see TensorHolding; those of a tensor-parallel group are added up.
+struct WeightDrift {
+  double moved = 0, weight = 0;
+};
+
+template <class Exec, class T>
+class DriftMeter {
+ public:
+  explicit DriftMeter(const Arena<Exec, T>&);
+  // The newest weights, complete on this rank, next to a version that is held. Fences.
+  WeightDrift from(const Exec&, const WeightVersions<Exec, T>&, std::int64_t version);
+
+ private:
+  Arena<Exec, T> arena_;
+  HostValues<Exec> sums_;  // by tensor and piece: moved, and as many after them: weight
+};
+
+// What one stage of an asynchronous pipeline does about the delay of its gradients, t updates
+// (parallel.delay_correction): a smaller rate (PipeDream-LR, PipeMare's T1), forward passes at predicted weights,
+// backward passes at an estimate of the weights of their forward passes (PipeMare's T2), gradients corrected for what
+// has changed since (DC-ASGD). Nesterov's look-ahead is the optimizer's (core/optimizer/methods/adamw.hpp). A stage
+// without a delay corrects nothing.
+//
+// Movements are those of the weights that are computed with, whole, with rate and decay in them; every rank has them.
+// Where a tensor starts over (TensorSpec::reset_every) its movement does too.
+
+template <class Exec, class T>
+class DelayCorrection {
+ public:
+  using Kind = ParallelOptions::DelayCorrection;
+
+  // versions: of the stage; where weights are predicted it holds predictions, the newest one too. Both must outlive it.
+  DelayCorrection(const ParallelOptions::Correction&, int delay, const ModelConfig&, LayerRange, const Arena<Exec, T>&,
+                  WeightVersions<Exec, T>& versions);
+
+  bool predicts() const { return delay_ > 0 && set_.kind == Kind::prediction; }
+  bool estimates() const { return delay_ > 0 && set_.kind == Kind::pipemare; }
+  bool compensates() const { return delay_ > 0 && set_.kind == Kind::dc_asgd; }
+  bool follows_weights() const { return predicts() || estimates(); }
+
+  // Of the learning rate of update t: delay^-(1 - min(t / steps, 1)) where the delay is more than one update.
+  double rate(std::int64_t t) const;
+
+  // Around update number version + 1, or one that is withheld; all weights are there. begin: none has been before.
+  void begin(const Exec&, std::int64_t version);
+  void before_update(const Exec&, std::int64_t version);
+  void after_update(const Exec&, std::int64_t version);
+  void restored(const Exec&);  // its state was read
+
+  // What the backward pass of a minibatch multiplies by, in place of the newest weights; null: by those.
+  const Weights<Exec, T>* estimate(std::int64_t minibatch) const;
+  // Complete gradients of what this rank owns, computed at the weights of `version`.
+  void correct_gradients(const Exec&, std::int64_t version) const;
+
+  std::vector<StateField> fields(const std::string& prefix, bool saved) const;
+
+ private:
+  void look_back_all(const Exec&);
+  Vector<Acc<T>, Exec> velocity(std::size_t tensor) const {
+    return Vector<Acc<T>, Exec>(velocity_.data() + velocity_at_[tensor],
+                                static_cast<std::size_t>(arena_.specs()[tensor].elements()));
+  }
+
+  ParallelOptions::Correction set_;
+  int delay_;
+  Arena<Exec, T> arena_;  // views of the newest weights
+  WeightVersions<Exec, T>& versions_;
+  std::unique_ptr<WeightVersions<Exec, T>> earlier_;  // PipeMare: the estimate; during an update the weights before it
+  Kokkos::View<Acc<T>*, typename Exec::memory_space> velocity_;
+  std::vector<std::size_t> velocity_at_;  // by tensor
+};
+
+}  // namespace sestina

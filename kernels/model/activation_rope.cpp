@@ -1,0 +1,34 @@
+#include "kernels/model/activation.hpp"
+
+#include "kernels/blas/rows.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+void rope(const Exec& exec, Matrix<const float, Exec> cosine, Matrix<const float, Exec> sine, int sequence,
+          int direction, Matrix<T, Exec> x) {
+  using A = Acc<T>;
+  const int half = static_cast<int>(cosine.extent(1));
+  if (half == 0) return;
+  const int heads = static_cast<int>(x.extent(1)) / (2 * half);
+  const A sign = static_cast<A>(direction);
+  for_rows(
+      "rope", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+        const float *c = row_of(cosine, row % sequence), *s = row_of(sine, row % sequence);
+        for (int head = 0; head < heads; ++head) {
+          T *low = row_of(x, row) + head * 2 * half, *high = low + half;
+          each(lane, half, [&](int i) {
+            const A turn = sign * A(s[i]), a = A(low[i]), b = A(high[i]);
+            low[i] = T(a * A(c[i]) - b * turn);
+            high[i] = T(b * A(c[i]) + a * turn);
+          });
+        }
+      });
+}
+
+#define SESTINA_ROPE(Exec, T)                                                                              \
+  template void rope<Exec, T>(const Exec&, Matrix<const float, Exec>, Matrix<const float, Exec>, int, int, \
+                              Matrix<T, Exec>);
+SESTINA_INSTANTIATE(SESTINA_ROPE)
+
+}  // namespace sestina

@@ -1,0 +1,124 @@
+// Between the ranks that compute and those that own: gradients on their way to their owners, and updated weights back
+// to everybody.
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/layout/arena.hpp"
+#include "core/model/seams.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/nodes.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/shard_layout.hpp"
+#include "parallel/rounds/reduce_rounds.hpp"
+
+namespace sestina {
+
+// Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
+// reduce-scatter in the rounds of parallel/rounds/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks,
+// so that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
+// which chunks of buckets take turns: two buckets of memory at most, or two small places, on however many ranks. What
+// several tensor-parallel ranks hold parts of is summed over them first.
+//
+// The schedule is a matter of the program alone. When a block is finished, every chunk under way that has a further
+// round enters it, oldest first; then the block's own chunks start their first one, for which chunks that lie in the
+// same memory are moved on as far as it takes. So a round has the backward pass of a block to travel under, every rank
+// starts the same operations in the same order whatever comes when, and a wait is only for what all ranks have started
+// before they wait: there is no deadlock.
+
+// A gradient of which each rank of a group has a part.
+template <class Exec>
+struct PartialGradient {
+  int block = 0;
+  Vector<float, Exec> gradient;
+  GroupOps<Exec>* group = nullptr;
+};
+
+template <class Exec>
+class GradientReduce {
+ public:
+  // gradients: the whole buffer, laid out as the buckets say. small_place: as for bucket_reduction.
+  GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
+                 std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements);
+
+  // The gradients of a block are finished on this rank: starts the buckets that it completes, moves others on.
+  void block_done(int block);
+  // Returns when this rank has the sums of all that it owns.
+  void finish();
+
+  std::int64_t exchanges_per_step() const;  // started in a step
+
+ private:
+  // The piece of an owner, where this rank's sum comes to lie, and those of the round's other parts in their order.
+  struct Piece {
+    Vector<float, Exec> own, others;
+  };
+  struct Round {
+    std::unique_ptr<Exchange> exchange;
+    int place = 0, parts = 1;  // of this rank's sums among those that the round adds up
+    std::vector<Piece> pieces;
+  };
+  struct Chunk {
+    int block = 0;
+    std::size_t bucket = 0;
+    std::vector<Round> rounds;
+    Gather sums;         // only where every rank needs all sums (replicated)
+    std::size_t at = 0;  // the round under way; after the last: summed
+    bool started = false;
+    bool under_way() const { return started && at < rounds.size(); }
+  };
+  // A chunk of an owner's piece in the gradient buffer; room: for the longest chunk of the piece.
+  struct Stretch {
+    float* begin;
+    std::size_t length, room;
+  };
+  void add_bucket(std::size_t number, const BucketLayout&, float* begin, const ReduceRounds&);
+  void add_chunk(std::size_t bucket, const BucketLayout&, const std::vector<Stretch>& owned,
+                 const std::vector<int>& levels);
+  Round make_round(const char* name, const std::vector<Stretch>& owned, int level_before, int level, float*& place);
+  void start(std::size_t chunk, std::size_t round);
+  void make_room(std::size_t chunk, std::size_t round);
+  void advance(std::size_t chunk);
+
+  Exec exec_;
+  Communicator& group_;
+  std::vector<Chunk> chunks_;  // in the order in which they are started
+  std::vector<PartialGradient<Exec>> partial_;
+  std::vector<Kokkos::View<float*, typename Exec::memory_space>> received_;  // the places
+};
+
+// Updated weights on their way from their owners to everybody: a variable all-gather, bucket by bucket, under the next
+// forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
+// staged.
+
+template <class Exec, class T>
+class WeightGather {
+ public:
+  WeightGather(const Exec&, Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
+
+  // The owned weights have been updated. Starts everything, first what the forward pass needs first. False: the host
+  // has waited for the space.
+  bool start();
+  // Waits for what the block needs; what the next one needs enters its second phase, the rest is moved on.
+  void before_forward(int block);
+  void finish();
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // spent in waiting since the last call
+
+  std::int64_t exchanges_per_step() const { return static_cast<std::int64_t>(buckets_.size()); }
+
+ private:
+  struct Bucket {
+    int block = 0;  // lowest: the first to need it
+    Gather weights;
+    bool open = false;
+  };
+  void wait_for(Bucket&);
+
+  Exec exec_;
+  Communicator& group_;
+  std::vector<Bucket> buckets_;  // in the order of the forward pass
+  double wait_seconds_ = 0;
+};
+
+}  // namespace sestina
