@@ -17,8 +17,8 @@ class Schedule {
   ScheduleOptions options_;
 };
 
-// What a run makes of a schedule that is longer than it, where that has no length of its own (schedule.steps), and what
-// to change; "" where it is not.
+// Returns a warning where the schedule is longer than the run it is for and has no length of its own (schedule.steps):
+// what the run makes of it, and what to change; "" where all is well.
 std::string short_run_warning(const RunOptions&, const ScheduleOptions&);
 
 }  // namespace sestina
