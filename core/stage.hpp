@@ -85,7 +85,7 @@ class Stage {
 
  private:
   StateField frozen_field(std::size_t tensor) const;
-  bool adds(int micro) const { return micro > 0 && !tree_; }  // to the gradients of the micro-batch before
+  bool adds(int micro) const { return micro > 0 && !tree_; }  // adds to the gradients of the micro-batches before
 
   Exec exec_;
   Transformer<Exec, T> model_;

@@ -13,7 +13,7 @@ namespace sestina {
 namespace {
 
 using Kind = DeckValue::Kind;
-constexpr std::size_t max_errors = 100;  // that are printed
+constexpr std::size_t max_errors = 100;  // errors that are printed
 
 std::string range_text(const DeckRange& range) {
   std::string text;

@@ -69,7 +69,8 @@ class Deck {
   bool has_table(std::string_view key) const;  // whether it is a table, and no value
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
   std::string resolve(std::string_view key, const std::string& text);  // another rule decides: the value that counts
-  void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this key
+  // Replaces all that the layers say of the section by this key.
+  void replace_section(const std::string& section, const std::string& key, const std::string& text);
   void record_keys(const std::string& key,  // records these keys (TOML) in the place of `key`
                    const std::vector<std::pair<std::string, std::string>>& keys);
   void forget(const std::string& key);                         // the key is as if no layer had set it

@@ -89,7 +89,7 @@ constexpr Key no_effect_base[] = {"_attn_implementation",
                                   "output_hidden_states",
                                   "output_past",
                                   "prefix",
-                                  "pretraining_tp",  // the way in which products were cut
+                                  "pretraining_tp",  // how products were cut, not what they are
                                   "problem_type",
                                   "return_dict",
                                   "sep_token_id",

@@ -123,7 +123,7 @@ struct KindKey {
 enum class FieldUse : std::uint8_t {
   always,   // at hand as long as there is memory
   update,   // a factor: needed while its matrix is updated
-  result,   // also a basis, root or projector: what a refresh gives again, and updates only read
+  result,   // a basis, root or projector: made again by refreshes, only read by updates
   refresh,  // needed by refreshes alone
 };
 

@@ -26,7 +26,7 @@ enum class TensorCut : std::uint8_t {
 // ranks that hold the same elements is the gradient; otherwise a rank's gradient is whole, and the same bits on all
 // ranks that hold it.
 enum class GradientOf : std::uint8_t {
-  own,           // everything
+  own,           // everything that contributes to it
   shared_heads,  // the rank's queries, where several ranks hold the same key and value head
   heads,         // the rank's heads: one weight for all of them
   stream_rows    // the rank's rows of the residual stream, under sequence parallelism

@@ -39,7 +39,7 @@ void DeviceStore::open() {
   if (below_) below_->open();
 }
 
-// The device copies while the store below moves what has come out. An error of the device leaves no slot behind.
+// The device copies while the store below moves what has come out. An error of the device frees all slots.
 void DeviceStore::serve(Queue& queue) try {
   constexpr std::chrono::microseconds pause{50};
   while (true) {

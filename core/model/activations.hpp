@@ -29,7 +29,7 @@ struct LayerActivations {
 template <class Exec, class T>
 struct BlockGradients {
   Matrix<T, Exec> projected, qkv, inner, down;                   // (N, D), (N, Q + 2K), (N, F), (N, D)
-  Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // of weights in another form than dense
+  Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // for weights in another form than dense
 };
 
 template <class Exec, class T>

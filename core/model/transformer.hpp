@@ -20,7 +20,7 @@ template <class Exec, class T>
 void head_loss(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h, Vector<const std::int32_t, Exec> targets,
                Vector<Acc<T>, Exec> token_loss);
 
-// Also computes dh (n, D), and sets or adds to d_head (V, D), both times gradient_scale.
+// Computes the losses, dh (n, D), and d_head (V, D), which it sets or adds to; both gradients times gradient_scale.
 template <class Exec, class T>
 void head_loss_backward(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h,
                         Vector<const std::int32_t, Exec> targets, Acc<T> gradient_scale, bool accumulate,
@@ -60,9 +60,9 @@ class Transformer {
 
   // Computes slot.token_loss (N) from targets (N) on the last stage, after forward; a target below 0 does not count.
   void loss_only(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets);
-  // Also computes the gradient of gradient_scale * (sum of token losses) through head and blocks. Gradients are
-  // assigned, or added to where accumulate. gradient_scale: 1 / (tokens of the global batch). Leaves the stage's input
-  // gradient in slot.gradient. Uses up the slot.
+  // Computes the losses, and the gradient of gradient_scale * (sum of token losses) through head and blocks. Gradients
+  // are assigned, or added to where accumulate. gradient_scale: 1 / (tokens of the global batch). Leaves the stage's
+  // input gradient in slot.gradient. Uses up the slot.
   void loss_and_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                          double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
   // Does so on other stages from the gradient of slot.output, given in slot.gradient.

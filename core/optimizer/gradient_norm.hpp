@@ -16,7 +16,7 @@ class GradientNorm {
  public:
   // notes: number of other values that `squares` fetches from the device in the same copy.
   explicit GradientNorm(const Arena<Exec, T>&, int notes = 0);
-  Vector<double, Exec> note(int i) const { return values_.at(partials_ + static_cast<std::size_t>(i)); }  // to write to
+  Vector<double, Exec> note(int i) const { return values_.at(partials_ + static_cast<std::size_t>(i)); }  // for kernels
   double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // value at the last `squares`
 
   // Returns the sums of squares of what this rank owns; places that others fill are zero, so that a sum over the

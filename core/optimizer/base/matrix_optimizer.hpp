@@ -49,7 +49,7 @@ struct Stream {
 };
 
 struct UpdateNumbers {
-  std::int64_t t = 1;  // of the run
+  std::int64_t t = 1;  // number of the update in the run
   double lr = 0, weight_decay = 0;
   double gradient_scale = 1;  // clipping; every optimizer sees G times it
 };

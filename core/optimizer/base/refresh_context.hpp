@@ -91,8 +91,8 @@ class QueuedRefreshes {
   // Ends that job.
   void finish(const Space&);
 
-  // Begins the jobs of update t, unless it is the last one's: calls book(Booking, Verdict, seconds) for each job of
-  // another update, waiting where the space is not there yet. Returns whether update t begins with this call.
+  // Called before each job of update t: the first call books the queued jobs of another update by book(Booking,
+  // Verdict, seconds), waiting where the space is not there yet. Returns whether update t begins with this call.
   template <class Book>
   bool begin_update(const Space& exec, std::int64_t t, const Book& book) {
     if (t == update_) return false;

@@ -97,7 +97,7 @@ class RefreshPort {
   void submit(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
   void copy_to_host(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
   void publish(Stream<Space>&, const RefreshTask& from, const RefreshRequest<Space>& to);
-  void wait(Stream<Space>&, SideState&);  // for the worker to end
+  void wait(Stream<Space>&, SideState&);  // until the worker has ended the job
   Refreshed take(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
 
   std::int64_t staleness_ = 0;

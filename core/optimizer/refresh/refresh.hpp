@@ -14,8 +14,8 @@ enum class RefreshMethod {
   eigen_basis,          // eigenvectors of K, eigenvalues falling
   power_qr,             // Q = qr(K Q): one step of subspace iteration from the published basis
   inverse_root_eigh,    // K^-exponent by eigen-decomposition
-  inverse_root_qr,      // the same from a basis kept up to date by QR iterations, warm-started
-  inverse_root_newton,  // the same by coupled Newton iteration: matrix products only
+  inverse_root_qr,      // K^-exponent from a basis kept up to date by QR iterations, warm-started
+  inverse_root_newton,  // K^-exponent by coupled Newton iteration: matrix products only
   leading_vectors,      // the first of a gradient's singular vectors (cold_bases): GaLore's projector
 };
 

@@ -60,7 +60,7 @@ class RefreshTask final : public WorkerTask {
   const StateArray<Serial>& new_root() const { return new_root_; }
   Vector<const std::int32_t, Serial> order() const { return job_.order; }
   Refreshed outcome() const { return outcome_; }
-  double seconds() const { return seconds_; }  // for which its worker had it
+  double seconds() const { return seconds_; }  // time that its worker had it
   void set_streams(const std::shared_ptr<WorkerStreams>& streams) { streams_ = streams; }
 
  private:
