@@ -1,6 +1,5 @@
 // The contents of a deck, section by section, as plain structs. Each reads its own section and leaves its resolved
-// values
-// (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
+// values (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
 // Keys, defaults and units: inputs/README.md. No Kokkos here.
 #pragma once
 #include <cstdint>

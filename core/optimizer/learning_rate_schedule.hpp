@@ -17,8 +17,8 @@ class Schedule {
   ScheduleOptions options_;
 };
 
-// Returns a warning where the schedule is longer than the run it is for and has no length of its own (schedule.steps):
-// what the run makes of it, and what to change; "" where all is well.
+// Returns a warning where warm-up or decay is longer than the run and the schedule has no length of its own
+// (schedule.steps): what the run makes of it, and what to change; "" where they fit.
 std::string short_run_warning(const RunOptions&, const ScheduleOptions&);
 
 }  // namespace sestina

@@ -23,7 +23,8 @@ class QkClip {
   void send(const Exec&);
   // Returns, after that wait, the scores of all layers and heads, to be completed by the largest over all ranks.
   std::vector<double>& take();
-  // Scales, after that, the heads that exceed the threshold; returns the largest score that there was.
+  // Scales, after that, the groups of heads whose scores exceed the threshold; returns the largest score that there
+  // was.
   double apply(const Exec&);
 
  private:

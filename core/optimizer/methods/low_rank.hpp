@@ -1,6 +1,6 @@
-// GaLore and APOLLO share a projector P of one side, and Adam's moments of the projected gradient G, which a refresh of
-// the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into the
-// stream's workspace for each update, its first one too: the values in use are those that a checkpoint holds.
+// GaLore and APOLLO share a projector P of one side, and Adam's moments of the gradient G projected by it, which a
+// refresh of the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into
+// the stream's workspace for each update, its first one too: the values in use are those that a checkpoint holds.
 #pragma once
 #include <cmath>
 

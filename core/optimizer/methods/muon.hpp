@@ -19,12 +19,12 @@ namespace sestina {
 // Returns the names of the sets; the first is the default.
 const std::vector<std::string>& newton_schulz_set_names();
 
-// newton_schulz_steps returns `steps` steps of the set, 0: as many as it is usually run with. With more steps than
-// entries a set whose last entry holds singular values at 1 repeats that one; the others start again. Throws
-// Error(bad_deck) for cubic5, which is 5 steps and nothing else.
 // Returns the number of steps of a set that can be used with no other number.
 std::optional<std::int64_t> only_newton_schulz_steps(std::string_view set);
 
+// Returns `steps` steps of the set, 0: as many as it is usually run with. With more steps than entries a set whose last
+// entry holds singular values at 1 repeats that one; the others start again. Throws Error(bad_deck) for cubic5, which
+// is 5 steps and nothing else.
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view set, std::int64_t steps);
 
 // The keys that Muon, NorMuon and AdaMuon share, up to Newton-Schulz, and their meaning for a matrix of a given shape.

@@ -61,9 +61,9 @@ class TwoSided {
   bool first_bases(Stream<Space>&, std::int64_t t, Matrix<const float, Space> gradient);
 
   // Runs the refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them
-  // refreshed, from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis` (m, n), or (0,
-  // 0), is permuted with the columns; values_left (m), values_right (n) in the same way, or (0). True: a new basis is
-  // in place.
+  // refreshed, from the factors given or, where they are (0, 0), those of the sides; fences. InBasis is what is
+  // permuted with the columns: moments (m, n), left (m), right (n), each of which may be empty. True: a new basis is in
+  // place.
   struct InBasis {
     Matrix<float, Space> moments = {};
     Vector<float, Space> left = {}, right = {};

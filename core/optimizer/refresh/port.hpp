@@ -1,8 +1,8 @@
 // The port through which an optimizer requests refreshes and takes their results: it keeps the order of its step and
 // calls at() at its own refresh point of every update. Inline, a refresh that is due runs there and then.
 // Asynchronously it copies what it would read, and its result is put in place at the same point S updates later
-// (fixed), or at the first such point at which it is ready, S updates later at the latest (eager). The first result of
-// a side is always inline.
+// (S = optimizer.refresh.staleness; fixed), or at the first such point at which it is ready, S updates later at the
+// latest (eager). The first result of a side is always inline.
 //
 // What is in flight is state: the snapshot, and the update that it was taken in. A run that resumes computes it again.
 #pragma once
