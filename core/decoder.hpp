@@ -1,5 +1,6 @@
 // Decoding with a cache of keys and values: each new position passes through the layers once and attends what earlier
-// positions left. The whole model is on one rank; it decodes several sequences, each with its own length.
+// positions left. The whole model is on one rank; it decodes S sequences, each with its own length.
+// Shapes: K key/value heads of dimension h, V tokens of the vocabulary.
 //
 // A new position of each sequence (step) takes products that only read the weights, and on the host its bits do not
 // depend on the other sequences. In deterministic mode a position is computed as the row of the full window that it is:

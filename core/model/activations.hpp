@@ -1,5 +1,6 @@
 // An activation slot: everything a forward pass leaves for its backward pass, in one allocation. What is kept, and how
 // large it is, is said in core/layout/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
+// Shapes have the letters of that header.
 #pragma once
 #include <vector>
 
