@@ -71,7 +71,7 @@ class KernelBench {
     result_.push_back({name, median(seconds), flops, bytes});
   }
 
-  // The three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
+  // Times the three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
   void linear(const std::string& name, std::size_t in, std::size_t out) {
     const auto x = buffer<T>(rows_ * in), w = buffer<T>(in * out), y = buffer<T>(rows_ * out);
     const auto dw = buffer<A>(in * out);

@@ -7,7 +7,7 @@
 namespace sestina {
 namespace {
 
-// Small numbers of both signs; the same in every run.
+// Fills x with small numbers of both signs, the same in every run.
 template <class Exec, class A>
 void fill(const Exec& exec, Vector<A, Exec> x, double scale) {
   Kokkos::parallel_for(

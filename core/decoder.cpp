@@ -14,7 +14,7 @@
 namespace sestina {
 namespace {
 
-// Positions that a sequence has room for: in deterministic mode whole tiles, as far as the full window goes.
+// Returns the positions that a sequence has room for: in deterministic mode whole tiles, up to the full window.
 int cache_width(const ModelConfig& c, const DecoderOptions& s) {
   if (!s.deterministic) return s.capacity;
   const int tiles = (s.capacity + product_tile - 1) / product_tile * product_tile;
@@ -85,7 +85,7 @@ void Decoder<Exec, T>::make_tables() {
   sine_ = upload("sestina::sine", table.sine);
 }
 
-// What a pass holds throughout. Rows of a step lie anywhere in the tables of positions and are gathered.
+// Memory that a pass holds throughout. Rows of a step lie anywhere in the tables of positions and are gathered.
 template <class Exec, class T>
 struct Decoder<Exec, T>::PassPieces {
   PassPieces(Context<Exec>& context, bool step) {
@@ -110,7 +110,7 @@ void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool s
       if (step)
         declare<ThinProductScratch<T>>(workspace, static_cast<std::size_t>(rows), static_cast<std::size_t>(width));
   };
-  if (step) thin(c.hidden_size);  // the head's, after the pass
+  if (step) thin(c.hidden_size);  // for the head, after the pass
   const auto frame = workspace.frame();
   const PassPieces pieces(context, step);
   if (step)
@@ -218,7 +218,7 @@ void Decoder<Exec, T>::run(const Pass& pass) {
                         row_range(slot_.h, 0, pass.rows), slot_.norm);
 }
 
-// Also the rotary tables of the pass: those of a step are gathered as rows of an embedding are.
+// Embeds the rows, and sets the rotary tables of the pass: those of a step are gathered as rows of an embedding are.
 template <class Exec, class T>
 void Decoder<Exec, T>::embed_rows(const Pass& pass, const PassPieces& pieces, Matrix<T, Exec> x) {
   const Exec& exec = context_.exec;

@@ -1,5 +1,6 @@
 // Decoding with a cache of keys and values: each new position passes through the layers once and attends what earlier
-// positions left. The whole model on one rank; several sequences side by side, each with its own length.
+// positions left. The whole model is on one rank; it decodes S sequences, each with its own length.
+// Shapes: K key/value heads of dimension h, V tokens of the vocabulary.
 //
 // A new position of each sequence (step) takes products that only read the weights, and on the host its bits do not
 // depend on the other sequences. In deterministic mode a position is computed as the row of the full window that it is:
@@ -15,7 +16,7 @@
 
 namespace sestina {
 
-// Bytes of the one allocation for keys and values; element: bytes of the compute type.
+// Returns the bytes of the one allocation for keys and values; element: bytes of the compute type.
 std::size_t cache_bytes(const ModelConfig&, const DecoderOptions&, std::size_t element);
 
 template <class Exec, class T>
@@ -40,7 +41,7 @@ class Decoder final : public TokenDecoder {
   using Table = Kokkos::View<float**, Kokkos::LayoutRight, Memory>;
   enum Field { token_field, place_field, position_field };  // rows of indices_
 
-  // What goes through the layers at once: a stretch of one sequence, or (sequence -1) a new position of each of
+  // The rows that go through the layers at once: a stretch of one sequence, or (sequence -1) a new position of each of
   // several.
   struct Pass {
     int rows, sequence = -1, first = 0;
@@ -62,7 +63,7 @@ class Decoder final : public TokenDecoder {
   Vector<const std::int32_t, Exec> index(Field, int rows) const;
 
   DecoderOptions options_;
-  int rows_;   // of the largest pass
+  int rows_;   // rows of the largest pass
   int width_;  // positions a cached sequence has room for: the capacity in whole tiles
   const Weights<Exec, T>& weights_;
   GroupOps<Exec> alone_;
@@ -70,7 +71,7 @@ class Decoder final : public TokenDecoder {
   Workspace<Exec> workspace_;
   Context<Exec> context_;
   Kokkos::View<T****, Kokkos::LayoutRight, Memory> cache_;  // layer, keys and values, place, (K*h)
-  Activations<Exec, T> slot_;                               // of one layer, and what lies after the last
+  Activations<Exec, T> slot_;                               // activations of one layer, and those after the last
   Table cosine_, sine_;                                     // (width, h/2), empty where positions are learned
   Indices indices_;                                         // (3, rows)
   typename Indices::host_mirror_type host_indices_;

@@ -12,7 +12,7 @@ WeightVersions<Exec, T>::WeightVersions(const ModelConfig& config, LayerRange ra
                                         int depth)
     : arena_(arena) {
   if (depth == 0) return;
-  for (const TensorSpec& spec : arena.specs()) {  // tensors that follow one another stay side by side
+  for (const TensorSpec& spec : arena.specs()) {  // tensors that follow one another stay adjacent
     std::size_t& end = spec.is_vector() ? vectors_in_one_ : matrices_in_one_;
     if (!spec.trainable) {
       offset_.push_back(0);
@@ -39,7 +39,7 @@ WeightVersions<Exec, T>::WeightVersions(const ModelConfig& config, LayerRange ra
         });
 }
 
-// Runs of tensors that lie side by side both here and there go in one copy.
+// Copies the weights; runs of tensors that are adjacent both in the arena and in the copy go in one call.
 template <class Exec, class T>
 void WeightVersions<Exec, T>::keep(const Exec& exec, std::int64_t version) {
   if (views_.empty()) return;
@@ -99,7 +99,7 @@ namespace {
 
 constexpr std::size_t drift_piece = 1 << 16;  // elements of one sum
 
-std::size_t pieces_of(const TensorSpec& spec) {  // what is frozen does not move
+std::size_t pieces_of(const TensorSpec& spec) {  // a frozen tensor does not move
   return !spec.trainable ? 0 : (static_cast<std::size_t>(spec.elements()) + drift_piece - 1) / drift_piece;
 }
 
@@ -160,7 +160,7 @@ SESTINA_INSTANTIATE_COMPUTE(SESTINA_DRIFT)
 
 namespace {
 
-// Tensor i as it is computed with: as a matrix, or as a vector.
+// Return tensor i as it is computed with: a matrix, or a vector.
 template <class Exec, class T>
 Vector<const T, Exec> newest_matrix(const Arena<Exec, T>& arena, std::size_t i) {
   return Vector<const T, Exec>(arena.matrix(i), static_cast<std::size_t>(arena.specs()[i].elements()));
@@ -170,7 +170,7 @@ Vector<const Acc<T>, Exec> newest_vector(const Arena<Exec, T>& arena, std::size_
   return Vector<const Acc<T>, Exec>(arena.vector(i), static_cast<std::size_t>(arena.specs()[i].elements()));
 }
 
-// Rows of a tensor whose complete gradient this rank has.
+// Returns the rows of a tensor whose complete gradient this rank has.
 template <class View>
 View owned_part(const View& all, const TensorHolding& tensor) {
   return View(all.data() + static_cast<std::size_t>(tensor.owned_begin * tensor.local.cols), tensor.owned_elements());
@@ -211,7 +211,7 @@ void DelayCorrection<Exec, T>::begin(const Exec& exec, std::int64_t version) {
 
 template <class Exec, class T>
 void DelayCorrection<Exec, T>::before_update(const Exec& exec, std::int64_t version) {
-  if (predicts()) versions_.keep(exec, version + 1);  // in the place of its prediction
+  if (predicts()) versions_.keep(exec, version + 1);  // they take the place of their prediction
   if (estimates()) earlier_->keep(exec, 0);
 }
 
@@ -222,7 +222,7 @@ void DelayCorrection<Exec, T>::after_update(const Exec& exec, std::int64_t versi
     const TensorSpec& spec = arena_.layout().tensors[i].whole;
     if (!spec.trainable) continue;
     const bool vector = spec.is_vector(), restarts = updates_of_state(spec, version + 2) == 1;
-    const int ahead = restarts ? 0 : delay_;  // no movement is known of what starts over
+    const int ahead = restarts ? 0 : delay_;  // nothing is known of the movement of a tensor that starts over
     if (predicts() && vector)
       move_on<Exec, Acc<T>>(exec, ahead, newest_vector<Exec, T>(arena_, i), versions_.vector_of(version + 1, i));
     else if (predicts())

@@ -1,5 +1,5 @@
-// What a stage of an asynchronous pipeline knows of its delay: the weights of the last updates, how far they have
-// moved since, and what corrects for it.
+// The delay of a stage in an asynchronous pipeline: the weights of the last updates, how far they have moved since, and
+// what corrects for it.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,15 +19,15 @@ namespace sestina {
 template <class Exec, class T>
 class WeightVersions {
  public:
-  // depth: how many before the newest are kept; 0: none.
+  // depth: how many copies before the newest weights are kept; 0: none.
   WeightVersions(const ModelConfig&, LayerRange, const Arena<Exec, T>&, int depth);
 
-  // The arena's weights, complete on this rank, are `version`; the oldest copy makes room.
+  // Stores the arena's weights, complete on this rank, as `version`; the oldest copy makes room.
   void keep(const Exec&, std::int64_t version);
   const Weights<Exec, T>& of(std::int64_t version) const {  // one of the last `depth` that were kept
     return views_[place(version)];
   }
-  // Those of tensor i of the arena, flat: one of the two is empty, or both where it is frozen.
+  // Return the copy of tensor i of the arena, flat: one of the two is empty, or both where the tensor is frozen.
   Vector<T, Exec> matrix_of(std::int64_t version, std::size_t i) const {
     const TensorSpec& spec = arena_.specs()[i];
     return !has_matrix(spec) ? Vector<T, Exec>() : Vector<T, Exec>(matrix(version, i), elements(spec));
@@ -38,12 +38,12 @@ class WeightVersions {
   }
   int depth() const { return static_cast<int>(views_.size()); }
 
-  // The copy of a version as state, "<prefix>/<HF name>": what this rank computes with. saved: by this rank, where
-  // several hold the same.
+  // Returns the copy of a version as state, "<prefix>/<HF name>": the weights that this rank computes with. saved: this
+  // rank writes them, where several hold the same.
   std::vector<StateField> fields(std::int64_t version, const std::string& prefix, bool saved) const;
 
  private:
-  // First element of tensor i (of the arena) in a copy.
+  // Return the first element of tensor i (of the arena) in a copy.
   T* matrix(std::int64_t version, std::size_t i) const { return matrices_.data() + matrix_at(version, i); }
   Acc<T>* vector(std::int64_t version, std::size_t i) const { return vectors_.data() + vector_at(version, i); }
   static bool has_matrix(const TensorSpec& spec) { return spec.trainable && !spec.is_vector(); }
@@ -77,15 +77,15 @@ template <class Exec, class T>
 class DriftMeter {
  public:
   explicit DriftMeter(const Arena<Exec, T>&);
-  // The newest weights, complete on this rank, next to a version that is held. Fences.
+  // Compares the newest weights, complete on this rank, with a version that is held. Fences.
   WeightDrift from(const Exec&, const WeightVersions<Exec, T>&, std::int64_t version);
 
  private:
   Arena<Exec, T> arena_;
-  HostValues<Exec> sums_;  // by tensor and piece: moved, and as many after them: weight
+  HostValues<Exec> sums_;  // by tensor and piece: moved, followed by as many of weight
 };
 
-// What one stage of an asynchronous pipeline does about the delay of its gradients, t updates
+// The correction that one stage of an asynchronous pipeline makes for the delay of its gradients, t updates
 // (parallel.delay_correction): a smaller rate (PipeDream-LR, PipeMare's T1), forward passes at predicted weights,
 // backward passes at an estimate of the weights of their forward passes (PipeMare's T2), gradients corrected for what
 // has changed since (DC-ASGD). Nesterov's look-ahead is the optimizer's (core/optimizer/methods/adamw.hpp). A stage
@@ -99,7 +99,8 @@ class DelayCorrection {
  public:
   using Kind = ParallelOptions::DelayCorrection;
 
-  // versions: of the stage; where weights are predicted it holds predictions, the newest one too. Both must outlive it.
+  // versions are those of the stage; predicted weights are stored in it, the newest too. Both references must outlive
+  // this.
   DelayCorrection(const ParallelOptions::Correction&, int delay, const ModelConfig&, LayerRange, const Arena<Exec, T>&,
                   WeightVersions<Exec, T>& versions);
 
@@ -108,18 +109,19 @@ class DelayCorrection {
   bool compensates() const { return delay_ > 0 && set_.kind == Kind::dc_asgd; }
   bool follows_weights() const { return predicts() || estimates(); }
 
-  // Of the learning rate of update t: delay^-(1 - min(t / steps, 1)) where the delay is more than one update.
+  // Returns the factor on the learning rate of update t: delay^-(1 - min(t / steps, 1)) for a delay above one update.
   double rate(std::int64_t t) const;
 
-  // Around update number version + 1, or one that is withheld; all weights are there. begin: none has been before.
+  // Called around update number version + 1, or one that is withheld; all weights are there. begin: before the first
+  // one.
   void begin(const Exec&, std::int64_t version);
   void before_update(const Exec&, std::int64_t version);
   void after_update(const Exec&, std::int64_t version);
-  void restored(const Exec&);  // its state was read
+  void restored(const Exec&);  // called when its state was read
 
-  // What the backward pass of a minibatch multiplies by, in place of the newest weights; null: by those.
+  // Returns the weights for the backward pass of a minibatch, in the place of the newest ones; null: the newest.
   const Weights<Exec, T>* estimate(std::int64_t minibatch) const;
-  // Complete gradients of what this rank owns, computed at the weights of `version`.
+  // Corrects the complete gradients of what this rank owns, computed at the weights of `version`.
   void correct_gradients(const Exec&, std::int64_t version) const;
 
   std::vector<StateField> fields(const std::string& prefix, bool saved) const;

@@ -72,7 +72,7 @@ void TensorDiagnostics<Exec, T>::after_update(const Exec& exec, std::vector<Valu
   }
 }
 
-// Power iteration on W^T W: sigma = |W x| for a unit x, x <- W^T W x / |...|.
+// Runs power iteration on W^T W: sigma = |W x| for a unit x, x <- W^T W x / |...|.
 template <class Exec, class T>
 double TensorDiagnostics<Exec, T>::spectral_norm(const Exec& exec, std::size_t tensor) {
   using A = Acc<T>;

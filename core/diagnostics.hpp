@@ -14,7 +14,7 @@ class TensorDiagnostics {
   explicit TensorDiagnostics(const Exec&, const std::vector<OwnedTensor<Exec, T>>&);
   // Keeps the weights as they are before the update that is to be measured.
   void before_update(const Exec&);
-  // One value set per tensor, in order. spectral_norm of a vector is its Euclidean norm. Fences.
+  // One set of values per tensor, in order. spectral_norm of a vector is its Euclidean norm. Fences.
   struct Values {
     double weight_rms, update_rms, spectral_norm;
   };

@@ -1,4 +1,5 @@
-// From the deck's words to types: calls f(space instance, tag of the compute type) for run.space and train.precision.
+// Turns the deck's words into types: calls f(space instance, tag of the compute type) for run.space and
+// train.precision.
 #pragma once
 #include <type_traits>
 

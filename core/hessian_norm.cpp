@@ -22,7 +22,7 @@ std::uint64_t stream(std::uint64_t seed, const char* what, int number) {
   return stream_of(seed, what + std::to_string(number));
 }
 
-// x = op(basis) x, or x op(basis), of a matrix x (rows, cols).
+// Computes x = op(basis) x, or x op(basis), for a matrix x (rows, cols).
 void multiply(Gemm<Host>& gemm, bool from_left, Op op, const std::vector<double>& basis, std::size_t rows,
               std::size_t cols, double* x, std::vector<double>& scratch) {
   const std::size_t n = from_left ? rows : cols;

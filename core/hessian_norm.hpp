@@ -2,11 +2,11 @@
 // is least where the coordinates are the eigenbasis (arXiv 2602.03515), and the Frobenius norm, which no rotation
 // changes.
 //
-// Rows by Cauchy vectors: for v of independent standard Cauchy numbers (H v)_j is ||H_j||_1 times such a number. Of k
-// products the geometric mean of |(H v)_j| times cos(pi / 2k)^k is an estimate of ||H_j||_1 without bias, with a
-// relative deviation of about pi / (2 sqrt(k)) (Li, "Nonlinear estimators and tail bounds for dimension reduction in l1
-// using Cauchy random projections", JMLR 2007): as good as the median of the k, and no product has to be kept.
-// Frobenius: E |H r|^2 = ||H||_F^2 for r of independent signs.
+// Rows are measured by Cauchy vectors: for v of independent standard Cauchy numbers (H v)_j is ||H_j||_1 times such a
+// number. Over k products the geometric mean of |(H v)_j| times cos(pi / 2k)^k is an estimate of ||H_j||_1 without
+// bias, with a relative deviation of about pi / (2 sqrt(k)) (Li, "Nonlinear estimators and tail bounds for dimension
+// reduction in l1 using Cauchy random projections", JMLR 2007): as good as the median of the k, and no product has to
+// be kept. The Frobenius norm follows from E |H r|^2 = ||H||_F^2 for r of independent signs.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,18 +20,19 @@
 
 namespace sestina {
 
-// The gradient of f at a point; both of the same length.
+// Computes the gradient g of a function at a point w; both have the same length.
 using GradientAt = std::function<void(const std::vector<double>& at, std::vector<double>& gradient)>;
 
-// H v by central differences, (g(w + h u) - g(w - h u)) |v| / 2h for u = v / |v|: linear in v, so that the step h does
-// not follow v, whose largest entries are huge.
+// Products H v by central differences, (g(w + h u) - g(w - h u)) |v| / 2h for u = v / |v|: linear in v, so that the
+// step h does not follow v, whose largest entries are huge.
 class HessianProducts {
  public:
-  // step: h, over the root mean square of the point.
+  // step: h, relative to the root mean square of the point.
   HessianProducts(GradientAt, std::vector<double> at, double step = 0.01);
   std::size_t size() const { return at_.size(); }
   void times(const std::vector<double>& v, std::vector<double>& product);
-  // Relative error of a product, in the sum of absolute values: a third of what another step, twice as long, changes.
+  // Returns the relative error of a product, in the sum of absolute values: a third of what a step twice as long
+  // changes.
   double error(const std::vector<double>& v);
 
  private:
@@ -41,25 +42,25 @@ class HessianProducts {
   double step_;
 };
 
-// Consecutive coordinates that are a matrix W (rows, cols), seen as W = U X V^T: coordinates X. An empty basis is the
-// identity.
+// Consecutive coordinates that are a matrix W (rows, cols), seen as W = U X V^T with coordinates X. An empty basis is
+// the identity.
 struct RotatedMatrix {
   std::size_t begin = 0, rows = 0, cols = 0;
   std::vector<double> left, right;  // U (rows, rows), V (cols, cols), orthogonal
 };
-// out: of coordinates X of the matrices the W, others as they are; back: the other way round (as gradients go too).
+// Turns coordinates X of the matrices into W, or with `back` the other way round (as gradients go too); others stay.
 void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedMatrix>&, bool back, std::vector<double>& coordinates);
 
-// ||H_j||_1 of every row; vectors: how many, drawn from the seed alone. rotated: H in the coordinates X.
+// Returns ||H_j||_1 of every row from so many vectors, drawn from the seed alone. rotated: H in the coordinates X.
 std::vector<double> hessian_row_norms(HessianProducts&, Gemm<Host>&, const std::vector<RotatedMatrix>& rotated,
                                       int vectors, std::uint64_t seed);
 double hessian_frobenius(HessianProducts&, int vectors, std::uint64_t seed);
 
-// Vector `number` of the seed.
+// Sets v to vector `number` of the seed.
 void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v);
 
-// The mean loss of fixed batches as a function of all weights of a model, in double on the host: its gradient at any
-// point, for diagnostics that difference it.
+// The mean loss of fixed batches as a function of all weights of a model, in double on the host: diagnostics take
+// differences of its gradient at any point.
 
 // A batch of the micro-batch size, see BatchView.
 struct FixedBatch {
@@ -68,7 +69,7 @@ struct FixedBatch {
 
 class LossGradient {
  public:
-  // A model of dense weights.
+  // The model must have dense weights.
   LossGradient(const Host&, const ModelConfig&, int micro_batch, int sequence, const std::vector<FixedBatch>&);
 
   const std::vector<TensorSpec>& specs() const { return arena_.specs(); }

@@ -1,5 +1,5 @@
-// What belongs to micro-batches in flight: the tokens of each on this rank, and the activations of each on each stage.
-// Micro-batches are numbered on from the start of a run; number m lies in place m mod (places).
+// The memory of micro-batches in flight: the tokens of each on this rank, and the activations of each on each stage. N
+// = batch times sequence. Micro-batches are numbered on from the start of a run; number m lies in place m mod (places).
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,7 @@ namespace sestina {
 template <class Exec>
 class TokenSlot {
  public:
-  // copies: of host memory that take turns, as a device may still be reading from the last ones.
+  // copies: number of host buffers that take turns, as a device may still be reading from the last ones.
   TokenSlot(int batch, int sequence, int copies)
       : length_(static_cast<std::size_t>(sequence)),
         rows_("sestina::batch", 3, static_cast<std::size_t>(batch) * length_) {
@@ -38,13 +38,13 @@ class TokenSlot {
     if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, rows_, host_[turn_]);
   }
 
-  // (N) each; first_key is empty where none was given.
+  // Return (N) each; first_key is empty where none was given.
   Vector<const std::int32_t, Exec> inputs() const { return row(0); }
   Vector<const std::int32_t, Exec> targets() const { return row(1); }
   Vector<const std::int32_t, Exec> first_key() const { return masked_ ? row(2) : Vector<const std::int32_t, Exec>(); }
 
  private:
-  // By its place: an element of device memory is not the host's to name.
+  // Returns row i by its address, since the host may not index an element of device memory.
   Vector<const std::int32_t, Exec> row(std::size_t i) const {
     return Vector<const std::int32_t, Exec>(rows_.data() + i * rows_.extent(1), rows_.extent(1));
   }

@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-// What this rank owns of the arena's tensors.
+// Returns the part of the arena's tensors that this rank owns.
 template <class Exec, class T>
 std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, bool training) {
   std::vector<OwnedTensor<Exec, T>> owned;
@@ -61,7 +61,7 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
       tensors_(owned_tensors(arena_, training)),
       options_(setting) {
   if (!training) return;
-  // Deterministic runs must not depend on which gradients lie side by side.
+  // Deterministic runs must not depend on which gradients are adjacent.
   gradients_ = gradients_of<Exec, T>(part.config, range, arena_, setting.deterministic);
   norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_, setting.micros);
   if (setting.deterministic && setting.micros > 1)

@@ -1,6 +1,6 @@
 // A range of layers on one rank: weights, gradients, optimizer of what the rank owns of them, and the passes over them.
-// It holds no batch and no activations (core/slot_pool.hpp) and knows neither files nor ranks: what ranks do together
-// hangs on it in parallel/stage.
+// It holds no batch and no activations (core/slot_pool.hpp) and knows neither files nor ranks: the exchanges between
+// ranks are attached to it in parallel/stage.
 #pragma once
 #include <memory>
 #include <vector>
@@ -20,8 +20,9 @@ namespace sestina {
 template <class Exec, class T>
 class Stage {
  public:
-  // The layers of the range; the layout says what the rank holds of their tensors. training false: weights for forward
-  // passes alone. The group must outlive it; null: the group of one rank. make_optimizer before the first update.
+  // Makes the layers of the range; the layout says what the rank holds of their tensors. training false: weights for
+  // forward passes alone. The group must outlive it; null: the group of one rank. make_optimizer comes before the first
+  // update.
   Stage(const Exec&, const ModelPart&, LayerRange, const PassOptions&, const RankLayout&, GroupOps<Exec>*,
         bool training);
   void make_optimizer(const ModelConfig& whole, const OptimizerOptions&,
@@ -29,29 +30,31 @@ class Stage {
                       const std::shared_ptr<RefreshWorkers>& workers = {});
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
-  // Largest scores go to the clip, where there is one. split: for backward passes in two parts.
+  // Makes a slot whose largest scores go to the clip, where there is one. split: for backward passes in two parts.
   Activations<Exec, T> make_slot(bool split = false) const;
-  // From the slot's input (the first stage: tokens) to its output. first_key: empty, or as kernels/model/attention.hpp.
+  // Runs from the slot's input (the first stage: tokens) to its output. first_key: empty, or as
+  // kernels/model/attention.hpp.
   void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
-  // From slot.gradient (the last stage: from targets) to the gradient of its input in the same place. Gradients of
+  // Runs from slot.gradient (the last stage: from targets) to the gradient of its input in the same place. Gradients of
   // gradient_scale times the sum of token losses are added to those of the micro-batches of the step before: in order,
   // or deterministically in a tree, to which accumulate() adds each finished block.
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                 double gradient_scale, int micro, BlockHooks&);
-  // The same in two calls with other work between them (slots made with split set).
+  // The backward pass in two calls with other work between them (slots made with split set).
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, int micro, BlockHooks&);
-  // Tied embeddings, where first and last stage are two. Last, before losses and backward passes: the head (V, D),
-  // and where the head's gradient of one micro-batch goes. First, before a backward pass: what went there.
+  // These serve tied embeddings, where first and last stage are two. The last one, before losses and backward passes,
+  // binds the head (V, D) and the place of the head's gradient of one micro-batch; the first takes that before a
+  // backward pass.
   void bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient);
   void begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const;
   using Part = typename AccumulationTree<Exec, T>::Part;
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
   }
-  // After the sums of squares: gradients that are owned here, times a factor for projections and one for the rest.
+  // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
     if (qk_clip_) qk_clip_->start_step(exec_);
@@ -62,14 +65,14 @@ class Stage {
   const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
   QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }  // null without optimizer.qk_clip
 
-  // After update t, with all weights there: where the form of the weights says so, they are merged.
+  // Called after update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
   void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, options_.seed, t); }
-  // Weights in another form than dense, by the names of the dense ones; host memory in Acc<T>, whole. It fences.
+  // Sets weights in another form than dense, by the names of the dense ones, from whole ones in host memory. Fences.
   void set_dense(const std::string& weight, const Acc<T>* host);
 
   std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
-  void weights_changed() { arena_.round_weights(exec_); }  // master weights were written: rounds the compute weights
+  void weights_changed() { arena_.round_weights(exec_); }  // to be called when master weights were written
 
   LayerRange range() const { return model_.range(); }
   bool is_last() const { return range().end == static_cast<int>(model_.config().num_hidden_layers); }
@@ -77,12 +80,12 @@ class Stage {
   Transformer<Exec, T>& model() { return model_; }
   const Transformer<Exec, T>& model() const { return model_; }
   const Arena<Exec, T>& arena() const { return arena_; }
-  const Weights<Exec, T>& weights() const { return weights_; }                   // the newest
-  const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // of which something is owned
+  const Weights<Exec, T>& weights() const { return weights_; }                   // the newest ones
+  const std::vector<OwnedTensor<Exec, T>>& tensors() const { return tensors_; }  // those of which something is owned
 
  private:
   StateField frozen_field(std::size_t tensor) const;
-  bool adds(int micro) const { return micro > 0 && !tree_; }  // to the gradients of the micro-batch before
+  bool adds(int micro) const { return micro > 0 && !tree_; }  // adds to the gradients of the micro-batches before
 
   Exec exec_;
   Transformer<Exec, T> model_;
@@ -97,7 +100,7 @@ class Stage {
   PassOptions options_;
 };
 
-// Between a state field and host memory of its size. Both fence.
+// Copy between a state field and host memory of its size. Both fence.
 template <class Exec>
 void copy_to_host(const Exec&, const StateField&, void* host);
 template <class Exec>

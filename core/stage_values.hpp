@@ -9,14 +9,14 @@ namespace sestina {
 struct PassOptions {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
-  int micros = 1;          // micro-batches of a step, of this rank
-  std::uint64_t seed = 1;  // of permutations drawn when weights in another form than dense are merged
+  int micros = 1;          // micro-batches of a step on this rank
+  std::uint64_t seed = 1;  // seed of permutations drawn when weights in another form than dense are merged
 };
-// Of a run on one rank.
+// Returns the options of a run on one rank.
 PassOptions pass_options(const PlanInput&);
 
-// Host tokens (B, T+1) of a micro-batch: inputs are columns 0..T-1, targets 1..T. A target below 0 does not count (its
-// input is read as 0). first_key (B, T) or null: see kernels/model/attention.hpp.
+// The host tokens (B, T+1) of a micro-batch of B sequences of length T: inputs are columns 0..T-1, targets 1..T. A
+// target below 0 does not count (its input is read as 0). first_key (B, T) or null: see kernels/model/attention.hpp.
 struct BatchView {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* first_key = nullptr;

@@ -1,4 +1,5 @@
-// What a text is generated with: sequences side by side, to which tokens are appended (decoder.hpp). No Kokkos.
+// The interface through which text is generated: several sequences, to which tokens are appended (decoder.hpp). No
+// Kokkos.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace sestina {
 
 struct DecoderOptions {
   int sequences = 1;  // S
-  int capacity = 1;   // positions of each, at most max_position_embeddings
+  int capacity = 1;   // number of positions of each, at most max_position_embeddings
   bool deterministic = false;
 };
 
@@ -21,9 +22,9 @@ class TokenDecoder {
   virtual void prefill(int sequence, const std::int32_t* tokens, int count) = 0;
   // Appends one token to each of n different sequences, none of them empty; row i of the logits is sequences[i]'s.
   virtual void step(int n, const int* sequences, const std::int32_t* tokens) = 0;
-  // Host (V), until the next call; fences.
+  // Returns logits on the host (V, the vocabulary), valid until the next call; fences.
   virtual const float* logits(int row) = 0;
-  // Sequence `to` becomes what `from` is.
+  // Makes sequence `to` equal to `from`.
   virtual void copy(int from, int to) = 0;
   virtual void clear(int sequence) = 0;
   virtual const ModelConfig& config() const = 0;

@@ -13,7 +13,7 @@ namespace sestina {
 namespace {
 
 using Kind = DeckValue::Kind;
-constexpr std::size_t max_errors = 100;  // printed
+constexpr std::size_t max_errors = 100;  // errors that are printed
 
 std::string range_text(const DeckRange& range) {
   std::string text;
@@ -27,7 +27,7 @@ bool inside(const DeckRange& range, double value) {
   return !(range.max && (range.open_max ? value >= *range.max : value > *range.max));
 }
 
-// The text of a value for a key that is a string: bare text of the command line counts.
+// Returns the text of a value for a key that is a string: bare text of the command line counts.
 std::optional<std::string> text_of(const DeckValue& value) {
   if (value.kind == Kind::text) return value.text;
   if (value.from_command_line && !value.raw.empty()) return value.raw;
@@ -74,7 +74,7 @@ DeckFile::DeckFile(const std::string& path) : path_(path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(ExitCode::input_missing, "{}: the deck cannot be opened", path);
   constexpr auto one_more_than_allowed =
-      static_cast<std::streamsize>(max_deck_bytes) + 1;  // the size that is refused need not be read whole
+      static_cast<std::streamsize>(max_deck_bytes) + 1;  // a larger file is refused and need not be read whole
   std::string text(static_cast<std::size_t>(one_more_than_allowed), '\0');
   file.read(text.data(), one_more_than_allowed);
   text.resize(static_cast<std::size_t>(file.gcount()));

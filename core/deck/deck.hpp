@@ -16,7 +16,7 @@
 
 namespace sestina {
 
-// What a number may be; open ends exclude the limit itself.
+// The numbers that a value may be; open ends exclude the limit itself.
 struct DeckRange {
   std::optional<double> min = {}, max = {};
   bool open_min = false, open_max = false;
@@ -44,15 +44,17 @@ class Deck {
   ~Deck();
   Deck(Deck&&) noexcept;
 
-  // Layers, in rising precedence. `where` names the source in messages. Syntax errors are collected too (bad_deck).
+  // Adds a layer, in rising precedence. `where` names the source in messages. Syntax errors are collected too
+  // (bad_deck).
   void add(const DeckFile&);
   void add_file(const std::string& path) { add(DeckFile(path)); }
   void add_text(const std::string& toml, const std::string& where, const std::string& folder);
   void add_override(const std::string& assignment);  // "section.key=value" or "section/key=value"
 
-  // Typed access to "section.key" ("optimizer.scalar.lr"). The default is recorded when the key is absent.
+  // Each function reads "section.key" ("optimizer.scalar.lr") in its type. The default is recorded when the key is
+  // absent.
   std::int64_t integer(std::string_view key, std::int64_t fallback, DeckRange = {});
-  // An integer, or this word: empty.
+  // Returns an integer, or nothing where the deck has this word.
   std::optional<std::int64_t> integer_or(std::string_view key, std::string_view word, std::int64_t fallback,
                                          DeckRange = {});
   double number(std::string_view key, double fallback, DeckRange = {});  // NaN and infinity are errors
@@ -64,20 +66,22 @@ class Deck {
   std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;
-  bool has_table(std::string_view key) const;  // and no value
+  bool has_table(std::string_view key) const;  // whether it is a table, and no value
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
   std::string resolve(std::string_view key, const std::string& text);  // another rule decides: the value that counts
-  void replace_section(const std::string& section, const std::string& key, const std::string& text);  // by this alone
-  void record_keys(const std::string& key,  // the record holds these (TOML) in its place
+  // Replaces all that the layers say of the section by this key.
+  void replace_section(const std::string& section, const std::string& key, const std::string& text);
+  void record_keys(const std::string& key,  // records these keys (TOML) in the place of `key`
                    const std::vector<std::pair<std::string, std::string>>& keys);
-  void forget(const std::string& key);                         // as if no layer had said it
+  void forget(const std::string& key);                         // the key is as if no layer had set it
   void require(std::string_view key, const std::string& why);  // collects "required" if absent
   double duration(std::string_view key, double fallback);      // seconds, or "hh:mm:ss"
   std::string path(std::string_view key,
                    const std::string& fallback);        // relative to the folder of the layer that set it
   std::size_t table_count(std::string_view key) const;  // [[data.source]]: address entries as "data.source.0.path"
 
-  // Collects an error about a key, and what it may be. Left out where it may follow from a wrong value that is told.
+  // Collects an error about a key, and what it may be. An error that may follow from a wrong value already told is left
+  // out.
   void error(std::string_view key, const std::string& what, const std::string& allowed);
 
   // Throws Error(bad_deck) with every collected error, one per line: "file:line:column: section.key: what, got X,
@@ -94,22 +98,22 @@ class Deck {
   std::unique_ptr<State> state_;
 };
 
-// Seconds of "hh:mm:ss" (any number of hours); empty when the text is not of that form.
+// Returns the seconds of "hh:mm:ss" (any number of hours); empty when the text is not of that form.
 std::optional<double> parse_duration(std::string_view text);
 
-// Keys whose resolved values differ between two decks and that a resume may not change (error 65 in the trainer).
-// Which keys may change is listed in inputs/README.md.
+// Returns the keys whose resolved values differ between two decks and that a resume may not change (error 65 in the
+// trainer). inputs/README.md lists the keys that may change.
 struct DeckDifference {
   std::string key, stored, now;
 };
 std::vector<DeckDifference> forbidden_changes(const Deck& stored, const Deck& now);
 
-// True for keys that the ranks of one run need not agree in: threads, and paths, which are those of a machine.
+// Returns true for keys that the ranks of one run need not agree in: threads, and paths, which are those of a machine.
 bool is_local_to_rank(std::string_view key);
 
-// Nearest words, for "did you mean".
+// Words near to each other, for "did you mean".
 std::size_t edit_distance(std::string_view a, std::string_view b);  // a swap of neighbours counts once
-// The candidate nearest to the word, "" when none is near enough to be meant.
+// Returns the candidate nearest to the word, or "" when none is near enough to be meant.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace sestina

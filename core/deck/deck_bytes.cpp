@@ -1,4 +1,4 @@
-// What a deck's bytes must be before the TOML parser sees them.
+// The checks of a deck's bytes before the TOML parser sees them.
 #include <algorithm>
 #include <optional>
 
@@ -13,7 +13,7 @@ DeckProblem located(const std::string& where, std::size_t line, std::size_t colu
   return {{where, "", static_cast<std::uint32_t>(line), static_cast<std::uint32_t>(column)}, std::move(what)};
 }
 
-// Length of the UTF-8 sequence at the front, 0 when it is none (RFC 3629: no surrogates, nothing overlong).
+// Returns the length of the UTF-8 sequence at the front, 0 when it is none (RFC 3629: no surrogates, nothing overlong).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto follows = [&](std::size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
@@ -32,7 +32,7 @@ std::size_t utf8_length(std::string_view text) {
 // Walks over TOML's strings and comments, line by line; knows what lies outside of both.
 class StringScanner {
  public:
-  // Place of the first byte of the line that is not ASCII and outside of strings and comments.
+  // Returns the place of the first byte of the line that is not ASCII and outside of strings and comments.
   std::optional<std::size_t> scan(std::string_view line) {
     std::optional<std::size_t> found;
     for (std::size_t i = 0; i < line.size();) {
@@ -50,12 +50,12 @@ class StringScanner {
       if (static_cast<unsigned char>(line[i]) >= 0x80 && !found) found = i;
       ++i;
     }
-    if (!multi_line_) quote_ = '\0';  // such a string ends with its line at the latest
+    if (!multi_line_) quote_ = '\0';  // a string of one line ends with it at the latest
     return found;
   }
 
  private:
-  // Steps over one character of a string, or over its end.
+  // Returns the length of one character of a string, or of its end, which it notes.
   std::size_t inside(std::string_view rest) {
     if (quote_ == '"' && rest[0] == '\\') return 2;
     const std::size_t quotes = std::min(rest.find_first_not_of(quote_), rest.size());
@@ -70,7 +70,7 @@ class StringScanner {
   bool multi_line_ = false;
 };
 
-// Columns count characters, as the parser's do.
+// Returns the column in characters, as the parser counts.
 std::size_t column_of(std::string_view line, std::size_t byte) {
   std::size_t column = 1;
   for (std::size_t i = 0; i < byte; i += std::max<std::size_t>(utf8_length(line.substr(i)), 1)) ++column;

@@ -1,4 +1,4 @@
-// The resolved deck as TOML, and what a resume may change.
+// The resolved deck as TOML, and the keys that a resume may change.
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -19,7 +19,7 @@ struct Section {
   std::vector<std::string> keys;
 };
 
-// Sections in the order they were read, those of one family together, parents before children.
+// Returns the sections in the order they were read, those of one family together, parents before children.
 std::vector<Section> sections_of(const std::vector<std::string>& order) {
   std::vector<Section> sections;
   std::vector<std::string> families;
@@ -48,7 +48,8 @@ std::string header(const std::string& section) {
   return entry ? fmt::format("[[{}]]", section.substr(0, dot)) : fmt::format("[{}]", section);
 }
 
-// What a resume may change, with "*" for an index or for all keys of a section; inputs/README.md lists the same.
+// The keys that a resume may change, with "*" for an index or for all keys of a section; inputs/README.md lists the
+// same.
 constexpr std::string_view changeable[] = {
     "run.name",
     "run.dir",
@@ -85,7 +86,7 @@ constexpr std::string_view changeable[] = {
     "metrics.*",
 };
 
-// But not these, which are the delays of an asynchronous pipeline, nor, where there is one, what they follow from.
+// These keys may not change: the delays of an asynchronous pipeline and, where there is one, what they follow from.
 constexpr std::string_view fixed[] = {
     "parallel.delay_scale",    "parallel.stash",          "parallel.delay_correction", "parallel.correction_steps",
     "parallel.momentum_decay", "parallel.pipemare_decay", "parallel.pipemare_warmup",  "parallel.dc_lambda"};
@@ -96,7 +97,7 @@ bool is_asynchronous(const Deck& deck) {
   return deck.resolved("parallel.schedule") == "\"async-1f1b\"" && deck.resolved("parallel.pp") != "1";
 }
 
-// Also what each rank may have for itself; what lies behind the paths is compared instead.
+// Ranks may differ in these keys too; the files at the paths are compared instead.
 constexpr std::string_view local_to_rank[] = {
     "run.dir",
     "run.threads",

@@ -1,5 +1,5 @@
-// TOML text to flat keys (toml++). A wrong line is blanked and the rest read again, so that all errors are found at
-// once.
+// Turns TOML text into flat keys (toml++). A wrong line is blanked and the rest read again, so that all errors are
+// found at once.
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::string streamed(const T& value) {
   return out.str();
 }
 
-// Bare where TOML allows it, else quoted, so that a quoted dot never looks like a section.
+// Returns a key bare where TOML allows it, else quoted, so that a quoted dot never looks like a section.
 std::string key_text(std::string_view key) {
   const auto bare = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; };
   const bool plain = !key.empty() && std::all_of(key.begin(), key.end(), bare);
@@ -130,7 +130,7 @@ DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const
     toml.remove_prefix(3);
   }
   auto lines = lines_of(toml);
-  bool carriage_return_told = false;  // once will do
+  bool carriage_return_told = false;  // it is told once
   int bad_lines = 0;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const bool carriage_return = lines[i].ends_with('\r');

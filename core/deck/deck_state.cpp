@@ -1,4 +1,4 @@
-// Merging of layers, recording of what was read, and the errors about what nobody read.
+// Merges layers, records what was read, and collects the errors about what nobody read.
 #include "core/deck/deck_state.hpp"
 
 #include <algorithm>
@@ -153,7 +153,7 @@ void Deck::State::complain_about_unread() {
     if (resolved.count(name) || silenced(name)) continue;
     const std::string section = parent_of(name);
     if (const std::string kind = section + ".kind"; name.rfind(kind, 0) != 0 && (wrong.count(kind) || any_below(kind)))
-      continue;  // which keys there are depends on it
+      continue;  // the kind decides which keys there are
     std::vector<std::string> here, elsewhere;
     for (const auto& key : order) {
       if (parent_of(key) == section) here.push_back(last_of(key));

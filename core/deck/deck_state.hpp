@@ -1,4 +1,5 @@
-// Inside of the deck: values as flat dotted keys ("data.source.0.path"), each with the place it came from. No Kokkos.
+// The inside of the deck: values as flat dotted keys ("data.source.0.path"), each with the place it came from. No
+// Kokkos.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -35,7 +36,7 @@ struct DeckProblem {
   std::string message;
 };
 
-// One layer, read. broken: the syntax is wrong somewhere, so that absent keys mean nothing.
+// One layer as it was read. broken: the syntax is wrong somewhere, so that absent keys mean nothing.
 struct DeckLayer {
   std::vector<std::pair<std::string, DeckValue>> values;
   std::vector<std::pair<std::string, std::size_t>> arrays;      // arrays of tables and their lengths, in the order met
@@ -47,7 +48,7 @@ struct DeckLayer {
 DeckLayer parse_deck_text(std::string_view toml, const std::string& where, const std::string& folder);
 DeckLayer parse_deck_override(const std::string& assignment);
 
-// Checks before the parser, which takes much for granted: size and byte-order mark; one line (UTF-8, control
+// These checks come before the parser, which takes much for granted: size and byte-order mark; one line (UTF-8, control
 // characters, depth of dotted keys); non-ASCII outside of strings and comments, which toml++ 3.3 does not survive.
 inline constexpr std::size_t max_deck_bytes = 1 << 20;  // a deck is written by hand
 std::optional<DeckProblem> check_deck_bytes(std::string_view text, const std::string& where);
@@ -55,7 +56,7 @@ std::optional<DeckProblem> check_deck_line(std::string_view line, std::size_t nu
 std::optional<DeckProblem> check_deck_outside_strings(const std::vector<std::string>& lines, const std::string& where);
 bool is_utf8(std::string_view text);
 
-// TOML text of one value; numbers round-trip.
+// Returns the TOML text of one value; numbers round-trip.
 std::string toml_text(const DeckValue&);
 std::string toml_text(bool);
 std::string toml_text(std::int64_t);
@@ -92,8 +93,8 @@ struct Deck::State {
   DeckProblem problem(std::string_view key, const std::string& what, const std::string& allowed) const;
   void complain(std::string_view key, const std::string& what, const std::string& allowed);
   void wrong_type(std::string_view key, const DeckValue&, const std::string& expected);
-  // An error that may be no more than the consequence of a wrong value: told only where finish() knows of none that it
-  // could follow from, in its section or by the name of the key.
+  // Collects an error that may be no more than the consequence of a wrong value: it is told only where finish() knows
+  // of no wrong value that it could follow from, in its section or by the name of the key.
   void conclude(std::string_view key, const std::string& what, const std::string& allowed);
   void tell_conclusions();
   void complain_about_unread();

@@ -68,7 +68,8 @@ std::string to_text(const DeckPlace& place) {
   return place.line == 0 ? place.where : fmt::format("{}:{}:{}", place.where, place.line, place.column);
 }
 
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost one each.
+// Returns the distance of optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost
+// one each.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
   std::iota(last.begin(), last.end(), 0);

@@ -23,7 +23,7 @@ struct HfName {
 constexpr HfName hf_names[] = {{Family::llama, "llama", "LlamaForCausalLM"},
                                {Family::olmo2, "olmo2", "Olmo2ForCausalLM"},
                                {Family::qwen3, "qwen3", "Qwen3ForCausalLM"},
-                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"}};  // what is no GPT-2
+                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"}};  // for a gpt that is no GPT-2
 
 Family read_family(const HfReader& in) {
   const std::string type = in.text("model_type", "");
@@ -66,7 +66,7 @@ void read_sizes(const HfReader& in, const ModelConfig& of_class, ModelConfig& c)
   c.intermediate_size = in.size("intermediate_size", of_class.intermediate_size);
   c.num_hidden_layers = in.size("num_hidden_layers", of_class.num_hidden_layers);
   c.num_attention_heads = in.size("num_attention_heads", of_class.num_attention_heads);
-  // null means as many as heads; so does nothing at all in most classes.
+  // In most classes an absent key means as many as heads, as null does.
   const bool as_heads = in.object().contains("num_key_value_heads") || of_class.num_key_value_heads == 0;
   c.num_key_value_heads =
       in.size("num_key_value_heads", as_heads ? c.num_attention_heads : of_class.num_key_value_heads);
@@ -83,7 +83,7 @@ ModelConfig hf_class_defaults(Family family) {
   c.head_dim = family == Family::qwen3 ? 128 : 0;
   c.rms_norm_eps = family == Family::olmo2 ? 1e-5 : 1e-6;
   c.max_position_embeddings = family == Family::qwen3 ? 32768 : 2048;
-  if (family == Family::gpt) return c;  // no class but our own, which writes every size
+  if (family == Family::gpt) return c;  // only our own class, which writes every size
   c.hidden_size = 4096;
   c.intermediate_size = family == Family::qwen3 ? 22016 : 11008;
   c.num_hidden_layers = c.num_attention_heads = 32;
@@ -199,9 +199,9 @@ std::string ModelConfig::to_hf_json() const {
   return json.dump(2) + "\n";
 }
 
-// Rotary positions in config.json: rope_scaling of older files, with rope_theta next to it, and rope_parameters of
-// newer ones, with rope_theta inside. transformers 5 takes rope_scaling for rope_parameters where both are there, and a
-// rope_theta inside before the one outside (modeling_rope_utils.py).
+// Rotary positions in config.json lie in rope_scaling of older files, with rope_theta next to it, or in rope_parameters
+// of newer ones, with rope_theta inside. transformers 5 takes rope_scaling for rope_parameters where both are there,
+// and a rope_theta inside before the one outside (modeling_rope_utils.py).
 
 namespace {
 
@@ -214,7 +214,7 @@ struct Rope {
 
 std::string type_of(const HfReader& rope) { return rope.text("rope_type", rope.text("type", "default")); }
 
-// A key that the type has no use for is a mistake, or a model by layer type.
+// Refuses a key that the type has no use for: it is a mistake, or a model by layer type.
 void refuse_other_keys(const HfReader& rope, bool scaled) {
   constexpr const char* always[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   constexpr const char* when_scaled[] = {"factor", "low_freq_factor", "high_freq_factor",
@@ -231,7 +231,7 @@ void refuse_other_keys(const HfReader& rope, bool scaled) {
     rope.reject("partial_rotary_factor", *rope.find("partial_rotary_factor"), "1 (not implemented)");
 }
 
-// outer: the whole file.
+// Reads one table; `outer` is the whole file.
 Rope read_one(const HfReader& rope, const HfReader& outer, const ModelConfig& c) {
   constexpr double least_theta = 1e-9;
   Rope read;
@@ -247,7 +247,7 @@ Rope read_one(const HfReader& rope, const HfReader& outer, const ModelConfig& c)
   s.factor = rope.number("factor", 0, 1);
   s.low_freq_factor = rope.number("low_freq_factor", 0, least_theta);
   s.high_freq_factor = rope.number("high_freq_factor", 0, least_theta);
-  // One next to the table wins over the one inside, as transformers has it.
+  // A key next to the table takes precedence over one inside, as transformers has it.
   s.original_max_position_embeddings = outer.integer(
       "original_max_position_embeddings", rope.integer("original_max_position_embeddings", c.max_position_embeddings));
   read.scaling = s;
@@ -270,7 +270,7 @@ void read_hf_rope(const HfReader& in, ModelConfig& c) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* table = in.find(key);
     if (!table) continue;
-    const HfReader inner = in.child(key, *table);  // which refuses what is no object
+    const HfReader inner = in.child(key, *table);  // refuses what is no object
     if (table->empty()) continue;
     const Rope read = read_one(inner, in, c);
     if (rope && !same(*rope, read)) in.reject(key, *table, "the rope of rope_scaling, or one of the two alone");
@@ -281,8 +281,9 @@ void read_hf_rope(const HfReader& in, ModelConfig& c) {
   c.rope_scaling = rope->scaling;
 }
 
-// GPT-2 in config.json: transformers' GPT2Config has its own words for the sizes. What it can say of a gpt of ours:
-// learned positions, a bias on every product, as many key and value heads as heads, heads that make up the hidden size.
+// GPT-2 in config.json: transformers' GPT2Config has its own words for the sizes. It can describe a gpt of ours with
+// learned positions, a bias on every product, as many key and value heads as heads, and heads that make up the hidden
+// size.
 std::string gpt2_difference(const ModelConfig& c) {
   if (c.family != Family::gpt) return fmt::format("family is {}, not gpt", name(c.family));
   if (c.position != ModelConfig::Position::learned) return "position is rope, GPT-2 has learned positions";
@@ -297,7 +298,7 @@ std::string gpt2_difference(const ModelConfig& c) {
 
 namespace {
 
-// GPT2Config's other name of a key, which wins where both are there.
+// Reads a key by GPT2Config's other name too, which takes precedence where both are there.
 std::int64_t either(const HfReader& in, const char* key, const char* other, std::int64_t fallback) {
   return in.size(other, in.size(key, fallback));
 }
@@ -339,7 +340,7 @@ nlohmann::ordered_json gpt2_json(const ModelConfig& c) {
           {"layer_norm_epsilon", c.rms_norm_eps},
           {"tie_word_embeddings", c.tie_word_embeddings},
           {"initializer_range", c.initializer_range},
-          // There is no dropout here.
+          // The model has no dropout.
           {"attn_pdrop", 0.0},
           {"embd_pdrop", 0.0},
           {"resid_pdrop", 0.0}};

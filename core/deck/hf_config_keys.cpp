@@ -1,7 +1,7 @@
 // Every key that a config.json may have, in three tables: those that are read, those that are refused unless at the
-// value that means nothing, those that are known to have no effect on the loss. What is in none of them is refused: it
-// may belong to another model. Collected from the configuration classes of transformers 4.57 and 5, with the keys that
-// older releases wrote, and from folders of the hub.
+// value that means nothing, those that are known to have no effect on the loss. A key in none of them is refused: it
+// may belong to another model. The keys are those of the configuration classes of transformers 4.57 and 5, those that
+// older releases wrote, and those in folders of the hub.
 #include <algorithm>
 #include <initializer_list>
 #include <span>
@@ -35,7 +35,7 @@ constexpr Key read_by_gpt2[] = {"n_embd", "n_inner", "n_layer", "n_head", "n_pos
                                 "layer_norm_epsilon",
                                 // GPT2Config knows these by two names
                                 "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"};
-// Keys whose null says something else than their absence, or the same.
+// These keys may be null, which means something else than their absence, or the same.
 constexpr Key may_be_null[] = {"n_inner",      "rope_scaling", "rope_parameters", "original_max_position_embeddings",
                                "bos_token_id", "eos_token_id", "pad_token_id",    "num_key_value_heads"};
 
@@ -55,7 +55,7 @@ constexpr NeutralKey neutral_without_windows[] = {{"sliding_window", "[null]"}};
 constexpr NeutralKey neutral_for_gpt2[] = {{"scale_attn_weights", "[true]"},
                                            {"scale_attn_by_inverse_layer_idx", "[false]"}};
 
-// Of transformers' base class: storage, bookkeeping, other heads than a language model's.
+// These keys are of transformers' base class: storage, bookkeeping, other heads than a language model's.
 constexpr Key no_effect_base[] = {"_attn_implementation",
                                   "_attn_implementation_autoset",
                                   "_attn_implementation_internal",
@@ -67,7 +67,7 @@ constexpr Key no_effect_base[] = {"_attn_implementation",
                                   "_num_labels",
                                   "architectures",
                                   "attn_implementation",
-                                  "auto_map",  // of code that neither transformers nor this program runs unasked
+                                  "auto_map",  // names code that neither transformers nor this program runs unasked
                                   "chunk_size_feed_forward",
                                   "classifier_dropout",
                                   "custom_pipelines",
@@ -108,7 +108,7 @@ constexpr Key no_effect_base[] = {"_attn_implementation",
                                   "use_cache",
                                   "use_return_dict",
                                   "xla_device"};
-// Of generation, which older releases kept here.
+// These keys are of generation, which older releases kept here.
 constexpr Key no_effect_generation[] = {"bad_words_ids",
                                         "begin_suppress_tokens",
                                         "cache_implementation",
@@ -149,9 +149,9 @@ constexpr Key no_effect_generation[] = {"bad_words_ids",
                                         "top_p",
                                         "typical_p",
                                         "watermarking_config"};
-// Without use_sliding_window.
+// These have no effect without use_sliding_window.
 constexpr Key no_effect_qwen3[] = {"sliding_window", "max_window_layers"};
-// Dropout, of which there is none here; classification heads; precision.
+// These are for dropout, which this program does not have, classification heads, and precision.
 constexpr Key no_effect_gpt2[] = {"attn_pdrop",
                                   "embd_pdrop",
                                   "resid_pdrop",

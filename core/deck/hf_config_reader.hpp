@@ -9,8 +9,8 @@
 
 namespace sestina {
 
-inline constexpr std::int64_t largest_size = 1 << 24;  // of a deck, which is to hold the sizes
-inline constexpr double least_eps = 1e-300;            // the same: above 0
+inline constexpr std::int64_t largest_size = 1 << 24;  // limit of a deck, which is to hold the sizes
+inline constexpr double least_eps = 1e-300;            // limit of a deck too: above 0
 
 // Typed access to one object, with the file and key in every message. A key that is null is absent.
 class HfReader {
@@ -25,7 +25,7 @@ class HfReader {
     const nlohmann::ordered_json* value = find(key);
     return value ? whole(key, *value, least) : fallback;
   }
-  // A size; fallback 0: there is none.
+  // Returns a size; with a fallback of 0 the key is required.
   std::int64_t size(const char* key, std::int64_t fallback) const {
     if (fallback == 0 && !find(key)) fail(ExitCode::bad_data, "{}: {}: missing", where_, key);
     const std::int64_t value = integer(key, fallback);
@@ -49,8 +49,8 @@ class HfReader {
     if (value && !value->is_string()) reject(key, *value, "a string");
     return value ? value->get<std::string>() : fallback;
   }
-  // A token id or the first of a list of them; none is -1 (some files write it so). null is none, too; what is not
-  // there is the class's own, as far as the vocabulary has it.
+  // Returns a token id or the first of a list of them, or -1 for none (some files write it so; null is none, too). For
+  // an absent key it is the class's own, if the vocabulary has it.
   std::int64_t token(const char* key, std::int64_t of_class, std::int64_t vocabulary) const {
     if (!object_.contains(key)) return of_class < vocabulary ? of_class : -1;
     const nlohmann::ordered_json* value = find(key);
@@ -81,16 +81,16 @@ class HfReader {
   std::string where_;
 };
 
-// Error(bad_data) for a key that is not known, or has an effect that is not implemented (hf_config_keys.cpp). type: the
-// file's model_type.
+// Throws Error(bad_data) for a key that is not known, or has an effect that is not implemented (hf_config_keys.cpp).
+// type is the file's model_type.
 void check_hf_keys(const HfReader&, const std::string& type);
-// rope_theta and rope_scaling, when max_position_embeddings has been read (hf_config.cpp).
+// Reads rope_theta and rope_scaling; max_position_embeddings must have been read (hf_config.cpp).
 void read_hf_rope(const HfReader&, ModelConfig&);
-// What transformers' class of a family has for keys that are not there; sizes of family gpt are 0.
+// Returns what transformers' class of a family has for keys that are absent; sizes of family gpt are 0.
 ModelConfig hf_class_defaults(Family);
 void read_token_ids(const HfReader&, const ModelConfig& of_class, ModelConfig&);
 
-// GPT-2's own words for the keys (hf_config.cpp).
+// These two use GPT-2's own words for the keys (hf_config.cpp).
 ModelConfig read_gpt2_config(const HfReader&);
 nlohmann::ordered_json gpt2_json(const ModelConfig&);
 

@@ -110,7 +110,7 @@ Tier MatrixOptions::tier_of(std::string_view field) const {
   return named == field_tiers.end() ? tier : named->second;
 }
 
-// A table names all fields that there are.
+// Returns whether some field has the tier: a table of tiers names all fields, else there is one tier for all.
 bool MatrixOptions::has_tier(Tier asked) const {
   if (field_tiers.empty()) return tier == asked;
   return std::any_of(field_tiers.begin(), field_tiers.end(),
@@ -123,7 +123,7 @@ std::string snapshot_of(std::string_view result) {
   return "snapshot";
 }
 
-// A method of one side takes the shorter: both shapes are asked.
+// Asks for both shapes, since a method of one side takes the shorter side.
 std::vector<std::string> paged_fields(const MatrixKind& kind, const MatrixOptions& options) {
   std::vector<std::string> names;
   for (const std::int64_t rows : {2, 3})

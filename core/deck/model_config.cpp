@@ -51,13 +51,13 @@ ModelConfig read_hf(Deck& deck) {
   try {
     return ModelConfig::from_hf_folder(folder);
   } catch (const Error& error) {
-    if (error.code() == ExitCode::bad_data) throw;  // what is wrong is not the deck
+    if (error.code() == ExitCode::bad_data) throw;  // the fault is not the deck's
     deck.error("model.from_hf", error.what(), "a folder with a config.json of a supported model");
   }
-  return preset("llama-8m");  // stands in until the deck reports its errors
+  return preset("llama-8m");  // takes its place until the deck reports its errors
 }
 
-// What the keys next to it start from: a preset, or a family's defaults.
+// Returns the start for the keys of the deck: a preset, or a family's defaults.
 ModelConfig read_base(Deck& deck) {
   if (const auto name = deck.maybe_text("model.preset")) {
     const auto names = preset_names();
@@ -77,7 +77,7 @@ ModelConfig read_base(Deck& deck) {
   return family_defaults(known ? family_of(family) : Family::llama);
 }
 
-// Sizes that follow from others where the deck does not say them.
+// Reads sizes, which follow from others where the deck does not give them.
 void read_sizes(Deck& deck, const ModelConfig& base, ModelConfig& c) {
   const auto size = [&](const char* key, std::int64_t fallback) {
     return deck.integer(at(key), std::max<std::int64_t>(fallback, 1), size_range);
@@ -217,8 +217,8 @@ struct Preset {
   bool tied;
 };
 
-// llama-60m to 1b: the sizes of GaLore (Zhao et al. 2024); 3b, 8b, 13b: those of the POET-X paper, without grouped
-// queries. olmo2, qwen3: the published models. asteria-660m: a GPT with rotary positions.
+// The sizes of llama-60m to 1b are those of GaLore (Zhao et al. 2024); those of 3b, 8b, 13b are from the POET-X paper,
+// without grouped queries. olmo2 and qwen3 are the published models; asteria-660m is a GPT with rotary positions.
 constexpr std::array presets{
     Preset{"llama-8m", Family::llama, 256, 688, 8, 8, 8, 32, 4096, 1024, false},
     Preset{"llama-60m", Family::llama, 512, 1376, 8, 8, 8, 64, 32000, 1024, false},
@@ -307,7 +307,7 @@ std::vector<std::pair<std::string, std::string>> model_keys(const ModelConfig& c
 std::string model_section(const ModelConfig& c) {
   std::string text = "[model]\n";
   for (const auto& [key, value] : model_keys(c)) {
-    if (key.ends_with(".rope_type")) text += "[model.rope_scaling]\n";  // the first of the table, which comes last
+    if (key.ends_with(".rope_type")) text += "[model.rope_scaling]\n";  // the first key of the table, which comes last
     const std::string_view table = key.starts_with(scaling_table) ? scaling_table : "model.";
     text += fmt::format("{} = {}\n", key.substr(table.size()), value);
   }

@@ -1,5 +1,5 @@
-// What a model is: its sizes in HF's words, with presets (shared sizes of the field) and config.json both ways;
-// [model.linear]; and the keys that a run stores. No Kokkos.
+// The description of a model: its sizes in HF's words, with presets (shared sizes of the field) and config.json both
+// ways; [model.linear]; and the keys that a run stores. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace sestina {
 
-// [model.linear]: in which form the weights of the linear layers inside blocks are kept and trained. A form is a row of
-// the table in core/layout/weight_form.hpp; `dense` is none.
+// [model.linear] says in which form the weights of the linear layers inside blocks are kept and trained. A form is a
+// row of the table in core/layout/weight_form.hpp; `dense` is none.
 class Deck;
 struct ModelConfig;
 struct ModelDefect;
@@ -26,18 +26,18 @@ struct LinearOptions {
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
   bool staggered = false;  // merge_phase: layer l merges at updates t with (t + l) mod merge_every = 0, not all at once
   bool residual = false;   // the base in bf16 has a byte next to each value, which keeps what merges would round away
-  // Parts of the side that tensor parallelism cuts which no permutation and no block of a rotation leaves; of the model
-  // of one rank: its own, and the number of the first of them among all.
+  // Parts of the side that tensor parallelism cuts; no permutation and no block of a rotation leaves its part. The
+  // model of one rank has its own parts, and the number of the first of them among all.
   std::int64_t shards = 1, first_shard = 0;
   bool even = false;       // cnp = "even"
-  double lr_factor = 0.5;  // of the rotations
+  double lr_factor = 0.5;  // factor on the learning rate of the rotations
   enum class Init { normalized, gaussian } init = Init::normalized;
   std::int64_t group_size = 256;  // weights that share a scale (xq)
-  bool zero_in_range = true;      // of their codes; false: the published rule
+  bool zero_in_range = true;      // the range of their codes includes 0; false: the published rule
   bool dense_if_indivisible = false;
-  bool eps_on_corrected = true;                               // false, as published: eps next to the uncorrected root
-  std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates after a merge; last update that knows them
-  double clip_start_ratio = 0;                                // of train.clip_norm, right after a merge
+  bool eps_on_corrected = true;                               // false, as published: added to the uncorrected root
+  std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates after a merge; last update that has a warm-up
+  double clip_start_ratio = 0;                                // part of train.clip_norm, right after a merge
 
   // lora
   std::int64_t rank = 8;
@@ -47,16 +47,16 @@ struct LinearOptions {
   static LinearOptions read(Deck&);
 };
 
-// What keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
+// Returns what keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
-// What follows from other sections, read after them: model.linear.shards, of which parallel.tp is the default, and
-// model.linear.merge_residual, which is for bf16.
+// Reads the keys whose defaults follow from other sections, after these: model.linear.shards, whose default is
+// parallel.tp, and model.linear.merge_residual, which is for bf16.
 void read_with_others(Deck&, Options&);
-// Collects errors for what of a deck does not go with the form.
+// Collects errors for the parts of a deck that do not fit the form.
 void require_form_fits(Deck&, const Options&);
 
-// Clipping threshold of update t (from 1): train.clip_norm, but for the first updates after a merge, where it rises
-// from clip_start_ratio of it in a line.
+// Returns the clipping threshold of update t (from 1): train.clip_norm, except for the first updates after a merge,
+// where it rises linearly from clip_start_ratio of it.
 double clip_norm_at(const LinearOptions&, double clip_norm, std::int64_t t);
 
 // The sizes of a model, in HF's words, with presets (shared sizes of the field) and config.json both ways.
@@ -90,23 +90,23 @@ struct ModelConfig {
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
-  bool query_norms() const { return family == Family::qwen3 || family == Family::olmo2; }  // of q and k
+  bool query_norms() const { return family == Family::qwen3 || family == Family::olmo2; }  // whether q and k have norms
   bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down) or GELU (up, down)
 
   static ModelConfig read(Deck&);  // [model]: preset, from_hf or family + sizes
-  // config.json, old and new rope keys. Error(bad_data) on what is missing, impossible or not implemented.
+  // Reads config.json, with old and new rope keys. Error(bad_data) on what is missing, impossible or not implemented.
   static ModelConfig from_hf_json(const std::string& text, const std::string& where);
   static ModelConfig from_hf_folder(const std::string& folder);  // its config.json; Error(input_missing) without one
   std::string hf_tokenizer() const;  // tokenizer.json in the folder of from_hf, "" when there is none
-  std::string to_hf_json() const;    // what transformers loads; gpt as GPT-2 or not at all
+  std::string to_hf_json() const;    // config.json that transformers loads; a gpt is a GPT-2 or cannot be exported
 };
-// What keeps a model from being a GPT-2, "" nothing: it is exported as one, else transformers knows no class for a gpt.
+// Returns why a gpt is no GPT-2, or "" if it is: then it is exported as one; transformers has no class for another gpt.
 std::string gpt2_difference(const ModelConfig&);
-// The defaults of a family; sizes are 0.
+// Returns the defaults of a family; sizes are 0.
 ModelConfig family_defaults(Family);
 Family family_of(const std::string& name);        // throws Error(bad_deck) with the allowed names
 std::vector<std::string> activations_of(Family);  // allowed values of hidden_act
-// What does not fit together, empty when all does: (key, what, allowed).
+// One thing that does not fit in a model: (key, what, allowed).
 struct ModelDefect {
   std::string key, what, allowed;
 };
@@ -116,15 +116,15 @@ std::vector<std::string> preset_names();
 ModelConfig preset(const std::string& name);  // throws Error(bad_deck) with the allowed names
 const char* name(Family);
 
-// The keys of [model] that say what a configuration is, whatever it was read from: what a run stores in place of a
+// The keys of [model] that describe a configuration, whatever it was read from: a run stores them in the place of a
 // folder's path, since the folder may change or go.
 class Deck;
 
-// "model.hidden_size" and its value as TOML; a deck with these alone reads back to the same sizes.
+// Returns "model.hidden_size" and so on with values as TOML; a deck with these alone reads back to the same sizes.
 std::vector<std::pair<std::string, std::string>> model_keys(const ModelConfig&);
-std::string model_section(const ModelConfig&);  // the same as text
+std::string model_section(const ModelConfig&);  // model_keys as text
 
-// Where the deck has model.from_hf: its record, which dump() gives, holds the keys instead.
+// Makes the record of a deck with model.from_hf, which dump() gives, hold the keys instead.
 void record_model(Deck&, const ModelConfig&);
 
 }  // namespace sestina

@@ -44,7 +44,7 @@ void read_lora(Deck& deck, LinearOptions& o) {
   o.alpha = deck.number("model.linear.alpha", o.alpha, {.min = 0, .open_min = true});
 }
 
-// Sizes of the sides of linear layers; `shards`: of a part of those that tensor parallelism cuts.
+// Returns the sizes of the sides of linear layers, and with `shards` those of a part where tensor parallelism cuts.
 using Sides = std::array<std::pair<std::string, std::int64_t>, 4>;
 Sides sides_of(const ModelConfig& c, std::int64_t shards) {
   const std::string part = shards > 1 ? fmt::format(" in {} shards", shards) : "";
@@ -98,7 +98,7 @@ std::vector<ModelDefect> block_defects(const ModelConfig& c) {
   return {};
 }
 
-// Groups of 8-bit weights lie in rows where these may be cut.
+// Finds sides that groups of 8-bit weights do not divide: a group lies within a row where rows may be cut.
 std::vector<ModelDefect> group_defects(const ModelConfig& c) {
   const LinearOptions& o = c.linear;
   if (o.variant != LinearOptions::Variant::xq || o.shards == 1) return {};

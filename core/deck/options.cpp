@@ -47,7 +47,8 @@ std::vector<DataSource> read_sources(Deck& deck, const std::string& key, const D
   return sources;
 }
 
-// The command line, then the folder of the model, then the deck: a deck is often written for another model.
+// Reads the tokenizer: the command line counts first, then the folder of the model, then the deck, which is often
+// written for another model.
 void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
   data.model_folder = model.from_hf;
   constexpr const char* key = "data.tokenizer";
@@ -65,9 +66,9 @@ void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
 
 }  // namespace
 
-// By name, so that nobody trains on braces.
+// Knows JSONL by its name, so that nobody trains on braces.
 bool is_jsonl_name(std::string_view path) {
-  const auto drop = [&](std::string_view suffix) {  // in letters of either case
+  const auto drop = [&](std::string_view suffix) {  // in upper or lower case
     const bool there = path.size() >= suffix.size() &&
                        std::equal(suffix.rbegin(), suffix.rend(), path.rbegin(),
                                   [](unsigned char a, unsigned char b) { return a == std::tolower(b); });
@@ -203,8 +204,8 @@ ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
   schedule.steps = steps == 0 ? run.steps : steps;
   constexpr std::int64_t decay_part = 5;  // wsd decays over the last fifth unless the deck says otherwise
   schedule.decay_steps = decay_steps == 0 ? schedule.steps / decay_part : decay_steps;
-  // A run is often cut short for a trial: without a length of its own the schedule follows it, which
-  // short_run_warning() says.
+  // A run is often cut short for a trial: without a length of its own the schedule follows the run, as
+  // short_run_warning() tells.
   if (steps > 0 && schedule.warmup_steps > steps)
     deck.error("schedule.warmup_steps", "beyond the last step of the schedule", fmt::format("0 to {}", steps));
   else if (schedule.kind == Kind::wsd && steps > 0 && decay_steps > steps - schedule.warmup_steps)
@@ -245,7 +246,7 @@ Options Options::read(Deck& deck) {
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
-  constexpr double ahead = 0.75;  // the rank that waits for a worker speaks before those that wait for the rank
+  constexpr double ahead = 0.75;  // the rank that waits for a worker reports before those that wait for the rank
   options.optimizer.refresh.timeout = ahead * options.run.abort_timeout;
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
     deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");

@@ -1,5 +1,5 @@
-// What a deck says, section by section, as plain structs. Each reads its own section and leaves its resolved values
-// (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
+// The contents of a deck, section by section, as plain structs. Each reads its own section and leaves its resolved
+// values (defaults included) in the deck, so that `deck.dump()` is the whole truth. Errors are collected by the deck.
 // Keys, defaults and units: inputs/README.md. No Kokkos here.
 #pragma once
 #include <cstdint>
@@ -30,12 +30,12 @@ struct RunOptions {
   static RunOptions read(Deck&);
 };
 
-// [[machine.update]]: what one matrix took when it was measured (`bench optimizer --machine`).
+// [[machine.update]]: the measured time of updates of one matrix (`bench optimizer --machine`).
 struct MeasuredUpdate {
   std::string kind;  // as optimizer.kind
   bool bf16 = false;
   std::int64_t rows = 0, cols = 0;
-  double gflop = 0;  // of an update's products, by which other keys of the kind are told from those measured
+  double gflop = 0;                   // of an update's products; other keys of the kind differ in it
   double seconds = 0, refresh_s = 0;  // of an update without refreshes; of a refresh of all its sides
 };
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
@@ -54,7 +54,7 @@ struct DataSource {
   std::string text_key = "text";  // jsonl: the member of each line that holds the text
   double invalid_limit = 0.01;    // jsonl: share of the lines that may be skipped as invalid
 };
-// Text that goes through a tokenizer when it is opened.
+// Returns whether the format is text, which goes through a tokenizer when it is opened.
 inline bool is_text(DataSource::Format format) {
   return format == DataSource::Format::text || format == DataSource::Format::jsonl;
 }
@@ -63,7 +63,7 @@ struct DataOptions {
   int sequence_length = 0;             // default: max_position_embeddings of the model, at most 1024
   std::string tokenizer;               // empty: text is read as bytes (vocabulary 256)
   bool bytes_chosen = false;           // data.tokenizer = "bytes": whatever the vocabulary is
-  bool tokenizer_of_model = false;     // it lies in the folder of model.from_hf
+  bool tokenizer_of_model = false;     // the tokenizer lies in the folder of model.from_hf
   std::string model_folder;            // model.from_hf, or a checkpoint's copy, whose files name tokens; empty: none
   std::string begin_token, end_token;  // "" = as the files next to the tokenizer and the model name them
   bool shuffle = true, mask_documents = false;
@@ -90,7 +90,7 @@ struct ScheduleOptions {
   static ScheduleOptions read(Deck&, const RunOptions&);
 };
 
-// One set of AdamW numbers.
+// The numbers of AdamW for one set of tensors.
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
   std::optional<double> momentum_decay = {};  // parallel.delay_correction = "nesterov": psi; empty: AdamW as it is
@@ -105,16 +105,16 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   bool stagger = false;    // matrix i at updates with (t + i) mod every = 0, not all at once
   enum class Budget { uniform, stage_aware, reversed } budget = Budget::uniform;  // parallel/plan/refresh_budget.hpp
   double budget_power = 1;
-  std::int64_t count = 0, window = 0;  // one stage's share of it: refreshes in so many updates; 0: one in `every`
+  std::int64_t count = 0, window = 0;  // one stage's share: refreshes in so many updates; 0: one in `every`
   std::int64_t max_failures = 3;       // in a row, of one factor, before the run stops
   bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
-  int workers = 1, priority = 0;     // threads in addition to those that compute, and what is added to their nice value
-  std::vector<int> cores;            // that they may run on; empty: any
-  std::int64_t coherence_every = 0;  // updates that replicas may drift, see parallel/plan/coherence.hpp
-  double timeout = 45;               // seconds that an update waits for a result that must be there
-  // Tiers (MatrixOptions): the folder of the store on NVMe ("": in the run directory), most bytes of preconditioners in
-  // the memory of a device at a time (0: as few as work takes), in that of the host (0: the same, and any next to a
-  // device) and in the store (0: any), transfers at a time.
+  int workers = 1, priority = 0;       // threads in addition to those that compute; added to their nice value
+  std::vector<int> cores;              // cores that they may run on; empty: any
+  std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp
+  double timeout = 45;                 // seconds that an update waits for a result that must be there
+  // Tiers (MatrixOptions): the folder of the store on NVMe ("": in the run directory), the largest number of bytes of
+  // preconditioners at a time in the memory of a device (0: as few as work takes), in that of the host (0: the same,
+  // and any where a device computes) and in the store (0: any), and transfers at a time.
   std::string path;
   std::int64_t device_bytes = 0, host_bytes = 0, nvme_bytes = 0;
   int queue_depth = 32;
@@ -122,22 +122,22 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
 struct OptimizerOptions {
   std::string kind = "adamw";
   bool reset_missing = false;               // on_missing = "reset"
-  AdamWOptions adamw;                       // of kind = "adamw", else [optimizer.scalar]
-  double lr = 0;                            // peak, of optimizer.kind; the one that is logged
-  double weight_decay = 0;                  // of the matrices
+  AdamWOptions adamw;                       // for kind = "adamw", else [optimizer.scalar]
+  double lr = 0;                            // peak for optimizer.kind; the one that is logged
+  double weight_decay = 0;                  // for the matrices
   double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                    // q, k, v as one matrix per head
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
   RefreshOptions refresh;
   std::vector<OptimizerGroup> group;
-  int state_bits = 32;             // of AdamW's moments of matrices
+  int state_bits = 32;             // bits of AdamW's moments of matrices
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
-  // Threads in addition to those that compute; none where results are not late.
+  // Returns the threads in addition to those that compute; none where results are not late.
   int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
 };
 
-// Ranks, and who owns which matrix (core/layout/plan.hpp).
+// Ranks, and the rule that assigns each matrix an owner (core/layout/plan.hpp).
 struct ParallelOptions {
   int dp = 1, tp = 1, pp = 1;
   enum class Partition { optimal, balanced, layerwise, start_index, replicated } partition = Partition::optimal;
@@ -153,14 +153,14 @@ struct ParallelOptions {
   enum class Placement { block, round_robin } placement = Placement::block;
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
   enum class ClipScope { global, stage, group, global_lagged } clip_scope = ClipScope::global;
-  std::vector<int> stage_layers;  // of each stage; empty: even parts
+  std::vector<int> stage_layers;  // number of layers of each stage; empty: even parts
   int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages after it
   std::int64_t drain_every = 0;   // updates, 0 = never
   enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
   struct Correction {  // what a stage does about its delay (core/delay.hpp)
     DelayCorrection kind = DelayCorrection::none;
     std::int64_t steps = 7000;  // pipedream-lr, pipemare: updates until the rate is whole
-    double decay = 0.135;       // pipemare: of the mean movement, over the delay
+    double decay = 0.135;       // pipemare: decay of the mean movement, over the delay
     std::int64_t warmup = 0;    // pipemare: synchronous updates before all others
     double lambda = 0;          // dc-asgd
   } correction;
@@ -168,16 +168,16 @@ struct ParallelOptions {
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
   static ParallelOptions read(Deck&, const ModelConfig&, const ScheduleOptions&);
 };
-const char* name(ParallelOptions::Schedule);  // as the deck says it
+const char* name(ParallelOptions::Schedule);  // as the deck names it
 const char* name(ParallelOptions::Stash);
 const char* name(ParallelOptions::DelayCorrection);
-// What keeps a model from being split over tp ranks; empty when nothing does.
+// Returns what keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 
 struct CheckpointOptions {
   std::int64_t every = 0;       // steps, 0 = only the final one
   int keep = 3;                 // newest to keep, 0 = all
-  std::int64_t keep_every = 0;  // those of steps that it divides stay for good, 0 = none
+  std::int64_t keep_every = 0;  // checkpoints of steps that it divides stay for good, 0 = none
   bool async = true;
   std::string staging_dir;   // empty: none
   bool verify_full = false;  // verify = "full"
@@ -193,10 +193,10 @@ struct MetricsOptions {
   static MetricsOptions read(Deck&);
 };
 
-// Threads that the pool of Kokkos' OpenMP space has room for; it does not say so itself.
+// The number of threads that the pool of Kokkos' OpenMP space has room for; Kokkos does not tell it.
 inline constexpr int max_threads = 512;
 
-// Everything, read in order; call deck.finish() afterwards to have all errors thrown at once.
+// All sections, read in order; call deck.finish() afterwards to have all errors thrown at once.
 struct Options {
   RunOptions run;
   MachineOptions machine;
@@ -211,23 +211,24 @@ struct Options {
   static Options read(Deck&);
 };
 
-// Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Before deck.finish().
+// Collects an error for each key that training cannot do without: run.steps and [[data.source]]. Call before
+// deck.finish().
 void require_training_keys(Deck&);
 
-// What parallel.delay_correction asks of the optimizer, and momentum_decay, which is the optimizer's: Nesterov's
-// look-ahead.
+// Checks what parallel.delay_correction requires of the optimizer, and sets momentum_decay, which is the optimizer's:
+// Nesterov's look-ahead.
 void resolve_correction(Deck&, Options&);
 
 // Collects errors for what can be planned but not trained. Where train.micro_batch is the whole batch it becomes the
-// largest divisor of train.global_batch that gives every data-parallel rank one. Before deck.finish().
+// largest divisor of train.global_batch that gives every data-parallel rank one. Call before deck.finish().
 void require_trainable(Deck&, Options&);
-// The most sequences at a time, train.micro_batch at most (0: all), that divide train.global_batch and give each of dp
-// ranks a micro-batch; 1 where nothing does.
+// Returns the largest number of sequences at a time, train.micro_batch at most (0: all), that divides
+// train.global_batch and gives each of dp ranks a micro-batch; 1 where nothing does.
 int shared_micro_batch(const TrainOptions&, int dp);
-// Collects an error where tensor parallelism would cut a block of moments in 8 bits. Before deck.finish().
+// Collects an error where tensor parallelism would cut a block of moments in 8 bits. Call before deck.finish().
 void require_whole_blocks(Deck&, const Options&);
 
-// Collects an error for more than one rank: for what runs the model in one process. Before deck.finish().
+// Collects an error for more than one rank where the model runs in one process. Call before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);
 
 }  // namespace sestina

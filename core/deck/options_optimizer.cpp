@@ -9,7 +9,7 @@
 namespace sestina {
 namespace {
 
-// An optional section that needs something else first; its keys are then not reported one by one.
+// Refuses an optional section that needs something else first; its keys are then not reported one by one.
 void refuse(Deck& deck, std::string_view key, const std::string& why, const std::string& allowed) {
   if (deck.has(key)) deck.error(key, why, allowed);
 }
@@ -24,7 +24,7 @@ AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
   return adamw;
 }
 
-// What asynchronous refreshes alone have.
+// Reads the keys that only asynchronous refreshes have.
 void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
@@ -41,7 +41,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
   if (!reason.empty()) deck.error(mode, "conflicts with " + reason, "inline");
   const std::int64_t longest = matrix.refresh_every - 1;
-  constexpr std::int64_t usual = 5;  // as the paper on Asteria
+  constexpr std::int64_t usual = 5;  // as in the paper on Asteria
   if (refresh.automatic)
     matrix.refresh_staleness = deck.integer(late, usual, {.min = 1});
   else
@@ -64,7 +64,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
            "no such key with visibility = \"fixed\"");
 }
 
-// Where stages of a pipeline refresh at their own pace.
+// Reads the budget with which stages of a pipeline refresh at their own pace.
 void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix, RefreshOptions& refresh) {
   using Budget = RefreshOptions::Budget;
   constexpr const char *budget = "optimizer.refresh.budget", *power = "optimizer.refresh.budget_power";
@@ -80,8 +80,8 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
     deck.error(budget, "conflicts with " + reason, "uniform");
 }
 
-// Where preconditioners lie between their uses. A resume may change the tier, so that the keys of one may stand next to
-// the other; bench io measures the path, whatever the tier.
+// Reads where preconditioners lie between their uses. A resume may change the tier, so the keys of one tier may stand
+// next to the other; bench io measures the path, whatever the tier.
 void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char* tier = "optimizer.refresh.tier";
   const std::vector<std::string> tiers = {"device", "host", "nvme"};  // as enum Tier
@@ -130,7 +130,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
 
 constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
 
-// How AdamW's moments are kept.
+// Reads how AdamW's moments are kept.
 void read_state(Deck& deck, OptimizerOptions& optimizer) {
   constexpr const char *bits = "optimizer.state_bits", *block = "optimizer.state_block";
   optimizer.state_bits = static_cast<int>(deck.integer(bits, 32));
@@ -197,7 +197,7 @@ void require_whole_blocks(Deck& deck, const Options& options) {
       options.parallel.tp > 1 &&
       (optimizer.kind == "adamw" || std::any_of(optimizer.group.begin(), optimizer.group.end(), is_adamw));
   if (optimizer.state_bits != 8 || !cuts_adamw) return;
-  // What row-parallel products have as columns of a rank.
+  // Columns of row-parallel weights on one rank, which must be whole blocks.
   const std::int64_t tp = options.parallel.tp, query = options.model.query_width() / tp,
                      inner = options.model.intermediate_size / tp, common = std::gcd(query, inner);
   if (common % optimizer.state_block == 0) return;

@@ -1,4 +1,4 @@
-// [parallel].
+// Reads and checks the section [parallel].
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr DeckRange rank_count{.min = 1, .max = 1 << 16};
 
-// A deck's word for an enumerator: the place of the word in the list is its number; the first is the usual default.
+// Reads an enumerator by its word: its number is the place in the list; the first word is the usual default.
 template <class Enum>
 Enum word(Deck& deck, std::string_view key, const std::vector<std::string>& words, Enum fallback = Enum{}) {
   const std::string got = deck.choice(key, words[static_cast<std::size_t>(fallback)], words);
@@ -22,7 +22,7 @@ const std::vector<std::string> corrections = {"none", "pipedream-lr", "nesterov"
 const std::vector<std::string> schedules = {"1f1b", "gpipe", "interleaved", "zb-h1", "async-1f1b"};
 const std::vector<std::string> stashes = {"on", "recompute", "saved"};
 
-// A key of some corrections: whether this is one of them. Next to another it is an error.
+// Returns whether this is one of the corrections that have the key. With another correction the key is an error.
 bool has_key(Deck& deck, const char* key, ParallelOptions::DelayCorrection kind,
              std::initializer_list<ParallelOptions::DelayCorrection> of) {
   if (std::find(of.begin(), of.end(), kind) != of.end()) return true;
@@ -33,7 +33,7 @@ bool has_key(Deck& deck, const char* key, ParallelOptions::DelayCorrection kind,
   return false;
 }
 
-// PipeDream-LR, PipeMare and DC-ASGD and what they need; weight prediction needs only its stash.
+// Reads the keys of PipeDream-LR, PipeMare and DC-ASGD; weight prediction needs only its stash.
 void read_correction(Deck& deck, const ScheduleOptions& schedule, ParallelOptions& parallel) {
   using Kind = ParallelOptions::DelayCorrection;
   using Stash = ParallelOptions::Stash;
@@ -63,7 +63,7 @@ void read_correction(Deck& deck, const ScheduleOptions& schedule, ParallelOption
     deck.error(word_key, "needs parallel.stash = \"saved\"", "another correction");
 }
 
-// Layers of each stage, cut by hand.
+// Reads the number of layers of each stage, given by hand.
 void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& parallel) {
   constexpr const char* key = "parallel.stage_layers";
   std::int64_t sum = 0;
@@ -81,7 +81,7 @@ void read_stage_layers(Deck& deck, const ModelConfig& model, ParallelOptions& pa
                fmt::format("a sum of model.num_hidden_layers = {}", model.num_hidden_layers));
 }
 
-// Stages, their schedule, and what an asynchronous one needs in addition.
+// Reads the stages, their schedule, and the keys that only an asynchronous one has.
 void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   using Parallel = ParallelOptions;
   parallel.schedule = word<Parallel::Schedule>(deck, "parallel.schedule", schedules);
@@ -153,7 +153,7 @@ void resolve_correction(Deck& deck, Options& options) {
     deck.error("parallel.delay_correction", "needs optimizer.kind = \"adamw\"",
                "none, pipedream-lr, prediction, dc-asgd");
   if (!has_key(deck, key, kind, {Kind::nesterov})) return;
-  constexpr double published = 0.004, updates = 50000;  // at which the look-ahead is whole
+  constexpr double published = 0.004, updates = 50000;  // psi as published, for a run of so many updates
   const double stretched =
       options.schedule.steps > 0 ? published * updates / static_cast<double>(options.schedule.steps) : published;
   options.optimizer.adamw.momentum_decay = deck.number(key, stretched, not_negative);
@@ -168,7 +168,7 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   };
   need(model.num_attention_heads, "num_attention_heads");
   need(model.intermediate_size, "intermediate_size");
-  // Key and value heads are split, or each is held by several ranks.
+  // Key and value heads are split, or several ranks hold each one.
   const std::int64_t kv = model.num_key_value_heads;
   if (kv > 0 && kv % tp != 0 && tp % kv != 0)
     found.push_back({"parallel.tp", fmt::format("does not fit model.num_key_value_heads = {}", kv),
@@ -178,7 +178,7 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
 
 namespace {
 
-// What training in pipelines conflicts with.
+// Collects errors for options that training in pipelines conflicts with.
 void require_pipeline(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (parallel.pp == 1) return;
@@ -193,8 +193,9 @@ void require_pipeline(Deck& deck, const Options& options) {
     deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
 }
 
-// With tp_update = "blockwise" each rank updates what it holds of a matrix. What several tensor-parallel ranks hold,
-// key and value heads where there are fewer of them or parts of other forms of weights, each of these updates.
+// Returns whether several ranks update the same elements. With tp_update = "blockwise" each rank updates what it holds
+// of a matrix: several tensor-parallel ranks hold key and value heads where there are fewer of them, and some parts of
+// other forms of weights.
 bool shares_shards(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (parallel.tp == 1 || parallel.tp_update != ParallelOptions::TpUpdate::blockwise) return false;
@@ -205,8 +206,8 @@ bool shares_shards(const Options& options) {
 }
 
 // Replicas whose refreshes are seen when they are ready drift apart, and are made equal now and then
-// (parallel/plan/coherence.hpp). Those of shards that several ranks of a group hold would have to be as well; and where
-// weights that an asynchronous pipeline keeps are cut too, ranks with the same shard have others.
+// (parallel/plan/coherence.hpp). Shards that several ranks of a group hold would need this as well; and where weights
+// that an asynchronous pipeline keeps are cut too, ranks with the same shard have different ones.
 void require_coherence(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (!options.optimizer.matrix || !options.optimizer.matrix->refresh_eager) return;
@@ -222,9 +223,9 @@ void require_coherence(Deck& deck, const Options& options) {
     refuse_with("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
-// Data-parallel ranks share the batch; where it is one micro-batch, decides how large those are instead.
+// Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
-  const bool even = parallel.is_async();  // a stage is so many micro-batches late: the same on all ranks
+  const bool even = parallel.is_async();  // a stage is as many micro-batches late on all ranks
   const int dp = parallel.dp, micros = train.global_batch / train.micro_batch;
   if (train.global_batch < dp) {
     deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", dp),
@@ -233,7 +234,7 @@ void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& t
     deck.error("train.global_batch", "parallel.schedule = \"async-1f1b\" needs the same share for all ranks",
                fmt::format("a multiple of parallel.dp = {}", dp));
   } else if (train.micro_batch == train.global_batch) {
-    train.micro_batch = shared_micro_batch(train, dp);  // even too: where dp divides the batch, one for each rank
+    train.micro_batch = shared_micro_batch(train, dp);  // even too: where dp divides the batch, each rank has one
   } else if (train.global_batch % train.micro_batch == 0 && (micros < dp || (even && micros % dp != 0))) {
     deck.error("train.micro_batch", fmt::format("{} micro-batches for parallel.dp = {} ranks", micros, dp),
                even ? fmt::format("a divisor of {}", train.global_batch / dp)

@@ -1,6 +1,6 @@
 // Gradients of a step's micro-batches added in a fixed binary tree over their order, ((0 + 1) + (2 + 3)) + ..., block
 // by block as the backward pass finishes them. Ranks that each hold an aligned part of the micro-batches then continue
-// the same tree (kernels/blas/sums.hpp) and arrive at the bits of one rank that has them all. Costs one gradient
+// the same tree (kernels/blas/sums.hpp) and arrive at the bits of one rank that has them all. It costs one gradient
 // buffer for each level but the last.
 #pragma once
 #include <vector>
@@ -14,10 +14,10 @@ template <class Exec, class T>
 class AccumulationTree {
  public:
   using A = Acc<T>;
-  // Tensors of a block whose gradients are finished together: all, or by part of a backward pass in two calls.
+  // Tensors of a block whose gradients are finished together: all, or those of one part of a two-part backward pass.
   enum class Part { all, input, weight };
 
-  // micros: micro-batches of a step.
+  // micros: number of micro-batches of a step.
   AccumulationTree(const Arena<Exec, T>& arena, int micros) : micros_(micros), gradient_(arena.gradients()) {
     levels_ =
         decltype(levels_)("sestina::gradient_tree", static_cast<std::size_t>(tree_levels(micros)), gradient_.size());
@@ -34,8 +34,8 @@ class AccumulationTree {
         ranges.push_back({begin, begin + n, of_norm});
     }
   }
-  // The block's gradients of micro-batch `micro` lie in the gradient buffer: adds what the tree adds to them now. They
-  // stay there after the last micro-batch, else they wait on their level.
+  // Adds to the block's gradients of micro-batch `micro`, which lie in the gradient buffer, what the tree adds to them
+  // now. They stay there after the last micro-batch, else they wait on their level.
   void add(const Exec& exec, int block, int micro, Part part = Part::all) const {
     for (const auto& [begin, end, of_norm] : ranges_[static_cast<std::size_t>(block)]) {
       if (part != Part::all && (part == Part::input) != of_norm) continue;

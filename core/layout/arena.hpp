@@ -1,8 +1,9 @@
 // All tensors of one rank: one allocation per kind, names are views into it. Master weights and gradients are in
 // Acc<T>; compute weights are a rounded copy of the matrices in T, or, where T is Acc<T>, the master weights
-// themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. What is computed with is
-// there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp). Frozen
-// tensors lie apart, each in its own type, and have nothing else; so do coded rows, which have gradients besides.
+// themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. Weights that are computed
+// with are there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp).
+// Frozen tensors lie separately, each in its own type, and have nothing else; so do coded rows, which have gradients in
+// addition.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -19,7 +20,7 @@ class Arena {
   using A = Acc<T>;
   static constexpr bool shared = std::is_same_v<T, A>;
 
-  // Everything is zero, gaps included. Without gradients: for forward passes alone.
+  // All memory is zero, gaps included. An arena for forward passes alone has no gradients.
   Arena(RankLayout layout, bool with_gradients)
       : layout_(std::move(layout)),
         values_at_(
@@ -37,11 +38,11 @@ class Arena {
   Arena(const std::vector<TensorSpec>& specs, bool with_gradients) : Arena(lone_layout(specs), with_gradients) {}
 
   const RankLayout& layout() const { return layout_; }
-  const std::vector<TensorSpec>& specs() const { return specs_; }  // local ones
+  const std::vector<TensorSpec>& specs() const { return specs_; }  // those of the shards
   std::size_t size() const { return specs_.size(); }
 
-  // Flat views of what is owned of tensor i, (owned elements); compute is empty where the master weight is computed
-  // with.
+  // Return flat views of what is owned of tensor i, (owned elements); compute is empty where the master weight is
+  // computed with.
   Vector<A, Exec> master(std::size_t i) const {
     return Vector<A, Exec>(value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i)));
   }
@@ -52,7 +53,7 @@ class Arena {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
     return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements());
   }
-  // Rows that are owned of tensor i; none where it has other ones.
+  // Returns the coded rows that are owned of tensor i; none where its rows are not coded.
   CodedRows owned_coded(std::size_t i) const {
     const TensorSpec& spec = specs_[i];
     if (!spec.is_coded()) return {};
@@ -61,7 +62,7 @@ class Arena {
             static_cast<std::size_t>(at(i).owned_rows()), static_cast<std::size_t>(spec.cols),
             static_cast<std::size_t>(spec.group)};
   }
-  // Of the whole shard, (elements).
+  // Return the whole shard of tensor i, (elements).
   Vector<A, Exec> gradient(std::size_t i) const {
     SESTINA_REQUIRE(gradient_.size() > 0 || layout_.gradient_elements == 0, "an arena without gradients");
     return Vector<A, Exec>(gradient_.data() + at(i).gradient_offset, specs_[i].trainable ? elements(specs_[i]) : 0);
@@ -70,7 +71,7 @@ class Arena {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
     return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i], elements(specs_[i]));
   }
-  // Where the model reads matrix i, and vector i.
+  // Return where the model reads matrix i, and vector i.
   T* matrix(std::size_t i) const {
     if constexpr (shared)
       return value(i);
@@ -79,7 +80,7 @@ class Arena {
   }
   A* vector(std::size_t i) const { return value(i); }
   void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
-  // Its first byte, whichever it is, and the bytes of one row.
+  // Return the first byte of what is computed with, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
     if (specs_[i].is_coded()) return frozen(i);
     return specs_[i].is_vector() ? static_cast<void*>(vector(i)) : static_cast<void*>(matrix(i));
@@ -89,11 +90,11 @@ class Arena {
     return static_cast<std::size_t>(specs_[i].cols) * (specs_[i].is_vector() ? sizeof(A) : sizeof(T));
   }
 
-  // Whole buffers, gaps included.
+  // Return whole buffers, gaps included.
   Vector<A, Exec> masters() const { return Vector<A, Exec>(values_.data(), values_.size()); }
   Vector<A, Exec> gradients() const { return Vector<A, Exec>(gradient_.data(), gradient_.size()); }
 
-  // Compute weights from the master weights that are owned here.
+  // Rounds the master weights that are owned here to compute weights.
   void round_weights(const Exec& exec) const {
     if constexpr (!shared)
       for (std::size_t i = 0; i < size(); ++i)
@@ -110,7 +111,7 @@ class Arena {
   static std::size_t master_elements(const TensorHolding& tensor) {
     return tensor.homed || !tensor.local.has_master() ? 0 : tensor.owned_elements();
   }
-  // Values in Acc<T> that the model reads are there for the whole shard, owned or not.
+  // Returns whether values in Acc<T> that the model reads are there for the whole shard, owned or not.
   static bool kept_whole(const TensorHolding& tensor) {
     return tensor.local.has_master() && (shared || tensor.local.is_vector());
   }
@@ -118,7 +119,8 @@ class Arena {
   std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }
   A* value(std::size_t i) const { return values_.data() + values_at_.offset[i]; }
 
-  // In the order of the specs, each run of tensors that follow one another begun on a multiple of arena_alignment.
+  // Returns places in the order of the specs; each run of tensors that follow one another begins on a multiple of
+  // arena_alignment.
   template <class Size>
   ArenaLayout places(Size size) const {
     ArenaLayout result;

@@ -13,7 +13,7 @@ std::vector<TensorSpec> coded_part(const LinearOptions& o, const TensorSpec& den
   return {spec};
 }
 
-// The weight as it is computed with.
+// Returns the scratch for the weight as it is computed with.
 FormScratch decoded(const LinearOptions&, const FormShape& s) {
   const std::size_t weight = (s.out * s.in * s.element + 255) / 256 * 256;
   return {weight, weight, 0};

@@ -8,8 +8,8 @@
 namespace sestina {
 namespace {
 
-// The factor at the side that tensor parallelism cuts is cut with it. The other one is whole on all ranks, each of
-// which sums its gradient over its own part of the layer, as over its heads.
+// Cuts the factor at the side that tensor parallelism cuts. The other one is whole on all ranks, each of which sums its
+// gradient over its own part of the layer, as over its heads.
 void cut_with(const TensorSpec& dense, TensorSpec& base, TensorSpec& down, TensorSpec& up) {
   base.cut = dense.cut;
   const bool inputs = dense.cut == TensorCut::cols;
@@ -40,8 +40,8 @@ FormScratch scratch(const LinearOptions& o, const FormShape& s) {
   return {thin + wide, thin + wide, 2 * dense};
 }
 
-// W0 takes part in y and dx alone: it has no gradient. Both factors take part in y and dx and have gradients; x A^T is
-// made again for the one of B.
+// Returns the products of a layer. W0 takes part only in y and dx: it has no gradient. Both factors take part in y and
+// dx and have gradients; x A^T is made again for that of B.
 FormWork work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
   const auto m = static_cast<double>(out), n = static_cast<double>(in), r = static_cast<double>(o.rank);
   const double forward = 2 * m * n + 2 * r * n + 2 * r * m, gradients = 2 * (2 * r * n) + 2 * r * m;

@@ -15,7 +15,7 @@ std::size_t sum_bytes(std::initializer_list<std::size_t> elements, std::size_t w
   return total;
 }
 
-// Bytes of one layer's activations without its input.
+// Returns the bytes of one layer's activations without its input.
 std::size_t inner_bytes(const LayerSizes& s, StorageWidth w) {
   return sum_bytes({s.h, s.qkv, s.qk, s.attended, s.projected, s.x2, s.h2, s.up, s.down, s.kept_qkv, s.kept_o,
                     s.kept_up, s.kept_down},
@@ -28,7 +28,7 @@ std::size_t product(std::int64_t a, std::int64_t b) {
   return static_cast<std::size_t>(a) * static_cast<std::size_t>(b);
 }
 
-// The linear layers of a block whose weights are in another form than dense, by the groups that lie side by side.
+// The linear layers of a block whose weights are in another form than dense, by adjacent groups.
 struct FormedGroups {
   std::vector<TensorSpec> qkv, o, up, down;  // as dense
   std::vector<TensorSpec>& operator[](int i) { return i == 0 ? qkv : i == 1 ? o : i == 2 ? up : down; }
@@ -61,8 +61,8 @@ std::int64_t columns_of(const LinearOptions& options, const std::vector<TensorSp
   return sum;
 }
 
-// Scratch of the layers that are in another form: what their input parts leave for their weight parts, and the most
-// that one pass of one of them takes.
+// Scratch of the layers that are in another form: what their input parts leave for their weight parts, and the largest
+// amount that one pass of one of them takes.
 struct FormBytes {
   std::size_t passed_attention = 0, passed_mlp = 0;
   FormScratch scratch;
@@ -73,7 +73,7 @@ FormBytes form_bytes(const ModelConfig& c, std::size_t n, StorageWidth w) {
   const WeightForm* form = find_weight_form(c.linear);
   if (form == nullptr) return bytes;
   FormedGroups groups = formed_groups(c, *form);
-  if (!groups.down.empty())  // its input, made again
+  if (!groups.down.empty())  // the input of down_proj, made again
     bytes.passed_mlp =
         rounded(product(static_cast<std::int64_t>(n), c.intermediate_size) * w.compute, scratch_alignment);
   for (int i = 0; i < 4; ++i) {
@@ -171,7 +171,7 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   const auto bytes = [&](std::int64_t rows, std::int64_t cols) {
     return rounded(product(rows, cols) * w.compute, scratch_alignment);
   };
-  const auto sums = [&](std::int64_t count) {  // of rows, over the ranks
+  const auto sums = [&](std::int64_t count) {  // sums of rows, over the ranks
     return part.tp > 1 ? rounded(static_cast<std::size_t>(count) * w.accumulate, scratch_alignment) : 0;
   };
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;

@@ -1,5 +1,6 @@
-// What a model takes in memory, in plain numbers: the one place that says which activations are kept and how large the
-// scratch of a pass is. `plan` prints these numbers, the model allocates by them. No Kokkos.
+// The memory of a model in plain numbers: the one place that says which activations are kept and how large the scratch
+// of a pass is. `plan` prints these numbers, the model allocates by them. Letters: B sequences of T tokens, D hidden, F
+// intermediate, Q = H heads times head dim, K = key/value heads times head dim, V vocabulary. No Kokkos.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace sestina {
 
-// Bytes of an element the model computes in and of one it sums in.
+// Bytes of an element in the type that the model computes in, and in the type of its sums.
 struct StorageWidth {
   std::size_t compute = 4, accumulate = 4;
   bool shared() const { return compute == accumulate; }  // the master weights are the compute weights
@@ -20,8 +21,8 @@ inline constexpr std::size_t slot_alignment = 64;                        // byte
 inline constexpr std::size_t scratch_alignment = 256;                    // bytes, of what a Workspace hands out
 inline constexpr std::size_t logit_bytes_limit = std::size_t{64} << 20;  // of one slice of logits
 
-// Elements of each activation of one layer; 0 = not kept on its own. N = micro_batch * sequence, of which the residual
-// stream has the n rows of this rank.
+// Elements of each activation of one layer; 0 = not kept on its own. N = micro_batch * sequence; this rank has n of
+// these rows of the residual stream.
 struct LayerSizes {
   std::size_t x = 0;          // (n, D) block input; always kept
   std::size_t h = 0;          // (n, D) normalised input (pre-norm)
@@ -33,43 +34,44 @@ struct LayerSizes {
   std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
   std::size_t up = 0;         // (N, 2F) gate and up, or (N, F)
   std::size_t down = 0;       // (n, D) output of down_proj before its norm (post-norm)
-  // What weights in another form than dense keep of their forward pass, unless blocks are recomputed.
+  // Elements that weights in another form than dense keep of their forward pass, unless blocks are recomputed.
   std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
-  // In Acc<T>:
+  // Elements in Acc<T>:
   std::size_t lse = 0;                // (B, H, T)
   std::size_t inverse = 0, mean = 0;  // (n) of each of the two norms; mean: LayerNorm
   std::size_t inverse_q = 0, inverse_k = 0;
 };
 LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence, bool recompute = false);
 
-// Bytes of one activation slot: every layer's (with recompute: one layer's and the inputs of all), final norm, losses
-// and the gradient of the residual stream.
+// Returns the bytes of one activation slot: those of every layer (with recompute: of one layer and the inputs of all),
+// the final norm, losses and the gradient of the residual stream.
 std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute);
 
-// Bytes that it keeps besides where backward passes are in two parts: what the input parts leave for the weight parts.
+// Returns the bytes it keeps in addition for two-part backward passes: what the input parts leave for the weight parts.
 std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
-// Widths of these, by layer: in front of the sum after attention, of q, k, v, inside the MLP, in front of its sum; what
-// the input parts of qkv, o, up and down pass on, 0 where they are dense.
+// Returns the widths of these by layer: before the sum after attention, of q, k, v, inside the MLP, before its sum; and
+// what the input parts of qkv, o, up and down pass on, 0 where they are dense.
 std::array<std::int64_t, 8> split_widths(const ModelConfig&);
 
-// Rows of logits that exist at a time: slices of equal size under the limit, at least one row; the same on all ranks.
+// Returns the rows of logits that exist at a time: equal slices under the limit, at least one row; the same on all
+// ranks.
 int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
 int logit_rows(const ModelConfig&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
 
-// Bytes of scratch that a forward or backward pass takes in addition to what the kernels take for themselves.
+// Returns the bytes of scratch that a pass takes in addition to what the kernels take for themselves.
 std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, StorageWidth);
 
 struct ModelSize {
   std::int64_t parameters = 0;
   std::size_t weights = 0, master = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;  // bytes
-  std::size_t stash = 0;      // of a pipeline: older weights, and what lies between stages
+  std::size_t stash = 0;      // of a pipeline: older weights, and buffers between stages
   std::size_t exchanges = 0;  // with other ranks: what comes from them, and whole matrices at their homes
   std::size_t total() const {
     return weights + master + gradients + optimizer + activations + workspace + stash + exchanges;
   }
 };
-// optimizer_bytes: of optimizer state (optimizer/routing.hpp). One activation slot. The whole model, or one rank's
-// part.
+// Returns the size of the whole model, or of one rank's part, with one activation slot. optimizer_bytes: bytes of
+// optimizer state (core/optimizer/base/routing.hpp).
 ModelSize model_size(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute,
                      std::size_t optimizer_bytes);
 ModelSize model_size(const ModelConfig&, LayerRange, int micro_batch, int sequence, StorageWidth, bool recompute,

@@ -1,5 +1,5 @@
-// Who owns what, as plain data: parallel/ computes it from shapes and sizes alone, everything else reads it. The same
-// plan is printed, tested without a launcher, and executed. No Kokkos.
+// The owners of everything, as plain data: parallel/ computes them from shapes and sizes alone, everything else reads
+// them. The same plan is printed, tested without a launcher, and executed. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace sestina {
 
-// Specs, ranks and buckets are numbered with int, -1 and -2 being words; vectors are not.
+// Turns a number of a spec, rank or bucket, which is an int (-1 and -2 have meanings), into an index of a vector.
 inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-// All of a run that a plan follows from; what executes the plan reads nothing else of the deck.
+// The parts of a run that a plan follows from; what executes the plan reads nothing else of the deck.
 struct PlanInput {
   ModelConfig model;
   TrainOptions train;
@@ -23,10 +23,10 @@ struct PlanInput {
   int sequence_length = 1;
   bool deterministic = false, mask_documents = false;
   std::uint64_t seed = 1;
-  // Updates: in one of so many an asynchronous stage measures how far its weights moved, and compares its gradient with
-  // that at the newest weights (0: never).
+  // Updates between two measurements of an asynchronous stage: how far its weights moved, and the comparison of its
+  // gradient with that at the newest weights (0: never).
   std::int64_t metrics_every = 10, tensors_every = 0;
-  int pipeline_ranks = 0;  // on which the stages lie, 0 = one stage on each
+  int pipeline_ranks = 0;  // ranks on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -54,7 +54,7 @@ struct BucketLayout {
   std::vector<int> specs;            // in layout order
   std::vector<std::int64_t> offset;  // of each spec, from the begin of the bucket
   std::vector<std::int64_t> cut;     // (dp + 1): rank r owns [cut[r], cut[r + 1]), may be empty; replicated: no cuts
-  std::int64_t elements = 0;         // of all of it
+  std::int64_t elements = 0;         // of the whole bucket
   int block = 0;                     // lowest TensorSpec::block inside: the last one to finish in backward
 };
 
@@ -64,7 +64,7 @@ struct MicroGroup {
   std::int64_t bytes = 0;  // whole gradients at the fullest home
 };
 
-// Whose matrix it is.
+// Values of an owner that are no rank.
 inline constexpr int scalar_tensor = -2;  // no one's: AdamW's, cut at rows (ZeRO-1)
 inline constexpr int every_rank = -1;     // each rank updates its own copy
 
@@ -72,21 +72,21 @@ inline constexpr int every_rank = -1;     // each rank updates its own copy
 struct StagePlan {
   LayerRange layers;
   std::vector<TensorSpec> specs;
-  std::vector<std::int64_t> cost;            // by spec: of its update on a rank, in units of parallel.cost; 0: scalar
+  std::vector<std::int64_t> cost;            // by spec: its update on a rank, in units of parallel.cost; 0: scalar
   std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
-  std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's, or as above
-  std::vector<BucketLayout> buckets;         // matrices, in backward order; of tensor-parallel rank 0
+  std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's group, or as above
+  std::vector<BucketLayout> buckets;         // matrices, in backward order; for tensor-parallel rank 0
   std::vector<BucketLayout> scalar_buckets;  // the rest, in the same way
   std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
-  std::vector<std::int64_t> rank_cost;                // (dp * tp): what a rank computes
-  std::vector<std::int64_t> rank_elements;            // (dp * tp): of the matrices whose state it keeps
+  std::vector<std::int64_t> rank_cost;                // (dp * tp): cost of what a rank computes
+  std::vector<std::int64_t> rank_elements;            // (dp * tp): elements of the matrices whose state it keeps
   std::int64_t dp_bound = 0, home_bound = 0;          // no assignment has a smaller largest load
-  // Refreshes of each matrix in a window of updates, spread evenly; 0: as optimizer.refresh.every says.
+  // Refreshes of each matrix in a window of updates, spread evenly; 0: optimizer.refresh.every counts.
   std::int64_t refreshes = 0, refresh_window = 0;
   bool is_matrix(int spec) const { return owner[static_cast<std::size_t>(spec)] != scalar_tensor; }
 };
 
-// Largest load over the mean load of all ranks, and the least that can be reached, proven.
+// Largest load divided by the mean load of all ranks, and the smallest such ratio that can be reached, proven.
 struct LoadRatio {
   double ratio = 1, bound = 1;
   double gap() const { return bound > 0 ? ratio / bound - 1 : 0; }

@@ -13,7 +13,7 @@ TensorSpec frozen(TensorSpec spec, Stored stored) {
   return spec;
 }
 
-// Layer l merges l updates before the first one.
+// Returns the phase of layer l: it merges l updates before the first one.
 std::int64_t merge_phase(const LinearOptions& o, int layer) {
   return o.staggered && layer >= 0 ? layer % o.merge_every : 0;
 }
@@ -30,13 +30,12 @@ TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, c
   return spec;
 }
 
-// Base, permutation and rotation of the side at which tensor parallelism cuts the layer are cut with it. The rotation
-// of the other side is whole on all ranks, each of which sums its gradient over its own part of the layer, as over its
-// heads.
+// Cuts base, permutation and rotation of the side at which tensor parallelism cuts the layer. The rotation of the other
+// side is whole on all ranks, each of which sums its gradient over its own part of the layer, as over its heads.
 void cut_with(const TensorSpec& dense, std::vector<TensorSpec>& parts) {
   if (dense.cut == TensorCut::none) return;
   const bool inputs = dense.cut == TensorCut::cols;
-  const TensorCut rows = inputs ? TensorCut::rows : dense.cut;  // of vectors along the side
+  const TensorCut rows = inputs ? TensorCut::rows : dense.cut;  // cut of vectors along the side
   TensorSpec &own = parts[inputs ? poet_rotation_in : poet_rotation_out],
              &whole = parts[inputs ? poet_rotation_out : poet_rotation_in];
   parts[poet_base].cut = dense.cut;
@@ -45,8 +44,8 @@ void cut_with(const TensorSpec& dense, std::vector<TensorSpec>& parts) {
   whole.gradient_of = GradientOf::heads;
 }
 
-// Scales and codes of zero of a coded base. Where the base may be cut its groups divide its rows, and they lie as its
-// columns do; else they go on from row to row.
+// Adds scales and codes of zero of a coded base. Where the base may be cut its groups divide its rows, and they lie as
+// its columns do; else groups go on from row to row.
 void add_groups(const LinearOptions& o, const TensorSpec& dense, std::vector<TensorSpec>& specs) {
   const std::int64_t groups = (dense.elements() + o.group_size - 1) / o.group_size;
   const bool in_rows = o.shards > 1;
@@ -76,7 +75,7 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
     TensorSpec spec = weight_part(dense, poet_residual, "residual", out, in, Role::matrix);
     spec.cut = dense.cut;
     specs.push_back(frozen(spec, Stored::code));
-    specs.back().may_be_absent = true;  // written before there were any
+    specs.back().may_be_absent = true;  // older checkpoints have none
   }
   return specs;
 }
@@ -101,9 +100,10 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   return {pass, pass, scratch.merge(options, shape.out, shape.in)};
 }
 
-// Of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides, forward and back;
-// the rotations' gradients are the diagonal blocks of a product. Blocks are made again for each pass: a series has two
-// products of each block, its gradient five (kernels/model/block_rotations.hpp). What is not kept is made again.
+// Returns the work of the passes in core/model/poet_x.cpp. A row goes through the base and the blocks of both sides,
+// forward and back; the rotations' gradients are the diagonal blocks of a product. Blocks are made again for each pass:
+// a series has two products of each block, its gradient five (kernels/model/block_rotations.hpp). Results that are not
+// kept are made again.
 FormWork poet_x_work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
   const auto m = static_cast<double>(out), n = static_cast<double>(in), b = static_cast<double>(o.block_size);
   const double inner = 2 * m * n + 2 * n * b, sides = 2 * (m + n) * b, series = 2 * 2 * b * b;

@@ -1,5 +1,5 @@
-// What the plain half of POET-X (poet_x_form.cpp) and its mathematics share: order of the parts, and the options. No
-// Kokkos.
+// The part that the plain half of POET-X (poet_x_form.cpp) and its mathematics share: the order of the parts, and the
+// options. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,17 +13,17 @@ struct PoetOptions {
   std::size_t block = 0;      // b, divides both sides
   double fourth = 1;          // k of the series: 1 as published, 2 for even orders
   std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
-  bool zero_in_range = true;  // of the codes
+  bool zero_in_range = true;  // the range of the codes includes 0
   bool residual = false;      // a byte next to each value of the base keeps what bf16 leaves of a merge
 
-  // Rows that a merge rotates at a time: whole blocks, and few elements in addition to those of a large weight.
+  // Returns the rows that a merge rotates at a time: whole blocks, and few elements compared with a large weight.
   std::size_t tile_rows(std::size_t out, std::size_t in) const {
     constexpr std::size_t elements = std::size_t{1} << 20;
     return std::min(out, std::max<std::size_t>(1, elements / (in * block)) * block);
   }
 };
 
-// Pieces that a pass takes from a workspace, each begun on a multiple of its alignment.
+// Bytes of the pieces that a pass takes from a workspace, each begun on a multiple of its alignment.
 struct PoetScratch {
   std::size_t element = 4, accumulate = 4, alignment = 256;  // bytes
   static constexpr std::size_t index = 4;
@@ -31,15 +31,16 @@ struct PoetScratch {
   std::size_t piece(std::size_t n, std::size_t width) const {
     return (n * width + alignment - 1) / alignment * alignment;
   }
-  // Of N rows through a matrix (out, in), forward or backward: two sheets of the wider side, both rotations, and what
-  // makes them.
+  // Returns the bytes for n rows through a matrix (out, in), forward or backward: two sheets of the wider side, both
+  // rotations, and what makes them.
   std::size_t pass(const PoetOptions& s, std::size_t n, std::size_t out, std::size_t in) const {
     const std::size_t wide = std::max(out, in);
     return 2 * piece(n * wide, element) + piece(in * s.block, element) + piece(out * s.block, element) +
            5 * piece(wide * s.block, accumulate) + (s.group > 0 ? piece(out * in, element) : 0);
   }
-  // A copy of the base as it was, two tiles of rows, both rotations and what makes them, index maps, and of codes all
-  // sums before they are coded. Enough to make a dense weight, and to take one, as well.
+  // Returns the bytes of a merge: a copy of the base as it was, two tiles of rows, both rotations and what makes them,
+  // index maps, and for codes all sums before they are coded. It is enough to make a dense weight, and to take one, as
+  // well.
   std::size_t merge(const PoetOptions& s, std::size_t out, std::size_t in) const {
     return piece(out * in, element) + (s.residual ? piece(out * in, 1) : 0) +
            (s.group > 0 ? piece(out * in, accumulate) : 0) + 2 * piece(s.tile_rows(out, in) * in, accumulate) +
@@ -48,7 +49,7 @@ struct PoetScratch {
   }
 };
 
-// A base of values may have residuals where codes have scales.
+// The order of the parts. A base of values may have residuals where codes have scales.
 enum PoetPart {
   poet_base,
   poet_perm_in,
@@ -62,7 +63,8 @@ enum PoetPart {
 
 PoetOptions poet_options(const LinearOptions&);
 
-// Parts of each side that no block of a rotation and no permutation leaves: tensor parallelism cuts between them.
+// Parts of each side; no block of a rotation and no permutation leaves its part, so tensor parallelism cuts between
+// them.
 struct ShardedSides {
   std::int64_t out = 1, in = 1;
 };

@@ -1,5 +1,5 @@
-// What one rank holds of its model: rows of the residual stream, heads, columns and rows under tensor parallelism,
-// and of each tensor its shard. No Kokkos.
+// The part of a model that one rank holds: rows of the residual stream, heads, columns and rows under tensor
+// parallelism, and the shard of each tensor. No Kokkos.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,42 +9,43 @@
 
 namespace sestina {
 
-// How rows are sharded over the ranks of a group.
+// The rule by which rows are sharded over the ranks of a group.
 
-// First row of a rank's part when `rows` rows are sharded evenly, in order.
+// Returns the first row of a rank's part when `rows` rows are sharded evenly, in order.
 inline std::int64_t first_row_of(std::int64_t rows, int size, int rank) { return rows * rank / size; }
 
 // One rank's part of a model under tensor parallelism: its heads, its columns of the MLP, its rows of the vocabulary,
 // and its rows of the residual stream (sequence parallelism: Korthikanti et al. 2022). The layers see the part alone.
 struct ModelPart {
-  // Sizes of this rank: num_attention_heads, num_key_value_heads, intermediate_size and vocab_size are its share,
+  // The sizes of this rank: num_attention_heads, num_key_value_heads, intermediate_size and vocab_size are its share,
   // hidden_size and head_dim are whole. So tensor_specs(config) are the local tensors.
   ModelConfig config;
   int tp = 1, tp_rank = 0;
   std::int64_t vocabulary_begin = 0, vocabulary = 0;  // first own row of the vocabulary; all rows
-  std::int64_t key_value_heads = 0;                   // of the whole model
+  std::int64_t key_value_heads = 0;                   // number in the whole model
   bool sequence_parallel = true;
 
   bool splits_rows() const { return tp > 1 && sequence_parallel; }
-  // Of n rows of the residual stream, those that are here.
+  // Returns how many of n rows of the residual stream are on this rank.
   std::int64_t own_rows(std::int64_t n) const {
     return splits_rows() ? first_row_of(n, tp, tp_rank + 1) - first_row_of(n, tp, tp_rank) : n;
   }
-  // Ranks that hold the same key and value heads, one after the other.
+  // Returns the number of ranks that hold the same key and value heads, one after the other.
   int key_value_holders() const { return key_value_heads < tp ? static_cast<int>(tp / key_value_heads) : 1; }
   bool first_key_value_holder() const { return tp_rank % key_value_holders() == 0; }
   std::int64_t largest_vocabulary() const { return (vocabulary + tp - 1) / tp; }  // rows of the largest part
 };
 
-// Cuts as parallel/plan/shard_layout.hpp; tp must fit (tensor_parallel_defects).
+// Cuts the model as parallel/plan/shard_layout.hpp does; tp must fit (tensor_parallel_defects).
 ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequence_parallel = true);
 
-// Whether the model leaves only a part of this tensor's gradient on each of the ranks that hold the same elements, so
-// that their sum is the gradient. Otherwise a rank's gradient is whole, and the same bits on all ranks that hold it.
+// Returns whether the model leaves only a part of this tensor's gradient on each of the ranks that hold the same
+// elements, so that their sum is the gradient. Otherwise a rank's gradient is whole, and the same bits on all ranks
+// that hold it.
 bool gradient_is_partial(const TensorSpec&, const ModelConfig& whole, int tp, bool sequence_parallel = true);
 
-// What one rank holds of each tensor of its model: its shard of it, the rows whose master weights and optimizer state
-// it keeps, and where the gradient lies. Plain data; one rank by itself holds and owns all.
+// A rank's holding of one tensor of its model: its shard, the rows whose master weights and optimizer state it keeps,
+// and the place of the gradient. Plain data; one rank by itself holds and owns all.
 struct TensorHolding {
   TensorSpec whole;  // the tensor of the model
   TensorSpec local;  // the shard that is computed with here: all of it without tensor parallelism
@@ -53,30 +54,30 @@ struct TensorHolding {
                                                 // homed ones, whose master weights and state it keeps
   bool row_sharded =
       false;  // rows are sharded over data-parallel ranks (cuts: multiples of chunk_rows), else it has one owner
-  bool homed = false;    // a tensor-parallel rank of the owner's updates it whole (parallel/stage/matrix_homes.hpp)
+  bool homed = false;    // one tensor-parallel rank updates it whole (parallel/stage/matrix_homes.hpp)
   bool sharded = false;  // a matrix that is updated where its shards are, by the whole tensor-parallel group
                          // (core/optimizer/methods/sharded_muon.hpp)
   bool saved = true;     // false: another rank has the same values, which counts them and writes them to checkpoints
   bool counted = true;   // false: another rank of the tensor-parallel group has the same shard, and enters it into sums
-  std::size_t gradient_offset = 0;  // of the shard's gradient in the gradient buffer, elements
+  std::size_t gradient_offset = 0;  // place of the shard's gradient in the gradient buffer, elements
   std::int64_t owned_rows() const { return owned_end - owned_begin; }
   std::size_t owned_elements() const { return static_cast<std::size_t>(owned_rows() * local.cols); }
 };
 
 struct RankLayout {
   std::vector<TensorHolding> tensors;  // in the order of the specs
-  std::size_t gradient_elements = 0;   // of the buffer, gaps included
+  std::size_t gradient_elements = 0;   // size of the buffer, gaps included
 };
 
-// Gradient buffers in addition to the one of the arena that a deterministic sum over so many micro-batches takes
-// (accumulation_tree.hpp).
+// Returns the number of gradient buffers in addition to the arena's that a deterministic sum over so many micro-batches
+// takes (accumulation_tree.hpp).
 constexpr int tree_levels(int micros) {
   int levels = 0;
   while ((1 << levels) < micros) ++levels;
   return levels;
 }
 
-// One rank holds and owns everything; gradients lie as arena_layout says.
+// Returns the layout of one rank that holds and owns everything; gradients lie as arena_layout says.
 RankLayout lone_layout(const std::vector<TensorSpec>&);
 
 }  // namespace sestina

@@ -20,7 +20,7 @@ class Writer {
     layer_ = layer;
     block_ = block;
   }
-  // What is written next; the caller says more of it.
+  // Return the next spec, of which the caller fills in more.
   TensorSpec& matrix(std::string name, std::int64_t rows, std::int64_t cols, TensorCut cut, bool follows = false,
                      Role role = Role::matrix) {
     specs_.push_back({std::move(name), rows, cols, role, layer_, block_, follows});
@@ -38,7 +38,7 @@ class Writer {
     spec.of_norm = true;
     return spec;
   }
-  void norm(const std::string& name, std::int64_t width, bool bias) {  // of the residual stream
+  void norm(const std::string& name, std::int64_t width, bool bias) {  // a norm of the residual stream
     norm_vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
     if (bias) norm_vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
   }
@@ -48,14 +48,14 @@ class Writer {
   int layer_ = -1, block_ = 0;
 };
 
-// A projection that q, k and v each have: its weight or its bias.
+// A projection of q, k or v: its weight or its bias.
 struct HeadProjection {
   const char* name;
   std::int64_t rows, heads;
   TensorCut cut;
   GradientOf gradient_of;
   Projection projection;
-  bool follows;  // q, k, v lie side by side
+  bool follows;  // q, k, v are adjacent
 };
 
 std::array<HeadProjection, 3> head_projections(const ModelConfig& c) {
@@ -70,7 +70,7 @@ void query_norm_specs(Writer& out, const ModelConfig& c, const std::string& at) 
   if (c.family == Family::qwen3) {  // one weight for all heads
     for (const char* name : {"q_norm.weight", "k_norm.weight"})
       out.norm_vector(at + name, c.head_dim, Initial::ones).gradient_of = GradientOf::heads;
-  } else if (c.family == Family::olmo2) {  // over the whole projection: the weights lie with the heads
+  } else if (c.family == Family::olmo2) {  // one over the whole projection: its weights are split as the heads
     out.norm_vector(at + "q_norm.weight", c.query_width(), Initial::ones, TensorCut::rows);
     out.norm_vector(at + "k_norm.weight", c.key_value_width(), Initial::ones, TensorCut::key_value).gradient_of =
         GradientOf::shared_heads;
@@ -92,7 +92,7 @@ void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
     }
   query_norm_specs(out, c, at);
   out.matrix(at + "o_proj.weight", c.hidden_size, c.query_width(), TensorCut::cols);
-  // All ranks hold this bias, and sum over the gathered rows.
+  // All ranks hold this bias, and sum its gradient over the gathered rows.
   if (c.attention_bias) out.vector(at + "o_proj.bias", c.hidden_size, Initial::zeros);
 }
 
@@ -140,7 +140,7 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   std::vector<TensorSpec> specs;
   Writer out(specs);
   const bool first = range.begin == 0, last = range.end == layers;
-  if (first) {  // the table of a tied head too: a last stage is sent it
+  if (first) {  // also has the table of a tied head, which is sent to a last stage
     out.place(-1, 0);
     out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::embedding);
   }
@@ -244,7 +244,8 @@ struct ShardSides {
   std::int64_t out = 0, in = 0;
 };
 
-// Of a weight on one of tp ranks; where key and value heads are fewer than ranks, several hold the same one.
+// Returns the sides of a weight on one of tp ranks; with fewer key and value heads than ranks, several hold the same
+// one.
 ShardSides sides_on_rank(const TensorSpec& weight, const ModelConfig& model, std::int64_t tp) {
   switch (weight.cut) {
     case TensorCut::none:

@@ -6,7 +6,7 @@ namespace sestina {
 
 namespace {
 
-// Runs of matrices that lie side by side, as [begin, end) of the specs; everything else is a run by itself.
+// Returns runs of adjacent matrices, as [begin, end) of the specs; everything else is a run by itself.
 std::vector<std::pair<std::size_t, std::size_t>> runs_of(const std::vector<TensorSpec>& specs) {
   std::vector<std::pair<std::size_t, std::size_t>> runs;
   for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -1,5 +1,5 @@
-// Forms in which the weight of a linear layer is kept and trained, in addition to dense: what one is to specs, budgets
-// and plans. A form is a row of the table here, and the mathematics that follows it (core/model/linear_form.hpp).
+// Forms in which the weight of a linear layer is kept and trained, in addition to dense, as specs, budgets and plans
+// see them. A form is a row of the table here, and the mathematics that goes with it (core/model/linear_form.hpp).
 // Nobody outside a form's own files knows it by name. No Kokkos.
 #pragma once
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-// Of one weight (out, in) and N rows through it.
+// The shape of one weight (out, in) and of N rows that go through it.
 struct FormShape {
   std::size_t rows = 0, out = 0, in = 0;
   std::size_t element = 4, accumulate = 4;  // bytes of compute type and of its sums
@@ -18,54 +18,55 @@ struct FormShape {
 // Bytes of scratch that a pass takes and gives back, as a Workspace counts.
 struct FormScratch {
   std::size_t forward = 0, backward = 0;
-  std::size_t merge = 0;  // and of a way from or to a dense weight
+  std::size_t merge = 0;  // for a merge, and for the way from or to a dense weight
 };
 
 // FLOPs of the products that a weight in a form executes in training, forward and backward.
 struct FormWork {
-  double per_row = 0;    // of each row through it
-  double per_pass = 0;   // besides, of each micro-batch
-  double per_merge = 0;  // of a merge
+  double per_row = 0;    // for each row through it
+  double per_pass = 0;   // in addition, for each micro-batch
+  double per_merge = 0;  // for a merge
 };
 
 struct WeightForm {
   std::string name;  // as model.linear.form says it
-  // The tensors that a dense weight becomes; the first one has its shape. Names and parts are those of the specs.
+  // Returns the tensors that a dense weight becomes; the first one has its shape. Names and parts are those of the
+  // specs.
   std::vector<TensorSpec> (*parts)(const LinearOptions&, const TensorSpec& dense) = nullptr;
-  // Whether a weight can have this form; it stays dense where not, if that is allowed.
+  // Returns whether a weight can have this form; if not, it stays dense where that is allowed.
   bool (*fits)(const LinearOptions&, const TensorSpec& dense) = nullptr;
-  // Columns that a layer keeps from its forward pass (for all rows, unless blocks are recomputed), and that its input
-  // part hands to its weight part.
+  // Return the columns that a layer keeps from its forward pass (for all rows, unless blocks are recomputed), and those
+  // that its input part hands to its weight part.
   std::int64_t (*kept)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*passed)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
   FormWork (*work)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
-  // How many updates before those of the first layer its merges come: after updates t with (t + phase) mod every =
-  // 0.
+  // Returns by how many updates its merges come before those of the first layer: after updates t with (t + phase) mod
+  // every = 0.
   std::int64_t (*merge_phase)(const LinearOptions&, int layer) = nullptr;  // null: 0
   bool (*normalised)(const LinearOptions&) = nullptr;                      // first weights have rows of length one
 };
 
 const WeightForm* find_weight_form(const LinearOptions&);   // null: dense
 std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights are never merged
-// The number (from 1) of the merge of this layer after update t, 0: none.
+// Returns the number (from 1) of the merge of this layer after update t, 0: none.
 std::int64_t merge_after(const LinearOptions&, int layer, std::int64_t t);
 
-inline constexpr int most_parts = 7;  // of a weight in any form
+inline constexpr int most_parts = 7;  // largest number of parts of a weight in any form
 
-// The part of a dense weight with this name and shape, all else as the weight has it.
+// Returns the part of a dense weight with this name and shape, all else as the weight has it.
 TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,
                        Role role);
 
-// The specs of a layer with its weights in their form: groups that lie side by side (q, k, v; gate, up) are in it
-// together or not at all.
+// Returns the specs of a layer with its weights in their form: adjacent groups (q, k, v; gate, up) are in it together
+// or not at all.
 std::vector<TensorSpec> formed_specs(const LinearOptions&, const std::vector<TensorSpec>& dense);
 
-// The same model with dense weights, as Hugging Face keeps it.
+// Returns the same model with dense weights, as Hugging Face keeps it.
 ModelConfig dense_model(ModelConfig);
 
-// The forms besides dense, each in a source of its own.
+// The forms other than dense, each in a source of its own.
 WeightForm poet_x_form();
 WeightForm lora_form();
 WeightForm int8_form();

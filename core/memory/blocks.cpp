@@ -32,7 +32,7 @@ constexpr std::array transitions = {
     Transition{dirty, BlockEvent::look, computing},    Transition{computing, BlockEvent::look, computing},
     Transition{clean, BlockEvent::claim, computing},   Transition{ready, BlockEvent::claim, computing},
     Transition{dirty, BlockEvent::claim, computing},   Transition{on_nvme, BlockEvent::claim, computing},
-    Transition{computing, BlockEvent::release, ready},  // the last one
+    Transition{computing, BlockEvent::release, ready},  // the last user
     Transition{clean, BlockEvent::evict, dirty},       Transition{ready, BlockEvent::evict, dirty},
     Transition{dirty, BlockEvent::write, writing},     Transition{writing, BlockEvent::written, on_nvme},
     Transition{writing, BlockEvent::failed, ready},    Transition{on_nvme, BlockEvent::read, reading},
@@ -75,9 +75,9 @@ namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Pages that nobody has written are zeros, and take no memory. Those of a small block that has gone are moved to the
-// next one of its size: given back to the system, they would come again one by one, each as zeros first, which takes
-// longer than reading them. Large blocks have large pages.
+// Memory in pages of the system. Pages that nobody has written are zeros, and take no memory. Those of a small block
+// that has gone are moved to the next one of its size: given back to the system, they would come again one by one, each
+// as zeros first, which takes longer than reading them. Large blocks have large pages.
 class HostPages final : public BlockMemory {
  public:
   std::size_t whole(std::size_t bytes) const override { return whole_pages(bytes); }
@@ -103,10 +103,10 @@ class HostPages final : public BlockMemory {
 
  private:
   struct Pages {
-    std::byte* block = nullptr;  // that has gone
+    std::byte* block = nullptr;  // the block that has gone
     std::size_t size = 0;
   };
-  // Its own, which are still there, or those of another one. False: there are none, or this system does not move pages.
+  // Takes the block's own pages, if still there, or those of another one. False: there are none, or none can be moved.
   bool take(std::byte* block, std::size_t size) {
     auto from = std::find_if(kept_.begin(), kept_.end(), [block](const Pages& p) { return p.block == block; });
     if (from == kept_.end()) {
@@ -127,7 +127,7 @@ class HostPages final : public BlockMemory {
     }
   }
 
-  std::mutex mutex_;  // users and the thread that moves blocks
+  std::mutex mutex_;  // between users and the thread that moves blocks
   std::vector<Pages> kept_;
   std::size_t blocks_ = 0;
   std::size_t most_ = 0, in_use_ = 0, kept_bytes_ = 0;
@@ -142,8 +142,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// Pages of 2 MiB, as far as they lie inside: a transfer past the page cache is in one piece instead of one for each 4
-// KiB, which decides how fast some disks are. What is left stays in small pages, so that no block takes more memory
+// Uses pages of 2 MiB, as far as they lie inside: a transfer past the page cache is in one piece instead of one for
+// each 4 KiB, which decides how fast some disks are. The rest stays in small pages, so that no block takes more memory
 // than its own.
 std::shared_ptr<std::byte> page_memory(std::size_t bytes) {
   const std::size_t size = std::max(whole_pages(bytes), whole_pages(1));
@@ -154,7 +154,7 @@ std::shared_ptr<std::byte> page_memory(std::size_t bytes) {
   if (size < huge_page) return {static_cast<std::byte*>(memory), unmap};
   const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + huge_page - 1) / huge_page * huge_page;
   auto* const aligned = reinterpret_cast<std::byte*>(begin);
-  ::madvise(aligned, size / huge_page * huge_page, MADV_HUGEPAGE);  // a wish
+  ::madvise(aligned, size / huge_page * huge_page, MADV_HUGEPAGE);  // the system may ignore it
   return {aligned, unmap};
 }
 

@@ -21,7 +21,8 @@ void check_driver(CUresult error, const char* what) {
 
 CUdeviceptr address_of(const std::byte* at) { return reinterpret_cast<CUdeviceptr>(at); }
 
-// Pieces of memory of one size, by virtual memory management of the driver. What no block has is kept for the next one.
+// Pieces of memory of one size, by virtual memory management of the driver. A piece that no block has is kept for the
+// next.
 class DevicePages {
  public:
   explicit DevicePages(int device) {
@@ -92,7 +93,7 @@ class CudaBlocks final : public DeviceBlocks {
   }
 
   std::size_t whole(std::size_t bytes) const override { return whole_device_pages(bytes); }
-  void keep(std::size_t) override {}  // pieces are kept, as many as there have been
+  void keep(std::size_t) override {}  // pieces are always kept
   void add(const std::byte* block) override { uses_.try_emplace(block); }
   void watch(void* queue) override {
     if (queue == nullptr || std::find(queues_.begin(), queues_.end(), queue) != queues_.end()) return;
@@ -111,7 +112,7 @@ class CudaBlocks final : public DeviceBlocks {
   }
   void used(const std::byte* block) override {
     std::vector<std::unique_ptr<CudaEvent>>& events = uses_.at(block);
-    while (events.size() < queues_.size()) events.push_back(std::make_unique<CudaEvent>());  // the first time
+    while (events.size() < queues_.size()) events.push_back(std::make_unique<CudaEvent>());  // at the first use
     for (std::size_t i = 0; i < events.size(); ++i) events[i]->record(queues_[i]);
   }
   std::shared_ptr<std::byte> pinned(std::size_t bytes) override {
@@ -134,7 +135,7 @@ class CudaBlocks final : public DeviceBlocks {
   bool is_done(int copy) override { return ends_[static_cast<std::size_t>(copy)].done("copies of preconditioners"); }
 
  private:
-  // The thread that moves blocks is another one than that which computes.
+  // Selects the device, since the thread that moves blocks is not the one that computes.
   void select() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
   void start(int copy, std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind,
              cudaStream_t stream) {
@@ -147,7 +148,7 @@ class CudaBlocks final : public DeviceBlocks {
   CudaStream in_, out_;
   std::array<CudaEvent, most_copies> ends_;
   std::vector<cudaStream_t> queues_;
-  std::map<const std::byte*, std::vector<std::unique_ptr<CudaEvent>>> uses_;  // by block, of each queue
+  std::map<const std::byte*, std::vector<std::unique_ptr<CudaEvent>>> uses_;  // events by block, one for each queue
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ void DeviceStore::open() {
   if (below_) below_->open();
 }
 
-// The device copies while the store below moves what has come out. An error of the device leaves no slot behind.
+// The device copies while the store below moves what has come out. An error of the device frees all slots.
 void DeviceStore::serve(Queue& queue) try {
   constexpr std::chrono::microseconds pause{50};
   while (true) {
@@ -60,7 +60,8 @@ bool DeviceStore::rests() const {
   return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.phase == Slot::Phase::free; });
 }
 
-// Where there are buffers, as many at a time as those. The last free slot is for a read, which somebody waits for.
+// Starts a transfer if there is a free slot, and a buffer for it where blocks use these. The last one is kept for a
+// read.
 bool DeviceStore::take_next(Queue& queue) {
   const auto is_free = [](const Slot& slot) { return slot.phase == Slot::Phase::free; };
   const auto end = buffers_.empty() ? slots_.end() : slots_.begin() + static_cast<std::ptrdiff_t>(buffers_.size());
@@ -78,7 +79,7 @@ void DeviceStore::start(Slot& slot, Transfer& transfer) {
   slot.transfer = &transfer;
   const Block& moved = block(slot);
   slot.host = moved.in_host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
-  if (transfer.writes) {  // where nothing changed, still after all work that uses the block
+  if (transfer.writes) {  // a write that changes nothing still waits for all work that uses the block
     device_->start_out(number(slot), transfer.memory, slot.host, transfer.same ? 0 : moved.bytes);
     slot.phase = Slot::Phase::leaving;
   } else if (moved.in_host) {

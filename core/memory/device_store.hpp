@@ -1,5 +1,6 @@
-// Where blocks of a device lie between their uses: in pinned host memory, or in a store below it, a file, through a few
-// pinned buffers. Copies of the device go on at the same time, in both directions, and during its work. No Kokkos.
+// A store for the blocks of a device between their uses: in pinned host memory, or in a store below it, a file, through
+// a few pinned buffers. Copies of the device go on at the same time, in both directions, and during its work. No
+// Kokkos.
 #pragma once
 #include <array>
 #include <functional>
@@ -18,11 +19,11 @@ class DeviceStore final : public BlockStore {
     std::size_t host_bytes = 0;                          // at most; 0: any
     std::function<void(const std::string& message)> warn;
   };
-  // below: null where all blocks lie in host memory.
+  // `below` is null where all blocks lie in host memory.
   DeviceStore(std::shared_ptr<DeviceBlocks>, std::shared_ptr<BlockStore> below, const Options&);
 
   std::size_t add(const std::string& name, std::size_t bytes) override;
-  // Error(bad_deck) for more than host_bytes.
+  // Throws Error(bad_deck) when blocks need more than host_bytes.
   void open() override;
   void serve(Queue&) override;
   Traffic traffic() const override;
@@ -30,17 +31,17 @@ class DeviceStore final : public BlockStore {
   bool is_in_memory(std::size_t block) const override { return blocks_[block].in_host; }
   void warn(const std::string& message) const override;
 
-  // Buffers between the device and the store below.
+  // The number of buffers between the device and the store below.
   static constexpr std::size_t buffers = 4;
 
  private:
   struct Block {
     std::size_t bytes = 0;
-    std::size_t below = 0;                 // number in the store below; of others:
+    std::size_t below = 0;                 // number in the store below; a block that is not there has:
     std::shared_ptr<std::byte> home = {};  // host memory
     bool in_host = false;
   };
-  // A block on its way.
+  // A block that is being moved.
   struct Slot {
     enum class Phase : std::uint8_t { free, leaving, below, coming } phase = Phase::free;  // coming to the device
     Transfer* transfer = nullptr;
@@ -49,8 +50,8 @@ class DeviceStore final : public BlockStore {
 
   bool take_next(Queue&);  // another transfer; false: there is none, or no slot
   void start(Slot&, Transfer&);
-  bool take_ended(Queue&);  // copies; false: none has
-  bool move_below(Queue&);  // all that wait for the store below; false: none does
+  bool take_ended(Queue&);  // ends copies that are done; false: none is
+  bool move_below(Queue&);  // moves all that wait for the store below; false: none does
   void finish(Queue&, Slot&);
   Block& block(const Slot& slot) { return blocks_[slot.transfer->block]; }
   int number(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
@@ -60,11 +61,11 @@ class DeviceStore final : public BlockStore {
   std::shared_ptr<BlockStore> below_;
   Options options_;
   std::vector<Block> blocks_;
-  std::vector<std::shared_ptr<std::byte>> buffers_;  // of the first slots
+  std::vector<std::shared_ptr<std::byte>> buffers_;  // one for each of the first slots
   std::array<Slot, DeviceBlocks::most_copies> slots_;
   std::vector<Transfer> together_;  // for the store below, in the order of the slots
   std::size_t in_host_ = 0, largest_ = 0;
-  Traffic traffic_;  // of host memory
+  Traffic traffic_;  // to and from host memory
 };
 
 }  // namespace sestina

@@ -14,23 +14,23 @@ namespace sestina {
 template <class Space>
 inline constexpr MemorySpace memory_of = is_host<Space> ? MemorySpace::host : MemorySpace::device;
 
-// An array of state, found once. Without one: (0, 0).
+// An array of state, found once. An empty one is (0, 0).
 template <class Space>
 class StateArray {
  public:
   StateArray() = default;
-  // page: that it lies in; null: it is always at hand.
+  // page is the one that it lies in; null: it is always at hand.
   StateArray(Matrix<float, Space> view, const Page* page) : view_(view), page_(page) {}
 
   std::size_t extent(int dim) const { return view_.extent(static_cast<unsigned>(dim)); }
   std::size_t size() const { return view_.size(); }
-  // Good while its matrix is updated, or as long as a pin() of it lives.
+  // Returns a view that is good while its matrix is updated, or as long as a pin() of it lives.
   Matrix<const float, Space> read() const { return view_; }
   Pin pin() const { return {pager(), view_.data(), Pager::Need::reading}; }
   WriteGuard<Matrix<float, Space>> write(Pager::Need need = Pager::Need::contents) const {
     return {page_ != nullptr && page_->written ? nullptr : pager(), view_.data(), need, view_};
   }
-  // Its first elements as (rows, cols), for another space with the same memory.
+  // Returns its first elements as (rows, cols), for another space with the same memory.
   template <class Other>
   StateArray<Other> as(std::size_t rows, std::size_t cols) const {
     return {Matrix<float, Other>(view_.data(), rows, cols), page_};
@@ -48,29 +48,29 @@ class MatrixState {
  public:
   MatrixState(const Space&, const std::vector<FieldSize>&, std::string path);  // path: "/optimizer/<HF name>"
 
-  // By name; internal error when there is none, or it is of another type.
+  // Returns an array by name; internal error when there is none, or it is of another type.
   StateArray<Space> array(std::string_view name) const;
   Matrix<const float, Space> read(std::string_view name) const { return array(name).read(); }
   WriteGuard<Matrix<float, Space>> write(std::string_view name, Pager::Need need = Pager::Need::contents) const {
     return array(name).write(need);
   }
-  // Of those that are always at hand (FieldUse); internal error for others, wherever they lie in this run.
+  // These return arrays that are always at hand (FieldUse); internal error for others, wherever they lie in this run.
   Matrix<float, Space> matrix(std::string_view name) const;
   Vector<float, Space> vector(std::string_view name) const;
   Matrix<std::uint8_t, Space> codes(std::string_view name) const;
   std::int64_t& counter(std::string_view name);  // an i64 field of one element, in host memory
   bool has(std::string_view name) const;
 
-  void set_zero(const Space&);  // as it was made; nothing of it may be paged
+  void set_zero(const Space&);  // back to the initial state; nothing of it may be paged
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
-  // The memory of all f32 and u8 fields and rooms, which lives as long as somebody holds it.
+  // Returns the memory of all f32 and u8 fields and rooms, which lives as long as somebody holds it.
   std::shared_ptr<const void> storage() const { return storage_; }
   const std::string& path() const { return path_; }
 
-  // Host memory for a result that is no state, (1, elements), in pages of its own where field `like` is; with a device
-  // pinned, and always there.
+  // Returns host memory for a result that is no state, (1, elements), in pages of its own where field `like` is; for a
+  // device the memory is pinned, and always there.
   StateArray<Serial> room(const std::string& name, std::string_view like, std::size_t elements);
   Pages& pages() { return storage_->pages; }
 
@@ -79,7 +79,7 @@ class MatrixState {
     Kokkos::View<float*, typename Space::memory_space> floats;
     Kokkos::View<std::uint8_t*, typename Space::memory_space> codes;
     Pages pages;
-    std::vector<Kokkos::View<float*, HostSide<Space>>> rooms;  // where nothing is paged
+    std::vector<Kokkos::View<float*, HostSide<Space>>> rooms;  // in the place of pages where nothing is paged
   };
 
   std::size_t find(std::string_view name, DType) const;
@@ -90,7 +90,7 @@ class MatrixState {
   std::string path_;
   std::vector<FieldSize> sizes_;
   std::vector<std::size_t>
-      offset_;  // elements, in the buffer of the field's type; of paged ones the number of the page
+      offset_;  // elements, in the buffer of the field's type; for a paged field the number of the page
   std::vector<std::int64_t> counters_;
   std::shared_ptr<Storage> storage_ = std::make_shared<Storage>();
 };

@@ -89,7 +89,7 @@ bool Pager::is_beyond_memory(const void* memory) {
   return block != nullptr && !store_->is_in_memory(static_cast<std::size_t>(block - blocks_.data()));
 }
 
-// What nobody has written is zeros.
+// Gives memory to a block; one that nobody has written is zeros.
 void Pager::back(Block& block) {
   if (block.has_memory) return;
   memory_->come(block.memory, block.bytes, !block.was_used);
@@ -111,8 +111,8 @@ void Pager::came(std::size_t bytes) {
   counts_.largest = std::max(counts_.largest, in_memory_);
 }
 
-// Blocks that are going make room, or else one that was wanted and not used, the last in turn, once it has come. Where
-// there are none either, the caller's own share of the limit is free.
+// Waits for memory: blocks that are going make room, or else one that was wanted and not used, the last in turn, once
+// it has come. Where there are none either, the caller's own share of the limit is free.
 void Pager::make_room(Lock& lock, const Block& block) {
   while (in_memory_ + whole(block.bytes) > limit_) {
     Block* last = nullptr;
@@ -210,7 +210,8 @@ void Pager::ask(Block& block) {
   for_mover_.notify_one();
 }
 
-// Matrices are used in turn, so that no block is better kept than another: the first ones that there is room for.
+// Keeps the first blocks that there is room for: matrices are used in turn, so that no block is better kept than
+// another.
 void Pager::leave(Block& block) {
   const std::size_t bytes = whole(block.bytes);
   if (!block.kept && kept_ + bytes <= keep_) {
@@ -234,7 +235,7 @@ BlockStore::Transfer* Pager::next(bool writes) {
   return &block->transfer;
 }
 
-// Of blocks to go those that nobody uses again by now.
+// Takes the next transfer; a block to be written that is in use again by now is left out.
 Pager::Block* Pager::take(bool writes) {
   std::vector<std::size_t>& asked = writes ? writes_ : reads_;
   while (!asked.empty()) {
@@ -289,7 +290,7 @@ void Pager::fail_all(Lock& lock, const Error& error) {
 }
 
 void Pager::ended(BlockStore::Transfer& transfer) {
-  if (transfer.writes == transfer.ok())  // nobody touches what is being written, or was not read
+  if (transfer.writes == transfer.ok())  // nobody touches a block that is being written, or that was not read
     drop(blocks_[transfer.block]);
   Lock lock(mutex_);
   counts_.traffic = store_->traffic();
@@ -331,7 +332,7 @@ Pager::Counts Pager::counts() const {
 
 InUse::InUse(Pages& pages) : pages_(pages) {
   for (const Page& page : pages_)
-    if (page.in_updates()) page.pager->want(page.memory.get());  // side by side
+    if (page.in_updates()) page.pager->want(page.memory.get());  // at the same time
   try {
     for (; held_ < pages_.size(); ++held_) {
       Page& page = pages_[held_];

@@ -1,8 +1,8 @@
-// Blocks of state that lie in a store between their uses. Their addresses stay: what comes and goes is the memory
-// behind them (blocks.hpp), the host's or a device's. Whoever reads or writes a block pins it; a block that
-// nobody has pinned is written back (unless the store has the same bytes) and its memory is given back. One thread of
-// its own moves blocks, so that those that are wanted before their use arrive while others compute. On a device a pin
-// is for as long as work that uses the block is being queued, not until it is done. No Kokkos.
+// Blocks of state that lie in a store between their uses. Their addresses stay; the memory at them (blocks.hpp), the
+// host's or a device's, comes and goes. Whoever reads or writes a block pins it; a block that nobody has pinned is
+// written back (unless the store has the same bytes) and its memory is given back. One thread of its own moves blocks,
+// so that those that are wanted before their use arrive while others compute. On a device a pin lasts as long as work
+// that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -25,29 +25,29 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   struct Options {
     std::size_t most = 0;                              // bytes of blocks in memory at a time; 0: as few as work takes
     double timeout = 60;                               // seconds that one transfer may take
-    const char* key = "optimizer.refresh.host_bytes";  // that `most` comes from
+    const char* key = "optimizer.refresh.host_bytes";  // deck key that `most` comes from
   };
   Pager(std::shared_ptr<BlockStore>, const Options&, std::shared_ptr<BlockMemory> = host_block_memory());
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // Before open(). memory: from page_memory(), or device_addresses() where blocks are those of a device.
+  // Adds a block, before open(). memory: from page_memory(), or device_addresses() where blocks are those of a device.
   void add(const std::string& name, std::byte* memory, std::size_t bytes);
-  // Work that uses blocks of a device is queued there; before the first block.
+  // Adds a queue of work that uses blocks of a device; called before the first block.
   void watch(void* queue) { memory_->watch(queue); }
   std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
-  // What those who use blocks have in memory at a time: updates (not at the same time as those of another call), and
-  // jobs in addition to them, which those of another call take turns with.
+  // Adds the bytes that users of blocks have in memory at a time: updates (not at the same time as those of another
+  // call), and jobs in addition to them, which take turns with those of another call.
   void need(std::size_t updates, std::size_t jobs);
-  // Error(bad_deck) when that is more than `most`, with numbers; makes the store; blocks are zeros. Owned by a
-  // shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
+  // Makes the store; blocks are zeros. Error(bad_deck), with numbers, when the needs exceed `most`. The pager is owned
+  // by a shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
   void open();
-  // Whose blocks these are: attached before open(). The last one to go waits for what is moving and ends the thread.
-  // False: it hangs, and the memory of the blocks must stay.
+  // The owners of the blocks are attached before open(). The last one to detach waits for what is moving and ends the
+  // thread. False: it hangs, and the memory of the blocks must stay.
   void attach() { ++owners_; }
   bool detach();
 
-  // Any address of a block. Others are left alone: they are always there.
+  // These take any address of a block. Other addresses are left alone: their memory is always there.
   enum class Need {
     contents,  // it is read and written
     reading,   // it is only read; whoever writes it meanwhile pins it for that
@@ -55,11 +55,11 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   };
   void pin(const void* memory, Need);
   void unpin(const void* memory);
-  void want(const void* memory);  // it will be pinned soon: read if there is room
-  // It will be pinned again after all those of which this was said before: read when its turn comes, as soon as there
-  // is room in addition to that of jobs.
+  void want(const void* memory);  // the block will be pinned soon: it is read if there is room
+  // The block will be pinned again after all those for which this was called before: it is read when its turn comes, as
+  // soon as there is room in addition to that of jobs.
   void want_in_turn(const void* memory);
-  // It lies on a disk between its uses, so that all such blocks together may be more than memory holds.
+  // Returns whether it lies on a disk between its uses, so that all such blocks together may be more than memory holds.
   bool is_beyond_memory(const void* memory);
   void wait_idle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
@@ -72,7 +72,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   Counts counts() const;
   std::size_t bytes() const { return bytes_; }  // of all blocks
   std::size_t working() const { return updates_ + jobs_; }
-  std::size_t limit() const { return limit_; }  // in memory at a time, after open()
+  std::size_t limit() const { return limit_; }  // bytes in memory at a time, after open()
   std::string describe() const { return store_->describe(); }
 
  private:
@@ -81,11 +81,11 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
     BlockTier tier;
-    bool has_memory = false;               // behind its addresses
-    bool queued = false, kept = false;     // to be written; in memory for good, since there is room
+    bool has_memory = false;               // at its addresses
+    bool queued = false, kept = false;     // waits to be written; stays in memory, since there is room
     bool moving = false;                   // its transfer is with the store
     bool was_used = false;                 // else it is zeros, which the store does not have
-    bool in_line = false, wanted = false;  // in line_; it is not in use since
+    bool in_line = false, wanted = false;  // is in line_; has not been used since
     std::uint64_t turn = 0;                // the number that it came to the line with
     BlockStore::Transfer transfer;
     std::string error;  // of the last transfer
@@ -94,19 +94,19 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   using Lock = std::unique_lock<std::mutex>;
 
   Block* find(const void* memory);
-  void back(Block&);  // with memory
+  void back(Block&);  // gives it memory
   void drop(Block&);
   void wait(Lock&, const std::string& name);
   void make_room(Lock&, const Block&);
-  void ask(Block&);    // for its contents
-  void read_ahead();   // from the line
-  void leave(Block&);  // out of memory, where there is no room to keep it
-  void move_blocks();  // the thread
+  void ask(Block&);    // for the block's contents
+  void read_ahead();   // the blocks of the line
+  void leave(Block&);  // takes it out of memory where there is no room to keep it
+  void move_blocks();  // loop of the thread
   BlockStore::Transfer* next(bool writes) override;
-  Block* take(bool writes);  // its transfer is the next one of this direction
+  Block* take(bool writes);  // makes its transfer the next one of this direction
   void ended(BlockStore::Transfer&) override;
   void finish_transfer(Lock&, BlockStore::Transfer&);
-  void fail_all(Lock&, const Error&);  // that are under way or asked for
+  void fail_all(Lock&, const Error&);  // all transfers that are under way or asked for
   void came(std::size_t bytes);
 
   std::shared_ptr<BlockStore> store_;
@@ -126,7 +126,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   std::thread mover_;
 };
 
-// While it lives a block is in memory. Nothing for a null pager.
+// A block is in memory while a pin of it lives. A null pager makes it do nothing.
 class Pin {
  public:
   Pin() = default;
@@ -145,10 +145,10 @@ class Pin {
   const void* memory_ = nullptr;
 };
 
-// The way to memory of state that may be written. What may lie elsewhere between its uses can be looked at
-// by anybody who has it in memory; to write there is to hold a guard, which pins it as one who changes it does.
+// State that may lie elsewhere between its uses can be read by anybody who has it in memory; to write there is to hold
+// a guard, which pins it as one who changes it does.
 
-// Pins for as long as it lives, and has the view that may be written meanwhile: a guard that nobody keeps gives none.
+// Pins while it lives, and has the view that may be written meanwhile: a guard that nobody keeps gives no view.
 template <class View>
 class WriteGuard {
  public:
@@ -165,12 +165,12 @@ class WriteGuard {
   View view_;
 };
 
-// The bytes of a field. Whoever made the field gave it memory that may be written.
+// Returns a guard for the bytes of a field. Whoever made the field gave it memory that may be written.
 inline WriteGuard<std::byte*> write_to(const StateField& field, Pager::Need need = Pager::Need::contents) {
   return {field.pager, field.data, need, const_cast<std::byte*>(static_cast<const std::byte*>(field.data))};
 }
 
-// Arrays of the state of one matrix that lie in pages of their own, which a pager may take out of memory.
+// An array of the state of one matrix that lies in pages of its own, which a pager may take out of memory.
 struct Page {
   std::string name;
   FieldUse use = FieldUse::update;
@@ -181,9 +181,9 @@ struct Page {
 
   bool in_updates() const { return pager && use != FieldUse::refresh; }
 };
-using Pages = std::deque<Page>;  // whose addresses stay when there are more
+using Pages = std::deque<Page>;  // their addresses stay when there are more
 
-// The preconditioners of one matrix, while it is updated: factors to be written, what refreshes give to be read.
+// Pins the preconditioners of one matrix while it is updated: factors to be written, results of refreshes to be read.
 class InUse {
  public:
   explicit InUse(Pages&);
@@ -195,7 +195,7 @@ class InUse {
   void let_go();
 
   Pages& pages_;
-  std::size_t held_ = 0;  // the first ones
+  std::size_t held_ = 0;  // number of pages pinned so far, from the first one on
 };
 
 }  // namespace sestina

@@ -28,7 +28,7 @@ class Cutter {
   std::size_t bytes_, used_ = 0;
 };
 
-// Everything of a layer but its input.
+// Cuts all activations of a layer except its input.
 template <class Exec, class T>
 LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, std::size_t own) {
   using A = Acc<T>;

@@ -1,5 +1,6 @@
 // An activation slot: everything a forward pass leaves for its backward pass, in one allocation. What is kept, and how
 // large it is, is said in core/layout/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
+// Shapes have the letters of that header.
 #pragma once
 #include <vector>
 
@@ -14,8 +15,8 @@ struct NormStatistics {
   Vector<Acc<T>, Exec> inverse, mean;  // mean is empty for RMSNorm
 };
 
-// Names and rows as in LayerSizes. Where a normalised input is not kept on its own, h is x and h2 is x2; where q and k
-// have no norm, qk is a range of columns of qkv.
+// The names and rows are those of LayerSizes. Where a normalised input is not kept on its own, h is x and h2 is x2;
+// where q and k have no norm, qk is a range of columns of qkv.
 template <class Exec, class T>
 struct LayerActivations {
   Matrix<T, Exec> x, h, qkv, qk, attended, projected, x2, h2, up, down;
@@ -25,11 +26,11 @@ struct LayerActivations {
   NormStatistics<Exec, T> attention_norm, mlp_norm;
 };
 
-// What the weight part of a block's backward pass takes from the input part, where the two are called apart.
+// The gradients that the input part of a block's backward pass leaves for the weight part, where these are two calls.
 template <class Exec, class T>
 struct BlockGradients {
   Matrix<T, Exec> projected, qkv, inner, down;                   // (N, D), (N, Q + 2K), (N, F), (N, D)
-  Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // of weights in another form than dense
+  Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // for weights in another form than dense
 };
 
 template <class Exec, class T>
@@ -42,22 +43,22 @@ class Activations {
   Matrix<T, Exec> h;                              // (n, D) after the final norm; last stage
   NormStatistics<Exec, T> norm;
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
-  Matrix<T, Exec> gradient;         // (n, D) of output before, of the stage's input after a backward pass
+  Matrix<T, Exec> gradient;         // (n, D) of output before a backward pass, of the stage's input after it
   Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
 
-  // The stage's input lies elsewhere: (n, D).
+  // Sets the stage's input to (n, D) elsewhere.
   void bind_input(const Matrix<T, Exec>& x) {
     const bool shared = layers[0].h.data() == layers[0].x.data();  // where h is not kept on its own
     layers[0].x = x;
     if (shared) layers[0].h = x;
   }
 
-  // Room for backward passes in two parts.
+  // Makes room for backward passes in two parts.
   void split_backward(const ModelPart&, int micro_batch, int sequence);
   std::vector<BlockGradients<Exec, T>> kept;  // by layer; empty without it
 
   std::size_t bytes() const { return storage_.size(); }
-  std::byte* data() const { return storage_.data(); }  // (bytes), all that lies in the slot itself
+  std::byte* data() const { return storage_.data(); }  // (bytes): the memory of the slot itself
 
  private:
   Kokkos::View<std::byte*, typename Exec::memory_space> storage_, kept_storage_;

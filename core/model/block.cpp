@@ -102,7 +102,7 @@ namespace {
 
 GeluForm gelu_form(const ModelConfig& c) { return c.hidden_act == "gelu" ? GeluForm::exact : GeluForm::tanh; }
 
-// Input of down_proj.
+// Computes the input of down_proj.
 template <class Exec, class T>
 void activate(Context<Exec>& context, const Matrix<T, Exec>& up, const Matrix<T, Exec>& inner) {
   if (context.config().gated())
@@ -178,7 +178,7 @@ SESTINA_INSTANTIATE(SESTINA_MLP_LAYER)
 
 namespace {
 
-// Everything up to activations.up; branch is scratch.
+// Computes everything up to activations.up; branch is scratch.
 template <class Exec, class T>
 void forward_to_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                    Vector<const std::int32_t, Exec> first_key, Matrix<const T, Exec> stream,
@@ -257,7 +257,7 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
   {
     auto inner_frame = context.workspace.frame();
     MlpGradients<Exec, T> d{unnormed, kept.inner, kept.passed_up, kept.passed_down, {}};
-    if (!w.down.formed.empty()) {  // both are needed at a time; `inner` becomes what is kept
+    if (!w.down.formed.empty()) {  // both are needed at the same time; `inner` becomes what is kept
       d.inner = take_rows<T>(context, c.intermediate_size);
       d.forward_inner = kept.inner;
     }

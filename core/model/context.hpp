@@ -1,5 +1,6 @@
-// What every layer needs in addition to its tensors: space, sizes, products, scratch, group and rotary tables; and how
-// rows of the residual stream, of which each rank of the group holds some, come together and apart again.
+// The context that every layer needs in addition to its tensors: space, sizes, products, scratch, group and rotary
+// tables; and how rows of the residual stream, of which each rank of the group holds some, are gathered and scattered.
+// D is the hidden size, h the dimension of a head.
 #pragma once
 #include <algorithm>
 
@@ -29,7 +30,7 @@ struct Context {
   bool splits_query_norms() const { return part.tp > 1 && config().family == Family::olmo2; }
 };
 
-// Columns [begin, end) and rows [begin, end) of a matrix.
+// Return columns [begin, end), or rows [begin, end), of a matrix.
 template <class View>
 View columns(const View& m, std::int64_t begin, std::int64_t end) {
   return Kokkos::subview(m, Kokkos::ALL, std::pair<std::int64_t, std::int64_t>(begin, end));
@@ -39,21 +40,21 @@ View row_range(const View& m, std::int64_t begin, std::int64_t end) {
   return Kokkos::subview(m, std::pair<std::int64_t, std::int64_t>(begin, end), Kokkos::ALL);
 }
 
-// Scratch of N rows, given back at the end of the caller's frame.
+// Takes scratch of N rows, given back at the end of the caller's frame.
 template <class T, class Exec>
 Matrix<T, Exec> take_rows(Context<Exec>& context, std::int64_t width) {
   return context.workspace.template take<T>(static_cast<std::size_t>(context.rows()), static_cast<std::size_t>(width));
 }
 
-// Scratch of the rows of the residual stream that are here.
+// Takes scratch of the rows of the residual stream that are here.
 template <class T, class Exec>
 Matrix<T, Exec> take_own_rows(Context<Exec>& context) {
   return context.workspace.template take<T>(static_cast<std::size_t>(context.part.own_rows(context.rows())),
                                             static_cast<std::size_t>(context.config().hidden_size));
 }
 
-// All rows (N, D) of the stream-like matrix whose own rows are given: in scratch of the caller's frame, or `own` itself
-// where all rows are here.
+// Returns all rows (N, D) of the stream-like matrix whose own rows are given: in scratch of the caller's frame, or
+// `own` itself where all rows are here.
 template <class T, class Exec>
 Matrix<T, Exec> whole_rows(Context<Exec>& context, const Matrix<T, Exec>& own) {
   if (!context.part.splits_rows()) return own;
@@ -62,8 +63,8 @@ Matrix<T, Exec> whole_rows(Context<Exec>& context, const Matrix<T, Exec>& own) {
   return whole;
 }
 
-// own = the own rows of the sum over ranks of what write(partial) puts into partial (N, D), which is `own` itself where
-// all rows are here. No padding.
+// Sets `own` to the own rows of the sum over ranks of what write(partial) puts into partial (N, D), which is `own`
+// itself where all rows are here. There is no padding.
 template <class T, class Exec, class Write>
 void sum_rows(Context<Exec>& context, const Matrix<T, Exec>& own, const Write& write) {
   if (!context.part.splits_rows()) {
@@ -77,7 +78,7 @@ void sum_rows(Context<Exec>& context, const Matrix<T, Exec>& own, const Write& w
   context.group.scatter_sum(context.exec, partial, own);
 }
 
-// Gradients that kernels add to start from zero in the first micro-step. (Kokkos::deep_copy would allocate its labels.)
+// Sets gradients that kernels add to to zero in the first micro-step. (Kokkos::deep_copy would allocate its labels.)
 template <class View, class Exec>
 static void start_sum(const Exec& exec, const View& gradient, bool accumulate) {
   const auto n = static_cast<std::int64_t>(gradient.size());

@@ -29,7 +29,7 @@ void normalise_rows(std::int64_t rows, std::int64_t cols, std::vector<A>& values
   }
 }
 
-// What this rank holds of the weight: its first part has its shape.
+// Returns this rank's holding of the weight: its first part has its shape.
 const TensorHolding& holding_of(const RankLayout& layout, const FormedWeight& w) {
   const auto found = std::find_if(layout.tensors.begin(), layout.tensors.end(), [&](const TensorHolding& tensor) {
     return tensor.whole.part == 0 && tensor.whole.weight == w.name;

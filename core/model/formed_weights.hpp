@@ -1,31 +1,32 @@
 // Weights in another form than dense as a stage handles them: first values, merges, and their way from and to dense
-// ones in host memory. A stage with dense weights may call all of it: nothing happens.
+// ones in host memory. A stage with dense weights may call every function here: nothing happens.
 #pragma once
 #include "core/model/transformer.hpp"
 
 namespace sestina {
 
-// True where weights of some layer, in the form of the model, are merged after update t.
+// Returns true where weights of some layer, in the form of the model, are merged after update t.
 bool merges_after(const ModelConfig&, std::int64_t t);
-// Does so for those of the layers that are due, with permutations drawn from (seed, weight, number of the merge). All
-// weights must be there, on every rank.
+// Merges the weights of those layers that are due, with permutations drawn from (seed, weight, number of the merge).
+// All weights must be there, on every rank.
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t seed, std::int64_t t);
 
-// The dense weights that a run begins with: as those of a dense model, normal(0, initializer_range) from (seed, HF
-// name, index), with init = "normalized" each row divided by its length. Fences.
+// Sets the dense weights that a run begins with: as those of a dense model, normal(0, initializer_range) from (seed, HF
+// name, index); with init = "normalized" each row is divided by its length. Fences.
 template <class Exec, class T>
 void initialise_formed(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const Weights<Exec, T>&,
                        std::uint64_t seed);
 
-// One weight from host memory, which has all of it, and what is here of it (rows, cols) to host memory. They fence.
+// set_dense takes one whole weight from host memory; get_dense copies its part here (rows, cols) to host memory. Both
+// fence.
 template <class Exec, class T>
 void set_dense(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const FormedWeight&, std::uint64_t seed,
                const Acc<T>* host);
 template <class Exec, class T>
 void get_dense(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>* host);
 
-// Error(internal) when no weight has this name.
+// Throws Error(internal) when no weight has this name.
 template <class Exec, class T>
 const FormedWeight& find_formed(const Weights<Exec, T>&, const std::string& name);
 

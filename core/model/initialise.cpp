@@ -16,7 +16,7 @@ struct Normals {
   double scale = 0;
   std::size_t first = 0, row = 0, tensor_row = 0;  // first element in the tensor; elements of a row of shard and tensor
 
-  // Elements [begin, begin + n) of the shard, row by row.
+  // Writes elements [begin, begin + n) of the shard, row by row.
   template <class A>
   void fill(std::size_t begin, std::size_t n, A* out) const {
     if (row == tensor_row) return normals(stream, first + begin, n, scale, out);
@@ -42,7 +42,7 @@ void fill_on_host(const Normals& source, std::size_t begin, std::size_t n, A* ou
   Host().fence("initialise");
 }
 
-// Host memory is filled in place; device memory through a staging buffer of bounded size.
+// Fills host memory in place, and device memory through a staging buffer of bounded size.
 template <class Exec, class A>
 void fill(const Exec& exec, const Normals& source, Vector<A, Exec> out) {
   if constexpr (Kokkos::SpaceAccessibility<Host, typename Exec::memory_space>::accessible) {
@@ -59,7 +59,7 @@ void fill(const Exec& exec, const Normals& source, Vector<A, Exec> out) {
   }
 }
 
-// Weights that are computed with but not owned, rounded through a buffer of some rows.
+// Sets weights that are computed with but not owned, rounded through a buffer of some rows.
 template <class Exec, class T>
 void initialise_rounded(const Exec& exec, const Arena<Exec, T>& arena, std::size_t i, double range,
                         std::uint64_t seed) {

@@ -7,12 +7,12 @@
 
 namespace sestina {
 
-// Fills what is computed with and the master weights that are owned. Fences.
+// Fills the weights that are computed with, and the master weights that are owned. Fences.
 template <class Exec, class T>
 void initialise(const Exec&, const Arena<Exec, T>&, const ModelConfig&, std::uint64_t seed);
 
-// Rows [begin, end) of a tensor's shard into out (rows times columns). range: of tensors that have none of their own.
-// Fences.
+// Writes rows [begin, end) of a tensor's shard to out (rows times columns). range is that of tensors that have none of
+// their own. Fences.
 template <class Exec, class A>
 void initialise_rows(const Exec&, const TensorHolding&, std::int64_t begin, std::int64_t end, double range,
                      std::uint64_t seed, Vector<A, Exec> out);

@@ -1,5 +1,5 @@
-// A linear layer, y = x W^T + b: forward, and the two parts of its backward pass. Dense weights that lie side by side
-// are one product; those in another form go one by one.
+// A linear layer, y = x W^T + b: forward, and the two parts of its backward pass, for N rows, W (out, in). Adjacent
+// dense weights are one product; weights in another form go one by one.
 #pragma once
 #include "core/model/context.hpp"
 #include "core/model/linear_form.hpp"
@@ -13,7 +13,7 @@ using LinearWeights = typename Weights<Exec, T>::Linear;
 template <class Exec, class T>
 using LinearGradients = typename Gradients<Exec, T>::Linear;
 
-// y (N, out) = x (N, in) W^T.
+// Computes y (N, out) = x (N, in) W^T.
 template <class Exec, class T>
 void forward_product(Context<Exec>& context, Matrix<const T, Exec> weight, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
   if constexpr (std::is_same_v<Exec, Host>)
@@ -21,7 +21,7 @@ void forward_product(Context<Exec>& context, Matrix<const T, Exec> weight, Matri
   context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, weight, 0, y);
 }
 
-// body(number, weight, rows) for the weights of a layer that are in another form: its rows are columns of y.
+// Calls body(number, weight, rows) for the weights of a layer that are in another form; rows are columns of y.
 template <class Formed, class Body>
 void for_formed(const Formed& weights, const Body& body) {
   std::int64_t row = 0;
@@ -31,8 +31,8 @@ void for_formed(const Formed& weights, const Body& body) {
   }
 }
 
-// The columns of `all` that belong to weight number i, by how many each one has, as a matrix without gaps: libraries
-// may sum in another order where rows are padded. Empty where it has none.
+// Returns the columns of `all` that belong to weight number i, by how many each one has, as a matrix without gaps:
+// libraries may sum in another order where rows are padded. Empty where it has none.
 template <class Exec, class T, class Width>
 Matrix<T, Exec> own_columns(const std::vector<FormedWeight>& weights, std::size_t i, const Matrix<T, Exec>& all,
                             const Width& width) {
@@ -43,7 +43,7 @@ Matrix<T, Exec> own_columns(const std::vector<FormedWeight>& weights, std::size_
                          static_cast<std::size_t>(width(weights[i])));
 }
 
-// Columns that the input part of a layer leaves for its weight part; none where it is dense.
+// Returns the columns that the input part of a layer leaves for its weight part; 0 where it is dense.
 template <class Exec, class Linear>
 std::int64_t passed_columns(const Context<Exec>& context, const Linear& w) {
   const WeightForm* form = w.formed.empty() ? nullptr : find_weight_form(context.config().linear);
@@ -69,7 +69,7 @@ void formed_forward(Context<Exec>& context, const std::vector<FormedWeight>& wei
   });
 }
 
-// y (N, out) from x (N, in) without the bias; kept (N, kept columns) or empty, see LinearForm.
+// Computes y (N, out) from x (N, in) without the bias; kept (N, kept columns) or empty, see LinearForm.
 template <class Exec, class T>
 void linear_product(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
                     Matrix<T, Exec> kept, Matrix<T, Exec> y) {
@@ -79,7 +79,7 @@ void linear_product(Context<Exec>& context, const LinearWeights<Exec, T>& w, Mat
     formed_forward<Exec, T>(context, w.formed, x, kept, y);
 }
 
-// y (N, out) from x (N, in).
+// Computes y (N, out) from x (N, in).
 template <class Exec, class T>
 void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x, Matrix<T, Exec> y,
                     Matrix<T, Exec> kept = {}) {
@@ -87,7 +87,7 @@ void linear_forward(Context<Exec>& context, const LinearWeights<Exec, T>& w, Mat
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }
 
-// Own rows of y (N, out) where each rank holds some of the columns of x (N, in) and of W.
+// Computes the own rows of y (N, out) where each rank holds some of the columns of x (N, in) and of W.
 template <class Exec, class T>
 void linear_forward_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> x,
                            Matrix<T, Exec> y, Matrix<T, Exec> kept = {}) {
@@ -96,7 +96,7 @@ void linear_forward_summed(Context<Exec>& context, const LinearWeights<Exec, T>&
   if (w.bias.size() > 0) add_bias<Exec, T>(context.exec, w.bias, y);
 }
 
-// dx (N, in) = dy W. passed: take_passed, for the weight part.
+// Computes dx (N, in) = dy W. passed comes from take_passed, for the weight part.
 template <class Exec, class T>
 void linear_backward_input(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                            Matrix<T, Exec> dx, Matrix<T, Exec> passed = {}) {
@@ -113,7 +113,7 @@ void linear_backward_input(Context<Exec>& context, const LinearWeights<Exec, T>&
   context.gemm.template operator()<T, T>(Op::none, Op::none, 1, dy, w.weight, 0, dx);
 }
 
-// Own rows of dx (N, in) where each rank holds some of the columns of dy (N, out) and of the rows of W.
+// Computes the own rows of dx (N, in) where each rank holds some of the columns of dy (N, out) and of the rows of W.
 template <class Exec, class T>
 void linear_backward_input_summed(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                                   Matrix<T, Exec> dx, Matrix<T, Exec> passed = {}) {
@@ -121,7 +121,7 @@ void linear_backward_input_summed(Context<Exec>& context, const LinearWeights<Ex
               [&](const Matrix<T, Exec>& partial) { linear_backward_input<Exec, T>(context, w, dy, partial, passed); });
 }
 
-// What a layer in another form than dense needs for its weight part, in addition to dy and x.
+// Input that a layer in another form than dense needs for its weight part, in addition to dy and x.
 template <class Exec, class T>
 struct FormedInput {
   const std::vector<FormedWeight>& weights;
@@ -141,7 +141,7 @@ void formed_backward_weight(Context<Exec>& context, const FormedInput<Exec, T>& 
   });
 }
 
-// dW (out, in) = or += dy^T x, db = or += column sums of dy.
+// Sets, or adds to, dW (out, in) the product dy^T x, and db the column sums of dy.
 template <class Exec, class T>
 void linear_backward_weight(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                             Matrix<const T, Exec> x, bool accumulate, const LinearGradients<Exec, T>& g,

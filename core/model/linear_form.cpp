@@ -6,8 +6,8 @@ namespace sestina {
 
 namespace {
 
-// The one form that fits in here: trained weights in 8 bits, decoded before each product, y = x W^T with W as its
-// codes have it. Gradients are those of W.
+// The one form that fits in here: trained weights in 8 bits, decoded before each product, y = x W^T with W as its codes
+// have it. Gradients are those of W.
 template <class Exec, class T>
 class Int8Linear final : public LinearForm<Exec, T> {
  public:
@@ -53,7 +53,7 @@ class Int8Linear final : public LinearForm<Exec, T> {
 
 }  // namespace
 
-// The second half of the table in core/layout/weight_form.cpp.
+// Returns the mathematics of a form: the second half of the table in core/layout/weight_form.cpp.
 template <class Exec, class T>
 const LinearForm<Exec, T>& linear_form(const LinearOptions& options) {
   if (options.form == "poet-x") return poet_x_linear<Exec, T>();

@@ -12,29 +12,30 @@ class LinearForm {
   using A = Acc<T>;
   virtual ~LinearForm() = default;
 
-  // y (N, out) from x (N, in); kept: (N, kept columns), or empty: nothing is kept.
+  // Computes y (N, out) from x (N, in) for N rows; kept: (N, kept columns), or empty: nothing is kept.
   virtual void forward(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> x, Matrix<T, Exec> kept,
                        Matrix<T, Exec> y) const = 0;
-  // dx (N, in) = or += from dy (N, out); passed (N, passed columns) is for the weight part.
+  // Sets, or adds to, dx (N, in) the gradient from dy (N, out); passed (N, passed columns) is for the weight part.
   virtual void backward_input(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, bool add,
                               Matrix<T, Exec> passed, Matrix<T, Exec> dx) const = 0;
-  // Gradients of what is trained, = or +=. gradient: its parts, null where they are frozen.
+  // Sets, or adds to, the gradients of what is trained. gradient: its parts, null where they are frozen.
   virtual void backward_weight(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                                Matrix<const T, Exec> kept, Matrix<const T, Exec> passed, bool accumulate,
                                const FormedWeight& gradient) const = 0;
-  // What is frozen, so that the layer is `dense` (out, in) with what is trained as it begins. May wait for the space.
+  // Sets what is frozen so that the layer, with what is trained as it begins, is `dense` (out, in). May wait for the
+  // space.
   virtual void assign(Context<Exec>&, const FormedWeight&, std::uint64_t seed, Matrix<const A, Exec> dense) const = 0;
-  // The weight (out, in) that the layer is.
+  // Computes the weight (out, in) that the layer is.
   virtual void effective(Context<Exec>&, const FormedWeight&, Matrix<A, Exec> dense) const = 0;
-  // Merge `number` (from 1): the layer stays what it is. May wait for the space.
+  // Runs merge `number` (from 1): the layer stays what it is. May wait for the space.
   virtual void merge(Context<Exec>&, const FormedWeight&, std::uint64_t seed, std::int64_t number) const = 0;
 };
 
-// By its name in the model's options, which must not be dense.
+// Returns the form by its name in the model's options, which must not be dense.
 template <class Exec, class T>
 const LinearForm<Exec, T>& linear_form(const LinearOptions&);
 
-// Of the forms poet-x and lora, in poet_x_linear.cpp and lora_linear.cpp.
+// Return the forms poet-x and lora, in poet_x_linear.cpp and lora_linear.cpp.
 template <class Exec, class T>
 const LinearForm<Exec, T>& poet_x_linear();
 template <class Exec, class T>

@@ -10,7 +10,7 @@ using NormWeights = typename Weights<Exec, T>::Norm;
 template <class Exec, class T>
 using NormGradients = typename Gradients<Exec, T>::Norm;
 
-// sum = x + branch, y = norm(sum). Without a branch: y = norm(x), and sum is left alone. sum may be x.
+// Computes sum = x + branch, y = norm(sum). Without a branch: y = norm(x), and sum is left alone. sum may be x.
 template <class Exec, class T>
 void norm_forward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<const T, Exec> x,
                   Matrix<const T, Exec> branch, Matrix<T, Exec> sum, Matrix<T, Exec> y,
@@ -24,8 +24,8 @@ void norm_forward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<
     rms_norm<Exec, T>(context.exec, x, w.weight, eps, y, s.inverse);
 }
 
-// dx from dy, with the gradient `residual` that bypasses the norm added where it is not empty; dx may be dy. One pass
-// gives the gradients of the norm's own weights too.
+// Computes dx from dy, with the gradient `residual` that bypasses the norm added where it is not empty; dx may be dy.
+// One pass gives the gradients of the norm's own weights too.
 template <class Exec, class T>
 void norm_backward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                    Matrix<const T, Exec> x, const NormStatistics<Exec, T>& s, Matrix<const T, Exec> residual,
@@ -54,8 +54,8 @@ Parts<Matrix<T, Exec>> split(const ModelConfig& c, Matrix<T, Exec> qk, Matrix<T,
   return {columns(qk, 0, q), columns(qk, q, q + kv), columns(qkv, q + kv, q + 2 * kv)};
 }
 
-// Columns of a norm over all heads, on all ranks together; key and value heads that several ranks hold count on the
-// first of them alone.
+// Columns of a norm over all heads, on all ranks together; key and value heads that several ranks hold count only on
+// the first of them.
 struct HeadSpan {
   std::int64_t q, k;
   bool counts_k;
@@ -65,7 +65,7 @@ inline HeadSpan head_span(const ModelPart& part) {
           part.first_key_value_holder()};
 }
 
-// Two sums of each row, of q and of k, side by side in scratch of the caller's frame.
+// Two sums of each row, that of q and that of k, one after the other in scratch of the caller's frame.
 template <class T, class Exec>
 struct RowSums {
   Vector<Acc<T>, Exec> both, q, k;
@@ -77,7 +77,7 @@ struct RowSums {
   }
 };
 
-// out.q, out.k from raw.q, raw.k, and the inverse root mean squares into the activations.
+// Computes out.q, out.k from raw.q, raw.k, and the inverse root mean squares into the activations.
 template <class Exec, class T>
 void query_norms_forward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                          const LayerActivations<Exec, T>& a, const Parts<Matrix<T, Exec>>& raw,
@@ -99,7 +99,7 @@ void query_norms_forward(Context<Exec>& context, const typename Weights<Exec, T>
   split_rms_norm<Exec, T>(exec, raw.k, w.k_norm, squares.k, span.k, eps, out.k, a.inverse_k);
 }
 
-// d.q, d.k: of the normalised q and k before, of the raw ones after.
+// Turns d.q, d.k from the gradients of the normalised q and k into those of the raw ones.
 template <class Exec, class T>
 void query_norms_backward(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                           const LayerActivations<Exec, T>& a, const Parts<Matrix<T, Exec>>& raw,

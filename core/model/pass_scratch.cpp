@@ -11,7 +11,7 @@
 namespace sestina {
 namespace {
 
-// The kernels that take something for themselves.
+// Declares the kernels that take something for themselves.
 template <class T>
 void declare_kernels(Workspace<Host>& workspace, const ModelConfig& c, int micro_batch, int sequence, int threads) {
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);

@@ -15,7 +15,7 @@ Vector<T, Exec> flat(const Matrix<T, Exec>& m) {
   return Vector<T, Exec>(m.data(), m.size());
 }
 
-// Both ends of a Linear in scratch of the caller's frame; a narrower one is the front of a sheet.
+// Both ends of a linear layer in scratch of the caller's frame; a narrower one is the front of a sheet.
 template <class Exec, class T>
 class Sheets {
  public:
@@ -31,7 +31,7 @@ class Sheets {
   std::size_t rows_, wide_;
 };
 
-// Blocks (n, b) of one side, in scratch of the caller's frame.
+// Returns the blocks (n, b) of one side, in scratch of the caller's frame.
 template <class E, class Exec>
 Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options, std::size_t n,
                          const Vector<Acc<E>, Exec>& theta) {
@@ -40,7 +40,7 @@ Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options
   return blocks;
 }
 
-// The base as values, in scratch of the caller's frame where codes are kept.
+// Returns the base as values, in scratch of the caller's frame where codes are kept.
 template <class Exec, class T>
 Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions& options,
                                   const PoetWeight<Exec, T>& w) {
@@ -50,7 +50,7 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions
   return values;
 }
 
-// c (N, out) from x, by way of two sheets; c may lie in the first one.
+// Computes c (N, out) from x, by way of two sheets; c may lie in the first one.
 template <class Exec, class T>
 void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                    Matrix<const T, Exec> x, const Vector<T, Exec>& first, const Matrix<T, Exec>& a,
@@ -61,7 +61,7 @@ void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, cons
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, options, w), 0, c);
 }
 
-// Where each place of a permuted side was: index[result[i]] = result[index[i]] = i. In scratch of the caller's frame.
+// Returns the inverse of an index, in scratch of the caller's frame: index[result[i]] = result[index[i]] = i.
 template <class Exec>
 Vector<std::int32_t, Exec> inverse_of(const ProductSpace<Exec>& s, const Vector<std::int32_t, Exec>& index) {
   const Vector<std::int32_t, Exec> inverse = s.workspace.template take<std::int32_t>(index.extent(0));
@@ -74,7 +74,7 @@ Vector<const std::int32_t, Exec> part_of(const Vector<std::int32_t, Exec>& index
   return Vector<const std::int32_t, Exec>(index.data() + first, n);
 }
 
-// In scratch of the caller's frame; of nothing, nothing.
+// Returns a copy in scratch of the caller's frame, or nothing for an empty matrix.
 template <class Exec, class E>
 Matrix<E, Exec> copy_of(const ProductSpace<Exec>& s, const Matrix<E, Exec>& x) {
   if (x.size() == 0) return {};
@@ -83,7 +83,7 @@ Matrix<E, Exec> copy_of(const ProductSpace<Exec>& s, const Matrix<E, Exec>& x) {
   return copy;
 }
 
-// Rows of the base as sums.
+// Widens rows of the base to the type of sums.
 template <class Exec, class T>
 void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<const std::uint8_t, Exec>& residuals,
            const Vector<Acc<T>, Exec>& x) {
@@ -92,8 +92,8 @@ void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<c
   convert<Exec, T, Acc<T>>(exec, values, x);
 }
 
-// body(tile, first): rows of blockdiag(G_out)^T H blockdiag(G_in)^T from this one on, in scratch that the next tile
-// takes again. H: values, with residuals or without (empty).
+// Calls body(tile, first) with the rows of blockdiag(G_out)^T H blockdiag(G_in)^T from `first` on, in scratch that the
+// next tile takes again. H is values, with residuals or without (empty).
 template <class Exec, class T, class Body>
 void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                       const Matrix<const T, Exec>& values, const Matrix<const std::uint8_t, Exec>& residuals,
@@ -118,7 +118,7 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
   }
 }
 
-// Rows that are put into a base at their places: values at once, codes when all of them are there.
+// Puts rows into a base at their places: values at once, codes when all of them are there.
 template <class Exec, class T>
 class PutBase {
  public:
@@ -239,7 +239,7 @@ void poet_merge(const ProductSpace<Exec>& s, const PoetOptions& options, const P
   const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
   const Matrix<const T, Exec> values = options.group > 0 ? base_values(s, options, w) : copy_of(s, w.base.values);
   const Matrix<const std::uint8_t, Exec> residuals = copy_of(s, w.base.residuals);
-  s.exec.fence("permutation");  // the old ones are read
+  s.exec.fence("permutation");  // the old permutations have been read
   draw();
   follow_index<Exec>(s.exec, w.perm_out, rows);
   follow_index<Exec>(s.exec, w.perm_in, cols);

@@ -2,8 +2,9 @@
 // rotations G_in, G_out and two permutations kept as index maps:
 //   x'[:, perm_in[j]] = x[:, j];  a = x' G_in;  c = a H^T;  z = c G_out;  y[:, i] = z[:, perm_out[i]],
 // so that W = (blockdiag(G_out)^T H blockdiag(G_in)^T)[perm_out][:, perm_in]. H = W permuted from the very start, so
-// rotations of zero give W. Other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
-// rotations of packed skew matrices (kernels/model/block_rotations.hpp); H has no gradient.
+// rotations of zero give W. The other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
+// rotations of packed skew matrices (kernels/model/block_rotations.hpp); H has no gradient. N is the number of rows of
+// x.
 #pragma once
 #include <functional>
 
@@ -13,7 +14,7 @@
 
 namespace sestina {
 
-// Where the products run, and their scratch.
+// The space in which the products run, and their scratch.
 template <class Exec>
 struct ProductSpace {
   const Exec& exec;
@@ -23,7 +24,7 @@ struct ProductSpace {
 
 // The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups. Values in bf16 alone would
 // lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual next to each
-// one keeps them to 16 bits (kernels/model/quantise.hpp). Passes know of the values alone.
+// one keeps them to 16 bits (kernels/model/quantise.hpp). Passes read the values alone.
 template <class Exec, class T>
 struct PoetBase {
   Matrix<T, Exec> values;  // empty where codes are kept
@@ -36,35 +37,35 @@ template <class Exec, class T>
 struct PoetWeight {
   PoetBase<Exec, T> base;
   Vector<std::int32_t, Exec> perm_in, perm_out;    // (in), (out)
-  Vector<Acc<T>, Exec> rotation_in, rotation_out;  // packed, see block_rotations.hpp
+  Vector<Acc<T>, Exec> rotation_in, rotation_out;  // packed, see kernels/model/block_rotations.hpp
   std::size_t rows() const { return perm_out.extent(0); }
   std::size_t cols() const { return perm_in.extent(0); }
 };
 
-// y (N, out) from x (N, in). kept (N, out) receives c, what the backward pass would make again, or is empty.
+// Computes y (N, out) from x (N, in). kept (N, out) receives c, which the backward pass would make again, or is empty.
 template <class Exec, class T>
 void poet_forward(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<const T, Exec> x,
                   Matrix<T, Exec> kept, Matrix<T, Exec> y);
-// dx (N, in) = or += from dy (N, out); d_inner (N, in) receives the gradient of a, which the next one needs.
+// Sets, or adds to, dx (N, in) the gradient from dy (N, out); d_inner (N, in) receives that of a for the next function.
 template <class Exec, class T>
 void poet_backward_input(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                          Matrix<const T, Exec> dy, bool add, Matrix<T, Exec> d_inner, Matrix<T, Exec> dx);
-// Gradients of both rotations, = or +=. kept empty: c is made again from x, with the same bits.
+// Sets, or adds to, the gradients of both rotations. kept empty: c is made again from x, with the same bits.
 template <class Exec, class T>
 void poet_backward_rotations(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                              Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out);
 
-// w (out, in): the weight that the layer is in its passes, computed in Acc<T>.
+// Computes w (out, in), the weight that the layer is in its passes, in Acc<T>.
 template <class Exec, class T>
 void poet_effective(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);
-// Base from w (out, in) by the permutations in place; rotations become zero.
+// Sets the base from w (out, in) by the permutations in place; rotations become zero.
 template <class Exec, class T>
 void poet_assign(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                  Matrix<const Acc<T>, Exec> w);
-// The layer stays what it is, but for the rounding of its base: rotations go into the base, tile of rows by tile, and
-// become zero. draw() gives new permutations in the place of the old ones.
+// Merges: rotations go into the base, tile of rows by tile, and become zero. The layer stays what it is, but for the
+// rounding of its base. draw() gives new permutations in the place of the old ones.
 template <class Exec, class T>
 void poet_merge(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                 const std::function<void()>& draw);

@@ -1,4 +1,4 @@
-// POET-X as a form of weights: from parts and deck options to the functions of poet_x.hpp.
+// POET-X as a form of weights: it turns parts and deck options into calls of poet_x.hpp.
 #include <fmt/format.h>
 
 #include "core/layout/poet_x_form.hpp"
@@ -14,7 +14,7 @@ struct Shards {
   std::int64_t count = 1, first = 0;
 };
 
-// A permutation drawn from (seed, weight and side, number of merges, shard) the same on every rank; waits for the
+// Draws a permutation from (seed, weight and side, number of merges, shard), the same on every rank; waits for the
 // space. The first shard, or the only one, has the stream of a side that is not cut.
 template <class Exec>
 void draw(const Exec& exec, std::uint64_t seed, const std::string& side, std::int64_t number, const Shards& shards,
@@ -55,7 +55,7 @@ class PoetLinear final : public LinearForm<Exec, T> {
   }
   void assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, Matrix<const A, Exec> dense) const override {
     const PoetWeight<Exec, T> views = weight(c, w);
-    c.exec.fence("permutation");  // `dense` may have been made with those that are drawn again
+    c.exec.fence("permutation");  // `dense` may depend on the permutations that are drawn again
     draw_both(c, w, views, seed, 0);
     poet_assign<Exec, T>(space(c), setting(c), views, dense);
   }

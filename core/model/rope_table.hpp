@@ -6,9 +6,9 @@
 
 namespace sestina {
 
-// theta^(-2i/h), i < h/2. Llama 3 (Dubey et al. 2024): waves longer than the old context / low_freq_factor are
-// stretched by factor, those shorter than the old context / high_freq_factor are left, between them the frequency is
-// blended.
+// Returns theta^(-2i/h), i < h/2, for heads of dimension h. Llama 3 (Dubey et al. 2024): waves longer than the old
+// context / low_freq_factor are stretched by factor, those shorter than the old context / high_freq_factor are left,
+// between them the frequency is blended.
 std::vector<double> rope_frequencies(const ModelConfig&);
 
 struct RopeTable {

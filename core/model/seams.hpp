@@ -1,4 +1,4 @@
-// The seams that point upward: what parallel/ and io/ hang on the mathematics of one rank.
+// The interfaces that point upward: parallel/ and io/ attach to the mathematics of one rank through them.
 #pragma once
 #include "core/layout/rank_layout.hpp"
 #include "kernels/base/error.hpp"
@@ -7,13 +7,14 @@
 namespace sestina {
 
 // Called by the model around each block (TensorSpec::block): gather of weights, page-in of state and reduction of
-// finished gradients hang here. The defaults do nothing.
+// finished gradients are done here. The defaults do nothing.
 struct BlockHooks {
   virtual ~BlockHooks() = default;
   virtual void before_forward(int /*block*/) {}
   virtual void before_backward(int /*block*/) {}
   virtual void after_backward(int /*block*/) {}
-  // Backward passes in two parts: gradients of the block's norms are there, those of its other weights come later.
+  // Called in two-part backward passes when the gradients of the block's norms are there; those of its other weights
+  // follow.
   virtual void after_backward_input(int /*block*/) {}
 };
 
@@ -26,10 +27,10 @@ struct GroupOps {
   virtual int size() const { return 1; }
   virtual int rank() const { return 0; }
 
-  // Before the host's wait for a space that worked with the group: up to a limit, for what others have to do.
+  // Called before the host waits for a space that worked with the group: waits, up to a limit, for the other ranks.
   virtual void complete() {}
 
-  // In place, over all ranks.
+  // These sum, or take the largest, in place over all ranks.
   virtual void sum(const Exec&, Vector<float, Exec>) {}
   virtual void sum(const Exec&, Vector<bf16, Exec>) {}
   virtual void sum(const Exec&, Vector<double, Exec>) {}

@@ -14,7 +14,7 @@ namespace sestina {
 
 namespace {
 
-// body(begin, end, logits) for each slice of rows; logits (end - begin, V) are those of the slice.
+// Calls body(begin, end, logits) for each slice of rows; logits (end - begin, V) are those of the slice.
 template <class Exec, class T, class Body>
 void for_slices(Context<Exec>& context, const Matrix<const T, Exec>& head, const Matrix<const T, Exec>& h,
                 const Body& body) {
@@ -34,7 +34,7 @@ View part(const View& v, int begin, int end) {
   return Kokkos::subview(v, std::pair<int, int>(begin, end));
 }
 
-// Losses of a slice, and their gradient in place of its logits.
+// Computes the losses of a slice, and their gradient in the place of its logits.
 template <class Exec, class T>
 void slice_loss(Context<Exec>& context, Vector<const std::int32_t, Exec> targets, Acc<T> scale, bool want_gradient,
                 const Matrix<T, Exec>& logits, Vector<Acc<T>, Exec> loss) {
@@ -184,13 +184,13 @@ void Transformer<Exec, T>::loss_and_backward(const Weights<Exec, T>& w, Activati
   backward(w, slot, accumulate, g, hooks);
 }
 
-// Losses, and the gradient of the stream after the last layer in slot.gradient.
+// Computes losses, and the gradient of the stream after the last layer in slot.gradient.
 template <class Exec, class T>
 void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                          Vector<const std::int32_t, Exec> targets, double gradient_scale,
                                          bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
   hooks.before_backward(last_block());
-  const bool handed_on = config().tie_word_embeddings && !first_stage();  // each micro-batch's by itself
+  const bool handed_on = config().tie_word_embeddings && !first_stage();  // each micro-batch's gradient goes by itself
   head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale),
                               accumulate && !handed_on, slot.token_loss, slot.gradient, g.head);
   norm_backward<Exec, T>(context_, w.norm, slot.gradient, slot.output, slot.norm, {}, slot.gradient, accumulate,
@@ -240,7 +240,7 @@ void Transformer<Exec, T>::backward_weight(const Weights<Exec, T>& w, Activation
   hooks.after_backward(0);
 }
 
-// Each rank gives the rows of its own part of the vocabulary, the first one the positions too.
+// Embeds the tokens: each rank adds the rows of its own part of the vocabulary, the first one the positions too.
 template <class Exec, class T>
 void Transformer<Exec, T>::embedding_forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot) {
   const auto position = part().tp_rank == 0 ? w.position : Matrix<const T, Exec>();

@@ -1,4 +1,4 @@
-// A transformer language model: its head with the loss, and the whole.
+// A transformer language model: its head with the loss, and the whole. D hidden size, V rows of the vocabulary.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,12 +15,12 @@ namespace sestina {
 // gradient of the slice's input, and its part of the weight gradient. A rank of a tensor-parallel group has the logits
 // of its rows of the vocabulary; losses are those of the whole.
 
-// token_loss (N) from the own rows of h (n, D); a target below 0 has loss 0.
+// Computes token_loss (N) from the own rows of h (n, D); a target below 0 has loss 0.
 template <class Exec, class T>
 void head_loss(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h, Vector<const std::int32_t, Exec> targets,
                Vector<Acc<T>, Exec> token_loss);
 
-// Also dh (n, D) and d_head (V, D) = or += , both times gradient_scale.
+// Computes the losses, dh (n, D), and d_head (V, D), which it sets or adds to; both gradients times gradient_scale.
 template <class Exec, class T>
 void head_loss_backward(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h,
                         Vector<const std::int32_t, Exec> targets, Acc<T> gradient_scale, bool accumulate,
@@ -39,7 +39,7 @@ class Transformer {
   // model; null: the group of one rank. All ranks of a group make the same calls.
   Transformer(const Exec&, const ModelPart&, LayerRange, int micro_batch, int sequence, bool recompute,
               bool deterministic, GroupOps<Exec>* = nullptr);
-  // The whole model on one rank.
+  // Makes the whole model on one rank.
   Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
               bool deterministic);
 
@@ -58,35 +58,36 @@ class Transformer {
   void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
 
-  // Last stage, after forward: slot.token_loss (N) from targets (N); a target below 0 does not count.
+  // Computes slot.token_loss (N) from targets (N) on the last stage, after forward; a target below 0 does not count.
   void loss_only(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets);
-  // The same with the gradient of gradient_scale * (sum of token losses) through head and blocks. Gradients are
-  // assigned, or added to where accumulate. gradient_scale: 1 / (tokens of the global batch). Leaves the stage's input
-  // gradient in slot.gradient. Uses up the slot.
+  // Computes the losses, and the gradient of gradient_scale * (sum of token losses) through head and blocks. Gradients
+  // are assigned, or added to where accumulate. gradient_scale: 1 / (tokens of the global batch). Leaves the stage's
+  // input gradient in slot.gradient. Uses up the slot.
   void loss_and_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                          double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
-  // Other stages: from the gradient of slot.output, given in slot.gradient.
+  // Does so on other stages from the gradient of slot.output, given in slot.gradient.
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                 BlockHooks&);
 
-  // Either of them in two calls with other work between them, in a slot made for it (Activations::split_backward);
-  // targets are the last stage's. after_backward is called for a block when its weights have their gradients.
+  // Either backward pass in two calls with other work between them, in a slot made for it
+  // (Activations::split_backward); targets are the last stage's. after_backward is called for a block when its weights
+  // have their gradients.
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                        BlockHooks&);
 
-  // Weights in another form than dense (core/model/linear_form.hpp). Merge number `number` (from 1) of one of them, and
-  // one as a dense weight (out, in) in device memory; they use the same scratch as a pass. May wait for the space.
+  // Weights in another form than dense (core/model/linear_form.hpp): merge number `number` (from 1) of one of them, and
+  // one as a dense weight (out, in) in device memory. All use the same scratch as a pass, and may wait for the space.
   void merge(const FormedWeight&, std::uint64_t seed, std::int64_t number);
   void assign(const FormedWeight&, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense);
   void effective(const FormedWeight&, Matrix<Acc<T>, Exec> dense);
 
-  // Sum of slot.token_loss in double, the same on all ranks; fences.
+  // Returns the sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);
   void loss_sum(const Activations<Exec, T>&, Vector<double, Exec> result);  // (1); a device is not waited for
-  // Rows [begin, begin + logits.extent(0)) of the logits, after forward. Not rounded to a slice: logits (rows, V) of
-  // this rank's vocabulary.
+  // Computes rows [begin, begin + logits.extent(0)) of the logits, after forward, not limited to a slice: logits (rows,
+  // V) of this rank's vocabulary.
   void logits(const Weights<Exec, T>&, const Activations<Exec, T>&, int begin, Matrix<T, Exec> logits);
 
  private:

@@ -60,7 +60,7 @@ class Builder {
       linear.part[static_cast<std::size_t>(linear.parts++)] = Matrix<M, Exec>(matrix_(i), specs_[i].rows, cols);
     return linear;
   }
-  // Weights in their form, one after the other until they have so many rows.
+  // Returns weights in their form, one after the other until they have so many rows.
   std::vector<FormedWeight> formed(std::size_t i, std::int64_t rows, std::int64_t cols) const {
     std::vector<FormedWeight> weights;
     std::int64_t found = 0;
@@ -76,7 +76,7 @@ class Builder {
     SESTINA_REQUIRE(found == rows, "{} rows in their form, {} in the model", found, rows);
     return weights;
   }
-  // Whether the tensors that follow tensor i really do so in memory.
+  // Returns whether the tensors that follow tensor i also follow it in memory.
   bool lie_together(std::size_t i) const {
     for (std::size_t j = i + 1; j < specs_.size() && specs_[j].follows; ++j)
       if (matrix_(j) != matrix_(j - 1) + specs_[j - 1].elements()) return false;
@@ -85,7 +85,8 @@ class Builder {
   typename Views::Norm norm(const std::string& at) const {
     return {vector(at + ".weight", c_.hidden_size), vector(at + ".bias", c_.hidden_size)};
   }
-  // Empty where this stage or family has no such tensor; rows may run on into the tensors that follow it.
+  // Returns a matrix, empty where this stage or family has no such tensor; rows may go on into the tensors that follow
+  // it.
   Matrix<M, Exec> matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const {
     const auto it = index_.find(name);
     if (it == index_.end()) return {};

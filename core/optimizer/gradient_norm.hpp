@@ -14,29 +14,31 @@ namespace sestina {
 template <class Exec, class T>
 class GradientNorm {
  public:
-  // notes: numbers of others that `squares` fetches from the device in the same copy.
+  // notes: number of other values that `squares` fetches from the device in the same copy.
   explicit GradientNorm(const Arena<Exec, T>&, int notes = 0);
-  Vector<double, Exec> note(int i) const { return values_.at(partials_ + static_cast<std::size_t>(i)); }  // to write to
-  double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // as of the last `squares`
+  Vector<double, Exec> note(int i) const { return values_.at(partials_ + static_cast<std::size_t>(i)); }  // for kernels
+  double noted(int i) const { return values_[partials_ + static_cast<std::size_t>(i)]; }  // value at the last `squares`
 
-  // Sums of squares of what this rank owns; places that others fill are zero, so that a sum over the data-parallel
-  // ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is sharded;
-  // last the flag. Fences. The memory is reused by the next call.
+  // Returns the sums of squares of what this rank owns; places that others fill are zero, so that a sum over the
+  // data-parallel ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is
+  // sharded; the flag is last. Fences. The memory is reused by the next call.
   std::vector<double>& squares(const Exec&);
-  // Of each shard, from complete `squares`: one number for each tensor, zero where another rank of the tensor-parallel
-  // group counts it, and last the flag.
+  // Returns the sums of squares of each shard, from complete `squares`: one number for each tensor, zero where another
+  // rank of the tensor-parallel group counts it, and the flag last.
   std::vector<double>& by_tensor();
-  // From complete sums by tensor.
+  // Returns the norm from complete sums by tensor.
   double norm() const;
-  // Updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were summed.
+  // Returns whether updates before the last call of `squares` wrote finite weights alone, on all ranks whose flags were
+  // summed.
   bool weights_finite() const { return by_tensor_.back() == 0; }
-  // The flag that updates raise (kernels/optimizer/matrix_update.hpp); it travels after the squares and stays up.
+  // Returns the flag that updates raise (kernels/optimizer/matrix_update.hpp); it travels after the squares and stays
+  // up.
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
   struct Part {  // an owned range of chunks
     Vector<const Acc<T>, Exec> gradient;
-    std::size_t chunk = 0, chunks = 0;  // elements of one; how many
+    std::size_t chunk = 0, chunks = 0;  // elements of one chunk; number of chunks
     std::size_t partial = 0;            // place in values_
     std::size_t slot = 0;               // first place in squares_
     bool row_sharded = false;
@@ -48,7 +50,7 @@ class GradientNorm {
   HostValues<Exec> values_;  // (partials_ + notes + 1), the flag last
 };
 
-// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm is 0.
+// Returns min(1, clip_norm / (norm + 1e-6)), or 1 when clip_norm is 0.
 inline double clip_scale(double norm, double clip_norm) {
   return clip_norm > 0 && norm + 1e-6 > clip_norm ? clip_norm / (norm + 1e-6) : 1.0;
 }
@@ -58,9 +60,9 @@ inline double clip_scale(double norm, double clip_norm) {
 template <class Exec, class T>
 class GradientCosine {
  public:
-  explicit GradientCosine(const Arena<Exec, T>&);  // of one rank that owns all
-  void keep(const Exec&);                          // the gradients as they are
-  double with_kept(const Exec&);                   // of the gradients as they are; NaN where one is zero. Fences
+  explicit GradientCosine(const Arena<Exec, T>&);  // arena of one rank that owns all
+  void keep(const Exec&);                          // keeps the gradients as they are
+  double with_kept(const Exec&);                   // with the gradients as they are; NaN where one is zero. Fences
 
  private:
   Vector<Acc<T>, Exec> gradients_;

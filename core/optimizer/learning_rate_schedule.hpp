@@ -17,8 +17,8 @@ class Schedule {
   ScheduleOptions options_;
 };
 
-// What a run makes of a schedule that is longer than it, where that has no length of its own (schedule.steps), and what
-// to change; "" where it is not.
+// Returns a warning where warm-up or decay is longer than the run and the schedule has no length of its own
+// (schedule.steps): what the run makes of it, and what to change; "" where they fit.
 std::string short_run_warning(const RunOptions&, const ScheduleOptions&);
 
 }  // namespace sestina

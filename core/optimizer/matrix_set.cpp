@@ -21,7 +21,7 @@
 namespace sestina {
 namespace {
 
-// The same matrix for a stream of another space with the same memory.
+// Returns the same matrix for a stream of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
   return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
@@ -55,7 +55,7 @@ class StreamSet : public MatrixSet<Exec> {
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[stream_of[i]], setting.options, shape));
     }
-    // The same for all matrices of a shape, and to ask a device's library for it takes a while.
+    // The scratch is the same for all matrices of a shape, and to ask a device's library for it takes a while.
     std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> known;
     const auto scratch_of = [&](std::size_t i) {
       const std::size_t rows = items[i].rows(), cols = items[i].cols();
@@ -79,9 +79,9 @@ class StreamSet : public MatrixSet<Exec> {
     if (setting.options.refresh_staleness > 0) start_workers(items, setting);
   }
 
-  // What the pager still moves is memory of the matrices.
+  // The pager is waited for, since what it still moves is memory of the matrices.
   ~StreamSet() override {
-    for (auto& copies : copies_) copies->space().fence("copies");  // that workers wait for
+    for (auto& copies : copies_) copies->space().fence("copies");  // copies that workers wait for
     withdraw_jobs();
     workers_.reset();
     if (!pager_) return;
@@ -226,7 +226,7 @@ class StreamSet : public MatrixSet<Exec> {
   }
 
  private:
-  // Jobs of all matrices of a stream, and the scratch of the largest.
+  // Returns the needs of all matrices of a stream: their jobs, and the scratch of the largest.
   RefreshNeeds needs_of(const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting,
                         std::size_t stream) const {
     RefreshNeeds all;
@@ -245,7 +245,7 @@ class StreamSet : public MatrixSet<Exec> {
            std::size_t end) {
     const bool begins = book_refreshes(streams_[stream], t);
     if (begins && streams_[stream].refresh.copies)
-      streams_[stream].refresh.copies->lead(streams_[stream].exec);  // they had the passes of an update
+      streams_[stream].refresh.copies->lead(streams_[stream].exec);  // copies had the time of an update's passes
     for (std::size_t i = begin; i < end; ++i)
       if (stream_of_[i] == static_cast<int>(stream)) {
         const InUse pinned(optimizers_[i]->state().pages());
@@ -258,7 +258,7 @@ class StreamSet : public MatrixSet<Exec> {
       }
   }
 
-  // Before update t, after the booking of all that came before.
+  // Returns whether state starts over before update t; all earlier results are booked by then.
   bool begins_anew(std::size_t i, std::int64_t t) const {
     return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
   }
@@ -285,7 +285,7 @@ class StreamSet : public MatrixSet<Exec> {
     }
   }
 
-  // Other stages' jobs may go on.
+  // Withdraws the jobs of this stage; other stages' jobs may go on.
   void withdraw_jobs() {
     if (!workers_) return;
     std::vector<const WorkerTask*> tasks;
@@ -305,9 +305,9 @@ class StreamSet : public MatrixSet<Exec> {
   std::vector<Reset> resets_;
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Stream<Space>> streams_;
-  std::shared_ptr<Pager> pager_;  // of preconditioners; null: they are always in memory
+  std::shared_ptr<Pager> pager_;  // for preconditioners; null: they are always in memory
   int worker_count_ = 0;
-  std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // of each stream
+  std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // one for each stream
   std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes
 };
 

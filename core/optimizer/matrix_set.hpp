@@ -1,6 +1,6 @@
 // The matrices of one rank and their optimizers, spread over streams. On the host a stream is a thread that updates
-// whole matrices on its own (Serial): products of many middle-sized matrices run faster side by side than each on all
-// threads. Where that would leave threads idle, and on a device, one stream with all threads takes the matrices one
+// whole matrices on its own (Serial): products of many middle-sized matrices run faster each on one thread than each on
+// all threads. Where that would leave threads idle, and on a device, one stream with all threads takes the matrices one
 // after another.
 #pragma once
 #include <memory>
@@ -19,7 +19,7 @@ template <class Exec>
 struct MatrixItem {
   OwnedMatrix<Exec> matrix;
   TensorRates rates;
-  std::int64_t index = 0;      // among the matrices of the whole model
+  std::int64_t index = 0;      // number among the matrices of the whole model
   bool saved = true;           // false: another rank writes the same state to checkpoints
   std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see matrix_optimizer.hpp; 0: they
                                // are the matrix
@@ -28,7 +28,7 @@ struct MatrixItem {
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
 
-// Where the asynchronous refreshes of a matrix are; updates are its optimizer's own.
+// The state of the asynchronous refreshes of a matrix; `updates` are its optimizer's own.
 struct RefreshClock {
   std::int64_t updates = 0;
   std::int64_t sent = 0, newness = 0;  // see RefreshPort
@@ -38,38 +38,40 @@ template <class Exec>
 class MatrixSet {
  public:
   virtual ~MatrixSet() = default;
-  // Update number t of the matrices [begin, end) with factor times each one's peak rate.
+  // Makes update number t of the matrices [begin, end) with factor times each one's peak rate.
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
-  // Update number t is not made; state that starts over before it still does.
+  // Leaves out update number t; state that starts over before it still does.
   virtual void withhold(std::int64_t t) = 0;
   virtual std::size_t size() const = 0;         // matrices
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
-  // Since the last call: waits and copies of the stream that spent most on each, workers of all.
+  // Returns the seconds since the last call: waits and copies of the stream that spent most on each, workers of all.
   virtual RefreshSeconds take_refresh_seconds() = 0;
   virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes
   virtual std::int64_t refresh_failures() const = 0;
-  // Updates since the snapshots were taken that the bases, roots and projectors in use come from, over all that there
-  // are; inline: since the start of the process.
+  // Returns the updates since the snapshots were taken from which the bases, roots and projectors in use come, over all
+  // that there are; inline: since the start of the process.
   virtual RefreshAges ages() const = 0;
   virtual int streams() const = 0;
-  // Where factors go that could not be decomposed; called from any stream.
+  // Sets the receiver of factors that could not be decomposed; it is called from any stream.
   virtual void dump_failures(const RefreshDump&) = 0;
 
-  // By index of the matrix in the whole model, in place of MatrixOptions::refresh_every. Before the first update.
+  // Sets periods by index of the matrix in the whole model, in the place of MatrixOptions::refresh_every. Called before
+  // the first update.
   virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
 
-  // Preconditioners lie with the pager between their uses, from its open() on.
+  // Lets preconditioners lie with the pager between their uses, from its open() on.
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 
-  // Matrices that other ranks hold as well (parallel/stage/coherence.hpp). replica: the state of matrix i and its
-  // master weights; none where it has no asynchronous refreshes. A replica is opened, written and closed: workers let
-  // go of it, then what is computed with follows from the master weights.
+  // These serve matrices that other ranks hold as well (parallel/stage/coherence.hpp). replica: the state of matrix i
+  // and its master weights; none where it has no asynchronous refreshes. A replica is opened, written and closed:
+  // workers let go of it, then what is computed with is made from the master weights.
   virtual std::vector<StateField> replica(std::size_t i) = 0;
   virtual RefreshClock refresh_clock(std::size_t i) = 0;
   virtual void open_replica(std::size_t i) = 0;
   virtual void close_replica(std::size_t i) = 0;
 
-  // For benchmarks: products of all streams since the last call; seconds are those of the stream that spent most.
+  // For benchmarks: counts the products of all streams since the last call; seconds are those of the stream that spent
+  // most.
   virtual void time_products(bool on) = 0;
   virtual ProductCount take_products() = 0;
 };
@@ -79,8 +81,8 @@ struct MatrixSetOptions {
   RefreshPolicy refresh;
   bool deterministic = false;
   double* nonfinite = nullptr;                          // see kernels/optimizer/matrix_update.hpp
-  WorkerPool::Options workers;                          // of asynchronous refreshes
-  std::shared_ptr<RefreshWorkers> shared_workers = {};  // those of all stages of the process; null: a pool of its own
+  WorkerPool::Options workers;                          // workers of asynchronous refreshes
+  std::shared_ptr<RefreshWorkers> shared_workers = {};  // workers of all stages of the process; null: a pool of its own
   int threads = 0;  // streams on the host: 0 = chosen by the balance of the matrices, 1 = one stream with all threads
 };
 
@@ -88,17 +90,18 @@ template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
                                                  const MatrixSetOptions&);
 
-// From tensors to the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each
+// A tensor to be taken apart into the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each
 // head, or one for each packed block.
 struct MatrixTensor {
-  TensorSpec spec;  // of what is updated: its name begins the names of its state
+  TensorSpec spec;  // spec of what is updated: its name begins the names of its state
   TensorRates rates;
   std::int64_t index = 0;
   bool saved = true;           // see TensorHolding
-  std::int64_t row_begin = 0;  // of the rows at hand: those of some of its matrices
+  std::int64_t row_begin = 0;  // first of the rows at hand: those of some of its matrices
 };
 
-// gradient, master and weight (rows at hand, n); weight empty where the master is computed with.
+// Adds the matrices of a tensor. gradient, master and weight (rows at hand, n); weight is empty where the master is
+// computed with.
 template <class Exec>
 void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& options,
                       const Matrix<const float, Exec>& gradient, const Matrix<float, Exec>& master,

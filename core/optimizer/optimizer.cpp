@@ -12,7 +12,8 @@ std::vector<OwnedTensor<Exec, T>> scalar_tensors(const std::vector<OwnedTensor<E
   return scalar;
 }
 
-// Names a slab of a matrix that is updated by itself; global, so that a checkpoint knows it from the whole matrix.
+// Names a slab of a matrix that is updated by itself, in global rows and columns: a checkpoint tells it from the
+// matrix.
 template <class Exec, class T>
 TensorSpec slab_spec(const OwnedTensor<Exec, T>& tensor) {
   TensorSpec spec = tensor.spec;

@@ -1,5 +1,5 @@
-// What updates all tensors of one rank: AdamW for those that are no matrices, and the deck's matrix optimizer for the
-// rest. Knows no matrix optimizer by name.
+// The optimizer of all tensors of one rank: AdamW for those that are no matrices, and the deck's matrix optimizer for
+// the rest. It knows no matrix optimizer by name.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,18 +14,19 @@ WorkerPool::Options worker_options(const RefreshOptions&);
 template <class Exec, class T>
 class Optimizer final : public OptimizerControl {
  public:
-  // All state is created here, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab
-  // is owned is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed:
-  // matrices that are gathered for their update, after all others. nonfinite: raised by every update that writes a
-  // weight that is not finite (kernels/optimizer/matrix_update.hpp). workers: of asynchronous refreshes, null: a pool
-  // of its own (worker_options).
+  // Creates all state, zero. tensors: owned ones, in the order of the model's specs; a matrix of which a slab is owned
+  // is updated as a matrix by itself (parallel.tp_update = "blockwise"), unless it is `sharded`. homed: matrices that
+  // are gathered for their update, after all others. nonfinite: raised by every update that writes a weight that is not
+  // finite (kernels/optimizer/matrix_update.hpp). workers: of asynchronous refreshes, null: a pool of its own
+  // (worker_options).
   Optimizer(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&, bool deterministic,
             const MatrixIndex&, const std::vector<MatrixItem<Exec>>& homed = {}, double* nonfinite = nullptr,
             const std::shared_ptr<RefreshWorkers>& workers = {});
 
-  // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
+  // Makes update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by
+  // gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
-  // Its two halves; of the matrices, the range [begin, end).
+  // Make the two halves of an update; step_matrices takes the range [begin, end) of the matrices.
   void step_scalar(const Exec&, std::int64_t t, double factor, double gradient_scale);
   void step_matrices(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end);
   void withhold(const Exec& exec, std::int64_t t) {  // update number t is not made
@@ -34,7 +35,7 @@ class Optimizer final : public OptimizerControl {
   }
   std::size_t matrix_count() const { return matrices_ ? matrices_->size() : 0; }
 
-  // "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
+  // Returns "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
   std::vector<StateField> state() const;
 
   RefreshSeconds take_refresh_seconds() override {
@@ -58,7 +59,7 @@ class Optimizer final : public OptimizerControl {
     if (matrices_) matrices_->page_to(pager);
   }
   MatrixSet<Exec>* matrices() { return matrices_.get(); }               // null: there are none
-  int streams() const { return matrices_ ? matrices_->streams() : 0; }  // of matrices updated side by side
+  int streams() const { return matrices_ ? matrices_->streams() : 0; }  // of matrices updated at the same time
 
  private:
   AdamW<Exec, T> scalar_;

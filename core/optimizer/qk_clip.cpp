@@ -40,7 +40,7 @@ template <class Exec, class T>
 void QkClip<Exec, T>::add(const OwnedTensor<Exec, T>& tensor) {
   if (tensor.spec.projection == Projection::none) return;
   const bool q = tensor.spec.projection == Projection::query;
-  const std::int64_t rows = tensor.spec.rows / groups_;  // heads of a group lie together
+  const std::int64_t rows = tensor.spec.rows / groups_;  // heads of a group are adjacent
   SESTINA_REQUIRE(tensor.spec.rows % groups_ == 0, "{}: {} rows in {} groups", tensor.spec.name, tensor.spec.rows,
                   groups_);
   for (int group = 0; group < groups_; ++group) {

@@ -1,5 +1,5 @@
-// QK-clip (Kimi K2, arXiv 2507.20534): where the largest attention score s of a group of query heads went beyond a
-// threshold, eta = threshold / s, and after the update W_q *= eta^alpha, W_k *= eta^(1 - alpha) for those heads, on
+// QK-clip (Kimi K2, arXiv 2507.20534): where the largest attention score s of a group of query heads (H in all) exceeds
+// a threshold, eta = threshold / s, and after the update W_q *= eta^alpha, W_k *= eta^(1 - alpha) for those heads, on
 // master and compute weights. Scores are bilinear in both, so the group's largest one comes back to the threshold.
 #pragma once
 #include <vector>
@@ -13,17 +13,18 @@ namespace sestina {
 template <class Exec, class T>
 class QkClip {
  public:
-  // tensors: owned ones; their q_proj and k_proj are the ones that are scaled, biases included.
+  // tensors are the owned ones; their q_proj and k_proj are scaled, biases included.
   QkClip(const Exec&, const ModelConfig&, const OptimizerOptions&, const std::vector<OwnedTensor<Exec, T>>& tensors);
 
-  // Where the attention of a layer leaves the largest scores of heads [first, first + count).
+  // Returns where the attention of a layer leaves the largest scores of heads [first, first + count).
   Vector<Acc<T>, Exec> scores(int layer, int first, int count) const;
   void start_step(const Exec&);  // forgets the scores of the last step
-  // After the passes of an update: the scores start for the host, where they are after the next wait for the space.
+  // Sends the scores to the host after the passes of an update; they are there after the next wait for the space.
   void send(const Exec&);
-  // After that wait, of all layers and heads, to be completed by the largest over all ranks.
+  // Returns, after that wait, the scores of all layers and heads, to be completed by the largest over all ranks.
   std::vector<double>& take();
-  // After that: scales what went beyond; returns the largest score that there was.
+  // Scales, after that, the groups of heads whose scores exceed the threshold; returns the largest score that there
+  // was.
   double apply(const Exec&);
 
  private:

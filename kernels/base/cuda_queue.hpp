@@ -6,7 +6,7 @@
 
 namespace sestina {
 
-// Error(unavailable) with CUDA's own words.
+// Throws Error(unavailable) with CUDA's own words unless the call succeeded.
 inline void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail(ExitCode::unavailable, "CUDA: {}: {}", what, cudaGetErrorString(error));
 }
@@ -32,7 +32,7 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "recording an event"); }
-  // What the stream gets from now on waits until all before the last record is complete.
+  // Makes the stream wait, with all work that it gets from now on, until the work before the last record is complete.
   void hold(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "waiting for an event"); }
   bool done(const char* name) const {
     const cudaError_t state = cudaEventQuery(event_);

@@ -6,11 +6,11 @@
 namespace sestina {
 
 struct DeviceMemory {
-  std::uint64_t free_bytes = 0;  // of the device that this process computes on; 0: it has no memory of its own
-  int devices = 0;               // that this process sees
+  std::uint64_t free_bytes = 0;  // free on the device that this process computes on; 0: it has no memory of its own
+  int devices = 0;               // number of devices that this process sees
 };
 DeviceMemory device_memory();
-// Where on the bus the device lies that this process computes on, "00000000:3B:00.0"; "": there is none.
+// Returns the address on the bus of the device that this process computes on, "00000000:3B:00.0"; "" without a device.
 std::string device_bus_id();
 
 }  // namespace sestina

@@ -11,7 +11,8 @@ namespace sestina {
 
 namespace {
 
-// How the libraries below us say it that throw no std::bad_alloc: Kokkos::View, oneDNN and std::thread.
+// Returns whether the exception means that memory ran out. Kokkos::View, oneDNN and std::thread throw no
+// std::bad_alloc.
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (const auto* system = dynamic_cast<const std::system_error*>(&error))
@@ -24,7 +25,8 @@ bool is_out_of_memory(const std::exception& error) {
   return false;
 }
 
-// "; ulimit -v allows 781 MiB of addresses", "" where nothing limits this process.
+// Returns "; ulimit -v allows this process 781 MiB" for each limit that is set, or "" where nothing limits this
+// process.
 std::string limits() {
   struct Limit {
     decltype(RLIMIT_AS) resource;
@@ -47,7 +49,7 @@ Failure failure_of(const std::exception& error) noexcept {
     if (!is_out_of_memory(error)) return {ExitCode::internal, error.what()};
     return {ExitCode::unavailable,
             fmt::format("out of memory: the system gives no more ({}){}", error.what(), limits())};
-  } catch (...) {  // not even for the message: this one lies in the string itself
+  } catch (...) {  // there is no memory for the message either: this short one lies in the string itself
     return {is_out_of_memory(error) ? ExitCode::unavailable : ExitCode::internal, "out of memory"};
   }
 }

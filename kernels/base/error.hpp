@@ -43,14 +43,14 @@ template <class... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// What an exception means to whoever runs the program: the exit code and message of the one error path.
+// The meaning of an exception for whoever runs the program: the exit code and message of the one error path.
 struct Failure {
   ExitCode code = ExitCode::internal;
   std::string message;
 };
 
-// Errors as they are. Memory or a thread that the system refuses is `unavailable`: a limit was met, the message names
-// those of this process, nothing is wrong inside. All else is internal.
+// Returns an Error as it is. Memory or a thread that the system refuses is `unavailable`: a limit was met, the message
+// names the limits of this process, nothing is wrong inside. Every other exception is internal.
 Failure failure_of(const std::exception&) noexcept;
 
 }  // namespace sestina

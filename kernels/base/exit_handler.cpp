@@ -7,7 +7,7 @@
 namespace sestina {
 namespace {
 
-// A process ends once, and a signal's handler is given nothing but the signal: so there is one of these in a process.
+// A process ends once, and a signal's handler is given nothing but the signal: so a process has one such variable.
 std::atomic<ExitHandler> handler = nullptr;
 static_assert(std::atomic<ExitHandler>::is_always_lock_free, "a signal's handler reads it");
 

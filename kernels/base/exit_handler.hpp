@@ -10,8 +10,8 @@ namespace sestina {
 // the start has ended, the rank returns its exit code while the others may wait for it.
 using ExitHandler = void (*)(int code);
 
-// Of the whole process, from now on; null: _exit, or MPI_Abort where other ranks are to end too. Returns the one
-// before.
+// Sets the handler of the whole process from now on and returns the one before. With null, the process ends by _exit,
+// or by MPI_Abort where other ranks are to end too.
 ExitHandler set_exit_handler(ExitHandler);
 
 // Calls the handler that is set; else `otherwise`; else _exit. May be called wherever a handler may.

@@ -16,11 +16,11 @@ std::uint64_t mix(std::uint64_t x) {
 
 std::uint64_t join(std::uint32_t low, std::uint32_t high) { return std::uint64_t{high} << 32 | low; }
 
-// Top 53 bits as a number in [0, 1).
+// Returns the top 53 bits as a number in [0, 1).
 double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
-// The pair of independent normals number `pair` of a stream (Box & Muller 1958). 1 - u lies in (0, 1]: the logarithm is
-// finite.
+// Computes the pair of independent normals number `pair` of a stream (Box & Muller 1958). 1 - u lies in (0, 1], so that
+// the logarithm is finite.
 void normal_pair(std::uint64_t stream, std::uint64_t pair, double& first, double& second) {
   const Philox r = philox(stream, 1, pair);
   const double radius = std::sqrt(-2 * std::log(1 - unit(join(r[0], r[1]))));

@@ -1,4 +1,4 @@
-// OpenMP's thread count for the calling thread, as long as this lives: host libraries ask OpenMP how many to use.
+// Sets OpenMP's thread count of the calling thread while an object lives: host libraries ask OpenMP how many to use.
 #pragma once
 #include <omp.h>
 

@@ -11,7 +11,7 @@ namespace sestina {
 std::vector<int> process_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  sched_getaffinity(getpid(), sizeof cores, &cores);  // of the main thread, whose number is that of the process
+  sched_getaffinity(getpid(), sizeof cores, &cores);  // mask of the main thread, whose number is that of the process
   for (int place = 0; place < omp_get_num_places(); ++place) {
     std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
     if (!ids.empty()) omp_get_place_proc_ids(place, ids.data());

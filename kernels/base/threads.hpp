@@ -16,20 +16,20 @@
 
 namespace sestina {
 
-// The cores of the process, and threads that are started on cores of their own. A thread inherits the mask of the one
-// that starts it, and OpenMP binds the main thread to one core (OMP_PROC_BIND) when its library is loaded, before
-// anybody can ask: helper threads would all share that core with it.
+// This header lists the cores of the process and starts threads on cores of their own. A thread inherits the mask of
+// the one that starts it, and OpenMP binds the main thread to one core (OMP_PROC_BIND) when its library is loaded,
+// before anybody can ask: helper threads would all share that core with it.
 
-// Those that the process was given, whichever thread asks: all places of OpenMP, which it makes of them before it binds
-// a thread, and the mask of the main thread.
+// Returns the cores that the process was given, whichever thread asks: all places of OpenMP, which it makes of them
+// before it binds a thread, and the mask of the main thread.
 std::vector<int> process_cores();
 
-// Binds the calling thread to these cores, and what it starts later. Returns 0, or errno where it may run on none of
-// them, and then nothing has changed.
+// Binds the calling thread, and the threads that it starts later, to these cores. Returns 0, or errno where it may run
+// on none of them; then nothing has changed.
 int bind_this_thread(const std::vector<int>& cores);
 
-// Threads that never see a signal (signals are the main thread's business) and run on all cores of the process, and
-// loops over chunks on several of them.
+// A thread of ours never sees a signal (signals are the main thread's business) and may run on all cores of the
+// process.
 
 // All signals but those of a fault of the thread itself are blocked in the calling thread while one of these lives, and
 // in every thread that is started meanwhile for good, because a thread inherits the mask.
@@ -88,14 +88,14 @@ void parallel_chunks(std::uint64_t count, std::uint64_t chunk, int threads, cons
   if (error) std::rethrow_exception(error);
 }
 
-// Seconds that pass on the host.
+// Time on the host, in seconds.
 
-// Since an arbitrary start; monotonic.
+// Returns the seconds since an arbitrary start, from a monotonic clock.
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Adds the seconds that it lives to a sum.
+// Adds the seconds for which it lives to a sum.
 class SecondsSpent {
  public:
   explicit SecondsSpent(double& sum) : sum_(sum) {}

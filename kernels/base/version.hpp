@@ -8,9 +8,9 @@ namespace sestina {
 struct Version {
   int major, minor, patch;
   std::string_view text;        // "major.minor.patch", as the package find_package(Sestina) finds
-  std::string_view commit;      // of the source, "-dirty" after it where that was changed; "unknown" outside git
-  std::string_view build_type;  // of CMake
-  std::string_view compiler;    // and its version
+  std::string_view commit;      // commit of the source, with "-dirty" where that was changed; "unknown" outside git
+  std::string_view build_type;  // CMake's build type
+  std::string_view compiler;    // name and version
 };
 
 const Version& version();

@@ -12,10 +12,10 @@
 namespace sestina {
 
 template <bool with_sign>
-inline constexpr int highest_cells = with_sign ? 64 : 128;  // of the highest decade
+inline constexpr int highest_cells = with_sign ? 64 : 128;  // cells of the highest decade
 inline constexpr int lower_decades = 6;
 
-// Both ways without a branch, so that loops over them vectorise.
+// share_of and code_of_share have no branch, so that loops over them vectorise.
 template <bool with_sign>
 KOKKOS_INLINE_FUNCTION float share_of(std::uint8_t code) {
   const int place = with_sign ? code & 0x7f : code;
@@ -34,8 +34,9 @@ KOKKOS_INLINE_FUNCTION float share_of(std::uint8_t code) {
   return place < 2 ? at : inside;
 }
 
-// The code of the nearest share. Without a sign, what is above 0 never becomes 0: a second moment of 0 under a momentum
-// that is not would make a step of momentum / eps (Li et al. 2023, "Memory efficient optimizers with 4-bit states").
+// Returns the code of the nearest share. Without a sign, what is above 0 never becomes 0: a second moment of 0 under a
+// momentum that is not 0 would make a step of momentum / eps (Li et al. 2023, "Memory efficient optimizers with 4-bit
+// states").
 template <bool with_sign>
 KOKKOS_INLINE_FUNCTION std::uint8_t code_of_share(float share) {
   constexpr float highest = highest_cells<with_sign>;
@@ -63,13 +64,13 @@ KOKKOS_INLINE_FUNCTION std::uint8_t code_of_share(float share) {
   return static_cast<std::uint8_t>(code);
 }
 
-// Order of magnitudes as order of integers; what is no number is the largest, so that it is never lost.
+// Returns an integer whose order is that of magnitudes; a NaN is the largest, so that it is never lost.
 template <class S>
 KOKKOS_INLINE_FUNCTION std::uint32_t magnitude_bits(S x) {
   return Kokkos::bit_cast<std::uint32_t>(static_cast<float>(x)) & 0x7fffffffu;
 }
 
-// What the elements of a block are divided by: of zeros, and of what is no number, there are no shares.
+// Returns the divisor of a block's elements: zeros and NaN have no shares, and are divided by 1.
 KOKKOS_INLINE_FUNCTION float divisor_of(float scale) { return scale > 0 ? scale : 1.0f; }
 
 inline constexpr std::size_t largest_moment_block = 2048;
@@ -91,7 +92,7 @@ struct CodedMoments {
   }
 };
 
-// Where block number `block` of all lies, and how long it is.
+// Place and length of the block with a given number, counted over all rows.
 struct MomentBlock {
   std::size_t at, size;
   KOKKOS_INLINE_FUNCTION MomentBlock(std::size_t block, std::size_t number, std::size_t cols, std::size_t in_row)
@@ -115,7 +116,7 @@ float encode(std::size_t n, const S* __restrict values, std::uint8_t* __restrict
   return scale;
 }
 
-// On the host: a thread takes a block after another, in memory that stays in its nearest cache.
+// Host form: a thread takes one block after another, in memory that stays in its nearest cache.
 template <class S, class Exec, class Body>
 static void by_thread(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
   const std::size_t cols = state.m.extent(1), in_row = state.m_scale.extent(1), all = state.count();
@@ -136,7 +137,7 @@ static void by_thread(const char* label, const Exec& exec, const CodedMoments<Ex
   });
 }
 
-// Codes of what a team has updated; returns their scale.
+// Codes the values that a team has updated; returns their scale.
 template <bool with_sign, class Member, class Values>
 KOKKOS_FUNCTION float encode_team(const Member& team, std::size_t n, const Values& values, std::uint8_t* codes) {
   std::uint32_t top = 0;
@@ -151,7 +152,7 @@ KOKKOS_FUNCTION float encode_team(const Member& team, std::size_t n, const Value
   return scale;
 }
 
-// On a device: a team for each block, in the memory that its threads share.
+// Device form: a team takes each block, in the memory that its threads share.
 template <class S, class Exec, class Body>
 static void by_team(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
   using Teams = Kokkos::TeamPolicy<Exec>;
@@ -184,8 +185,8 @@ static void by_team(const char* label, const Exec& exec, const CodedMoments<Exec
 
 }  // namespace moments
 
-// body(at, n, m, v) updates n elements from `at` on, numbered by rows, and their moments, which are in S meanwhile. On
-// a host n is a block, on a device 1.
+// Calls body(at, n, m, v), which updates n elements from `at` on, numbered by rows, and their moments m and v, which
+// are in S meanwhile. On a host n is the length of a block, on a device 1.
 template <class S, class Exec, class Body>
 static void update_moments(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
   state.require();

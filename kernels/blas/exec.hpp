@@ -33,14 +33,14 @@ static_assert(sizeof(bf16) == 2);
 
 using Host = Kokkos::DefaultHostExecutionSpace;  // OpenMP
 using Device = Kokkos::DefaultExecutionSpace;    // CUDA (HIP, SYCL), or Host in a CPU build
-using Serial = Kokkos::Serial;                   // one thread: many matrices side by side, and refresh workers
+using Serial = Kokkos::Serial;                   // one thread: many matrices at the same time, and refresh workers
 
 // Host loops run long per thread and vectorise inside; device loops give each thread one element.
 template <class Exec>
 inline constexpr bool is_host = std::is_same_v<typename Exec::memory_space, Kokkos::HostSpace>;
 
-// Threads of an instance. A Kokkos with the deprecated code of its fourth version has a static concurrency(instance),
-// of which exec.concurrency() asks the default instance, whatever exec is.
+// Returns the number of threads of an instance. A Kokkos with the deprecated code of its fourth version has a static
+// concurrency(instance); its exec.concurrency() asks the default instance, whatever exec is.
 template <class Exec>
 int threads_of(const Exec& exec) {
   if constexpr (requires { Exec::concurrency(exec); })
@@ -58,8 +58,8 @@ template <class T, class Exec>
 using Vector =
     Kokkos::View<T*, Kokkos::LayoutRight, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-// A policy whose functor goes with the launch up to the 4 kB that fit there. Kokkos sends one of more than 512 bytes
-// through a buffer otherwise, and the host waits until the last such functor has arrived.
+// Returns a policy whose functor goes with the launch up to the 4 kB that fit there. Kokkos sends one of more than 512
+// bytes through a buffer otherwise, and the host waits until the last such functor has arrived.
 template <class Policy>
 auto with_functor(const Policy& policy) {
   return Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight);
@@ -77,9 +77,9 @@ struct AccumulatorOf<bf16> {
 template <class T>
 using Acc = typename AccumulatorOf<std::remove_const_t<T>>::type;
 
-// Where a space queues its work.
+// The queue of a space.
 
-// A CUDA stream; null: the space has no queue, and work is done when a call returns.
+// Returns the CUDA stream of a space; null: the space has no queue, and work is done when a call returns.
 template <class Exec>
 void* queue_of(const Exec& exec) {
   if constexpr (requires { exec.cuda_stream(); })
@@ -90,10 +90,10 @@ void* queue_of(const Exec& exec) {
 
 }  // namespace sestina
 
-// SESTINA_INSTANTIATE_LANES: what matrix optimizers are made of, which run on Serial too.
-// Explicit instantiation of a macro M(Exec, T) for every space of this build (M(Exec): SESTINA_INSTANTIATE_SPACES), and
-// every type (SESTINA_INSTANTIATE) or the two a run computes in (SESTINA_INSTANTIATE_COMPUTE; double serves finite
-// differences in tests).
+// SESTINA_INSTANTIATE_LANES serves what matrix optimizers are made of, which run on Serial too. The others instantiate
+// a macro M(Exec, T) explicitly for every space of this build (M(Exec): SESTINA_INSTANTIATE_SPACES), and every type
+// (SESTINA_INSTANTIATE) or the two a run computes in (SESTINA_INSTANTIATE_COMPUTE; double serves finite differences in
+// tests).
 #define SESTINA_FOR_COMPUTE(M, Exec) M(Exec, float) M(Exec, ::sestina::bf16)
 #define SESTINA_FOR_TYPES(M, Exec) SESTINA_FOR_COMPUTE(M, Exec) M(Exec, double)
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP) || defined(KOKKOS_ENABLE_SYCL)

@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-// Elements from one row to the next, for a BLAS: at least 1 and at least a row.
+// Returns the number of elements from one row to the next, for a BLAS: at least 1 and at least a row.
 template <class View>
 std::int64_t leading_dimension(const View& x) {
   return static_cast<std::int64_t>(std::max<std::size_t>({x.stride(0), x.extent(1), 1}));
@@ -35,9 +35,9 @@ class Gemm {
   void operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
                   Matrix<TC, Exec> c);
 
-  // `count` products of one shape. Number i reads and writes what lies i times `apart` elements after a, b and c; none
-  // writes what another one reads or writes. On a host side by side, on one thread each, where there are enough of
-  // them.
+  // Computes `count` products of one shape. Number i reads and writes what lies i times `apart` elements after a, b and
+  // c; none writes what another one reads or writes. A host runs them at the same time, on one thread each, where there
+  // are enough of them.
   struct Apart {
     std::size_t a = 0, b = 0, c = 0;
   };
@@ -45,8 +45,9 @@ class Gemm {
   void batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
              Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c);
 
-  // On a host: body(products, item, lane) for each of `items`, side by side by as many threads as there are, each with
-  // products of its own that take one thread. lane: below lanes(), and below `items`; one item at a time has it.
+  // Calls body(products, item, lane) for each of `items`, host only: as many threads as there are run them at the same
+  // time, each with products of its own that take one thread. A lane is a number below lanes() and below `items`; one
+  // item at a time has it.
   template <class Body>
   requires is_host<Exec>
   void side_by_side(std::size_t items, const Body& body) {
@@ -59,7 +60,7 @@ class Gemm {
   }
   std::size_t lanes() const requires is_host<Exec>;
   const Exec& exec() const requires is_host<Exec>;
-  // Whether so many items of equal work keep the lanes as busy as a product of all threads does.
+  // Returns whether so many items of equal work keep the lanes as busy as a product of all threads does.
   static bool fills(std::size_t items, std::size_t lanes) { return items % lanes == 0 || items >= 4 * lanes; }
 
   // C (m, m) = alpha * op(A) op(A)^T + beta * C, where C is symmetric: the tiles on and below the diagonal are computed
@@ -68,8 +69,8 @@ class Gemm {
   template <class TA, class TC>
   void symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c);
 
-  // Seconds spent inside products and operations done (2 m n k; symmetric: half of it) since the last reset; fences
-  // only when timing is on.
+  // Seconds spent inside products and operations done (2 m n k, half of that where symmetric) since the last reset.
+  // Fences only when timing is on.
   struct Count {
     double seconds = 0, flops = 0;
   };

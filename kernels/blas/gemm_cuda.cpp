@@ -23,7 +23,7 @@ constexpr cudaDataType_t data_type() {
   return CUDA_R_16BF;
 }
 
-// Sums in fp32 (fp64 for double) whatever the inputs are; never TF32.
+// Returns the type of the sums: fp32 (fp64 for double) whatever the inputs are; never TF32.
 template <class T>
 constexpr cublasComputeType_t compute_type(bool deterministic) {
   if constexpr (std::is_same_v<T, double>) return deterministic ? CUBLAS_COMPUTE_64F_PEDANTIC : CUBLAS_COMPUTE_64F;
@@ -49,7 +49,7 @@ struct Gemm<Kokkos::Cuda>::State {
         workspace(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::cublas"), workspace_bytes) {
     check(cublasCreate(&handle), "creating a handle");
     check(cublasSetStream(handle, exec.cuda_stream()), "options the stream");
-    // Memory of ours: then cuBLAS allocates nothing later, and results repeat from run to run.
+    // With memory of ours cuBLAS allocates nothing later, and results repeat from run to run.
     check(cublasSetWorkspace(handle, workspace.data(), workspace.size()), "options the workspace");
     check(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "options the math mode");
     for (cudaEvent_t* event : {&start, &stop}) {
@@ -128,8 +128,8 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
 }
 
-// Tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy. Then a mirror
-// pass: two elements of a whole product that should be equal may be summed in different orders.
+// Computes the tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy, and
+// mirrors them: two elements of a whole product that should be equal may be summed in different orders.
 template <>
 template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,

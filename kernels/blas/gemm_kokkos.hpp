@@ -4,8 +4,8 @@
 //
 // It sums in the type of its operands: bf16 is widened to float first, into buffers that grow with the shapes seen.
 // Row-major C = op_a(A) op_b(B) is column-major C^T = op_b(B)^T op_a(A)^T, so A and B change places, as in
-// gemm_cuda.cpp. In columns for another reason too: of a result with one column KokkosBlas makes a vector without
-// regard to the distance of its rows.
+// gemm_cuda.cpp. Columns have another reason too: KokkosBlas makes a vector of a result with one column, without regard
+// to the distance of its rows.
 #pragma once
 #include <KokkosBlas3_gemm.hpp>
 
@@ -31,7 +31,7 @@ std::int64_t int_leading(const View& x) {
   return stride;
 }
 
-// X (rows, cols) as it lies, and X^T (cols, rows), whose columns are the rows of X.
+// by_rows views X (rows, cols) as it lies; by_columns views X^T (cols, rows), whose columns are the rows of X.
 template <class Exec, class T>
 Operand<T, Exec, Kokkos::LayoutRight> by_rows(Matrix<T, Exec> x) {
   const Operand<T, Exec, Kokkos::LayoutRight> wide(x.data(), x.extent(0), int_leading(x));
@@ -46,9 +46,9 @@ Operand<T, Exec, Kokkos::LayoutLeft> by_columns(Matrix<T, Exec> x) {
 inline const char* flag(Op op) { return op == Op::none ? "N" : "T"; }
 inline Op other(Op op) { return op == Op::none ? Op::transpose : Op::none; }
 
-// fixed: the same order of sums always. KokkosBlas adds up small results atomically where its second operand alone is
-// not transposed, and a vendor's library may do the same: operands of different layouts are left to kernels of its own,
-// which sum in one order, and the second one is given in the layout that makes it a transposed one.
+// With `fixed` the order of sums is always the same. KokkosBlas adds up small results atomically where its second
+// operand alone is not transposed, and a vendor's library may do the same: operands of different layouts are left to
+// kernels of its own, which sum in one order, and the second one is given in the layout that makes it a transposed one.
 template <class Exec, class T>
 void product(const Exec& exec, bool fixed, Op op_a, Op op_b, T alpha, Matrix<const T, Exec> a, Matrix<const T, Exec> b,
              T beta, Matrix<T, Exec> c) {
@@ -63,7 +63,7 @@ void product(const Exec& exec, bool fixed, Op op_a, Op op_b, T alpha, Matrix<con
   }
 }
 
-// to (m, n) = To(beta * from), without a look at `from` where beta is 0.
+// Sets to (m, n) = To(beta * from), without reading `from` where beta is 0.
 template <class Exec, class From, class To>
 static void scaled_copy(const Exec& exec, Acc<From> beta, Matrix<const From, Exec> from, Matrix<To, Exec> to) {
   for_elements(
@@ -88,7 +88,7 @@ struct Gemm<Exec>::State {
 
   Matrix<float, Exec> buffer(int slot, std::size_t rows, std::size_t cols) {
     if (wide[slot].size() < rows * cols) {
-      exec.fence("gemm");  // what lies there may be in use
+      exec.fence("gemm");  // the old memory may still be in use
       wide[slot] = Wide(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::gemm_wide"), rows * cols);
     }
     return Matrix<float, Exec>(wide[slot].data(), rows, cols);
@@ -159,7 +159,7 @@ void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Ex
   state_->end();
 }
 
-// On the host, for tests: one item after the other.
+// Runs one item after the other: this form is on the host only for tests.
 template <class Exec>
 std::size_t Gemm<Exec>::lanes() const requires is_host<Exec> {
   return 1;
@@ -191,7 +191,7 @@ void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, 
                                         advanced(c, i * apart.c));
 }
 
-// Tiles on and below the diagonal, as in gemm_cuda.cpp, each summed in one order.
+// Computes the tiles on and below the diagonal, as in gemm_cuda.cpp, each summed in one order.
 template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c) {

@@ -22,16 +22,16 @@ class HostValues {
   }
 
   std::size_t size() const { return values_.extent(0); }
-  // Where kernels write; zero at first.
+  // Returns the numbers that kernels write; they are zero at first.
   Vector<double, Exec> at(std::size_t first, std::size_t n = 1) const {
     return Vector<double, Exec>(values_.data() + first, n);
   }
-  // Waits until all work queued before is done. `name`: of the fence.
+  // Copies all numbers to the host and waits until all work queued before is done; `name` is that of the fence.
   void fetch(const Exec& exec, const char* name) {
     if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, host_, values_);
     exec.fence(name);
   }
-  // Of number i alone, without a wait; until it is there, arrived(i) is false. Kernels write no NaN there.
+  // Sends number i alone, without a wait; arrived(i) is false until it is there. Kernels write no NaN there.
   void send(const Exec& exec, std::size_t i) {
     if constexpr (!is_host<Exec>) {
       host_(i) = std::numeric_limits<double>::quiet_NaN();
@@ -43,7 +43,7 @@ class HostValues {
     const double value = *static_cast<const volatile double*>(&host_(i));
     return value == value;
   }
-  double operator[](std::size_t i) const { return host_(i); }  // as of the last fetch, or of a send that has arrived
+  double operator[](std::size_t i) const { return host_(i); }  // value of the last fetch, or of a send that has arrived
 
  private:
   Kokkos::View<double*, Kokkos::LayoutRight, typename Exec::memory_space> values_;

@@ -7,10 +7,10 @@
 
 namespace sestina {
 
-// The widest set of those that change how products are computed that the library of products uses on this processor
-// (ONEDNN_MAX_CPU_ISA may say less than it has): "amx-bf16", "avx512bf16", "avx512f", "avx2", "x86-64", or "other"; and
-// the way of bf16 where the processor has no products of it: "avx2, bf16 widened to fp32". Bits are promised to be
-// equal between equal strings only.
+// Returns the widest set, of those that change how products are computed, that the library of products uses on this
+// processor (ONEDNN_MAX_CPU_ISA may say less than it has): "amx-bf16", "avx512bf16", "avx512f", "avx2", "x86-64", or
+// "other"; and the way of bf16 where the processor has no products of it: "avx2, bf16 widened to fp32". Bits are
+// promised to be equal between equal strings only.
 std::string instruction_set();
 
 // The way in which the host multiplies matrices in bf16.
@@ -21,12 +21,12 @@ enum class Bf16Way : std::uint8_t {
   widened        // stored in bf16, multiplied in fp32 (widened_product.hpp)
 };
 
-// That of this process: the processor's own instructions where it has them (and ONEDNN_MAX_CPU_ISA allows them); else,
-// where the library emulates them, the faster one of a measured product (some ms, at the first call). It never changes
-// afterwards.
+// Returns the way of this process: the processor's own instructions where it has them (and ONEDNN_MAX_CPU_ISA allows
+// them); else, where the library emulates them, the faster one of a measured product (some ms, at the first call). It
+// never changes afterwards.
 Bf16Way bf16_way();
 
-// "bf16 by AMX tiles", "bf16 by AVX-512 dot products", "bf16 emulated in fp32", "bf16 widened to fp32".
+// Returns "bf16 by AMX tiles", "bf16 by AVX-512 dot products", "bf16 emulated in fp32" or "bf16 widened to fp32".
 constexpr std::string_view to_text(Bf16Way way) {
   switch (way) {
     case Bf16Way::tiles:
@@ -41,7 +41,7 @@ constexpr std::string_view to_text(Bf16Way way) {
   return {};
 }
 
-// Whether the processor multiplies bf16 itself, and so faster than fp32.
+// Returns whether the processor multiplies bf16 itself, and so faster than fp32.
 inline bool has_bf16_products(Bf16Way way) { return way == Bf16Way::tiles || way == Bf16Way::dot_products; }
 
 }  // namespace sestina

@@ -11,7 +11,7 @@
 namespace sestina {
 namespace {
 
-// The shortest of several runs, in seconds: what the machine can do when nothing disturbs it.
+// Returns the seconds of the shortest of several runs: what the machine can do when nothing disturbs it.
 template <class Exec, class Function>
 double shortest(const Exec& exec, Function&& run) {
   using clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ double shortest(const Exec& exec, Function&& run) {
   return best;
 }
 
-// A square product large enough to reach the peak and to keep every thread busy.
+// Measures a square product large enough to reach the peak and to keep every thread busy.
 template <class T, class Exec>
 double gemm_tflops(const Exec& exec) {
   constexpr std::size_t n = is_host<Exec> ? 2048 : 8192;
@@ -43,7 +43,7 @@ double gemm_tflops(const Exec& exec) {
   return 2e-12 * double(n) * double(n) * double(n) / seconds;
 }
 
-// Elements of double per vector of the triad.
+// Returns the number of doubles in each vector of the triad.
 template <class Exec>
 std::size_t triad_size() {
   constexpr long least = 64L << 20, most = 512L << 20;  // bytes

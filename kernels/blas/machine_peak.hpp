@@ -1,5 +1,5 @@
-// What this machine can do at best, measured with the program's own products and loops: the bounds that benchmarks
-// print their results against.
+// The best that this machine can do, measured with the program's own products and loops: the bounds against which
+// benchmarks print their results.
 #pragma once
 #include <optional>
 
@@ -14,11 +14,12 @@ struct MachinePeak {
   double gemm_fp32_tflops = 0;
   double memory_gbs = 0;  // GB/s of a triad a = b + s c: two reads and one write per element, as counted by STREAM
 
-  // The bound of products in bf16, or in fp32.
+  // Returns the bound of products in bf16, or in fp32.
   double gemm_tflops(bool bf16) const { return bf16 && gemm_bf16_tflops ? *gemm_bf16_tflops : gemm_fp32_tflops; }
 };
 
-// Takes about a second; fences. Memory: three vectors of four times the last-level cache (host), 256 MB each (device).
+// Measures the bounds in about a second; fences. It takes three vectors of four times the last-level cache (host) or of
+// 256 MB each (device).
 template <class Exec>
 MachinePeak measure_machine_peak(const Exec& exec);
 

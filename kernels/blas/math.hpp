@@ -5,7 +5,7 @@
 
 namespace sestina {
 
-// e^x, about 1 ulp. Results below 2^-126 become 0, exp(-inf) = 0, exp(inf) = inf, NaN stays NaN.
+// Returns e^x to about 1 ulp. Results below 2^-126 become 0, exp(-inf) = 0, exp(inf) = inf, NaN stays NaN.
 // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2 (Cody & Waite 1980); 2 e^r is a minimax polynomial
 // (Lawson's weighted least squares, relative error 2e-9) and the factor 2^(n-1) is finite for every n up to 128.
 KOKKOS_FORCEINLINE_FUNCTION float exp_fast(float x) {
@@ -27,7 +27,7 @@ KOKKOS_FORCEINLINE_FUNCTION float exp_fast(float x) {
 }
 KOKKOS_INLINE_FUNCTION double exp_fast(double x) { return Kokkos::exp(x); }
 
-// 1 / (1 + e^-x): the logistic function.
+// Returns the logistic function 1 / (1 + e^-x).
 template <class A>
 KOKKOS_FORCEINLINE_FUNCTION A sigmoid(A x) {
   return A(1) / (A(1) + exp_fast(-x));

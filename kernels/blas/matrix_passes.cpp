@@ -6,7 +6,7 @@ namespace sestina {
 
 namespace {
 
-// body(i, j) for every element.
+// Calls body(i, j) for every element.
 template <class Space, class Body>
 void for_entries(const char* label, const Space& exec, std::size_t rows, std::size_t cols, const Body& body) {
   constexpr std::size_t width = is_host<Space> ? 64 : 1;  // elements of a row per thread at a time

@@ -11,7 +11,8 @@ namespace sestina {
 // such a lambda through pointers that each object fills in by itself, while the linker takes a function that several
 // objects define from one of them, whose pointers may be null.
 
-// body(i, begin, end): elements (i, begin) up to (i, end) of a matrix (rows, cols). `label`: at most 15 characters.
+// Calls body(i, begin, end) for elements (i, begin) up to (i, end) of a matrix (rows, cols). `label` has at most 15
+// characters.
 template <class Exec, class Body>
 static void for_elements(const char* label, const Exec& exec, std::size_t rows, std::size_t cols, const Body& body) {
   constexpr std::size_t length = is_host<Exec> ? 4096 : 1;
@@ -41,7 +42,7 @@ static void set_identity(const Exec& exec, Matrix<float, Exec> x) {
       });
 }
 
-// (Kokkos::deep_copy would allocate its labels.)
+// Sets x to zero. (Kokkos::deep_copy would allocate its labels.)
 template <class Exec, class T>
 static void set_zero(const Exec& exec, Vector<T, Exec> x) {
   for_elements(
@@ -52,21 +53,21 @@ static void set_zero(const Exec& exec, Vector<T, Exec> x) {
 
 // Copies between small dense matrices of the kinds that bases need. Nothing fences.
 
-// y = x, or its transpose.
+// Sets y = x, or its transpose.
 template <class Space>
 void copy_matrix(const Space&, bool transposed, Matrix<const float, Space> x, Matrix<float, Space> y);
 
-// y (d, d): column j is column order[j] of x (d, e) for j < e, and zero beyond.
+// Sets column j of y (d, d) to column order[j] of x (d, e) for j < e, and to zero beyond.
 template <class Space>
 void gather_columns(const Space&, Matrix<const float, Space> x, Vector<const std::int32_t, Space> order,
                     Matrix<float, Space> y);
 
-// x (d, count): the first `count` columns of basis (d, d); transposed: x (count, d), as rows.
+// Copies the first `count` columns of basis (d, d) to x (d, count); transposed: to x (count, d), as rows.
 template <class Space>
 void leading_columns(const Space&, Matrix<const float, Space> basis, bool transposed, Matrix<float, Space> x);
 
-// Passes between a matrix (m, n) and its wide form, which is its transpose where m > n. On the host in blocks that stay
-// in the first-level cache, by bands of rows, each done by one thread; on a device one thread for each element.
+// These passes go between a matrix (m, n) and its wide form, which is its transpose where m > n. The host takes blocks
+// that stay in the first-level cache, by bands of rows, each done by one thread; a device one thread for each element.
 inline constexpr std::size_t band_rows = 16, block_cols = 256;  // measured: 3072 x 1024, 1024 x 256, 352 x 128
 constexpr std::size_t band_count(std::size_t rows) { return (rows + band_rows - 1) / band_rows; }
 
@@ -106,7 +107,7 @@ static void for_each_row(const char* label, const Space& exec, Matrix<const T, S
   }
 }
 
-// The other way: fill(i, j, count, x) writes the elements (i, j) to (i, j + count) to x.
+// The opposite of read_band: fill(i, j, count, x) writes the elements (i, j) to (i, j + count) to x.
 template <class T, class Fill>
 void write_band(T* wide, std::size_t m, std::size_t n, std::size_t band, const Fill& fill) {
   const std::size_t first = band * band_rows, count = Kokkos::min(band_rows, m - first);

@@ -13,7 +13,7 @@ template <class Exec>
 using RowLane =
     std::conditional_t<std::is_same_v<Exec, Host>, HostLane, typename Kokkos::TeamPolicy<Exec>::member_type>;
 
-// body(j) for j in [0, n), in any order; iterations must not depend on each other.
+// Calls body(j) for j in [0, n), in any order; iterations must not depend on each other.
 template <class Body>
 KOKKOS_FORCEINLINE_FUNCTION void each(const HostLane&, int n, const Body& body) {
 #pragma omp simd
@@ -24,7 +24,7 @@ KOKKOS_FORCEINLINE_FUNCTION void each(const Member& team, int n, const Body& bod
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, n), body);
 }
 
-// Sum of term(j) over [0, n), known to the whole lane. Also a barrier of the lane.
+// Returns the sum of term(j) over [0, n) to the whole lane. It is also a barrier of the lane.
 template <class A, class Term>
 KOKKOS_FORCEINLINE_FUNCTION A sum_over(const HostLane&, int n, const Term& term) {
   A sum = 0;
@@ -40,7 +40,7 @@ KOKKOS_FORCEINLINE_FUNCTION A sum_over(const Member& team, int n, const Term& te
   return sum;
 }
 
-// Largest of term(j), or -infinity for n = 0; a NaN may be passed over.
+// Returns the largest of term(j), or -infinity for n = 0; a NaN may be passed over.
 template <class A, class Term>
 KOKKOS_FORCEINLINE_FUNCTION A max_over(const HostLane&, int n, const Term& term) {
   A largest = -Kokkos::Experimental::infinity_v<A>;
@@ -64,7 +64,7 @@ KOKKOS_FORCEINLINE_FUNCTION A max_over(const Member& team, int n, const Term& te
   return largest;
 }
 
-// Writes a value that belongs to the row as a whole.
+// Returns whether the calling thread writes the values that belong to the row as a whole.
 KOKKOS_FORCEINLINE_FUNCTION bool is_first(const HostLane&) { return true; }
 template <class Member>
 KOKKOS_FORCEINLINE_FUNCTION bool is_first(const Member& team) {
@@ -93,7 +93,7 @@ struct TeamBody {
   }
 };
 
-// body(lane, row) for every row in [0, n).
+// Calls body(lane, row) for every row in [0, n).
 template <class Exec, class Body>
 static void for_rows(const char* label, const Exec& exec, std::int64_t n, const Body& body) {
   if (n == 0) return;
@@ -106,7 +106,7 @@ static void for_rows(const char* label, const Exec& exec, std::int64_t n, const 
   }
 }
 
-// Pointer to the first element of a row; valid for zero-width rows too.
+// Returns a pointer to the first element of a row; valid for zero-width rows too.
 template <class View>
 KOKKOS_FORCEINLINE_FUNCTION auto* row_of(const View& view, std::int64_t row) {
   return view.data() + row * static_cast<std::int64_t>(view.stride(0));
@@ -117,7 +117,7 @@ KOKKOS_FORCEINLINE_FUNCTION auto* row_of(const View& view, std::int64_t row) {
 inline constexpr std::int64_t row_chunk = 32;
 inline std::int64_t row_chunks(std::int64_t n) { return (n + row_chunk - 1) / row_chunk; }
 
-// Sums of the chunks of n rows, d wide.
+// The sums of the chunks of n rows, d wide.
 template <class Exec, class A>
 struct RowSumScratch {
   RowSumScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t d)
@@ -125,7 +125,7 @@ struct RowSumScratch {
   Matrix<A, Exec> partial;  // (chunks, d)
 };
 
-// total (D) += rows of partial (chunks, D), in order; partial is used up.
+// Adds the rows of partial (chunks, D), in order, to total (D); partial is used up.
 template <class Exec, class A>
 static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec> total) {
   constexpr std::int64_t width = 256;

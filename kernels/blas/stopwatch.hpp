@@ -17,7 +17,7 @@ class Stopwatch {
 
   void start();
   void stop();
-  // Between the last start and stop; only after a wait for what was queued before stop.
+  // Returns the time between the last start and stop; valid only after a wait for what was queued before stop.
   double seconds() const;
 
  private:

@@ -29,7 +29,7 @@ KOKKOS_INLINE_FUNCTION double chunk_sum(const T* x, std::size_t n) {
   return partial[0];
 }
 
-// partial (chunks): the sum of each chunk of x, on the host by one thread in the order of chunk_sum,
+// Sets partial (chunks) to the sum of each chunk of x. On the host one thread sums a chunk in the order of chunk_sum;
 template <class Term, class Exec, class T>
 void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
   const Kokkos::RangePolicy<Exec> chunks(exec, 0, partial.extent(0));
@@ -39,7 +39,7 @@ void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t l
   });
 }
 
-// on a device by one team, whose order is fixed by its size.
+// on a device one team does, whose order is fixed by its size.
 template <class Term, class Exec, class T>
 void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
   using Teams = Kokkos::TeamPolicy<Exec>;
@@ -72,7 +72,7 @@ double reduce(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& worksp
   const Vector<double, Exec> partial = SumScratch<Exec>(workspace, x.extent(0)).chunks;
   sum_chunks<Term, Exec, T>(exec, x, reduce_chunk, partial);
   double total = 0;
-  if constexpr (is_host<Exec>) {  // by hand: Kokkos would allocate for the label of its own fence
+  if constexpr (is_host<Exec>) {  // summed by hand: Kokkos would allocate for the label of its own fence
     exec.fence("reduce");
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) total += partial(chunk);
   } else {

@@ -9,49 +9,49 @@ namespace sestina {
 // Sums whose bits depend on neither thread count nor layout: fixed chunks of `reduce_chunk` elements, each summed in
 // double in one thread's fixed order, chunk sums added in order. Those that return a value fence.
 inline constexpr std::size_t reduce_chunk = 4096;
-// Elements of a vector of chunk sums of n numbers.
+// Returns the number of chunk sums of n numbers.
 constexpr std::size_t chunk_count(std::size_t n) { return (n + reduce_chunk - 1) / reduce_chunk; }
 
-// What each of the sums below takes for n numbers.
+// Memory of each of the sums below, for n numbers.
 template <class Exec>
 struct SumScratch {
   SumScratch(Workspace<Exec>& workspace, std::size_t n) : chunks(workspace.template take<double>(chunk_count(n))) {}
   Vector<double, Exec> chunks;
 };
 
-// Sum of squares of x (n). NaN and infinity propagate.
+// Returns the sum of squares of x (n). NaN and infinity propagate.
 template <class Exec, class T>
 double sum_of_squares(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
-// squares(c) = sum of squares of chunk c of x (n): `chunk` elements each, the last one shorter. Does not fence.
+// Sets squares(c) to the sum of squares of chunk c of x (n): `chunk` elements each, the last one shorter. Does not
+// fence.
 template <class Exec, class T>
 void squares_of_chunks(const Exec&, Vector<const T, Exec> x, std::size_t chunk, Vector<double, Exec> squares);
-// Sum of x (n).
+// Returns the sum of x (n).
 template <class Exec, class T>
 double sum(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
-// The same into result (1), in the space; on a device they do not fence.
+// The same sums written to result (1), in the space; on a device they do not fence.
 template <class Exec, class T>
 void sum_of_squares_to(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&, Vector<double, Exec> result);
 template <class Exec, class T>
 void sum_to(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&, Vector<double, Exec> result);
-// y (n) = T(x): rounding copy between float, double and bf16.
+// Copies y (n) = T(x) with rounding, between float, double and bf16.
 template <class Exec, class From, class To>
 void convert(const Exec&, Vector<const From, Exec> x, Vector<To, Exec> y);
 
 // Sums over fixed pieces of a pass that also does something else, and what is made of their total: neither depends on
 // the number of threads, and nothing goes to the host. The sums above do nothing else and return to the host.
 
-// Threads of a device that sum one piece. Those of a host, on which tests run what is written for devices, have no
-// teams.
+// Threads of a device that sum one piece. A host, on which tests run what is written for devices, has no teams.
 template <class Space>
 inline constexpr int sum_team = std::is_same_v<typename Space::memory_space, Kokkos::HostSpace> ? 1 : 128;
 
-// x^2, which is exact for fp32 and bf16.
+// Returns x^2, which is exact for fp32 and bf16.
 template <class T>
 KOKKOS_INLINE_FUNCTION double square(T x) {
   return static_cast<double>(static_cast<float>(x)) * static_cast<double>(static_cast<float>(x));
 }
 
-// Sum of term(i), i < n: in interleaved partial sums, added as a binary tree, which is a fixed order that vectorises.
+// Returns the sum of term(i), i < n, in interleaved partial sums added as a binary tree: a fixed order that vectorises.
 template <class Term>
 KOKKOS_INLINE_FUNCTION double lane_sum(std::size_t n, const Term& term) {
   constexpr int lanes = 16;
@@ -66,7 +66,7 @@ KOKKOS_INLINE_FUNCTION double lane_sum(std::size_t n, const Term& term) {
   return partial[0];
 }
 
-// sums(c) = what body(begin, count) returns for piece c of `length` of the n elements: on the host one call for a
+// Sets sums(c) to what body(begin, count) returns for piece c of `length` of the n elements: on the host one call for a
 // piece, on a device one for each element. The label has at most 15 characters.
 template <class Space, class Body>
 static void sum_pieces(const char* label, const Space& exec, std::size_t n, std::size_t length,
@@ -92,7 +92,7 @@ static void sum_pieces(const char* label, const Space& exec, std::size_t n, std:
   }
 }
 
-// finish(sum of term(i), i < n), called once, in the space.
+// Calls finish(sum of term(i), i < n) once, in the space.
 template <class Space, class Term, class Finish>
 static void sum_all(const char* label, const Space& exec, std::size_t n, const Term& term, const Finish& finish) {
   if constexpr (is_host<Space>) {
@@ -110,35 +110,35 @@ static void sum_all(const char* label, const Space& exec, std::size_t n, const T
   }
 }
 
-// Sums over ranks whose bits depend on nothing but the number of ranks: a binary tree over their order, as gradients of
-// micro-batches are summed in deterministic mode. So a rank that holds an aligned part of the leaves continues the
-// tree.
+// The sums over ranks have bits that depend on nothing but the number of ranks: they follow a binary tree over the
+// order of the ranks, as gradients of micro-batches are summed in deterministic mode. So a rank that holds an aligned
+// part of the leaves continues the tree.
 
-// out (n) = sum over the ranks' vectors: own (n) is that of `rank`, others ((ranks - 1) n) hold the rest in rank order.
-// Summed in Acc<T>. out may be own. A tree over ranks: (0 + 1) + (2 + 3), ...; the right side of the last pairs may be
-// missing. Each element is read once.
+// Sets out (n) to the sum over the ranks' vectors: own (n) is that of `rank`, others ((ranks - 1) n) hold the rest in
+// rank order. It is summed in Acc<T>, and out may be own. The tree over ranks is (0 + 1) + (2 + 3), ...; the right side
+// of the last pairs may be missing. Each element is read once.
 template <class Exec, class T>
 void tree_sum(const Exec&, int rank, int ranks, Vector<const T, Exec> own, Vector<const T, Exec> others,
               Vector<T, Exec> out);
 
-// The same with the largest in place of the sum.
+// Takes the largest in the place of the sum.
 template <class Exec, class T>
 void tree_max(const Exec&, int rank, int ranks, Vector<const T, Exec> own, Vector<const T, Exec> others,
               Vector<T, Exec> out);
 
-// y (n) += x (n): one step of the tree.
+// Adds x (n) to y (n): one step of the tree.
 template <class Exec, class A>
 void add_to(const Exec&, Vector<const A, Exec> x, Vector<A, Exec> y);
 
-// Sums of squares along the rows or the columns of a matrix, in a fixed order: the bits depend on neither threads nor,
-// on the host, the space. Nothing fences.
+// The sums of squares along the rows or the columns of a matrix have a fixed order: the bits depend on neither threads
+// nor, on the host, the space. Nothing fences.
 
-// sums (m): sum over j of (X_ij weights_j)^2; weights (n) or empty, which is 1. X (m, n).
+// Sets sums (m) to the sum over j of (X_ij weights_j)^2 for X (m, n); weights (n), or empty, which is 1.
 template <class Space>
 void row_squares(const Space&, Matrix<const float, Space> x, Vector<const float, Space> weights,
                  Vector<float, Space> sums);
 
-// sums (n): sum over i of (X_ij weights_i)^2; weights (m) or empty. Chunks of rows are summed apart.
+// Sets sums (n) to the sum over i of (X_ij weights_i)^2; weights (m) or empty. Chunks of rows are summed separately.
 template <class Space>
 void column_squares(const Space&, Matrix<const float, Space> x, Vector<const float, Space> weights,
                     Vector<float, Space> sums, Workspace<Space>&);

@@ -10,7 +10,7 @@ constexpr int row_lanes = 16;  // partial sums of a row, added as a binary tree:
 
 KOKKOS_INLINE_FUNCTION float squared(float x) { return x * x; }
 
-// weights may be null.
+// Returns the sum of squares of a row; weights may be null.
 KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, const float* __restrict weights) {
   float partial[row_lanes] = {};
   const std::size_t whole = n / row_lanes * row_lanes;
@@ -31,7 +31,7 @@ KOKKOS_INLINE_FUNCTION void add_squares(std::size_t n, float weight, const float
 template <class Space>
 constexpr std::size_t column_block = is_host<Space> ? 512 : 1;
 
-// partial (chunks, n): the sum of each chunk of rows.
+// Sets partial (chunks, n) to the sum of each chunk of rows.
 template <class Space>
 void sum_chunks(const Space& exec, Matrix<const float, Space> x, Vector<const float, Space> weights,
                 Matrix<float, Space> partial) {
@@ -65,7 +65,7 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
     Kokkos::parallel_for("row_squares", all, [=](std::size_t i) {
       sums(i) = row_sum(cols, x.data() + i * x.stride(0), weighted ? weights.data() : nullptr);
     });
-  } else {  // a team per row, whose order is fixed by its size
+  } else {  // a team takes a row, in an order that is fixed by the team's size
     using Teams = Kokkos::TeamPolicy<Space>;
     const Teams teams(exec, static_cast<int>(rows), 128);
     Kokkos::parallel_for(

@@ -17,11 +17,11 @@ struct Sum {
 struct Largest {
   template <class A>
   KOKKOS_INLINE_FUNCTION static A of(A left, A right) {
-    return left < right || right != right ? right : left;  // not-a-number wins
+    return left < right || right != right ? right : left;  // a NaN wins
   }
 };
 
-// Width elements at a time: on the host enough for the loops to vectorise, on a device one.
+// Elements that one thread reduces at a time: on the host enough for the loops to vectorise, on a device one.
 template <class Exec>
 inline constexpr int tree_width = is_host<Exec> ? 256 : 1;
 

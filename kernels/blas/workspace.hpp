@@ -40,13 +40,13 @@ class Workspace {
   };
   Frame frame() { return Frame(*this); }
 
-  // Bytes that one take of n elements uses.
+  // Returns the bytes that one take of n elements uses.
   template <class T>
   static constexpr std::size_t bytes(std::size_t n) {
     return (n * sizeof(T) + alignment - 1) / alignment * alignment;
   }
 
-  // Uninitialised storage for n elements.
+  // Returns uninitialised storage for n elements.
   template <class T>
   Vector<T, Exec> take(std::size_t n) {
     const std::size_t need = bytes<T>(n);
@@ -73,14 +73,14 @@ class Workspace {
   bool counts_ = false;
 };
 
-// Declares what is taken by a call that is made while the pieces taken before are held: takes it and gives it back.
+// Declares what a call takes that is made while the pieces taken before are held: takes it and gives it back.
 template <class Scratch, class Exec, class... Shape>
 void declare(Workspace<Exec>& workspace, const Shape&... shape) {
   const auto frame = workspace.frame();
   [[maybe_unused]] const Scratch scratch(workspace, shape...);
 }
 
-// Bytes of a workspace of which take(workspace) can take all that it takes.
+// Returns the bytes of a workspace from which take(workspace) can take all that it takes.
 template <class Exec, class Take>
 std::size_t bytes_taken(const Take& take) {
   auto counter = Workspace<Exec>::counter();
@@ -88,7 +88,7 @@ std::size_t bytes_taken(const Take& take) {
   return counter.peak();
 }
 
-// The same of one struct of pieces.
+// Returns the bytes of one struct of pieces.
 template <class Scratch, class Exec, class... Shape>
 std::size_t bytes_of(const Shape&... shape) {
   return bytes_taken<Exec>([&](Workspace<Exec>& counter) { declare<Scratch>(counter, shape...); });

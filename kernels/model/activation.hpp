@@ -1,29 +1,30 @@
-// Element-wise layers between matrix products, each in one pass over memory; sums in Acc<T>.
+// Element-wise layers between matrix products, each in one pass over memory; sums in Acc<T>. Shapes: N rows (tokens, B
+// sequences of T), F intermediate, D hidden, h head dim.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 
-// y (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in columns [0, F) and up in [F, 2F).
+// Computes y (N, F) = silu(gate) * up, where gate_up (N, 2F) holds gate in columns [0, F) and up in [F, 2F).
 template <class Exec, class T>
 void swiglu(const Exec&, Matrix<const T, Exec> gate_up, Matrix<T, Exec> y);
-// dgate_up (N, 2F) from dy (N, F); also writes y again, so that the forward pass need not keep it.
-// dgate_up may be gate_up; y may be dy.
+// Computes dgate_up (N, 2F) from dy (N, F); also writes y again, so that the forward pass need not keep it. dgate_up
+// may be gate_up; y may be dy.
 template <class Exec, class T>
 void swiglu_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> gate_up, Matrix<T, Exec> dgate_up,
                      Matrix<T, Exec> y);
 
-// gelu: exact form x Phi(x) ("gelu") or the tanh form ("gelu_new", "gelu_pytorch_tanh").
+// GELU in its exact form x Phi(x) ("gelu") or the tanh form ("gelu_new", "gelu_pytorch_tanh").
 enum class GeluForm { exact, tanh };
 template <class Exec, class T>
 void gelu(const Exec&, GeluForm, Matrix<const T, Exec> x, Matrix<T, Exec> y);
-// dx from dy; also writes y again. dx may be x; y may be dy.
+// Computes dx from dy; also writes y again. dx may be x; y may be dy.
 template <class Exec, class T>
 void gelu_backward(const Exec&, GeluForm, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<T, Exec> dx,
                    Matrix<T, Exec> y);
 
-// y (N, D) += bias (D) to every row; and its gradient, dbias += column sums of dy in a fixed order.
+// add_bias adds bias (D) to every row of y (N, D); bias_backward adds the column sums of dy to dbias in a fixed order.
 template <class Exec, class T>
 void add_bias(const Exec&, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec> y);
 template <class Exec, class T>

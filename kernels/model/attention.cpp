@@ -31,7 +31,7 @@ void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<co
   }
 }
 
-// At least what attention_rows takes, which tests run in the same workspace.
+// Takes at least what attention_rows takes, which tests run in the same workspace.
 template <class T, class Exec>
 void declare_attention(Workspace<Exec>& workspace, int threads, const AttentionShape& shape) {
   declare<attention_rows::DeltaScratch<Exec, T>>(workspace, shape);

@@ -15,23 +15,23 @@ struct AttentionShape {
   double scale = 0;  // usually h^-1/2
 };
 
-// q (N, H*h), k and v (N, K*h): column ranges of one fused buffer are fine. out (N, H*h).
+// Computes out (N, H*h) from q (N, H*h), k and v (N, K*h), N = B*T; these may be column ranges of one fused buffer.
 // lse (B*H*T): log-sum-exp of each row of scores, kept for the backward pass.
 // first_key (N), or empty: row r attends keys [first_key(r), r mod T] of its own sequence (document masking).
-// largest (H), or empty: raised to the largest score of each head, scale included.
+// largest (H), or empty: each element is raised to the largest score of its head, scale included.
 template <class Exec, class T>
 void attention(const Exec&, const AttentionShape&, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
                Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
                Vector<Acc<T>, Exec> lse, Workspace<Exec>&, Vector<Acc<T>, Exec> largest = {});
 
-// dq, dk, dv are assigned. dout and out (N, H*h). Bits do not depend on the thread count.
+// Assigns dq, dk and dv. dout and out are (N, H*h). Bits do not depend on the thread count.
 template <class Exec, class T>
 void attention_backward(const Exec&, const AttentionShape&, Matrix<const T, Exec> dout, Matrix<const T, Exec> q,
                         Matrix<const T, Exec> k, Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key,
                         Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq,
                         Matrix<T, Exec> dk, Matrix<T, Exec> dv, Workspace<Exec>&);
 
-// What either pass takes at most, on so many threads of the host; 0: on another space.
+// Takes what either pass takes at most, on so many threads of the host; threads is 0 on another space.
 template <class T, class Exec>
 void declare_attention(Workspace<Exec>&, int threads, const AttentionShape&);
 template <class T, class Exec>
@@ -40,21 +40,21 @@ void declare_attention(Workspace<Exec>& workspace, const Exec& exec, const Atten
 }
 
 // Attention of new positions whose keys and values, and those of all positions before them, lie in a cache: rows of
-// (capacity, K*h) for each sequence, one sequence after the other. A place is a row of the cache: sequence * capacity
-// + position.
+// (capacity, K*h) for each sequence, one sequence after the other. A place is a row of the cache: sequence * capacity +
+// position. R is the number of new positions.
 
-// Rows r of k and v (R, K*h) into rows place(r) of the caches.
+// Copies row r of k and v (R, K*h) into row place(r) of the caches.
 template <class Exec, class T>
 void store_places(const Exec&, Vector<const std::int32_t, Exec> place, Matrix<const T, Exec> k, Matrix<const T, Exec> v,
                   Matrix<T, Exec> k_cache, Matrix<T, Exec> v_cache);
 
-// One new position of each of several sequences: row r of q (R, H*h) sees the keys of its sequence up to its own place.
-// shape.batch = R, shape.sequence = capacity. A row's bits do not depend on the other rows.
+// Computes one new position of each of several sequences: row r of q (R, H*h) sees the keys of its sequence up to its
+// own place. shape.batch = R, shape.sequence = capacity. A row's bits do not depend on the other rows.
 template <class Exec, class T>
 void attention_step(const Exec&, const AttentionShape&, Vector<const std::int32_t, Exec> place, Matrix<const T, Exec> q,
                     Matrix<const T, Exec> k_cache, Matrix<const T, Exec> v_cache, Matrix<T, Exec> out,
                     Workspace<Exec>&);
-// Scores of all positions, and a sum of values, for each row and head.
+// The scores of all positions, and a sum of values, for each row and head.
 template <class Exec, class T>
 struct AttentionStepScratch {
   AttentionStepScratch(Workspace<Exec>& workspace, const AttentionShape& shape)
@@ -64,9 +64,9 @@ struct AttentionStepScratch {
   Matrix<Acc<T>, Exec> rows;  // (R*H, capacity + h)
 };
 
-// Positions first .. first + n - 1 of one sequence, q and out (n, H*h), from keys and values (first + n, K*h); shape is
-// that of the sequence: batch 1, sequence = first + n. first is a multiple of attention_row_block. On the host the bits
-// are those of the same rows of attention() over the whole sequence.
+// Computes positions first .. first + n - 1 of one sequence, q and out (n, H*h), from keys and values (first + n, K*h);
+// shape is that of the sequence: batch 1, sequence = first + n. first is a multiple of attention_row_block. On the host
+// the bits are those of the same rows of attention() over the whole sequence.
 inline constexpr int attention_row_block = 64;
 template <class Exec, class T>
 void attention_continued(const Exec&, const AttentionShape&, int first, Matrix<const T, Exec> q,

@@ -24,7 +24,7 @@ auto* at(const V& view, std::int64_t row, int column) {
   return view.data() + row * static_cast<std::int64_t>(view.stride(0)) + column;
 }
 
-// Rows [0, n) of a head, times factor, into (rows, width); padding is zero.
+// Packs rows [0, n) of a head with h columns, times factor, into (rows, width); padding is zero.
 template <class A, class T>
 void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int width, A factor, A* __restrict to) {
   for (int i = 0; i < n; ++i) {
@@ -36,8 +36,8 @@ void pack_rows(const T* from, std::int64_t stride, int n, int rows, int h, int w
   std::fill(to + n * width, to + rows * width, A(0));
 }
 
-// The even blocks of width `step` of two rows, in turn, and the odd ones. A compiler makes one shuffle of such a list;
-// of the builtins for shuffles none is known to g++, clang and nvcc.
+// even_blocks returns the even blocks of width `step` of two rows, in turn; odd_blocks the odd ones. A compiler makes
+// one shuffle of such a list; no builtin for shuffles is known to g++, clang and nvcc.
 template <int step, class V, int... lane>
 V even_blocks(V a, V b, std::integer_sequence<int, lane...>) {
   return V{((lane & step) == 0 ? a[lane] : b[lane & ~step])...};
@@ -61,7 +61,7 @@ void exchange(typename VectorOf<A>::type* rows) {
   if constexpr (step > 1) exchange<step / 2, A>(rows);
 }
 
-// The lanes x lanes block at `from` (rows `stride` apart), transposed.
+// Transposes the lanes x lanes block at `from`, whose rows lie `stride` apart.
 template <class A>
 void transpose_tile(const A* from, int stride, A* __restrict to, int to_stride) {
   using V = typename VectorOf<A>::type;
@@ -71,7 +71,8 @@ void transpose_tile(const A* from, int stride, A* __restrict to, int to_stride) 
   for (int i = 0; i < lanes<A>; ++i) *reinterpret_cast<V*>(to + i * to_stride) = rows[i];
 }
 
-// One packed block of keys (key_block, width) as (width, key_block): the right operand of queries times keys.
+// Transposes one packed block of keys (key_block, width) to (width, key_block): the right operand of queries times
+// keys.
 template <class A>
 void transpose_block(const A* from, int width, A* to) {
   for (int d = 0; d < width; d += lanes<A>) {
@@ -80,7 +81,7 @@ void transpose_block(const A* from, int width, A* to) {
   }
 }
 
-// What both passes know of the problem.
+// The problem as both passes know it.
 template <class T>
 struct Problem {
   AttentionShape shape;
@@ -88,12 +89,12 @@ struct Problem {
   Vector<const std::int32_t, Host> first_key;
 
   using A = Acc<T>;
-  int width() const { return round_up<A>(shape.head_dim); }  // of a padded row
+  int width() const { return round_up<A>(shape.head_dim); }  // width of a padded row
   int blocks() const { return (shape.sequence + key_block - 1) / key_block; }
   std::size_t panel() const { return static_cast<std::size_t>(blocks()) * key_block * width(); }  // elements
   int first(std::int64_t row) const { return first_key.size() > 0 ? first_key(row) : 0; }
 
-  // A head's rows of k or v into `rows` (sequence, width), and block by block transposed into `columns`.
+  // Packs a head's rows of k or v into `rows` (sequence, width), and block by block transposed into `columns`.
   void pack_columns(const In<T>& m, std::int64_t base, int kv_head, A* rows, A* columns) const {
     const int padded = blocks() * key_block, h = shape.head_dim;
     pack_rows(at(m, base, kv_head * h), m.stride(0), shape.sequence, padded, h, width(), A(1), rows);
@@ -109,19 +110,19 @@ void unpack_rows(const A* from, int n, int h, int width, A factor, T* to, std::i
   }
 }
 
-// Keys of a block that a strip of rows ending at row_end may see, rounded up to whole vectors.
+// Returns the number of keys of a block that a strip of rows ending at row_end may see, rounded up to whole vectors.
 template <class A>
 int keys_seen(int row_end, int key_begin) {
   return std::clamp(round_up<A>(row_end - key_begin), 0, key_block);
 }
 
-// Scores of one row against one block of keys: everything outside [first, last] becomes `hidden`.
+// Hides keys from one row's scores against one block: everything outside [first, last] becomes `hidden`.
 template <class A>
 void hide(A* scores, int n, int first, int last, A hidden) {
   for (int j = 0; j < n; ++j) scores[j] = j < first || j > last ? hidden : scores[j];
 }
 
-// Work handed out one unit at a time; each worker has a slot of the workspace of its own.
+// Hands out work one unit at a time; each worker has a slot of the workspace of its own.
 template <class Body>
 void for_units(const char* label, const Host& exec, int units, int workers, const Body& body) {
   std::atomic<int> next{0};
@@ -135,7 +136,7 @@ inline int workers(int threads, const AttentionShape& shape) {
   return std::max(1, std::min(threads, shape.batch * shape.kv_heads));
 }
 
-// Smallest first key of rows [begin, end) of the batch, as the first block to visit.
+// Returns the first block to visit for rows [row, row + n) of the batch: the one with their smallest first key.
 template <class T>
 int first_block(const Problem<T>& p, std::int64_t row, int n) {
   if (p.first_key.size() == 0) return 0;
@@ -152,7 +153,7 @@ struct RunningRows {
   A largest[query_block], total[query_block];
 };
 
-// Scores of one row become weights; what has been summed so far is rescaled to the new maximum.
+// Turns the scores of one row into weights and rescales what has been summed so far to the new maximum.
 template <class A>
 void advance_row(RunningRows<A>& r, int i, int n, int width) {
   A* scores = r.scores + i * key_block;
@@ -211,7 +212,7 @@ struct Forward {
   }
 
  private:
-  // All keys that rows [begin, begin + n) of a sequence see.
+  // Attends from rows [begin, begin + n) of a sequence to all keys that they see.
   void rows(RunningRows<A>& r, const A* keys, const A* values, std::int64_t base, int begin, int n) const {
     const int h = p.shape.head_dim, width = p.width();
     std::fill(r.sum, r.sum + n * width, A(0));
@@ -257,7 +258,7 @@ struct Backward {
     const int h = p.shape.head_dim, width = p.width(), sequence = p.shape.sequence;
     const std::int64_t base = static_cast<std::int64_t>(batch) * sequence;
     const Parts m = parts(memory);
-    p.pack_columns(p.v, base, kv_head, m.key_rows, m.value_columns);  // lends its memory
+    p.pack_columns(p.v, base, kv_head, m.key_rows, m.value_columns);  // key_rows only lends its memory here
     p.pack_columns(p.k, base, kv_head, m.key_rows, m.key_columns);
     std::fill(m.dk, m.dk + p.panel(), A(0));
     std::fill(m.dv, m.dv + p.panel(), A(0));
@@ -285,7 +286,7 @@ struct Backward {
     return m;
   }
 
-  // One block of queries of one head against all keys that it sees.
+  // Takes one block of queries of one head through all keys that it sees.
   void rows(const Parts& m, int batch, int head, int begin) const {
     const int h = p.shape.head_dim, width = p.width(), n = std::min(query_block, p.shape.sequence - begin);
     const std::int64_t row = static_cast<std::int64_t>(batch) * p.shape.sequence + begin;
@@ -309,7 +310,7 @@ struct Backward {
     unpack_rows(m.dq, n, h, width, A(p.shape.scale), at(dq, row, head * h), dq.stride(0));
   }
 
-  // p and ds of rows [top, end) against one block of keys, and their part of dq.
+  // Computes p and ds of rows [top, end) against one block of keys, and their part of dq.
   void slopes(const Parts& m, std::int64_t row, int begin, int block, int top, int end, const A* logs,
               const A* delta) const {
     const int h = p.shape.head_dim, width = p.width(), key_begin = block * key_block;
@@ -339,7 +340,7 @@ struct Backward {
     }
   }
 
-  // dk and dv of one block of keys: sums over the n rows of the query block that see them.
+  // Adds to dk and dv of one block of keys the sums over the n rows of the query block that see them.
   void add_key_sums(const Parts& m, int begin, int n, int block) const {
     const int width = p.width(), key_begin = block * key_block, seen = std::min(begin + n - key_begin, key_block);
     for (int key = 0; key < seen; key += strip) {
@@ -353,7 +354,7 @@ struct Backward {
   }
 };
 
-// Memory of the workers that run a pass, a slot for each.
+// Memory of the workers that run a pass, with a slot for each.
 template <class T>
 struct WorkerSlots {
   template <class Pass>

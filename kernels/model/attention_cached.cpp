@@ -112,7 +112,7 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
 
 namespace {
 
-// In addition to what the kernel takes that is called: lse on the host, on a device the place of each row.
+// Memory in addition to that of the kernel that is called: lse on the host, the place of each row on a device.
 template <class Exec, class T>
 struct ContinuedScratch {
   using Element = std::conditional_t<std::is_same_v<Exec, Host>, Acc<T>, std::int32_t>;

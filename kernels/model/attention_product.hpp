@@ -4,7 +4,7 @@
 #include <cstddef>
 
 // The width of the widest vector of the target. Host only. No compiler has one name for it: __BIGGEST_ALIGNMENT__ is it
-// under g++, and 16 under clang whatever -march says, so that the target's own macros are asked.
+// under g++, and 16 under clang whatever -march says, so the target's own macros are read.
 
 namespace sestina {
 
@@ -34,7 +34,7 @@ constexpr int round_up(int n) {
   return (n + lanes<A> - 1) / lanes<A> * lanes<A>;
 }
 
-// Where element (i, k) of the left operand lies.
+// The way in which the elements (i, k) of the left operand lie.
 enum class Left { row_major, column_major };
 
 template <int Rows, int Columns, Left left, class A>
@@ -68,8 +68,9 @@ void multiply_rows(int n, int k, const A* a, int a_stride, const A* b, int b_str
   if (j < n) multiply_tile<Rows, 1, left>(k, a, a_stride, b + j, b_stride, c + j, c_stride, add);
 }
 
-// C (m, n) = A (m, k) B (k, n), or += with add. n is a multiple of lanes; rows of B and C are aligned to vectors.
-// A is (m, k) with a_stride between rows, or the same matrix column by column (then a_stride is between columns).
+// Computes C (m, n) = A (m, k) B (k, n), or += with add. n is a multiple of lanes; rows of B and C are aligned to
+// vectors. A is (m, k) with a_stride between rows, or the same matrix column by column (then a_stride is between
+// columns).
 template <Left left, class A>
 void multiply(int m, int n, int k, const A* a, int a_stride, const A* b, int b_stride, A* c, int c_stride, bool add) {
   const int step = left == Left::row_major ? a_stride : 1;

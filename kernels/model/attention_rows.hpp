@@ -20,7 +20,7 @@ struct Rows {
   KOKKOS_FUNCTION T* at(std::int64_t row, int col) const { return data + row * stride + col; }
 };
 
-// Everything a row needs to find its data: row r of the batch, head, key/value head.
+// The data of all rows, as a kernel finds those of row r of the batch and of a head.
 template <class T>
 struct Inputs {
   AttentionShape shape;
@@ -47,7 +47,7 @@ KOKKOS_INLINE_FUNCTION A dot(const T* a, const T* b, int n) {
   return sum;
 }
 
-// One league member per (batch, head, query row).
+// The place of one league member: there is one for each (batch, head, query row).
 template <class Exec>
 struct Place {
   int batch, head, kv_head, at;
@@ -128,7 +128,7 @@ struct Gradients {
   Rows<const T> dout;
   const Acc<T>*lse, *delta;  // (B*H*T)
 
-  // p and ds of one pair of query row `at` and key row `key`.
+  // Computes p and ds of one pair of query row `at` and key row `key`.
   KOKKOS_FUNCTION void pair(std::int64_t base, int head, int kv_head, std::int64_t index, int at, int key, Acc<T>& p,
                             Acc<T>& ds) const {
     using A = Acc<T>;
@@ -188,8 +188,8 @@ static void find_dq(const Exec& exec, const Gradients<T>& g, Rows<T> dq) {
       });
 }
 
-// One league member per (batch, kv head, key row): sums over the heads of the group, then over the queries that see the
-// key.
+// Sums dk and dv with one league member per (batch, kv head, key row): over the heads of the group, then over the
+// queries that see the key.
 template <class Exec, class T>
 static void find_dk_dv(const Exec& exec, const Gradients<T>& g, Rows<T> dk, Rows<T> dv) {
   using A = Acc<T>;
@@ -248,7 +248,7 @@ struct DeltaScratch {
   Vector<Acc<T>, Exec> delta;  // (B*H*T)
 };
 
-// Workspace: DeltaScratch.
+// Takes a DeltaScratch from the workspace.
 template <class Exec, class T>
 static void backward(const Exec& exec, const AttentionShape& shape, Matrix<const T, Exec> dout, Matrix<const T, Exec> q,
                      Matrix<const T, Exec> k, Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key,

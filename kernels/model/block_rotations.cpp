@@ -14,12 +14,12 @@ void require_packed(std::size_t n, std::size_t b, std::size_t packed) {
                   n, b);
 }
 
-// Place of (i, j), i < j, in the packed upper triangle of a block of size b.
+// Returns the place of (i, j), i < j, in the packed upper triangle of a block of size b.
 KOKKOS_FORCEINLINE_FUNCTION std::size_t packed_place(std::size_t i, std::size_t j, std::size_t b) {
   return i * (2 * b - i - 1) / 2 + j - i - 1;
 }
 
-// q becomes 2 q + k q2; sum = I + 2 q + 2 q2.
+// Starts the series: q becomes 2 q + k q2; sum = I + 2 q + 2 q2.
 template <class Exec, class A>
 void start_series(const Exec& exec, A k, Matrix<const A, Exec> q2, Matrix<A, Exec> q, Matrix<A, Exec> sum) {
   const std::size_t b = q.extent(1);
@@ -34,7 +34,7 @@ void start_series(const Exec& exec, A k, Matrix<const A, Exec> q2, Matrix<A, Exe
       });
 }
 
-// With n and d_G: left = 2 d_G + k n, d_G becomes 2 (d_G + n), q becomes k q2 - 2 q.
+// Starts the gradient from n and d_G: left = 2 d_G + k n, d_G becomes 2 (d_G + n), q becomes k q2 - 2 q.
 template <class Exec, class A>
 void start_gradient(const Exec& exec, A k, Matrix<const A, Exec> n, Matrix<const A, Exec> q2, Matrix<A, Exec> q,
                     Matrix<A, Exec> d_g, Matrix<A, Exec> left) {
@@ -49,7 +49,7 @@ void start_gradient(const Exec& exec, A k, Matrix<const A, Exec> n, Matrix<const
       });
 }
 
-// Any number of blocks (n, b); all matrices but the last are scratch.
+// Sums the series of any number of blocks (n, b); all matrices but the last are scratch.
 template <class Exec, class A>
 void series(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Exec> theta, Matrix<A, Exec> q, Matrix<A, Exec> q2,
             Matrix<A, Exec> sum) {
@@ -59,7 +59,7 @@ void series(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Exec> theta
   block_pairs<Exec, A>(gemm, 1, q2, q, 1, sum);  // 2 Q^3 + k Q^4
 }
 
-// The same; d_g is used up.
+// Scratch for the gradient of any number of blocks (n, b); d_g is used up.
 template <class Exec, class A>
 struct GradientScratch {
   Matrix<A, Exec> q, q2, n, left;
@@ -69,7 +69,7 @@ void series_gradient(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Ex
                      const GradientScratch<Exec, A>& s, Matrix<A, Exec> d_g, bool accumulate, Vector<A, Exec> d_theta) {
   unpack_skew<Exec, A>(exec, theta, s.q);
   block_pairs<Exec, A>(gemm, 1, s.q, s.q, 0, s.q2);
-  // Q^T = -Q and Q2^T = Q2 from here on.
+  // Here and below Q^T = -Q and Q2^T = Q2.
   block_pairs<Exec, A>(gemm, -1, d_g, s.q, 0, s.n);
   block_pairs<Exec, A>(gemm, -1, s.q, d_g, 1, s.n);
   start_gradient<Exec, A>(exec, k, s.n, s.q2, s.q, d_g, s.left);
@@ -78,7 +78,7 @@ void series_gradient(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Ex
   pack_skew<Exec, A>(exec, d_g, accumulate, d_theta);
 }
 
-// The blocks of one side, taken apart for the lanes of a host: what one of them computes stays in its cache from theta
+// The blocks of one side, taken separately by the lanes of a host: what a lane computes stays in its cache from theta
 // to G (three blocks of 256 in float are 768 kB).
 template <class Exec, class A>
 class Blocks {
@@ -99,7 +99,7 @@ class Blocks {
   std::size_t n_, b_;
 };
 
-// Either all blocks in sweeps over the memory of all, or block by block.
+// Sums the series of all blocks, either in sweeps over the memory of all or block by block.
 template <class Exec, class A>
 void all_series(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, A k, Vector<const A, Exec> theta,
                 Matrix<A, Exec> g) {

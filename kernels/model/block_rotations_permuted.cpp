@@ -15,7 +15,7 @@ Matrix<T, Exec> front(const Vector<T, Exec>& scratch, const Matrix<const T, Exec
   return Matrix<T, Exec>(scratch.data(), like.extent(0), like.extent(1));
 }
 
-// Some of the rows of a matrix.
+// A range of the rows of a matrix.
 struct Rows {
   std::size_t begin, count;
   template <class M>
@@ -24,8 +24,8 @@ struct Rows {
   }
 };
 
-// body(products, rows, room) for each chunk of N rows; room: as many rows of a matrix with N of them, of the lane's
-// own.
+// Calls body(products, rows, room) for each chunk of the rows; room is as many rows of the lane's own, in a scratch
+// matrix with as many rows in all.
 template <class Exec, class Body>
 void by_chunks(Gemm<Exec>& gemm, std::size_t rows, const Body& body) {
   gemm.side_by_side((rows + chunk - 1) / chunk, [&](Gemm<Serial>& products, std::size_t item, std::size_t lane) {

@@ -10,8 +10,8 @@ namespace {
 // rescaled when the maximum grows (online softmax, Milakov & Gimelshein 2018). A block stays in the nearest cache.
 inline constexpr int loss_block = 2048;
 
-// Log of the sum of exponentials of x (n), and the maximum through `largest`. Any non-finite x makes it non-finite: 0 *
-// x is added to each term, which -infinity would otherwise leave unseen.
+// Returns the log of the sum of exponentials of x (n), and the maximum through `largest`. Any non-finite x makes it
+// non-finite: 0 * x is added to each term, which -infinity would otherwise leave unseen.
 template <class A, class L, class T>
 KOKKOS_INLINE_FUNCTION A sum_exponentials(const L& lane, const T* x, int n, A& largest) {
   A sum = 0;
@@ -86,16 +86,16 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
 
 namespace {
 
-// Rows sorted by token, rows of one token in row order: token first + t owns rows order(start(t)) ...
-// order(start(t + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little compared
-// with the n * D sums that follow.
+// Sorts rows by token, and those of one token in row order: token first + t owns rows order(start(t)) ... order(start(t
+// + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little compared with the n * D
+// sums that follow.
 void sort_rows(Vector<const std::int32_t, Host> token, std::int32_t first, Vector<std::int32_t, Host> start,
                Vector<std::int32_t, Host> order) {
   const auto n = static_cast<std::int32_t>(token.extent(0)), slots = static_cast<std::int32_t>(start.extent(0));
   const auto counts = [&](std::int32_t t) { return 0 <= t && t < slots - 2; };
   for (std::int32_t t = 0; t < slots; ++t) start(t) = 0;
   for (std::int32_t row = 0; row < n; ++row)
-    if (const std::int32_t t = token(row) - first; counts(t)) ++start(t + 2);  // counts, two slots further on
+    if (const std::int32_t t = token(row) - first; counts(t)) ++start(t + 2);  // the counts lie two slots further on
   for (std::int32_t t = 2; t < slots; ++t) start(t) += start(t - 1);
   for (std::int32_t row = 0; row < n; ++row)
     if (const std::int32_t t = token(row) - first; counts(t)) order(start(t + 1)++) = row;  // start(t + 1): end of t
@@ -123,7 +123,7 @@ void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, s
   });
 }
 
-// On the device the first row of each token gathers the later ones: n^2 comparisons, but no sort and no atomics.
+// Lets the first row of each token on a device gather the later ones: n^2 comparisons, but no sort and no atomics.
 template <class Exec, class T>
 void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token, std::int32_t first_token,
                        Matrix<const T, Exec> dy, Matrix<Acc<T>, Exec> dtable) {

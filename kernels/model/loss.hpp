@@ -1,24 +1,26 @@
-// Softmax cross-entropy with its gradient in one call, in place, and the token embedding. Sums in Acc<T>.
+// Softmax cross-entropy with its gradient in one call, in place, and the token embedding. Sums in Acc<T>. Shapes: N or
+// R rows (tokens), V vocabulary, D hidden.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 
-// For each row r of logits (R, V): loss(r) = log sum exp(logits(r,:)) - logits(r, target(r)), 0 where target(r) < 0.
-// With want_gradient, logits(r, j) becomes gradient_scale * (softmax_j - [j == target(r)]) (0 where target(r) < 0).
+// Computes for each row r of logits (R, V): loss(r) = log sum exp(logits(r,:)) - logits(r, target(r)), 0 where
+// target(r) < 0. With want_gradient, logits(r, j) becomes gradient_scale * (softmax_j - [j == target(r)]) (0 where
+// target(r) < 0).
 template <class Exec, class T>
 void softmax_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target, Acc<T> gradient_scale,
                            bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss);
 
-// y (N, D) = table (V, D) rows by token; position (>= sequence, D), or empty, is added by row mod sequence (gpt). The
-// table holds tokens [first, first + V); the row of any other token is zero.
+// Sets the rows of y (N, D) to rows of table (V, D) by token; position (>= sequence, D), or empty, is added by row mod
+// sequence (gpt). The table holds tokens [first, first + V); the row of any other token is zero.
 template <class Exec, class T>
 void embed(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
            Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first = 0);
-// dtable (V, D) += rows of dy by token, other tokens left out, dposition in the same way (empty: skipped). Summed in
-// row order: bits do not depend on the thread count. Workspace: EmbedScratch on the host,
-// none on a device.
+// Adds the rows of dy by token to dtable (V, D), other tokens left out, and by position to dposition (empty: skipped).
+// Rows are summed in order: bits do not depend on the thread count. Workspace: EmbedScratch on the host, none on a
+// device.
 template <class Exec, class T>
 void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
                     Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&,
@@ -30,23 +32,23 @@ struct EmbedScratch {
   Vector<std::int32_t, Exec> start, order;  // (V + 2), (N): rows sorted by token
 };
 
-// Softmax cross-entropy of logits whose vocabulary lies on several ranks: logits (R, v) are columns
-// [first, first + v) of all. Three kernels; between them the caller takes the largest, then the sums, over the ranks.
-// As softmax_cross_entropy otherwise; rows whose target is below 0 are passed over.
+// Softmax cross-entropy of logits whose vocabulary lies on several ranks: logits (R, v) are columns [first, first + v)
+// of all. There are three kernels; between them the caller takes the largest, then the sums, over the ranks. The result
+// is that of softmax_cross_entropy; rows whose target is below 0 are passed over.
 
-// largest (R) of the own logits; a NaN may be passed over. -infinity without any, or without a target.
+// Sets largest (R) to that of the own logits, or -infinity without columns or target; a NaN may be passed over.
 template <class Exec, class T>
 void row_largest(const Exec&, Vector<const std::int32_t, Exec> target, Matrix<const T, Exec> logits,
                  Vector<Acc<T>, Exec> largest);
 
-// From the largest of all ranks, the own part of both sums: of exp(logits - largest), which any non-finite logit makes
-// non-finite, and of the target's logit - largest (0 where another rank has it).
+// Computes, from the largest of all ranks, the own part of both sums: of exp(logits - largest), which any non-finite
+// logit makes non-finite, and of the target's logit - largest (0 where another rank has it).
 template <class Exec, class T>
 void row_exponentials(const Exec&, Vector<const std::int32_t, Exec> target, std::int32_t first,
                       Vector<const Acc<T>, Exec> largest, Matrix<const T, Exec> logits, Vector<Acc<T>, Exec> sum,
                       Vector<Acc<T>, Exec> picked);
 
-// loss (R) from the sums of all ranks, and the own gradient in place of the logits.
+// Computes loss (R) from the sums of all ranks, and writes the own gradient in the place of the logits.
 template <class Exec, class T>
 void split_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target, std::int32_t first,
                          Vector<const Acc<T>, Exec> largest, Vector<const Acc<T>, Exec> sum,

@@ -1,6 +1,6 @@
-// RMSNorm and LayerNorm, both ways, with the residual addition fused in: each reads and writes memory once.
-// Rows of width G*D are G independent groups of D (G > 1: the per-head norm of Qwen3). Statistics are in Acc<T>.
-// RMSNorm: y = x * inv_rms * weight, inv_rms = (mean(x^2) + eps)^-1/2 (Zhang & Sennrich 2019).
+// RMSNorm and LayerNorm, both ways, with the residual addition fused in: each reads and writes memory once. N rows of
+// width G*D are G independent groups of D each (G > 1: the per-head norm of Qwen3). Statistics are in Acc<T>. RMSNorm
+// is y = x * inv_rms * weight, inv_rms = (mean(x^2) + eps)^-1/2 (Zhang & Sennrich 2019).
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/rows.hpp"
@@ -8,18 +8,18 @@
 
 namespace sestina {
 
-// y (N, G*D); weight (D); inv_rms (N*G) is kept for the backward pass. x and y may be the same view.
+// Computes y (N, G*D) with weight (D); keeps inv_rms (N*G) for the backward pass. x and y may be the same view.
 template <class Exec, class T>
 void rms_norm(const Exec&, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight, double eps, Matrix<T, Exec> y,
               Vector<Acc<T>, Exec> inv_rms);
 
-// sum = x + branch, y = rms_norm(sum): the residual addition before a norm. sum may be x. G = 1.
+// Computes sum = x + branch, y = rms_norm(sum): the residual addition before a norm. sum may be x. G = 1.
 template <class Exec, class T>
 void add_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Vector<const Acc<T>, Exec> weight,
                   double eps, Matrix<T, Exec> sum, Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms);
 
-// dx = gradient through the norm of dy, plus `residual` when it is not empty (the gradient that bypasses the norm);
-// dweight += its part, summed over fixed chunks of rows in a fixed order. dx may be dy or residual.
+// Sets dx to the gradient through the norm of dy, plus `residual` when it is not empty (the gradient that bypasses the
+// norm), and adds the own part to dweight, summed over fixed chunks of rows in a fixed order. dx may be dy or residual.
 // Workspace: RowSumScratch.
 template <class Exec, class T>
 void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
@@ -27,24 +27,24 @@ void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Ex
                        Matrix<const T, Exec> residual, Matrix<T, Exec> dx, Vector<Acc<T>, Exec> dweight,
                        Workspace<Exec>&);
 
-// sum = x + branch (no norm): the last residual addition of a stage. sum may be x.
+// Computes sum = x + branch (no norm): the last residual addition of a stage. sum may be x.
 template <class Exec, class T>
 void add(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Matrix<T, Exec> sum);
 
-// LayerNorm with bias (gpt): y = (x - mean) * inv_std * weight + bias; G = 1. branch may be empty (then sum is not
-// written and the input is x itself).
+// Computes LayerNorm with bias (gpt): y = (x - mean) * inv_std * weight + bias; G = 1. branch may be empty (then sum is
+// not written and the input is x itself).
 template <class Exec, class T>
 void add_layer_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch,
                     Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> bias, double eps, Matrix<T, Exec> sum,
                     Matrix<T, Exec> y, Vector<Acc<T>, Exec> mean, Vector<Acc<T>, Exec> inv_std);
-// Workspace: NormScratch.
+// Takes a NormScratch from the workspace.
 template <class Exec, class T>
 void layer_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                          Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> mean,
                          Vector<const Acc<T>, Exec> inv_std, Matrix<const T, Exec> residual, Matrix<T, Exec> dx,
                          Vector<Acc<T>, Exec> dweight, Vector<Acc<T>, Exec> dbias, Workspace<Exec>&);
 
-// What a backward pass takes at most, for n rows and groups of width d: sums of two gradients.
+// Memory that a backward pass takes at most, for n rows and groups of width d: the sums of two gradients.
 template <class Exec, class T>
 struct NormScratch {
   NormScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t d)
@@ -52,27 +52,28 @@ struct NormScratch {
   RowSumScratch<Exec, Acc<T>> weight, bias;
 };
 
-// RMSNorm over rows whose columns lie on several ranks (OLMo-2's norm of q and k over all heads). What a row needs from
-// all ranks is one sum each way; the caller sums it over the ranks between the two kernels. Otherwise as above.
+// RMSNorm over rows whose columns lie on several ranks (OLMo-2's norm of q and k over all heads). A row needs one sum
+// each way from all ranks; the caller sums it over the ranks between the two kernels. All else is as above.
 
-// squares(r) = share * sum_j x(r, j)^2. share: 0 on ranks that hold columns another rank counts already.
+// Sets squares(r) = share * sum_j x(r, j)^2. share is 0 on ranks that hold columns that another rank counts already.
 template <class Exec, class T>
 void row_squares(const Exec&, Matrix<const T, Exec> x, Acc<T> share, Vector<Acc<T>, Exec> squares);
 
-// y (N, D) = x * inv_rms * weight with squares (N) summed over all ranks and `width` columns in all.
+// Computes y (N, D) = x * inv_rms * weight with squares (N) summed over all ranks and `width` columns in all.
 template <class Exec, class T>
 void split_rms_norm(const Exec&, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight,
                     Vector<const Acc<T>, Exec> squares, std::int64_t width, double eps, Matrix<T, Exec> y,
                     Vector<Acc<T>, Exec> inv_rms);
 
-// along(r) = sum_j dy(r, j) weight(j) x(r, j).
+// Sets along(r) = sum_j dy(r, j) weight(j) x(r, j).
 template <class Exec, class T>
 void row_products(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight,
                   Vector<Acc<T>, Exec> along);
 
-// dx (N, D) = dy * inv_rms * weight - share * along / width * inv_rms^3 x, with along (N) summed over all ranks;
-// dweight (D) += its part. dx may be dy. Columns that several ranks hold: dy is each one's part of the gradient, share
-// is 1 on one of them and 0 on the others, and their dx add up to the gradient. Workspace: RowSumScratch.
+// Computes dx (N, D) = dy * inv_rms * weight - share * along / width * inv_rms^3 x, with along (N) summed over all
+// ranks, and adds the own part to dweight (D). dx may be dy. Where several ranks hold a column, dy is each one's part
+// of the gradient, share is 1 on one of them and 0 on the others, and their dx add up to the gradient. Workspace:
+// RowSumScratch.
 template <class Exec, class T>
 void split_rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                              Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,

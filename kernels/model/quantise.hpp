@@ -1,5 +1,5 @@
 // Numbers in few bits: groups that share a scale and the code of zero, rows that carry theirs with them, and the byte
-// that bf16 leaves of a sum.
+// that rounding to bf16 leaves over.
 #pragma once
 #include "kernels/base/dtype.hpp"
 #include "kernels/blas/exec.hpp"
@@ -15,7 +15,8 @@ struct CodeGrid {
   A scale = 0;
   std::uint8_t zero = 0;
 
-  // s = max(high - low, 1e-5) / most,  z = clamp(-round(low / s), 0, most); ties to even.
+  // Returns the grid of [low, high] with s = max(high - low, 1e-5) / most, z = clamp(-round(low / s), 0, most); ties to
+  // even.
   static KOKKOS_INLINE_FUNCTION CodeGrid of(A low, A high) {
     constexpr double least_range = 1e-5;
     const A scale = Kokkos::fmax(high - low, A(least_range)) / A(most);
@@ -28,11 +29,11 @@ struct CodeGrid {
   KOKKOS_INLINE_FUNCTION A value(int c) const { return A(c - zero) * scale; }
   KOKKOS_INLINE_FUNCTION A low() const { return value(0); }
   KOKKOS_INLINE_FUNCTION A high() const { return value(most); }
-  KOKKOS_INLINE_FUNCTION A place(A x) const { return x / scale + A(zero); }  // between codes
+  KOKKOS_INLINE_FUNCTION A place(A x) const { return x / scale + A(zero); }  // a real number, between codes
   KOKKOS_INLINE_FUNCTION std::uint8_t nearest(A x) const { return code(Kokkos::nearbyint(x / scale) + A(zero)); }
 };
 
-// Numbers in b = 8 or 4 bits: groups of consecutive elements share a scale and the code of zero.
+// Numbers w in b = 8 or 4 bits: groups of consecutive elements share a scale s and the code of zero z.
 //   most = 2^b - 1,  s = max(high - low, 1e-5) / most,  z = clamp(-round(low / s), 0, most),
 //   code = clamp(round(w / s) + z, 0, most),  value = (code - z) s.
 // Codes of 4 bits lie in pairs, the first one in the lower half of a byte; their groups are even, so that none shares a
@@ -46,28 +47,28 @@ constexpr std::size_t code_bytes(std::size_t elements, int bits) {
   return (elements * static_cast<std::size_t>(bits) + 7) / 8;
 }
 
-// codes (code_bytes), scales and zeros (group_count) of w (n), row-major; the last group may be shorter.
+// Quantises w (n), row-major, to codes (code_bytes), scales and zeros (group_count); the last group may be shorter.
 template <class Exec, class A>
 void group_quantise(const Exec&, Vector<const A, Exec> w, std::size_t group, bool with_zero,
                     Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros,
                     int bits = 8);
 
-// w (n) from its codes, rounded to T.
+// Sets w (n) from its codes, rounded to T.
 template <class Exec, class T>
 void group_dequantise(const Exec&, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
                       Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w, int bits = 8);
 
 // A matrix in 8 bits whose rows carry their own scales, so that rows travel between ranks and lie in checkpoints as
-// bytes. A row (coded_row_bytes of kernels/base/dtype.hpp): scales of its groups of columns, their codes of zero,
-// codes. The last group of a row may be shorter; no group goes on in the next row. The range of a group includes 0
-// always.
+// bytes. A row (coded_row_bytes of kernels/base/dtype.hpp) holds the scales of its groups of columns, their codes of
+// zero, and the codes. The last group of a row may be shorter; no group goes on in the next row. The range of a group
+// always includes 0.
 struct CodedRow {
   float* scales;        // (groups)
   std::uint8_t* zeros;  // (groups)
   std::uint8_t* codes;  // (cols)
 };
 
-// In memory of a space that the call knows; begun on a multiple of four bytes.
+// The rows of such a matrix, in memory of a space that the call knows; the memory begins on a multiple of four bytes.
 struct CodedRows {
   std::uint8_t* data = nullptr;
   std::size_t rows = 0, cols = 0, group = 1;
@@ -80,24 +81,24 @@ struct CodedRows {
   }
 };
 
-// The codes of w (rows, cols), rounded to nearest. Nothing fences, here and below.
+// Codes w (rows, cols), rounded to nearest. Nothing fences, here and below.
 template <class Exec, class A>
 void encode_rows(const Exec&, Matrix<const A, Exec> w, const CodedRows&);
 
-// w (rows, cols) from its codes, rounded to T.
+// Sets w (rows, cols) from its codes, rounded to T.
 template <class Exec, class T>
 void decode_rows(const Exec&, const CodedRows&, Matrix<T, Exec> w);
 
-// What bf16 leaves of a sum, in a byte next to it: bits 8 to 15 of the fp32 number, as a signed distance from the bf16
-// number that it rounds to. Both together are off by 2^-16 of the number at most, bf16 alone by 2^-8. A byte of zero is
-// the bf16 number itself. Nothing fences.
+// The residual is what rounding to bf16 leaves over, in a byte next to it: bits 8 to 15 of the fp32 number, as a signed
+// distance from the bf16 number that it rounds to. Both together are off by 2^-16 of the number at most, bf16 alone by
+// 2^-8. A byte of zero is the bf16 number itself. Nothing fences.
 
-// x = the numbers that both stand for together.
+// Sets x to the numbers that values and residual stand for together.
 template <class Exec>
 void widen_with_residual(const Exec&, Vector<const bf16, Exec> values, Vector<const std::uint8_t, Exec> residual,
                          Vector<float, Exec> x);
 
-// Element (i, j) of x to (rows[i], cols[j]) of values, rounded, and what is left to the same place of residual.
+// Puts element (i, j) of x to (rows[i], cols[j]) of values, rounded, and the rest to the same place of residual.
 template <class Exec>
 void put_with_residual(const Exec&, Matrix<const float, Exec> x, Vector<const std::int32_t, Exec> rows,
                        Vector<const std::int32_t, Exec> cols, Matrix<bf16, Exec> values,

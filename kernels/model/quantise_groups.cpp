@@ -6,7 +6,8 @@ namespace sestina {
 
 namespace {
 
-// Writing one of a pair leaves the other as it is, but for the first one, before which there is nothing.
+// Writes code i. The second code of a byte leaves the first one as it is; the first clears the second, written after
+// it.
 template <int bits>
 KOKKOS_INLINE_FUNCTION void put_code(std::uint8_t* codes, std::size_t i, std::uint8_t code) {
   if constexpr (bits == 8)
@@ -58,7 +59,7 @@ template <int bits, class Exec, class T>
 static void dequantise(const Exec& exec, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
                        Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w) {
   using A = Acc<T>;
-  const std::size_t n = w.extent(0), length = is_host<Exec> ? group : 1;  // elements of a thread
+  const std::size_t n = w.extent(0), length = is_host<Exec> ? group : 1;  // elements per thread
   const Kokkos::RangePolicy<Exec> all(exec, 0, (n + length - 1) / length);
   Kokkos::parallel_for(
       "dequantise", all, KOKKOS_LAMBDA(std::size_t piece) {

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int step = 8;  // bits below those of the byte
 
-// Distances count in the bits of floats, whose order is that of their lengths: across powers of two as well.
+// Returns the residual. The bits of floats are counted like integers: their order is that of the numbers, and distances
+// hold across powers of two as well.
 KOKKOS_INLINE_FUNCTION std::uint8_t residual_of(float x, bf16 rounded) {
   const auto exact = static_cast<std::int64_t>(Kokkos::bit_cast<std::uint32_t>(x)),
              kept = static_cast<std::int64_t>(rounded.bits) << 16;

@@ -31,7 +31,7 @@ template <class Exec, class T>
 void decode_rows(const Exec& exec, const CodedRows& coded, Matrix<T, Exec> w) {
   SESTINA_REQUIRE(w.extent(0) == coded.rows && w.extent(1) == coded.cols, "coded rows ({}, {}) into ({}, {})",
                   coded.rows, coded.cols, w.extent(0), w.extent(1));
-  // Elements of a thread: a group on a host, one on a device, whose threads then read neighbours.
+  // Number of elements per thread: a group on a host, one on a device, whose threads then read neighbours.
   const std::size_t length = is_host<Exec> ? coded.group : 1, pieces = (coded.cols + length - 1) / length;
   const Kokkos::RangePolicy<Exec> all(exec, 0, coded.rows * pieces);
   Kokkos::parallel_for(

@@ -12,10 +12,10 @@ using attention_blocked::lanes;
 template <class A>
 using Lanes = typename attention_blocked::VectorOf<A>::type;
 
-constexpr int block = 4;  // rows of W side by side
+constexpr int block = 4;  // rows of W that are multiplied together
 
-// The first n of so many elements, widened; zeros after them. Its type is deduced, since nvcc would else look for
-// vectors of bf16 before it takes the overload below.
+// Loads n elements into a vector, widened, with zeros after them. The type of `from` is deduced, since nvcc would else
+// look for vectors of bf16 before it takes the overload below.
 template <class A>
 auto load(const A* from, int n = lanes<A>) {
   Lanes<A> v{};
@@ -30,7 +30,8 @@ inline Lanes<float> load(const bf16* from, int n = lanes<float>) {
   return (Lanes<float>)(__builtin_convertvector(bits, Wide) << 16);
 }
 
-// One function, never inlined, so that every number of rows adds up lanes in the same order.
+// Adds up the lanes of each sum. It is one function, never inlined, so that any number of rows is added in the same
+// order.
 template <class A>
 [[gnu::noinline]] void add_lanes(const Lanes<A>* sums, int count, A* totals) {
   for (int i = 0; i < count; ++i) {
@@ -40,7 +41,7 @@ template <class A>
   }
 }
 
-// Rows of x times one block of rows of W.
+// Multiplies rows of x by one block of rows of W.
 template <int Rows, class A, class T>
 void dots(int k, const A* x, std::int64_t x_stride, const T* const* w, std::int64_t ahead, A* totals) {
   Lanes<A> sum[Rows][block] = {};

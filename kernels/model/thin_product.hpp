@@ -1,17 +1,17 @@
 // Products of few rows with a large matrix on host threads, y = x W^T: their time is that of reading W once. Decoding
-// is made of them, one row for each sequence. Other products: gemm.hpp.
+// uses them, with one row for each sequence. gemm.hpp has the other products.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 
-// x (m, k), W (n, k), y (m, n); rows may be padded. Sums in Acc<T>; the bits of a row of y depend neither on the number
-// of threads nor on the other rows. Workspace: ThinProductScratch.
+// Computes y (m, n) from x (m, k) and W (n, k); rows may be padded. Sums are in Acc<T>; the bits of a row of y depend
+// neither on the number of threads nor on the other rows. Workspace: ThinProductScratch.
 template <class T>
 void thin_product(const Host&, Matrix<const T, Host> x, Matrix<const T, Host> w, Matrix<T, Host> y, Workspace<Host>&);
 
-// x as it is summed, where that is not how it is stored.
+// x in the type of the sums, where that is not the type in which it is stored.
 template <class T>
 struct ThinProductScratch {
   ThinProductScratch(Workspace<Host>& workspace, std::size_t m, std::size_t k) {

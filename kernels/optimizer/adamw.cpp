@@ -39,7 +39,7 @@ KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m
 template <class Exec>
 constexpr std::size_t adamw_grain = is_host<Exec> ? 8192 : 1;
 
-// One inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
+// Updates n elements in one inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
 template <bool looks_ahead, class T, class S = Acc<T>>
 KOKKOS_INLINE_FUNCTION void advance_range(const Factors<S>& f, std::size_t n, const S* __restrict gradient,
                                           S* __restrict master, S* __restrict m, S* __restrict v,

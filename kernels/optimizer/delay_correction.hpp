@@ -1,11 +1,11 @@
-// Passes over weights that correct for a delay of t updates: what was, what is, and what will be.
+// Passes over weights that correct for a delay of t updates: prediction, mean movement, estimate of earlier weights.
 #pragma once
 #include "kernels/blas/matrix_passes.hpp"
 
 namespace sestina {
 
-// Weight prediction (SpecTrain, Chen et al. 2018): weights move on as they did in the last update.
-// copy (n) = weight + t (weight - copy), where copy held the weights before the update.
+// Predicts weights (SpecTrain, Chen et al. 2018): they move on as they did in the last update. copy (n) = weight + t
+// (weight - copy), where copy held the weights before the update.
 template <class Exec, class T>
 static void move_on(const Exec& exec, double t, Vector<const T, Exec> weight, Vector<T, Exec> copy) {
   using S = Acc<T>;
@@ -16,8 +16,8 @@ static void move_on(const Exec& exec, double t, Vector<const T, Exec> weight, Ve
       });
 }
 
-// PipeMare's T2 (Yang et al. 2021): the mean movement of an update,
-// velocity (n) = decay velocity + (1 - decay) (weight - before),
+// Updates the mean movement of an update (PipeMare's T2, Yang et al. 2021): velocity (n) = decay velocity + (1 - decay)
+// (weight - before),
 template <class Exec, class T>
 static void follow(const Exec& exec, double decay, Vector<const T, Exec> weight, Vector<const T, Exec> before,
                    Vector<Acc<T>, Exec> velocity) {
@@ -28,7 +28,7 @@ static void follow(const Exec& exec, double decay, Vector<const T, Exec> weight,
         for (std::size_t i = begin; i < end; ++i) velocity(i) += new_part * (S(weight(i)) - S(before(i)) - velocity(i));
       });
 }
-// and an estimate of the weights t updates ago: earlier (n) = weight - t velocity.
+// Estimates the weights t updates ago: earlier (n) = weight - t velocity.
 template <class Exec, class T>
 static void look_back(const Exec& exec, double t, Vector<const T, Exec> weight, Vector<const Acc<T>, Exec> velocity,
                       Vector<T, Exec> earlier) {
@@ -40,8 +40,8 @@ static void look_back(const Exec& exec, double t, Vector<const T, Exec> weight, 
       });
 }
 
-// DC-ASGD (Zheng et al. 2017): gradient (n) += lambda gradient^2 (weight - then), then being the weights that it was
-// computed at.
+// Compensates the gradient (DC-ASGD, Zheng et al. 2017): gradient (n) += lambda gradient^2 (weight - then), where
+// `then` are the weights at which it was computed.
 template <class Exec, class T>
 static void compensate(const Exec& exec, double lambda, Vector<const T, Exec> weight, Vector<const T, Exec> then,
                        Vector<Acc<T>, Exec> gradient) {

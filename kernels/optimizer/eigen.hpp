@@ -2,7 +2,7 @@
 // thread, so that the bits do not depend on how many there are; cuSOLVER on the device (eigen_cuda.cpp); a device
 // without such a twin has the host do it (eigen_kokkos.cpp). Scratch comes from the workspace: the functions declare_*
 // take what a call takes, and give it back. Matrices are row-major without padding. Numbers that are not finite are the
-// caller's business: look before and after. All fence, unless told not to (report_to).
+// caller's business, before and after a call. All calls fence, unless told not to (report_to).
 #pragma once
 #include <memory>
 
@@ -12,7 +12,7 @@
 
 namespace sestina {
 
-// What every twin refuses: other shapes than those below, and gaps between rows.
+// These checks are the same in every twin: they refuse other shapes than those below, and gaps between rows.
 template <class View>
 void require_dense(const View& x) {
   SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
@@ -44,8 +44,8 @@ void require_svd_shapes(const A& a, const L& left, const S& values, const R& rig
   if (k > 0) require_dense(a);
 }
 
-// One object per execution-space instance, for the handle of the library. Not thread-safe.
-// T is float or double. A result of false means that the library found no solution; outputs are then undefined.
+// One object per execution-space instance, which holds the handle of the library. Not thread-safe. T is float or
+// double. A result of false means that the library found no solution; outputs are then undefined.
 template <class Exec>
 class Solver {
  public:
@@ -53,24 +53,25 @@ class Solver {
   ~Solver();
   Solver(Solver&&) noexcept;
 
-  // From now on a device is not waited for: each call returns true, and one that finds no solution adds 1 to
-  // failures (1) in the space. Empty: back to waiting. Host libraries answer at once, whatever was said.
+  // Stops waiting for a device from now on: each call returns true, and one that finds no solution adds 1 to failures
+  // (1) in the space. An empty vector goes back to waiting. Host libraries answer at once in either case.
   void report_to(Vector<double, Exec> failures);
 
-  // A (d, d) symmetric = V diag(values) V^T: column j of V (d, d) belongs to values(j); values fall.
+  // Decomposes A (d, d) symmetric = V diag(values) V^T: column j of V (d, d) belongs to values(j); values fall.
   template <class T>
   bool eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values, Workspace<Exec>&);
   template <class T>
   static void declare_eigh(Workspace<Exec>&, std::size_t d);
 
-  // A (m, n) = Q R with m >= n: the first p columns of Q as Householder reflections make it, n <= p <= m; columns from
-  // n on complete the basis. Q may be A itself when p = n. A matrix of zeros gives columns of the identity.
+  // Decomposes A (m, n) = Q R with m >= n into the first p columns of Q as Householder reflections make it, n <= p <=
+  // m; columns from n on complete the basis. Q may be A itself when p = n. A matrix of zeros gives columns of the
+  // identity.
   template <class T>
   bool qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>&);
   template <class T>
   static void declare_qr(Workspace<Exec>&, std::size_t m, std::size_t n, std::size_t p);
 
-  // A (m, n) = left diag(values) right^T with k = min(m, n): left (m, k), right (n, k), values fall.
+  // Decomposes A (m, n) = left diag(values) right^T with k = min(m, n): left (m, k), right (n, k), values fall.
   bool svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
            Matrix<double, Exec> right, Workspace<Exec>&);
   static void declare_svd(Workspace<Exec>&, std::size_t m, std::size_t n);
@@ -80,29 +81,29 @@ class Solver {
   std::unique_ptr<State> state_;
 };
 
-// What is done to the columns of a basis: Rayleigh quotients, sorting, signs.
+// Passes over the columns of a basis: Rayleigh quotients, sorting, signs.
 
-// dots(j) = sum over i of a(i, j) b(i, j), in fp64.
+// Sets dots(j) to the sum over i of a(i, j) b(i, j), in fp64.
 template <class Exec, class T>
 void column_dots(const Exec&, Matrix<const T, Exec> a, Matrix<const T, Exec> b, Vector<double, Exec> dots);
 
-// order(j): the index of the j-th largest key; equal keys keep their order. A NaN counts as
-// -infinity, so that what is computed in vain stays within its memory.
+// Sets order(j) to the index of the j-th largest key; equal keys keep their order. A NaN counts as -infinity, so that
+// the index always lies within the matrix.
 template <class Exec>
 void order_falling(const Exec&, Vector<const double, Exec> keys, Vector<std::int32_t, Exec> order);
 
-// y(i, j) = x(i, order(j)); y must not be x.
+// Sets y(i, j) = x(i, order(j)); y must not be x.
 template <class Exec, class T>
 void permute_columns(const Exec&, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order, Matrix<T, Exec> y);
 
-// Gives each column the sign with which its entry of largest size (the first of equal ones) is positive.
+// Gives each column the sign that makes its entry of largest size (the first of equal ones) positive.
 template <class Exec, class T>
 void fix_signs(const Exec&, Matrix<T, Exec> x);
 
-// Symmetric matrices as their lower triangle, row after row: d (d + 1) / 2 numbers. Packing and unpacking lose nothing.
+// Symmetric matrices are packed as their lower triangle, row after row: d (d + 1) / 2 numbers. Nothing is lost.
 KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_size(std::size_t d) { return d * (d + 1) / 2; }
 
-// x (d, d) symmetric: its lower triangle is read. packed (d (d + 1) / 2).
+// Packs x (d, d) symmetric, of which the lower triangle is read, into packed (d (d + 1) / 2).
 template <class Exec>
 void pack_symmetric(const Exec&, Matrix<const float, Exec> x, Vector<float, Exec> packed);
 template <class Exec>

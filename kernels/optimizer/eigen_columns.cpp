@@ -40,7 +40,7 @@ template <class Exec>
 void order_falling(const Exec& exec, Vector<const double, Exec> keys, Vector<std::int32_t, Exec> order) {
   const std::size_t n = keys.extent(0);
   SESTINA_REQUIRE(order.extent(0) == n, "{} keys into an order of {}", n, order.extent(0));
-  // By counting what stands before each key: quadratic, but without a branch, and the same on every space.
+  // Each key counts the keys that stand before it: quadratic, but without a branch, and the same on every space.
   const Kokkos::RangePolicy<Exec> all(exec, 0, n);
   Kokkos::parallel_for(
       "order_falling", all, KOKKOS_LAMBDA(std::size_t j) {

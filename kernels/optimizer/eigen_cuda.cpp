@@ -34,7 +34,7 @@ class Handle {
   cusolverDnHandle_t handle_ = nullptr;
 };
 
-// One overload for each type. Sizes of scratch are in elements.
+// These functions have one overload for each type. Sizes of scratch are in elements.
 int eigh_size(cusolverDnHandle_t h, int d, float*) {
   int size = 0;
   check(cusolverDnSsyevd_bufferSize(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, nullptr, d, nullptr, &size),
@@ -87,7 +87,7 @@ int svd_size(cusolverDnHandle_t h, std::size_t m, std::size_t n) {
   return size;
 }
 
-// y (cols, rows) = x^T for x (rows, cols). reversed: rows of x are taken from the last to the first.
+// Sets y (cols, rows) = x^T for x (rows, cols). reversed: rows of x are taken from the last to the first.
 template <class T>
 void transpose(const Cuda& exec, const T* x, std::size_t rows, std::size_t cols, T* y, bool reversed = false) {
   const Kokkos::RangePolicy<Cuda> all(exec, 0, rows * cols);
@@ -154,7 +154,7 @@ struct Solver<Cuda>::State {
     check(cusolverDnSetStream(handle, exec.cuda_stream()), "options the stream");
   }
 
-  // Whether the library found a solution; with `failures`, that is told there and nobody waits.
+  // Returns whether the library found a solution; with `failures`, a failure is counted there and nobody waits.
   bool good() {
     if (failures.extent(0) > 0) {
       count_failure(exec, info.data(), failures);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t panel = 64;  // columns that LAPACK works on at a time, at most
 
-// Rows of a matrix in memory.
+// The rows of a matrix in memory.
 template <class T>
 struct Rows {
   T* data;
@@ -22,8 +22,8 @@ struct Rows {
   T* row(std::size_t i) const { return data + i * leading; }
 };
 
-// y (cols, rows) = x^T for x (rows, cols), in blocks that stay in the first-level cache. reversed: rows of x are taken
-// from the last to the first.
+// Sets y (cols, rows) = x^T for x (rows, cols), in blocks that stay in the first-level cache. reversed: rows of x are
+// taken from the last to the first.
 template <class T>
 void transpose(Rows<const T> x, std::size_t rows, std::size_t cols, Rows<T> y, bool reversed = false) {
   constexpr std::size_t block = 32;
@@ -34,7 +34,7 @@ void transpose(Rows<const T> x, std::size_t rows, std::size_t cols, Rows<T> y, b
           y.row(j)[i] = x.row(reversed ? rows - 1 - i : i)[j];
 }
 
-// The Fortran interface counts in int.
+// Returns a size as the int in which the Fortran interface counts.
 int as_int(std::size_t n) { return static_cast<int>(n); }
 
 template <class T>

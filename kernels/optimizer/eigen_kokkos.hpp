@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// LAPACK's, from eigen_host.cpp; without this word it would be made of what stands below.
+// LAPACK's solver comes from eigen_host.cpp; without `extern` it would be instantiated from the templates below.
 extern template class Solver<Serial>;
 #define SESTINA_LAPACK_SOLVER(T)                                                                              \
   extern template bool Solver<Serial>::eigh<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Vector<T, Serial>, \
@@ -20,7 +20,7 @@ SESTINA_LAPACK_SOLVER(double)
 
 namespace portable {
 
-// Copies on the host, in addition to what LAPACK takes.
+// The matrices' copies on the host, in addition to what LAPACK takes.
 template <class T>
 struct EighCopies {
   EighCopies(Workspace<Serial>& workspace, std::size_t d)
@@ -56,7 +56,7 @@ template <class Exec>
 struct Solver<Exec>::State {
   explicit State(const Exec& space) : exec(space), solver(Serial()) {}
 
-  // Room for what take(workspace) takes.
+  // Makes room for what take(workspace) takes.
   template <class Take>
   void reserve(const Take& take) {
     const std::size_t bytes = bytes_taken<Serial>(take);
@@ -76,7 +76,7 @@ struct Solver<Exec>::State {
     Kokkos::deep_copy(exec, to, from);
     exec.fence("solver");  // the next call writes where this one reads
   }
-  // What a call answers that found a solution or none.
+  // Returns what a call returns that found a solution or none.
   bool told(bool good) {
     if (good || failures.extent(0) == 0) return good;
     portable::count_failure<Exec>(exec, failures);
@@ -100,7 +100,7 @@ void Solver<Exec>::report_to(Vector<double, Exec> failures) {
   state_->failures = failures;
 }
 
-// None of the device's workspace is needed.
+// The device's workspace is not used.
 template <class Exec>
 template <class T>
 void Solver<Exec>::declare_eigh(Workspace<Exec>&, std::size_t) {}

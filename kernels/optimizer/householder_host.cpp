@@ -13,7 +13,7 @@ constexpr std::size_t block = 64;  // reflections that are applied together
 
 int as_int(std::size_t n) { return static_cast<int>(n); }
 
-// C (m, n) = alpha op(A) B + beta C, k long sums.
+// Computes C (m, n) = alpha op(A) B + beta C with sums of length k.
 void multiply(bool transpose, std::size_t m, std::size_t n, std::size_t k, float alpha, const float* a, std::size_t lda,
               const float* b, std::size_t ldb, float beta, float* c, std::size_t ldc) {
   cblas_sgemm(CblasColMajor, transpose ? CblasTrans : CblasNoTrans, CblasNoTrans, as_int(m), as_int(n), as_int(k),
@@ -24,7 +24,7 @@ void multiply(bool transpose, std::size_t m, std::size_t n, std::size_t k, doubl
   cblas_dgemm(CblasColMajor, transpose ? CblasTrans : CblasNoTrans, CblasNoTrans, as_int(m), as_int(n), as_int(k),
               alpha, a, as_int(lda), b, as_int(ldb), beta, c, as_int(ldc));
 }
-// B (m, n) = op(A) B, A upper triangular.
+// Computes B (m, n) = op(A) B, A upper triangular.
 void multiply_triangle(bool transpose, std::size_t m, std::size_t n, const float* a, float* b) {
   cblas_strmm(CblasColMajor, CblasLeft, CblasUpper, transpose ? CblasTrans : CblasNoTrans, CblasNonUnit, as_int(m),
               as_int(n), 1, a, as_int(block), b, as_int(block));
@@ -34,16 +34,16 @@ void multiply_triangle(bool transpose, std::size_t m, std::size_t n, const doubl
               as_int(n), 1, a, as_int(block), b, as_int(block));
 }
 
-// A block of reflections I - V T V^T (Schreiber and Van Loan, 1989): V (rows, size) unit lower trapezoidal, T (size,
-// size) upper triangular, `block` apart.
+// A block of reflections I - V T V^T (Schreiber and Van Loan, 1989): V (rows, size) is unit lower trapezoidal, T (size,
+// size) upper triangular with columns `block` apart.
 template <class T>
 struct Reflections {
-  std::size_t rows, size, leading;  // of V
+  std::size_t rows, size, leading;  // rows, columns and column distance of V
   T* v;
   const T* t;
-  T* product;  // (size, columns) scratch, `block` apart
+  T* product;  // (size, columns) scratch, columns `block` apart
 
-  // V, with its ones and zeros, from where a factorisation left it: below the diagonal of a.
+  // Takes V, with its ones and zeros, from where a factorisation left it: below the diagonal of a.
   void take(const T* a, std::size_t lda) {
     for (std::size_t j = 0; j < size; ++j) {
       T* column = v + j * leading;
@@ -53,7 +53,7 @@ struct Reflections {
     }
   }
 
-  // C (rows, columns) = (I - V T V^T) C or its transpose.
+  // Computes C (rows, columns) = (I - V T V^T) C or its transpose.
   void apply(bool transpose, std::size_t columns, T* c, std::size_t ldc) const {
     multiply(true, size, columns, rows, T(1), v, leading, c, ldc, T(0), product, block);
     multiply_triangle(transpose, size, columns, t, product);
@@ -64,7 +64,7 @@ struct Reflections {
 }  // namespace
 
 std::size_t householder_scratch(std::size_t m, std::size_t p) {
-  return block * (padded_rows(m) + 2 * p);  // V, T, product
+  return block * (padded_rows(m) + 2 * p);  // V, T and product
 }
 
 template <class T>
@@ -86,8 +86,8 @@ bool form_q(std::size_t m, std::size_t n, std::size_t p, T* a, T* scratch) {
     r.take(at(k, k), lda);
     if (k + r.size < n) r.apply(true, n - k - r.size, at(k, k + r.size), lda);
   }
-  // The columns of the identity, times the reflections from the last to the first: a block changes rows and columns
-  // from its own on.
+  // Applies the reflections from the last to the first to the columns of the identity: a block of them changes rows and
+  // columns from its own on.
   for (std::size_t j = n; j < p; ++j) {
     std::fill_n(at(0, j), m, T(0));
     *at(j, j) = 1;

@@ -5,12 +5,12 @@
 
 namespace sestina::host {
 
-// Where column-major matrices of m rows begin their columns: columns that lie a multiple of a large power of two apart
-// fall into the same cache sets, which doubles the time for m = 1024.
+// Returns the distance of the columns of column-major matrices with m rows: columns that lie a multiple of a large
+// power of two apart fall into the same cache sets, which doubles the time for m = 1024.
 constexpr std::size_t padded_rows(std::size_t m) { return m + 16; }
 
-// A (m, n), n <= p <= m, columns padded_rows(m) apart, room for p columns. Afterwards: the first p columns of Q.
-// scratch: householder_scratch(m, p) elements. T is float or double.
+// Replaces A (m, n), n <= p <= m, whose columns lie padded_rows(m) apart with room for p of them, by the first p
+// columns of Q; false where LAPACK fails. scratch: householder_scratch(m, p) elements. T is float or double.
 template <class T>
 bool form_q(std::size_t m, std::size_t n, std::size_t p, T* a, T* scratch);
 std::size_t householder_scratch(std::size_t m, std::size_t p);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int most_iterations = 100;
 
-// What stays over the whole of each of the three.
+// Memory that each of the three holds from beginning to end.
 template <class Exec, class T>
 struct EighPieces {
   EighPieces(Workspace<Exec>& workspace, std::size_t d)
@@ -56,7 +56,7 @@ struct AssembleScratch {
 };
 
 template <class Exec, class T>
-struct IterationScratch {  // of iterate_by_space
+struct IterationScratch {  // scratch of iterate_by_space
   IterationScratch(Workspace<Exec>& workspace, std::size_t d)
       : next(workspace.template take<T>(d, d)), met(workspace.template take<double>(1)) {}
   Matrix<T, Exec> next;
@@ -64,7 +64,7 @@ struct IterationScratch {  // of iterate_by_space
 };
 
 template <class Exec>
-struct NormsScratch {  // of look_whether_met
+struct NormsScratch {  // scratch of look_whether_met
   explicit NormsScratch(Workspace<Exec>& workspace)
       : whole(workspace.template take<double>(1)), diagonal(workspace.template take<double>(1)) {}
   Vector<double, Exec> whole, diagonal;
@@ -95,7 +95,7 @@ struct Work {
   double squares(Vector<const double, Exec> x) { return sum_of_squares<Exec, double>(tools.exec, x, tools.workspace); }
 };
 
-// y = factor x + shift I.
+// Computes y = factor x + shift I.
 template <class Exec, class T>
 void scale_and_shift(const Exec& exec, T factor, Matrix<const T, Exec> x, T shift, Matrix<T, Exec> y) {
   const std::size_t d = x.extent(0);
@@ -108,7 +108,7 @@ void scale_and_shift(const Exec& exec, T factor, Matrix<const T, Exec> x, T shif
       });
 }
 
-// values = (values + what the rule adds)^(-p / 2).
+// Sets values = (values + what the rule adds)^(-p / 2).
 template <class Exec>
 void half_roots(const Exec& exec, const RootRule& rule, Vector<double, Exec> values) {
   const double power = -0.5 * rule.exponent, eps = rule.eps;
@@ -123,7 +123,8 @@ void half_roots(const Exec& exec, const RootRule& rule, Vector<double, Exec> val
       });
 }
 
-// root = Q diag(values^-p) Q^T as the square of Q diag(values^(-p/2)), so that it is symmetric to the last bit.
+// Computes root = Q diag(values^-p) Q^T as the square of Q diag(values^(-p/2)), so that it is symmetric to the last
+// bit.
 template <class Exec, class T>
 bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec> values, Matrix<T, Exec> root) {
   const auto frame = w.tools.workspace.frame();
@@ -138,7 +139,7 @@ bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec
   return w.is_finite(root);
 }
 
-// b: the matrix whose eigenvalues half_roots() shifts.
+// Sets b to the matrix whose eigenvalues half_roots() shifts.
 template <class Exec, class T>
 void regularise(Work<Exec, T>& w, Matrix<const T, Exec> factor, Matrix<T, Exec> b) {
   scale_and_shift<Exec, T>(w.tools.exec, static_cast<T>(w.rule.scale), factor,
@@ -165,8 +166,8 @@ bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const
 
 namespace {
 
-// Whether Q^T B Q, whose diagonal is `quotients`, is diagonal within the tolerance, as 1 or 0 in `met`, where a 1
-// stays: Q is orthogonal, so that the norm of Q^T B Q is that of B Q.
+// Sets `met` to 1 where Q^T B Q, whose diagonal is `quotients`, is diagonal within the tolerance; a 1 stays. Q is
+// orthogonal, so that the norm of Q^T B Q is that of B Q.
 template <class Exec, class T>
 void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<const double, Exec> quotients,
                       Vector<double, Exec> met) {
@@ -184,8 +185,8 @@ void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<co
       });
 }
 
-// The iterations of inverse_root_qr() with all decisions in the space: each is made, and from where the tolerance is
-// met on the basis stays.
+// Runs the iterations of inverse_root_qr() with all decisions in the space: none is left out, and the basis no longer
+// changes once the tolerance is met.
 template <class Exec, class T>
 bool iterate_by_space(Work<Exec, T>& w, Matrix<const T, Exec> b, Matrix<T, Exec> product, Matrix<T, Exec> basis,
                       Vector<double, Exec> quotients, Vector<std::int32_t, Exec> order, int iterations) {
@@ -250,7 +251,8 @@ int newton_order(double exponent) {
 
 namespace {
 
-// C = A B for commuting symmetric A and B, whose product is symmetric: rows of tiles up to the diagonal, mirrored.
+// Computes C = A B for commuting symmetric A and B, whose product is symmetric: rows of tiles up to the diagonal,
+// mirrored.
 template <class Exec, class T>
 void multiply_commuting(Work<Exec, T>& w, Matrix<const T, Exec> a, Matrix<const T, Exec> b, Matrix<T, Exec> c) {
   constexpr std::size_t tile = 256;
@@ -264,7 +266,7 @@ void multiply_commuting(Work<Exec, T>& w, Matrix<const T, Exec> a, Matrix<const 
   mirror_lower<Exec, T>(w.tools.exec, c);
 }
 
-// power = X^r for symmetric X by repeated squaring; two scratch matrices. Returns where the result lies.
+// Computes X^r for symmetric X by repeated squaring, with two scratch matrices. Returns the one that holds the result.
 template <class Exec, class T>
 Matrix<const T, Exec> raise(Work<Exec, T>& w, Matrix<const T, Exec> x, int r, Matrix<T, Exec> one,
                             Matrix<T, Exec> other) {
@@ -294,7 +296,7 @@ struct Newton : NewtonPieces<Exec, T> {
   Work<Exec, T>& w;
   int r;
 
-  // step = I - M; the mean square distance of M from I.
+  // Sets step = I - M and returns the root mean square distance of M from I.
   double distance() {
     scale_and_shift<Exec, T>(w.tools.exec, T(-1), m, T(1), step);
     return std::sqrt(w.squares(step) / static_cast<double>(w.d));
@@ -332,7 +334,7 @@ bool inverse_root_newton(RootTools<Exec> tools, const RootRule& rule, Matrix<con
   constexpr double good = 1e-2, close = 0.1;
   double distance = n.distance(), before = 2 * distance;
   for (int done = 0; done < iterations; ++done) {
-    // Below `close` it squares the distance; where it no longer halves it, rounding is reached.
+    // An iteration below `close` squares the distance; where it no longer halves it, rounding is reached.
     if (!std::isfinite(distance) || distance < 4 * rounding<T> || (before < close && distance > before / 2)) break;
     n.advance();
     before = distance;

@@ -1,6 +1,6 @@
-// B^-p of a symmetric positive semi-definite matrix, three ways. B = scale K + eps I (regularised as RootRule says);
-// every function returns false when it found no finite root. T is float or double. Matrices without padding. All fence,
-// unless told not to (RootTools).
+// B^-p of a symmetric positive semi-definite matrix K (d, d), three ways, where B = scale K + eps I (regularised as
+// RootRule says). Every function returns false when it found no finite root. T is float or double. Matrices have no
+// padding. All calls fence, unless told not to (RootTools).
 #pragma once
 #include "kernels/blas/gemm.hpp"
 #include "kernels/optimizer/eigen.hpp"
@@ -14,42 +14,43 @@ struct RootRule {
   // true: eps I is added to scale K; when the smallest eigenvalue then lies below eps, all are moved up until it is
   // eps. false: eps - min(0, smallest) is added to the eigenvalues of scale K.
   bool perturb_before = true;
-  double tolerance = 0.01;  // inverse_root_qr: of the off-diagonal norm against the whole
+  double tolerance = 0.01;  // inverse_root_qr: off-diagonal norm relative to the whole
   int max_iterations = 1;   // inverse_root_qr, inverse_root_newton; 0: at most 100
 };
 
-// What the three work with.
+// The tools that the three work with.
 template <class Exec>
 struct RootTools {
   const Exec& exec;
   Gemm<Exec>& gemm;
   Solver<Exec>& solver;
   Workspace<Exec>& workspace;
-  // (1) in the space: nothing waits, inverse_root_newton aside, and true is returned; the sum of squares of the root is
-  // left there for whoever judges, and failures of the solver where it reports them. (0): each decides by itself.
+  // With (1) in the space nothing waits, inverse_root_newton aside, and true is returned; the sum of squares of the
+  // root is left there for whoever judges it, and failures of the solver where it reports them. With (0) each call
+  // decides itself.
   Vector<double, Exec> squares_of_root = {};
 };
 
-// By eigen-decomposition. basis (d, d) out: eigenvectors, eigenvalues falling.
+// Computes the root by eigen-decomposition. basis (d, d) receives the eigenvectors, by falling eigenvalue.
 template <class Exec, class T>
 bool inverse_root_eigh(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                        Matrix<T, Exec> root);
 
-// From an approximate eigenbasis, kept up to date by subspace iteration: as long as Q^T B Q is not diagonal within the
-// tolerance, and for max_iterations at most, Q = qr(B Q sorted by falling q^T B q). Then B^-p with q^T B q for
-// eigenvalues. basis (d, d): in and out.
+// Computes the root from an approximate eigenbasis Q, kept up to date by subspace iteration: as long as Q^T B Q is not
+// diagonal within the tolerance, and for max_iterations at most, Q = qr(B Q sorted by falling q^T B q). Then B^-p takes
+// q^T B q for eigenvalues. basis (d, d) is Q: in and out.
 template <class Exec, class T>
 bool inverse_root_qr(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                      Matrix<T, Exec> root);
 
-// By coupled Newton iteration, matrix products only: p = 1 / r with r = 1, 2, ... Eigenvalues below the rounding of T
-// cannot be told from zero and would make it diverge: eps is raised to that.
+// Computes the root by coupled Newton iteration, with matrix products only: p = 1 / r with r = 1, 2, ... Eigenvalues
+// below the rounding of T cannot be told from zero and would make it diverge: eps is raised to that.
 template <class Exec, class T>
 bool inverse_root_newton(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> root);
-// r, or 0 when p is not one of 1, 1/2, 1/3, ...
+// Returns r, or 0 when p is not one of 1, 1/2, 1/3, ...
 int newton_order(double exponent);
 
-// What any of them takes.
+// Takes what any of the three takes.
 template <class Exec, class T>
 void declare_inverse_root(Workspace<Exec>&, std::size_t d);
 

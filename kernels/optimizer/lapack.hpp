@@ -26,7 +26,7 @@ inline int syevd(int d, double* a, double* values, double* work, int work_size, 
   return info;
 }
 
-// QR of a narrow A (m, n), by recursion: reflections below the diagonal, their triangle T (n, n).
+// Decomposes a narrow A (m, n) by recursion: reflections below the diagonal, their triangle T (n, n).
 inline int geqrt3(int m, int n, float* a, int lda, float* t, int ldt) {
   int info = 0;
   sgeqrt3_(&m, &n, a, &lda, t, &ldt, &info);
@@ -38,7 +38,8 @@ inline int geqrt3(int m, int n, double* a, int lda, double* t, int ldt) {
   return info;
 }
 
-// A (m, n) = U (m, k) diag(values) VT (k, n), k = min(m, n). work_size -1: work[0] becomes the best size.
+// Decomposes A (m, n) = U (m, k) diag(values) VT (k, n), k = min(m, n). With work_size -1, work[0] becomes the best
+// size.
 inline int gesdd(int m, int n, double* a, double* values, double* u, double* vt, double* work, int work_size,
                  int* iwork) {
   int info = 0;

@@ -19,7 +19,7 @@ KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, cons
   for (std::size_t i = 0; i < n; ++i) weight[i] = bf16(master[i]);
 }
 
-// SplitMix64's mix (Steele, Lea, Flood 2014) of a key and a place: 24 bits, [0, 1).
+// Returns 24 bits of SplitMix64's mix (Steele, Lea, Flood 2014) of a key and a place, as a number in [0, 1).
 KOKKOS_INLINE_FUNCTION float draw_at(std::uint64_t key, std::uint64_t place) {
   std::uint64_t z = key + (place + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -28,10 +28,10 @@ KOKKOS_INLINE_FUNCTION float draw_at(std::uint64_t key, std::uint64_t place) {
 }
 
 struct ValueRange {
-  float low = 0, high = 0, sum = 0;  // with 0 among them; of magnitudes: not finite where one is not
+  float low = 0, high = 0, sum = 0;  // low and high include 0; sum of magnitudes: not finite where a value is not
 };
 
-// In lanes of a vector register: a minimum that runs through all values would be taken one by one.
+// Finds the range in lanes of a vector register: a minimum that runs through all values would be taken one by one.
 template <class Value>
 KOKKOS_INLINE_FUNCTION ValueRange range_of(std::size_t n, const Value& value) {
   constexpr std::size_t lanes = 16;
@@ -54,8 +54,8 @@ KOKKOS_INLINE_FUNCTION ValueRange range_of(std::size_t n, const Value& value) {
   return range;
 }
 
-// One group of a coded row, its values made twice: for the grid, and for the codes. columns: their factors, or null;
-// factor: of all of them.
+// Moves one group of a coded row. Its values are computed twice: for the grid, and for the codes. `columns` are the
+// factors of the columns, or null; `factor` is that of all of them.
 struct GroupMove {
   MoveFactors f;
   std::uint64_t key;

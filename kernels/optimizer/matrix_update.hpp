@@ -1,5 +1,6 @@
-// The last passes of matrix optimizers, from the direction to the weight: the one of all of them, Muon's and its
-// relatives', APOLLO's; and the flag that they raise where a weight is not finite.
+// The last passes of matrix optimizers, from the direction to the weight: that of all of them, those of Muon and its
+// relatives, and APOLLO's; and the flag that they raise where a weight is not finite. W is a matrix of weights (m, n),
+// O an orthogonalised direction.
 #pragma once
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
@@ -12,8 +13,8 @@ namespace sestina {
 // The flag that update kernels raise next to the weights they write. It is a double in the memory of the space, so that
 // it travels with the sums of squares (core/optimizer/gradient_norm.hpp): no message and no host wait of its own.
 
-// Sets *flag to 1 when one of n values is not finite. For the values that the calling thread has just written, which
-// still lie in its nearest cache. flag null: nobody asks.
+// Sets *flag to 1 when one of n values is not finite. The values are those that the calling thread has just written,
+// which still lie in its nearest cache. With a null flag nothing is checked.
 template <class S>
 KOKKOS_INLINE_FUNCTION void flag_nonfinite(std::size_t n, const S* values, double* flag) {
   if (flag == nullptr) return;
@@ -24,14 +25,14 @@ KOKKOS_INLINE_FUNCTION void flag_nonfinite(std::size_t n, const S* values, doubl
 
 // The last pass of every matrix optimizer: decay, the movement, and the rounded copy, reading everything once.
 struct WeightMove {
-  double lr = 0;     // of this matrix now; decay uses it unscaled
+  double lr = 0;     // learning rate of this matrix now; decay uses it unscaled
   double scale = 1;  // the movement is lr * scale * direction
   double weight_decay = 0;
   bool decay_first = true;      // W = (1 - lr wd) W - lr s U; false: W = (1 - lr wd) (W - lr s U)
   double* nonfinite = nullptr;  // the flag above
 };
 
-// The numbers of a move in the type of the arithmetic: w = after (before w - step u).
+// The numbers of a move in the type of the arithmetic: w = after (before w - step u) for weight w, direction u.
 struct MoveFactors {
   float before, step, after;
   double* nonfinite;
@@ -42,30 +43,31 @@ struct MoveFactors {
         nonfinite(move.nonfinite) {}
 };
 
-// The elements of a matrix without padding.
+// Returns the elements of a matrix without padding.
 template <class T, class Space>
 Vector<T, Space> flat(Matrix<T, Space> x) {
   SESTINA_REQUIRE(x.extent(0) <= 1 || x.stride(0) == x.extent(1), "rows of {} lie {} apart", x.extent(1), x.stride(0));
   return Vector<T, Space>(x.data(), x.size());
 }
 
-// direction (n) float or bf16, master (n), weight (n) or empty: the rounded master weight. factor (1), or (0): a number
-// that only the space knows, which the movement is multiplied by too.
+// Moves master (n) along direction (n), float or bf16, and writes weight (n), the rounded master weight, or empty.
+// factor (1), or (0), is a number that only the space knows, by which the movement is multiplied too.
 template <class Space, class TU>
 void move_weight(const Space&, const WeightMove&, Vector<const TU, Space> direction, Vector<float, Space> master,
                  Vector<bf16, Space> weight, Vector<const double, Space> factor = {});
 
-// What the columns or rows of a direction are multiplied by; empty: nothing.
+// Factors of the columns or rows of a direction; empty: none.
 template <class Space>
 struct ChannelFactors {
   Vector<const float, Space> values;
   bool by_row = false;
 };
 
-// Of update t: a number for the whole tensor, from which each of its elements draws by its place, whoever moves it.
+// Returns a number of update t for the whole tensor, from which each of its elements draws by its place, whoever moves
+// it.
 std::uint64_t rounding_key(std::uint64_t stream, std::int64_t t);
 
-// Weights in 8 bits move by direction (m, n) times its factors, as the arithmetic of fp32 has it, and are rounded up or
+// Moves weights in 8 bits by direction (m, n) times its factors, as the arithmetic of fp32 has it, and rounds up or
 // down at random, so that small movements are kept in the mean (stochastic rounding, as in Q-GaLore, arXiv 2407.08296).
 // The grid of a group follows its values (CodeGrid), but is kept while they fill it to 1/64: where nothing moves,
 // nothing is rounded again. Rows of a slab draw as rows of a tensor of which they are the first ones.
@@ -73,12 +75,12 @@ template <class Space>
 void move_coded(const Space&, const WeightMove&, Matrix<const float, Space> direction, const ChannelFactors<Space>&,
                 const CodedRows&, std::uint64_t key);
 
-// The last passes of Muon and of its relatives: from the orthogonalised direction O in wide form (matrix_passes.hpp) to
-// the weight. NorMuon (Li et al. 2025) and AdaMuon (Si et al. 2025) divide O by the root of a running mean of its
+// The last passes of Muon and of its relatives go from the orthogonalised direction O in wide form (matrix_passes.hpp)
+// to the weight. NorMuon (Li et al. 2025) and AdaMuon (Si et al. 2025) divide O by the root of a running mean of its
 // squares, the one by rows or columns, the other by element; then the Frobenius norm of O is given back to the
 // direction.
 
-// W (m, n) moves along O; weight (m, n) or (0, 0): the rounded copy. One pass over everything.
+// Moves W (m, n) along O in one pass over everything; weight (m, n), or (0, 0), receives the rounded copy.
 template <class Space, class T>
 void move_weight_wide(const Space&, const WeightMove&, Matrix<const T, Space> direction, Matrix<float, Space> master,
                       Matrix<bf16, Space> weight);
@@ -89,14 +91,14 @@ struct SecondMoment {
   bool keep_norm = true;  // false: the published divisions alone
 };
 
-// second_moment (max(m, n)): of the mean squares of the rows of O where m >= n, else of its columns.
+// second_moment (max(m, n)) is the running mean of the squares of the rows of O where m >= n, else of its columns.
 template <class Space, class T>
 void move_weight_normuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
                          Vector<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
                          Workspace<Space>&);
 template <class Space>
 struct NorMuonScratch {
-  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // of the longer side
+  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // lines of the longer side
       : squares(workspace.template take<double>(lines)),
         gain(workspace.template take<float>(lines)),
         scale(workspace.template take<float>(1)) {}
@@ -104,7 +106,7 @@ struct NorMuonScratch {
   Vector<float, Space> gain, scale;
 };
 
-// second_moment (m, n): of the squares of O.
+// second_moment (m, n) is the running mean of the squares of O.
 template <class Space, class T>
 void move_weight_adamuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
                          Matrix<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
@@ -115,11 +117,11 @@ struct AdaMuonScratch {
       : before(workspace.template take<double>(band_count(rows))),
         after(workspace.template take<double>(band_count(rows))),
         scale(workspace.template take<float>(1)) {}
-  Vector<double, Space> before, after;  // squares by bands, of the direction and of the adapted one
+  Vector<double, Space> before, after;  // squares by bands: of the direction, of the adapted one
   Vector<float, Space> scale;
 };
 
-// APOLLO's update (arXiv 2412.05270): the gradient, each channel (row or column) times a factor that a low-rank Adam
+// APOLLO's update (arXiv 2412.05270) is the gradient, each channel (row or column) times a factor that a low-rank Adam
 // gives, with a limit on how fast its norm may grow. The norm stays in the memory of the space: nothing fences.
 struct ChannelRule {
   double gradient_scale = 1;  // clipping
@@ -127,19 +129,19 @@ struct ChannelRule {
   bool scale_front = false;   // before the limiter instead of after it
   bool per_tensor = false;    // one factor for all channels
   double norm_eps = 1e-8;
-  double growth_limit = 1.01;  // of the norm of the update from one to the next; 0: none
+  double growth_limit = 1.01;  // limit on the ratio of the update's norm to the last one; 0: none
   bool limited = true;         // false: there is no earlier norm
 };
 
-// From the sums of squares per channel (c) of the direction, of the projected clipped gradient it came from, and of
-// the unclipped gradient: factors (c) by which the unclipped gradient is to be multiplied. update_norm (1): of the
-// update, before a factor scale after the limiter; in and out.
+// Computes factors (c) by which the unclipped gradient is to be multiplied, from the sums of squares per channel (c) of
+// the direction, of the projected clipped gradient that it came from, and of the unclipped gradient. update_norm (1) is
+// the norm of the update, before a factor scale after the limiter; in and out.
 template <class Space>
 void channel_factors(const Space&, const ChannelRule&, Vector<const float, Space> direction,
                      Vector<const float, Space> projected, Vector<const float, Space> gradient,
                      Vector<float, Space> update_norm, Vector<float, Space> factors);
 
-// W moves by the gradient with row i (by_row) or column i times factors[i]. weight as in move_weight, or (0, 0).
+// Moves W by the gradient with row i (by_row) or column i times factors[i]. weight as in move_weight, or (0, 0).
 template <class Space>
 void move_channels(const Space&, const WeightMove&, bool by_row, Vector<const float, Space> factors,
                    Matrix<const float, Space> gradient, Matrix<float, Space> master, Matrix<bf16, Space> weight);

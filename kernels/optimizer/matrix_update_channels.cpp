@@ -6,7 +6,7 @@ namespace sestina {
 
 namespace {
 
-// total term(i) over [0, n): on the host in order, on a device by the one team that runs.
+// Workers that sum term(i) over [0, n): on the host one thread, in order; on a device the one team that runs (Team).
 struct Alone {
   template <class Term>
   double sum(std::size_t n, const Term& term) const {
@@ -83,7 +83,7 @@ struct FactorBody {
   }
 };
 
-// factors: one for all (by_row) or one for each element.
+// Moves n elements; factors has one for all (by_row) or one for each element.
 KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, bool by_row, std::size_t n,
                                        const float* __restrict factors, const float* __restrict gradient,
                                        float* __restrict master, bf16* __restrict weight) {

@@ -10,11 +10,11 @@ namespace sestina {
 
 namespace {
 
-// What the weight moves along, element by element: O as it is,
+// The weight moves, element by element, along O as it is,
 struct Plain {
   KOKKOS_INLINE_FUNCTION float operator()(float o, std::size_t, std::size_t) const { return o; }
 };
-// with a gain for each row or column, all times *scale,
+// along O with a gain for each row or column, all times *scale,
 struct Gained {
   const float *gain, *scale;
   bool by_row;
@@ -22,7 +22,7 @@ struct Gained {
     return o * (*scale * gain[by_row ? i : j]);
   }
 };
-// or divided by the root of its second moment (m, n).
+// or along O divided by the root of its second moment (m, n).
 struct Adapted {
   const float *moment, *scale;
   float eps;
@@ -32,7 +32,7 @@ struct Adapted {
   }
 };
 
-// Elements (i, j) to (i, j + n). weight may be null.
+// Moves elements (i, j) to (i, j + n). weight may be null.
 template <class T, class Direction>
 KOKKOS_INLINE_FUNCTION void move_piece(const MoveFactors& f, const Direction& direction, std::size_t i, std::size_t j,
                                        std::size_t n, const T* __restrict o, float* __restrict master,
@@ -62,7 +62,7 @@ void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> wide
       });
 }
 
-// squares (l): sums of squares of the columns of X (s, l), or of the rows of a square one.
+// Sets squares (l) to the sums of squares of the columns of X (s, l), or of the rows of a square X.
 template <class Space, class T>
 void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector<double, Space> squares) {
   const std::size_t rows = x.extent(0), cols = x.extent(1);
@@ -86,7 +86,7 @@ void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector
       });
 }
 
-// V += (1 - beta2) (mean - V), gain = max(V, eps)^-1/2; scale = |O| / |O gain|, or 1.
+// Sets V += (1 - beta2) (mean - V), gain = max(V, eps)^-1/2 and scale = |O| / |O gain|, or 1.
 template <class Space>
 void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_line, Vector<double, Space> squares,
                    Vector<float, Space> moment, Vector<float, Space> gain, Vector<float, Space> scale) {
@@ -104,7 +104,7 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
         }
       });
   const bool keep = rule.keep_norm;
-  // The ratio of two sums: the first waits where the gain's will be.
+  // scale is the ratio of two sums: the norm of O is kept in it until that of O gain is known.
   sum_all(
       "normuon_before", exec, lines, KOKKOS_LAMBDA(std::size_t i) { return squares(i); },
       KOKKOS_LAMBDA(double sum) { scale(0) = static_cast<float>(Kokkos::sqrt(sum)); });
@@ -113,7 +113,7 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
       KOKKOS_LAMBDA(double sum) { scale(0) = keep && sum > 0 ? scale(0) / static_cast<float>(Kokkos::sqrt(sum)) : 1; });
 }
 
-// V += (1 - beta2) (O^2 - V) for n elements; returns the sum of squares of O / (root V + eps).
+// Adds (1 - beta2) (O^2 - V) to n elements of V; returns the sum of squares of O / (root V + eps).
 template <class T>
 KOKKOS_INLINE_FUNCTION double adapt_piece(float rate, float eps, std::size_t n, const T* __restrict o,
                                           float* __restrict moment) {
@@ -124,7 +124,7 @@ KOKKOS_INLINE_FUNCTION double adapt_piece(float rate, float eps, std::size_t n, 
   return lane_sum(n, [=](std::size_t c) { return square(static_cast<float>(o[c]) / (Kokkos::sqrt(moment[c]) + eps)); });
 }
 
-// Updates the moment (m, n); after(band): squares of the direction in each band of rows of the moment.
+// Updates the moment (m, n); after(band) receives the squares of the direction in each band of rows of the moment.
 template <class Space, class T>
 void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, Space> wide, Matrix<float, Space> moment,
                   Vector<double, Space> after) {
@@ -149,7 +149,7 @@ void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, S
   }
 }
 
-// before(c): chunk sums of the squares of O, in wide form.
+// Sets before(c) to the chunk sums of the squares of O, in wide form.
 template <class Space, class T>
 void sum_direction(const Space& exec, Matrix<const T, Space> wide, std::size_t length, Vector<double, Space> before) {
   const T* x = wide.data();

@@ -17,7 +17,7 @@ KOKKOS_INLINE_FUNCTION double advance_piece(const MomentumStep& s, std::size_t n
   return lane_sum(n, [=](std::size_t i) { return square(s.p * g[i] + s.q * m[i]); });
 }
 
-// squares(c): chunk sums of the squares of x.
+// Sets squares(c) to the chunk sums of the squares of x.
 template <class Space>
 void sum_squares(const Space& exec, Vector<const float, Space> x, Vector<double, Space> squares) {
   const float* data = x.data();
@@ -27,7 +27,7 @@ void sum_squares(const Space& exec, Vector<const float, Space> x, Vector<double,
       });
 }
 
-// x = u / its norm, rounded, in wide form.
+// Sets x to u divided by its norm, rounded, in wide form.
 template <class T, class Space>
 void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
                Vector<const double, Space> squares, Vector<float, Space> inverse, Matrix<T, Space> x) {
@@ -45,7 +45,7 @@ void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u,
       });
 }
 
-// a I + b A + c A^2 with A = X X^T, in one of the two matrices given.
+// Returns a I + b A + c A^2 with A = X X^T, in one of the two matrices given.
 template <class T, class Space>
 Matrix<T, Space> polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
                             Matrix<const T, Space> x, Matrix<T, Space> gram, Matrix<T, Space> square) {

@@ -1,7 +1,7 @@
-// Orthogonalisation by Newton-Schulz iteration: U = P S Q^T becomes about P Q^T, by matrix products only. One step is
-// X = a X + (b A + c A^2) X with A = X X^T (newton_schulz_step.hpp). The work is done in wide form: the transpose where
-// rows > cols, so that A is the smaller of the two Gram matrices. Stored as T (float or bf16), summed in float, the
-// norm in double over fixed chunks. newton_schulz_step.hpp keeps the obvious loops next to it.
+// Orthogonalisation by Newton-Schulz iteration: U = P S Q^T, its SVD, becomes about P Q^T, by matrix products only. One
+// step is X = a X + (b A + c A^2) X with A = X X^T (newton_schulz_step.hpp). The work is done in wide form: the
+// transpose where rows > cols, so that A is the smaller of the two Gram matrices. Stored as T (float or bf16), summed
+// in float, the norm in double over fixed chunks. newton_schulz_step.hpp keeps the obvious loops next to it.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -21,7 +21,7 @@ struct NewtonSchulz {
   NewtonSchulzNorm norm = NewtonSchulzNorm::max;
 };
 
-// p x + q y (n), formed where it is read. With p = 0, x is not read and may be empty.
+// The vector p x + q y (n), formed where it is read. With p = 0, x is not read and may be empty.
 template <class Space>
 struct Blend {
   Vector<const float, Space> x, y;
@@ -43,7 +43,7 @@ template <class T, class Space>
 Matrix<const T, Space> newton_schulz(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
                                      const Blend<Space>& u, std::size_t rows, std::size_t cols,
                                      Vector<const double, Space> squares);
-// What it takes; the chunk sums are the caller's.
+// Memory that newton_schulz takes; the chunk sums are the caller's.
 template <class T, class Space>
 struct NewtonSchulzScratch {
   NewtonSchulzScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
@@ -56,34 +56,34 @@ struct NewtonSchulzScratch {
   Vector<float, Space> inverse;
 };
 
-// output (m, n) = Newton-Schulz of input (m, n), both without padding; in_bf16: products and storage in bf16.
+// Sets output (m, n) to Newton-Schulz of input (m, n), both without padding; in_bf16: products and storage in bf16.
 template <class Space>
 void orthogonalize(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool in_bf16,
                    Matrix<const float, Space> input, Matrix<float, Space> output);
 template <class Space>
 void declare_orthogonalize(Workspace<Space>&, std::size_t rows, std::size_t cols);  // in either precision
 
-// Newton-Schulz iteration of a matrix whose rows, or columns, are sharded over several ranks.
-// Shards stay where they lie: the Gram matrix whose sum runs over the cut side, X^T X where rows are cut and X X^T
-// where columns are, is the sum of the shards' own, and with it every rank takes the step of its shard (the
-// "distributed" mode of NVIDIA's tensor-parallel Muon). Ranks exchange the norm and, for each step, one such matrix.
+// Newton-Schulz iteration of a matrix whose rows, or columns, are sharded over several ranks. Shards stay where they
+// lie: the Gram matrix whose sum runs over the cut side, X^T X where rows are cut and X X^T where columns are, is the
+// sum of the shards' own, and with it every rank takes the step of its shard (the "distributed" mode of NVIDIA's
+// tensor-parallel Muon). Ranks exchange the norm and, for each step, one such matrix.
 enum class CutSide { rows, cols };
 
-// What is summed over the ranks, in place; the same bits for all of them.
+// The functions that sum over the ranks, in place; all ranks receive the same bits.
 template <class Space>
 struct ShardSums {
   std::function<void(Vector<double, Space>)> norm;  // (1)
   std::function<void(Vector<float, Space>)> gram;   // (side * side), in float whatever the shards are stored as
 };
 
-// As newton_schulz, of the shard u (rows, cols) with the chunk sums of its own squares. counted: false where another
-// rank holds the same shard and enters it into the sums. The result is the shard of the orthogonalised matrix, as it
-// lies in the matrix: (rows, cols). All ranks must call it, those with an empty shard too.
+// Does the work of newton_schulz for the shard u (rows, cols) with the chunk sums of its own squares. counted is false
+// where another rank holds the same shard and enters it into the sums. The result is the shard of the orthogonalised
+// matrix, as it lies in the matrix: (rows, cols). All ranks must call it, those with an empty shard too.
 template <class T, class Space>
 Matrix<const T, Space> newton_schulz_shard(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
                                            const Blend<Space>& u, std::size_t rows, std::size_t cols, CutSide,
                                            Vector<const double, Space> squares, bool counted, const ShardSums<Space>&);
-// What it takes; the chunk sums are the caller's.
+// Memory that newton_schulz_shard takes; the chunk sums are the caller's.
 template <class T, class Space>
 struct NewtonSchulzShardScratch {
   NewtonSchulzShardScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols, CutSide cut) {
@@ -105,9 +105,9 @@ struct NewtonSchulzShardScratch {
   Vector<double, Space> total;
 };
 
-// Pieces that Newton-Schulz of a whole matrix (newton_schulz.cpp) and of shards (newton_schulz_shard.cpp) are made of.
+// The pieces that both newton_schulz.cpp (a whole matrix) and newton_schulz_shard.cpp (shards) use.
 
-// What u is multiplied by. Zero stays zero also without eps.
+// Returns the factor by which u is multiplied. Zero stays zero also without eps.
 KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) {
   const double norm = Kokkos::sqrt(squares);
   const double by = add ? norm + eps : Kokkos::max(norm, eps);
@@ -116,7 +116,7 @@ KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) 
   return static_cast<float>(by * largest > 1 ? 1 / by : largest);
 }
 
-// to = scale (p x + q y), rounded. x may be null with p = 0.
+// Sets to = scale (p x + q y), rounded. x may be null with p = 0.
 template <class T>
 KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, float scale, float p, const float* __restrict x, float q,
                                          const float* __restrict y, T* __restrict to) {
@@ -150,11 +150,11 @@ static void copy_gram(const Space& exec, Matrix<const T, Space> from, Matrix<T, 
       });
 }
 
-// What the Gram matrix A is multiplied by where it is formed: where it is not squared it needs no further factor.
+// Returns the factor of the Gram matrix A where it is formed: if it is not squared it needs no further factor.
 inline float gram_factor(const NewtonSchulzStep& step) { return step.c == 0 ? static_cast<float>(step.b) : 1.0f; }
 
-// a I + b A + c A^2 from gram_factor A, in one of the two matrices given. With a on the diagonal the last product of a
-// step needs no X added to it.
+// Returns a I + b A + c A^2 from gram_factor A, in one of the two matrices given. With a on the diagonal the last
+// product of a step needs no X added to it.
 template <class T, class Space>
 static Matrix<T, Space> step_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
                                         Matrix<T, Space> gram, Matrix<T, Space> square) {

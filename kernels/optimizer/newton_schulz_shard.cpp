@@ -8,7 +8,7 @@
 namespace sestina {
 namespace {
 
-// inverse(0) = what u is multiplied by, from the squares of all shards.
+// Sets inverse(0) to the factor by which u is multiplied, from the squares of all shards.
 template <class Space>
 void sum_norm(const Space& exec, const NewtonSchulz& ns, Vector<const double, Space> squares, bool counted,
               const ShardSums<Space>& sums, Vector<double, Space> total, Vector<float, Space> inverse) {
@@ -23,7 +23,7 @@ void sum_norm(const Space& exec, const NewtonSchulz& ns, Vector<const double, Sp
       KOKKOS_LAMBDA(std::size_t) { inverse(0) = inverse_norm(total(0), eps, add); });
 }
 
-// x = inverse(0) u, rounded.
+// Sets x = inverse(0) u, rounded.
 template <class T, class Space>
 void scale_shard(const Space& exec, const Blend<Space>& u, Vector<const float, Space> inverse, Matrix<T, Space> x) {
   constexpr std::size_t length = is_host<Space> ? 8192 : 1;
@@ -39,7 +39,7 @@ void scale_shard(const Space& exec, const Blend<Space>& u, Vector<const float, S
       });
 }
 
-// The Gram matrix of all shards, times gram_factor. Rounded only once: what is sent is in float.
+// Sums the Gram matrix of all shards, times gram_factor. It is rounded only once: what is sent is in float.
 template <class T, class Space>
 void sum_gram(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step, CutSide cut, Matrix<const T, Space> x,
               bool counted, const ShardSums<Space>& sums, Matrix<float, Space> whole, Matrix<T, Space> rounded) {

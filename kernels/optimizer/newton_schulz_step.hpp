@@ -13,11 +13,11 @@ struct NewtonSchulzStep {
   double a = 0, b = 0, c = 0;
 };
 
-// What a matrix is divided by at first, so that its singular values are at most 1: its Frobenius norm, which is kept
-// from zero by the larger of norm and eps, or by norm + eps.
+// The divisor of a matrix at first, so that its singular values are at most 1: its Frobenius norm, which is kept from
+// zero by the larger of norm and eps, or by norm + eps.
 enum class NewtonSchulzNorm { max, add };
 
-// Newton-Schulz as it is written down, in double and by loops: what newton_schulz.hpp is tested against.
+// Newton-Schulz as it is written down, in double and by loops, which newton_schulz.hpp is tested against.
 
 // x (m, n), row-major, becomes its orthogonalised form.
 inline void newton_schulz_plain(std::span<const NewtonSchulzStep> steps, double eps, NewtonSchulzNorm norm,

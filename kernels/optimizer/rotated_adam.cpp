@@ -12,7 +12,7 @@ constexpr std::size_t rotated_grain = is_host<Space> ? 8192 : 1;
 template <class Space>
 constexpr std::size_t tile_rows = is_host<Space> ? 16 : 1;
 
-// body(begin, count) for every piece of n elements.
+// Calls body(begin, count) for every piece of n elements.
 template <class Space, class Body>
 void for_pieces(const char* label, const Space& exec, std::size_t n, const Body& body) {
   constexpr std::size_t length = rotated_grain<Space>;
@@ -24,7 +24,7 @@ void for_pieces(const char* label, const Space& exec, std::size_t n, const Body&
       });
 }
 
-// body(row, begin, count): on the host whole rows, on a device one element each.
+// Calls body(row, begin, count): on the host for whole rows, on a device for one element each.
 template <class Space, class Body>
 void for_lines(const char* label, const Space& exec, std::size_t rows, std::size_t cols, const Body& body) {
   if (cols == 0) return;
@@ -49,7 +49,7 @@ struct Rates {
         eps(static_cast<float>(rule.eps)) {}
 };
 
-// The loops, over plain pointers that do not overlap, so that the compiler vectorises them.
+// The loops run over plain pointers that do not overlap, so that the compiler vectorises them.
 KOKKOS_INLINE_FUNCTION void average_range(float rate, float scale, std::size_t n, const float* __restrict g,
                                           float* __restrict m) {
   for (std::size_t i = 0; i < n; ++i) m[i] += rate * (scale * g[i] - m[i]);
@@ -99,7 +99,7 @@ template <class A, class B>
 void require_equal(const char* what, const A& a, const B& b) {
   SESTINA_REQUIRE(a == b, "{}: sizes {} and {}", what, a, b);
 }
-// Either empty or as long as the axis.
+// Requires the factors to be either empty or as long as the axis.
 template <class View>
 void require_axis(const char* what, const View& factor, std::size_t n) {
   SESTINA_REQUIRE(factor.extent(0) == 0 || factor.extent(0) == n, "{}: {} values for an axis of {}", what,

@@ -1,7 +1,7 @@
 // A matrix optimizer: one object per matrix, which owns the order of its step, because the published methods differ in
-// it (SOAP updates first and refreshes last; Shampoo and basis rotation refresh before use). What all of them share:
-// state by name (matrix_state.hpp), scratch and products of the stream they run on, and refreshes as jobs
-// (refresh.hpp).
+// it (SOAP updates first and refreshes last; Shampoo and basis rotation refresh before use). All of them share state by
+// name (core/memory/matrix_state.hpp), scratch and products of the stream they run on, and refreshes as jobs
+// (core/optimizer/refresh/refresh.hpp).
 //
 // Notation: W m x n (rows = outputs), G its clipped gradient, t counts updates from 1.
 #pragma once
@@ -28,7 +28,7 @@ struct OwnedMatrix {
   Matrix<const float, Space> gradient;  // (m, n) unclipped
   Matrix<float, Space> master;          // (m, n)
   Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
-  CodedRows coded{};                    // in place of both: then the master has its shape, and no memory
+  CodedRows coded{};                    // in the place of both: then the master has its shape, and no memory
   std::size_t rows() const { return master.extent(0); }
   std::size_t cols() const { return master.extent(1); }
 };
@@ -36,8 +36,8 @@ struct OwnedMatrix {
 template <class Space>
 class RefreshPort;  // refresh/port.hpp
 
-// Where matrices are updated one after another: an instance of the execution space, its products, and the workspace
-// that they share, as large as the largest that one of them asks for.
+// A stream, on which matrices are updated one after another: an instance of the execution space, its products, and the
+// workspace that they share, as large as the largest that one of them needs.
 template <class Space>
 struct Stream {
   Space exec;
@@ -49,7 +49,7 @@ struct Stream {
 };
 
 struct UpdateNumbers {
-  std::int64_t t = 1;  // of the run
+  std::int64_t t = 1;  // number of the update in the run
   double lr = 0, weight_decay = 0;
   double gradient_scale = 1;  // clipping; every optimizer sees G times it
 };
@@ -58,17 +58,18 @@ template <class Space>
 class MatrixOptimizer {
  public:
   virtual ~MatrixOptimizer() = default;
-  // One update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not fence;
-  // allocates nothing after its second call.
+  // Makes one update of `matrix`, which has the shape that the object was made for. Writes master and weight. Does not
+  // fence; allocates nothing after its second call.
   virtual void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual MatrixState<Space>& state() = 0;
   virtual RefreshAges ages() const { return {}; }
-  virtual RefreshPort<Space>* port() { return nullptr; }  // of its refreshes; null: it has none
+  virtual RefreshPort<Space>* port() { return nullptr; }  // port of its refreshes; null: it has none
 };
 
-// What an optimizer is made from. `index` numbers the matrices of the whole model, for staggering.
+// The shape and place of the matrix that an optimizer is made for. `index` numbers the matrices of the whole model, for
+// staggering.
 struct MatrixShape {
-  std::string path;  // of its state: "/optimizer/<HF name>"
+  std::string path;  // path of its state: "/optimizer/<HF name>"
   std::size_t rows = 0, cols = 0;
   std::int64_t index = 0;
 };
@@ -81,8 +82,8 @@ std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, cons
 template <class Space>
 void declare_update(Workspace<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols, bool skew = false);
 
-// True when the refresh of a matrix falls due: t a multiple of `every`, or, staggered, t + index. With a count: where
-// floor(t count / window) goes up. With periods: each matrix has its own.
+// Returns true when the refresh of a matrix falls due: t, or t + index where staggered, is a multiple of `every`. With
+// a count, floor(t count / window) goes up. With periods, each matrix has its own.
 inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, const RefreshPolicy& policy) {
   const std::int64_t at = t + (policy.stagger ? index : 0);
   if (policy.periods.empty())
@@ -94,12 +95,12 @@ inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, 
 // Matrix optimizers on packed skew-symmetric matrices (TensorSpec::skew_block): Q = U - U^T (b, b), of which the strict
 // upper triangle theta is trained.
 //
-// The gradient of theta_ij is dL/dQ_ij - dL/dQ_ji, so that unpacked it is G = dL/dQ - (dL/dQ)^T: twice the gradient of
-// L on the space of skew matrices (in the product of Frobenius, which counts every theta twice). The kinds that are
-// allowed do not ask for the size of G, but for their eps. The step of the kind is made on G and Q as on any matrix
-// (b, b), with state (b, b), and of the matrix that comes out the skew part (X - X^T) / 2 is packed again. It is the
+// The gradient of theta_ij is dL/dQ_ij - dL/dQ_ji for a loss L, so that unpacked it is G = dL/dQ - (dL/dQ)^T: twice the
+// gradient of L on the space of skew matrices (in the product of Frobenius, which counts every theta twice). The kinds
+// that are allowed depend on the size of G only by their eps. The step of the kind is made on G and Q as on any matrix
+// (b, b), with state (b, b), and of the matrix X that comes out the skew part (X - X^T) / 2 is packed again. It is the
 // skew matrix nearest to X, and as <G, D> = <G, (D - D^T) / 2> for every direction D, it goes downhill exactly as far
-// to first order. What is left out is rounding, or what no rotation could follow:
+// to first order. Only rounding is left out, or what no rotation could follow:
 //   - Momentum is linear in G, and skew. The polynomial of Newton-Schulz is odd, X (a I + b X^T X + c (X^T X)^2) =
 //     a X - b X^3 + c X^5, and odd powers of a skew matrix are skew: Muon.
 //   - G G^T = G^T G = -G^2: both factors are one matrix, and K^-p G K^-p is skew: Shampoo, and KL-Shampoo, whose
@@ -107,17 +108,17 @@ inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, 
 //   - Adam in bases of both sides: with one basis B for both, B^T G B is skew, its second moment symmetric, and so the
 //     update skew: SOAP, KL-SOAP, basis rotation. -G^2 has its eigenvalues in pairs, though, and the two sides may have
 //     different bases of the plane of a pair; what this adds to the update is not skew in part.
-// What scales rows alone or projects one side (NorMuon, one-sided bases, GaLore, APOLLO) treats Q_ij and Q_ji as two
-// numbers, and AdaMuon divides the rounding on the diagonal of a skew direction by its own size, which makes it as
-// large as the rest and changes the norm that it scales by: refused (MatrixKind::keeps_skew).
+// Methods that scale rows alone or project one side (NorMuon, one-sided bases, GaLore, APOLLO) treat Q_ij and Q_ji as
+// two numbers, and AdaMuon divides the rounding on the diagonal of a skew direction by its own size, which makes it as
+// large as the rest and changes the norm that it scales by: they are refused (MatrixKind::keeps_skew).
 
-// One update of a packed matrix: gradient and master are (1, b (b - 1) / 2). Where the step is skew, theta moves by its
-// upper triangle, rounded as any weight is: Q comes back from packing with the bits it went in with.
+// Makes one update of a packed matrix: gradient and master are (1, b (b - 1) / 2). Where the step is skew, theta moves
+// by its upper triangle, rounded as any weight is: Q comes back from packing with the bits it went in with.
 template <class Space>
 void step_skew_block(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& packed,
                      std::size_t b);
 
-// What it takes of a stream's workspace in addition to the step of a matrix (b, b).
+// Memory of a stream's workspace in addition to that of the step of a matrix (b, b).
 template <class Space>
 struct SkewScratch {
   SkewScratch(Workspace<Space>& workspace, std::size_t b)

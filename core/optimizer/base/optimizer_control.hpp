@@ -1,5 +1,5 @@
-// What is asked of the optimizer of a stage, and said to it, between its updates: of its preconditioners, where they
-// lie and how old they are. No Kokkos.
+// The interface to the optimizer of a stage between its updates: to its preconditioners, where they lie and how old
+// they are. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,14 +16,14 @@ class WorkerPool;
 // Called with a factor that could not be decomposed: its name, and d x d values, row-major.
 using RefreshDump = std::function<void(const std::string& name, const std::vector<float>& values, std::size_t d)>;
 
-// Seconds in refreshes.
+// Seconds that refreshes take.
 struct RefreshSeconds {
-  double waits = 0;    // of updates: for results, or in refreshes of their own
-  double copies = 0;   // of updates: snapshots for workers, and results put in place (of a device: asking for them)
-  double workers = 0;  // of workers: on the results that were taken
+  double waits = 0;    // in updates: for results, or in inline refreshes
+  double copies = 0;   // in updates: snapshots for workers, and results put in place (on a device: queuing them)
+  double workers = 0;  // in workers: for the results that were taken
 };
 
-// Updates since the snapshots were taken that the bases, roots and projectors in use come from.
+// Updates since the snapshots were taken from which the bases, roots and projectors in use come.
 struct RefreshAges {
   std::int64_t max = 0, sum = 0, count = 0;
   void add(const RefreshAges& other) {
@@ -33,7 +33,7 @@ struct RefreshAges {
   }
 };
 
-// Matrix products, since they were last counted.
+// Matrix products since they were last counted.
 struct ProductCount {
   double seconds = 0, flops = 0;
 };
@@ -45,9 +45,9 @@ class OptimizerControl {
   virtual RefreshAges refresh_ages() const = 0;
   virtual std::int64_t refresh_failures() const = 0;
   virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes
-  // Where factors go that could not be decomposed; called from any stream.
+  // Sets the receiver of factors that could not be decomposed; it is called from any stream.
   virtual void dump_failures(const RefreshDump&) = 0;
-  // Before the first update, see MatrixSet.
+  // Called before the first update, see MatrixSet.
   virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 };

@@ -1,4 +1,4 @@
-// One tensor as an optimizer sees it: what it is, which slab of it this rank owns, and flat views of that.
+// One tensor as an optimizer sees it: its spec, the slab of it that this rank owns, and flat views of that.
 #pragma once
 #include <string>
 
@@ -11,20 +11,20 @@ namespace sestina {
 
 template <class Exec, class T>
 struct OwnedTensor {
-  TensorSpec spec;                      // of the whole tensor
+  TensorSpec spec;                      // spec of the whole tensor
   Vector<const Acc<T>, Exec> gradient;  // (elements), complete and unclipped
   Vector<Acc<T>, Exec> master;          // (elements)
   Vector<T, Exec> weight;  // (elements) rounded copy the model computes with; empty when it is the master itself
   // The slab; row_end 0: all rows, col_end 0: all columns.
   std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
   bool sharded = false, saved = true, counted = true;  // see TensorHolding
-  CodedRows coded{};                                   // in place of master and weight
+  CodedRows coded{};                                   // in the place of master and weight
   bool is_whole() const { return row_end == 0 && col_end == 0; }
   std::int64_t rows() const { return row_end == 0 ? spec.rows : row_end - row_begin; }
   std::int64_t cols() const { return col_end == 0 ? spec.cols : col_end - col_begin; }
 };
 
-// A state field of the tensor's own shape, of which the slab is held here.
+// Returns a state field of the tensor's own shape, of which the slab is held here.
 template <class Exec, class T, class A>
 StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* data) {
   const TensorSpec& spec = tensor.spec;
@@ -43,7 +43,7 @@ StateField field_of(const OwnedTensor<Exec, T>& tensor, std::string path, A* dat
   return field;
 }
 
-// Its coded rows, as bytes.
+// Returns the tensor's coded rows as a field of bytes.
 template <class Exec, class T>
 StateField coded_field_of(const OwnedTensor<Exec, T>& tensor, std::string path) {
   StateField field = field_of(tensor, std::move(path), tensor.coded.data);
@@ -51,7 +51,7 @@ StateField coded_field_of(const OwnedTensor<Exec, T>& tensor, std::string path) 
   return field;
 }
 
-// One of a number for each `block` columns of a row; columns are cut between blocks.
+// Returns a field with one number for each `block` columns of a row; columns are cut between blocks.
 template <class Exec, class T>
 StateField block_field_of(const OwnedTensor<Exec, T>& tensor, std::string path, float* data, std::int64_t block) {
   const auto blocks = [block](std::int64_t cols) { return (cols + block - 1) / block; };

@@ -75,7 +75,7 @@ void QueuedRefreshes<Space>::finish(const Space& exec) {
 
 template <class Space>
 bool QueuedRefreshes<Space>::arrived() const {
-  return verdicts_.arrived(bookings_.size() - 1);  // the last one, after all others
+  return verdicts_.arrived(bookings_.size() - 1);  // the last one comes after all others
 }
 
 #define SESTINA_VERDICT_OF(Space, From)                                                                           \

@@ -1,5 +1,5 @@
-// What refreshes of one stream's matrices need and count: bases, roots and projectors that are computed from factors,
-// in the stream itself or by workers.
+// The context of the refreshes of one stream's matrices, with what they count: bases, roots and projectors are computed
+// from factors, in the stream itself or by workers.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -11,14 +11,14 @@
 
 namespace sestina {
 
-// A device judges refreshes by itself: what a decomposition must satisfy is computed after it, a verdict is made of
+// A device judges refreshes by itself: what a decomposition must satisfy is computed after it, a verdict is made from
 // that in the space, and results are published there only if it is good. The host does not wait: it books verdicts at
 // the next update, before which it has waited for the norm of the gradients anyway.
 
-// As it lies in the space. failed: more digits may do it.
+// A verdict as it lies in the space. failed: more digits may help.
 enum class Verdict { zero_factor = 0, good = 1, failed = 2, factor_not_finite = 3 };
 
-// Where a job on this stream leaves what it is judged by; one job at a time.
+// The numbers by which a job on this stream is judged; one job at a time.
 template <class Space>
 struct RefreshChecks {
   explicit RefreshChecks(const Space& exec) : watch(exec) {
@@ -29,24 +29,25 @@ struct RefreshChecks {
   bool by_space() const { return values.size() > 0; }
   Vector<double, Space> at(int place) const { return values.at(static_cast<std::size_t>(place)); }
 
-  HostValues<Space> values;  // none: the host looks at each number as soon as it is known
+  HostValues<Space> values;  // empty: the host looks at each number as soon as it is known
   Stopwatch<Space> watch;
 };
 
-// verdict (1) from the checks of a job on a (d, d) factor, all of whose numbers must be finite; basis: the sum of
+// Makes verdict (1) from the checks of a job on a (d, d) factor, all of whose numbers must be finite; basis: the sum of
 // squares of d orthonormal columns. Does not wait.
 template <class Space>
 void make_verdict(const Space&, const RefreshChecks<Space>&, std::size_t d, Vector<double, Space> verdict);
 
-// Libraries that go wrong without saying so leave NaN or columns of another length; those bases must not get out.
+// Returns whether d columns with this sum of squares are orthonormal: libraries that go wrong without saying so leave
+// NaN or columns of another length; those bases must not be published.
 KOKKOS_INLINE_FUNCTION bool is_orthonormal(double squares, std::size_t d) {
   constexpr double tolerance = 1e-3;
   const auto expected = static_cast<double>(d);
   return Kokkos::abs(squares - expected) <= tolerance * expected;
 }
 
-// y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay. No
-// verdict (0): good, as the host has found.
+// Sets y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay.
+// Without a verdict (0) the result is good, as the host has found.
 template <class Space, class From>
 void publish_values(const Space&, Vector<const double, Space> verdict, Vector<const From, Space> x,
                     Vector<float, Space> y);
@@ -54,7 +55,7 @@ template <class Space>
 void publish_order(const Space&, Vector<const double, Space> verdict, Vector<const std::int32_t, Space> from,
                    Vector<std::int32_t, Space> order);
 
-// What the host keeps of a side; null: not kept.
+// Counters that the host keeps of a side; null: not kept.
 struct SideCounts {
   std::int64_t* failures = nullptr;       // in a row
   std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from
@@ -69,9 +70,9 @@ struct SideCounts {
 template <class Space>
 class QueuedRefreshes {
  public:
-  // What the host has booked as if the refresh were good.
+  // A refresh that the host has booked as if it were good.
   struct Booking {
-    std::string_view name;  // of the factor; outlives the booking
+    std::string_view name;  // name of the factor; outlives the booking
     std::size_t d = 0;      // its size
     SideCounts counts = {};
     std::int64_t before = 0;  // computed_from if the result is not published
@@ -81,17 +82,17 @@ class QueuedRefreshes {
     }
   };
 
-  QueuedRefreshes() = default;  // none is queued: the host waits for each
+  QueuedRefreshes() = default;  // without queue: the host waits for each job
   QueuedRefreshes(const Space&, std::size_t jobs);
   bool on() const { return !watches_.empty(); }
 
   // Starts the next job of the update under way; its verdict goes to the place returned.
   Vector<double, Space> start(const Booking&);
-  // After that job.
+  // Ends that job.
   void finish(const Space&);
 
-  // Before the jobs of update t: book(Booking, Verdict, seconds) of each one of another update, waiting where the space
-  // is not there yet. Whether update t begins with this call.
+  // Called before each job of update t: the first call books the queued jobs of another update by book(Booking,
+  // Verdict, seconds), waiting where the space is not there yet. Returns whether update t begins with this call.
   template <class Book>
   bool begin_update(const Space& exec, std::int64_t t, const Book& book) {
     if (t == update_) return false;
@@ -113,13 +114,13 @@ class QueuedRefreshes {
   std::vector<Booking> bookings_;
 };
 
-// What a refresh may do when it goes wrong; shared by all matrices of a run.
+// The rules for refreshes: their times, and what happens when they go wrong; shared by all matrices of a run.
 struct RefreshPolicy {
   std::int64_t max_failures = 3;           // in a row, of one factor; then the run stops
   bool stagger = false;                    // refresh matrix i at t = i mod every instead of all at once
   std::int64_t count = 0, window = 0;      // so many refreshes in a window, spread evenly; 0: one in `every` updates
   RefreshDump dump;                        // empty: nobody wants it
-  std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in place of `every`; empty: none
+  std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in the place of `every`; empty: none
 };
 
 class RefreshWorkers;  // refresh/refresh_workers.hpp
@@ -133,10 +134,10 @@ struct RefreshContext {
   RefreshPolicy policy = {};
   RefreshSeconds seconds = {};         // since they were last read
   std::int64_t failures = 0;           // factors that kept their last good result, since the start
-  RefreshChecks<Space> checks;         // of the refresh under way
-  QueuedRefreshes<Space> queued = {};  // that a device judges by itself
-  RefreshWorkers* workers = nullptr;   // that asynchronous refreshes go to; null: they are put off instead
-  CopyQueue<Space>* copies = nullptr;  // to host memory, for them; null: there are no workers
+  RefreshChecks<Space> checks;         // checks of the refresh under way
+  QueuedRefreshes<Space> queued = {};  // refreshes that a device judges by itself
+  RefreshWorkers* workers = nullptr;   // run asynchronous refreshes; null: these are put off instead
+  CopyQueue<Space>* copies = nullptr;  // copies to host memory for workers; null: there are none
 };
 
 }  // namespace sestina

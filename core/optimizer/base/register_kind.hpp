@@ -1,4 +1,4 @@
-// How a matrix optimizer is added: ours (core/optimizer/register_optimizers.cpp), and those of a program that links
+// The way to add a matrix optimizer: ours (core/optimizer/register_optimizers.cpp), and those of a program that links
 // Sestina::app, registers its own and calls run_program (app/program.hpp; an example:
 // regression/install/own_optimizer). Decks name it as optimizer.kind; plan, memory check, checkpoints and ranks take it
 // from its row.
@@ -22,7 +22,7 @@ void add_matrix_maker(const std::string& kind, MatrixMaker<Space>);
 // Registers Optimizer<Space>, constructed from (exec, options, shape), on every space of this build; its static
 // declare_scratch(workspace, options, rows, cols) takes of a workspace what an update takes of the stream's, by the
 // same structs (kernels/blas/workspace.hpp), in frames that give it back. Call it at the start of main: pointers into
-// the table end, and nobody may read it meanwhile.
+// the table become invalid, and nobody may read it meanwhile.
 template <template <class Space> class Optimizer>
 void register_matrix_kind(MatrixKind kind) {
   kind.checks.insert(kind.checks.begin(), require_skew_updates);

@@ -176,8 +176,8 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
 
 namespace {
 
-// Adds what one field of a matrix takes, and what moves: a factor is read and written in every update; a result is
-// read, and written when it is new, and so is its copy, which nobody reads on a device.
+// Adds the bytes that one field of a matrix takes, and those that move: a factor is read and written in every update; a
+// result is read, and written when it is new, and so is its copy, which nobody reads on a device.
 void add_paged(const MatrixOptions& options, MemorySpace memory, const FieldSize& field, PagedBytes& sum,
                PagedBytes& matrix) {
   const bool on_device = memory == MemorySpace::device;
@@ -185,7 +185,7 @@ void add_paged(const MatrixOptions& options, MemorySpace memory, const FieldSize
   const double every = static_cast<double>(options.refresh_every);
   const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
   if (is_result && !on_device && options.refresh_staleness > 0 && options.pages(snapshot_of(field.name), memory)) {
-    sum.results += bytes;  // the one to come
+    sum.results += bytes;  // of the result under way
     sum.nvme += place;
     sum.places += place;
     matrix.refresh += place;
@@ -249,7 +249,7 @@ bool is_number(const std::string& word) {
   return std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// Parts of a name or a pattern, without wildcards and numbers of layers.
+// Returns the parts of a name or a pattern, without wildcards and numbers of layers.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words(1);
   for (const char c : text) {
@@ -262,7 +262,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// "model.layers.*.mlp.up_proj.weight" of all layers, in the order of the model.
+// Returns "model.layers.*.mlp.up_proj.weight" and so on for all layers, in the order of the model.
 std::vector<std::string> names_of_all_layers(const std::vector<TensorSpec>& specs) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : specs) {
@@ -275,7 +275,7 @@ std::vector<std::string> names_of_all_layers(const std::vector<TensorSpec>& spec
   return names;
 }
 
-// The first word of the pattern that no name has, as one that they have; "" when none is near.
+// Returns what the first unknown word of the pattern was meant to be, one that the names have; "" when none is near.
 std::string meant_by(const std::string& pattern, const std::vector<std::string>& names) {
   std::set<std::string> known;
   for (const std::string& name : names)

@@ -1,5 +1,5 @@
-// Which optimizer updates a tensor, and with what numbers: matrices inside blocks go to the matrix optimizer,
-// everything else (embeddings, head, norms, biases) to AdamW; the deck's groups may say otherwise. No Kokkos.
+// The optimizer that updates a tensor, and its numbers: matrices inside blocks go to the matrix optimizer, everything
+// else (embeddings, head, norms, biases) to AdamW; the deck's groups may say otherwise. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,22 +13,22 @@
 
 namespace sestina {
 
-bool glob_match(std::string_view pattern, std::string_view name);  // knows * and ?
+bool glob_match(std::string_view pattern, std::string_view name);  // with * and ?
 
-// True when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is, unless it is packed
-// matrices (TensorSpec::skew_block).
+// Returns true when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is, unless it is
+// packed matrices (TensorSpec::skew_block).
 bool is_matrix_optimized(const TensorSpec&, const OptimizerOptions&);
 
-// What the deck makes of one tensor: later groups win. Peak of the learning rate, and the decay.
+// The deck's numbers for one tensor, where later groups win: the peak of the learning rate, and the decay.
 struct TensorRates {
   double lr = 0, weight_decay = 0;
 };
 TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
 
-// The matrices that a tensor is to its optimizer: itself, with optimizer.per_head the heads of q, k and v, or its skew
-// blocks.
+// One of the matrices that a tensor is to its optimizer: itself, with optimizer.per_head a head of q, k or v, or a skew
+// block.
 struct MatrixPart {
-  std::string name;                 // of the spec, "<name>/head_00" or "<name>/block_0000"
+  std::string name;                 // name of the spec, "<name>/head_00" or "<name>/block_0000"
   std::int64_t row_begin = 0;       // in the tensor
   std::int64_t rows = 0, cols = 0;  // as the optimizer sees it
   bool skew = false;                // packed in the tensor: see TensorSpec::skew_block
@@ -36,30 +36,31 @@ struct MatrixPart {
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
 
-// Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes go by it, so
-// they fall due at the same updates whoever owns the matrix.
+// Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes use it, so they
+// fall due at the same updates whoever owns the matrix.
 using MatrixIndex = std::map<std::string, std::int64_t, std::less<>>;
 MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions&);
 std::size_t matrix_count(const std::vector<TensorSpec>& model, const OptimizerOptions&);
 
-// When matrix `index` falls due where every matrix has a period of its own: at updates t with (t + phase) mod period =
-// 0. Phases are multiples of the golden ratio, which spreads the refreshes of any run of matrices over their periods.
+// Returns the phase of matrix `index` where every matrix has a period of its own: it falls due at updates t with (t +
+// phase) mod period = 0. Phases are multiples of the golden ratio, which spreads the refreshes of any run of matrices
+// over their periods.
 inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
   constexpr std::uint32_t ratio = 2654435769;  // 2^32 (sqrt(5) - 1) / 2
   const std::uint32_t part = static_cast<std::uint32_t>(index) * ratio;
   return static_cast<std::int64_t>((static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(period)) >> 32);
 }
 
-// A pattern that fits no tensor of the whole model, or frozen ones alone, would change nothing: deck error with the
-// names that are there, and the one that was meant.
+// Collects an error for a pattern that fits no tensor of the whole model, or frozen ones alone, and so would change
+// nothing, with the names that are there, and the one that was meant.
 void require_matching_groups(Deck&, const Options&);
 
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
-// they would start over (TensorSpec::reset_every) while results are on their way.
+// where they would start over (TensorSpec::reset_every) while results are on their way.
 void require_skew_updates(Deck&, Options&);
 
-// What AdamW keeps of (rows, cols) of a tensor, of its momentum and then of its second moment: numbers as wide as sums;
-// for matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each block of a row
+// The state that AdamW keeps of (rows, cols) of a tensor, for its momentum and then for its second moment: numbers as
+// wide as sums; for matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each block of a row
 // (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers.
 bool has_coded_moments(const TensorSpec&, const OptimizerOptions&);
 std::vector<FieldSize> adamw_fields(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
@@ -67,24 +68,24 @@ std::vector<FieldSize> adamw_fields(const TensorSpec&, std::int64_t rows, std::i
 std::size_t adamw_bytes(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
                         std::size_t accumulate_width);
 
-// Bytes of optimizer state of these tensors.
+// Returns the bytes of optimizer state of these tensors.
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,
                                   std::size_t accumulate_width);
 
-// What optimizer.refresh.tier makes of one tensor's preconditioners, in bytes; nothing where they stay in the memory of
-// the space that computes. With a device results under way lie in host memory, whatever the tier.
+// The effect of optimizer.refresh.tier on one tensor's preconditioners, in bytes; nothing where they stay in the memory
+// of the space that computes. With a device, results under way lie in host memory, whatever the tier.
 struct PagedBytes {
-  std::size_t state = 0;                // of the state above, not in memory all the time
-  std::size_t on_disk = 0;              // of the state above, on NVMe
-  std::size_t resident = 0;             // of those that stay in memory although others do not
-  std::size_t results = 0;              // under way, in the store
-  std::size_t nvme = 0, host = 0;       // places in the store: on NVMe, with those of results under way; with a device
-  std::size_t largest = 0;              // of those on NVMe
-  std::size_t places = 0;               // memory that all in the store would take where it is used
-  std::size_t update = 0, refresh = 0;  // of one of its matrices, while it is updated, and by its refreshes besides
-  // To and from the store in an update, refreshes spread over their period: of NVMe; between device and host.
+  std::size_t state = 0;                // part of the state above that is not always in memory
+  std::size_t on_disk = 0;              // part of the state above that lies on NVMe
+  std::size_t resident = 0;             // of fields that stay in memory although others do not
+  std::size_t results = 0;              // results under way, in the store
+  std::size_t nvme = 0, host = 0;       // places in the store: NVMe, with results under way; host memory, of a device
+  std::size_t largest = 0;              // the largest field on NVMe
+  std::size_t places = 0;               // memory that all fields in the store would take where they are used
+  std::size_t update = 0, refresh = 0;  // of one of its matrices: in its update; in addition for its refreshes
+  // Bytes to and from the store in an update, refreshes spread over their period: of NVMe; between device and host.
   double nvme_moved = 0, link_moved = 0;
-  void add(const PagedBytes&);  // of another tensor
+  void add(const PagedBytes&);  // adds another tensor
 };
 PagedBytes paged_bytes(const TensorSpec&, const OptimizerOptions&, MemorySpace);
 

@@ -71,7 +71,7 @@ namespace {
 
 constexpr double stated_iterations = 5, stated_period = 10, stated_longest_side = 10000;
 
-// Per side of length a: products of a^2 b, and of a^3 at a refresh.
+// Returns the FLOPs per side of length a: products of a^2 b, and of a^3 at a refresh.
 double stated_sides(double rows, double cols, double per_product, double per_refresh) {
   const auto side = [&](double a, double b) {
     return a > stated_longest_side ? 0 : per_product * a * a * b + per_refresh * a * a * a / stated_period;
@@ -102,9 +102,9 @@ UpdateWork side_work(Sides sides, std::int64_t rows, std::int64_t cols, double p
   return work;
 }
 
-// With k the shorter side and d the longer one: the Gram matrix k^2 d and its eigenvectors, or an SVD of the whole; the
-// longer side's own vectors 2 k^2 d, made orthonormal and completed by a QR with all of its Q, 2 d k^2 - 2/3 k^3 +
-// 4 (d^2 k - d k^2 + k^3 / 3) (Golub and Van Loan, 5.2).
+// Returns the work with k the shorter side and d the longer one: the Gram matrix k^2 d and its eigenvectors, or an SVD
+// of the whole; the longer side's own vectors 2 k^2 d, made orthonormal and completed by a QR with all of its Q,
+// 2 d k^2 - 2/3 k^3 + 4 (d^2 k - d k^2 + k^3 / 3) (Golub and Van Loan, 5.2).
 double first_bases_work(BasisForm form, Sides sides, std::int64_t rows, std::int64_t cols) {
   if (!sides.left && !sides.right) return 0;
   const auto k = static_cast<double>(std::min(rows, cols)), d = static_cast<double>(std::max(rows, cols));

@@ -7,11 +7,11 @@
 
 namespace sestina {
 
-// Bytes that a stream on the host takes for a matrix.
+// Returns the bytes that a stream on the host takes for a matrix.
 std::size_t host_scratch(const MatrixOptions&, const MatrixPart&);
 
-// Bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is cut at rows.
-// computes_bf16: the model does.
+// Returns the bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is
+// cut at rows. computes_bf16: the model computes in bf16.
 std::size_t host_shard_scratch(const MatrixOptions&, std::int64_t rows, std::int64_t cols, bool cut_rows,
                                bool computes_bf16);
 

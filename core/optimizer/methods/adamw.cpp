@@ -58,7 +58,7 @@ void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place
   runs_.push_back({tensor, place, rates});
 }
 
-// Momentum and second moment one after the other.
+// Returns the coded moments: the momentum, followed by the second moment.
 template <class Exec, class T>
 CodedMoments<Exec> AdamW<Exec, T>::coded(const OwnedTensor<Exec, T>& tensor, const Place& place) const {
   const auto rows = static_cast<std::size_t>(tensor.rows()), cols = static_cast<std::size_t>(tensor.cols()),
@@ -76,7 +76,7 @@ double AdamW<Exec, T>::look_ahead(std::int64_t t) const {
   return options_.beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(t) * *options_.momentum_decay));
 }
 
-// In the order of t, from the start where it was left: a function of t alone.
+// Returns the product in the order of t, continued from where it was left: a function of t alone.
 template <class Exec, class T>
 double AdamW<Exec, T>::product_to(std::int64_t t) {
   if (t < product_of_) product_of_ = 0, product_ = 1;
@@ -117,7 +117,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
 
 template <class Exec, class T>
 void AdamW<Exec, T>::forget(const Exec& exec, const Run& run) {
-  if (run.place.coded) {  // whatever the codes
+  if (run.place.coded) {  // whatever the codes are
     const CodedMoments<Exec> moments = coded(run.tensor, run.place);
     return set_zero<Exec, float>(exec, Vector<float, Exec>(moments.m_scale.data(), 2 * moments.count()));
   }

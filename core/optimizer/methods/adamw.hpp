@@ -21,22 +21,23 @@ class AdamW {
   // kernels/optimizer/matrix_update.hpp.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
 
-  // Update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by gradient_scale.
+  // Makes update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by
+  // gradient_scale.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
-  // Update number t is not made; moments that start over before it still do.
+  // Leaves out update number t; moments that start over before it still do.
   void withhold(const Exec&, std::int64_t t);
 
-  // "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order; shape of the tensor. In 8 bits
-  // ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; the same for the second
-  // moment.
+  // Returns "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order, in the shape of the tensor. In 8
+  // bits these are ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; the same for
+  // the second moment.
   std::vector<StateField> state() const;
 
  private:
-  struct Place {  // of a tensor's moments, in momentum_ and second_moment_, or in codes_ and scales_
+  struct Place {  // place of a tensor's moments in momentum_ and second_moment_, or in codes_ and scales_
     bool coded = false;
     std::size_t at = 0, scales_at = 0;
   };
-  struct Run {  // tensors that lie side by side and share their numbers
+  struct Run {  // tensors that are adjacent and share their numbers
     OwnedTensor<Exec, T> tensor;
     Place place;
     TensorRates rates;
@@ -46,7 +47,7 @@ class AdamW {
              own.reset_phase == spec.reset_phase && own.eps_on_corrected == spec.eps_on_corrected;
     }
   };
-  // Factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.
+  // Return the factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.
   double look_ahead(std::int64_t t) const;
   double product_to(std::int64_t t);
 

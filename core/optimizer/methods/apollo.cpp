@@ -95,7 +95,7 @@ class Apollo final : public MatrixOptimizer<Space> {
     Matrix<float, Space> small, direction;
   };
 
-  // By what each row or column of the gradient is to be multiplied.
+  // Returns the factor of each row or column of the gradient.
   Vector<float, Space> channel_scales(Stream<Space>& stream, const UpdateNumbers& now,
                                       Matrix<const float, Space> projector, Matrix<const float, Space> gradient) {
     const ChannelPieces p(stream.workspace, low_.right ? shape_.rows : shape_.cols, low_.size);
@@ -118,7 +118,7 @@ class Apollo final : public MatrixOptimizer<Space> {
       column_squares<Space>(stream.exec, x, {}, sums, stream.workspace);
   }
 
-  // N(0, 1/r) by seed, name and number of the refresh: the same on every layout.
+  // Draws N(0, 1/r) from seed, name and number of the refresh: the same on every layout.
   void draw(Stream<Space>& stream, const StateArray<Space>& projector) {
     const auto whole = projector.write();
     const std::size_t size = projector.size();
@@ -140,7 +140,7 @@ class Apollo final : public MatrixOptimizer<Space> {
   Projector<Space> projector_;
   LowRankMoments<Space> low_;
   RefreshPort<Space> port_;                        // draws are no jobs: it counts their age
-  Kokkos::View<float*, Kokkos::HostSpace> drawn_;  // for a device, on its host
+  Kokkos::View<float*, Kokkos::HostSpace> drawn_;  // for a device: numbers drawn on its host
   Vector<float, Space> update_norm_;
   std::int64_t &updates_, &started_;
 };
@@ -157,7 +157,7 @@ MatrixKind apollo_kind() {
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // it projects, but not back
     return UpdateWork{.update = projection_work(low_rank_of(options.as<ApolloOptions>(), rows, cols), rows, cols) / 2};
   };
-  kind.weight_group = 128;  // as Q-APOLLO
+  kind.weight_group = 128;  // as in Q-APOLLO
   kind.checks = {[](Deck& deck, Options& options) {
     check_low_rank(deck, options, options.optimizer.matrix->as<ApolloOptions>());
   }};

@@ -43,7 +43,7 @@ RotatedAdamRule rotation_rule(const MatrixOptions& options, std::size_t rows, st
   rule.keep_rotated = keeps_rotated(o);
   rule.from_momentum = !has_factors(o);
   rule.release = o.dialect == Keys::Dialect::release;
-  // The published code asks whether there is a left basis to know whether there is any.
+  // The published code looks for a left basis to know whether there is any.
   if (rule.release && !is_bilateral(o) && rows >= cols) rule.refresh_every = 1;
   return rule;
 }

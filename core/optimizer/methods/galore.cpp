@@ -28,7 +28,7 @@ namespace {
 template <class Space>
 class LazyPeriod {
  public:
-  LazyPeriod() = default;  // never longer
+  LazyPeriod() = default;  // the period never grows
   LazyPeriod(MatrixState<Space>& state, double threshold)
       : threshold_(threshold),
         before_(state.matrix("first_vector")),
@@ -39,7 +39,7 @@ class LazyPeriod {
 
   std::int64_t period(std::int64_t every) const { return refreshes_ == nullptr ? every : every << *doublings_; }
 
-  // After a refresh, with the first vector (n, 1) of the new projector. Waits for the space.
+  // Called after a refresh, with the first vector (n, 1) of the new projector. Waits for the space.
   void renewed(const Space& exec, Matrix<const float, Space> first) {
     if (refreshes_ == nullptr) return;
     if (*refreshes_ > 0) {
@@ -51,7 +51,7 @@ class LazyPeriod {
   }
 
  private:
-  static constexpr double unit = 1e9;                 // counters are integers: cosines in parts of this
+  static constexpr double unit = 1e9;  // cosines are counted in parts of this, since counters are integers
   static constexpr std::int64_t most_doublings = 20;  // longer than any run
 
   std::int64_t cosine(const Space& exec, Matrix<const float, Space> first) {
@@ -139,13 +139,13 @@ class GaLore final : public MatrixOptimizer<Space> {
     Matrix<float, Space> small, direction, whole;
   };
 
-  // A row of the projector of the right side, a column of the left one, as (n, 1).
+  // Returns the first vector, a row of the projector of the right side or a column of the left one, as (n, 1).
   Matrix<const float, Space> first_vector(const Matrix<const float, Space>& projector) const {
     if (low_.right) return Matrix<const float, Space>(projector.data(), shape_.cols, 1);
     return Kokkos::subview(projector, Kokkos::ALL, std::pair(std::size_t{0}, std::size_t{1}));
   }
 
-  // The projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
+  // Makes the projector of the update that begins. A gradient of zeros leaves the last one. True: there is a new one.
   bool refresh(Stream<Space>& stream, Matrix<const float, Space> gradient, const StateArray<Space>& projector) {
     const bool due = refresh_due(updates_, lazy_.period(rule_.refresh_every), shape_.index, stream.refresh.policy);
     const RefreshJob<Space> job{.method = RefreshMethod::leading_vectors,
@@ -169,7 +169,7 @@ class GaLore final : public MatrixOptimizer<Space> {
   std::int64_t &updates_, &started_;
 };
 
-// What LazyPeriod keeps.
+// Adds the state of a LazyPeriod.
 void add_lazy_fields(std::vector<FieldSize>& fields, const LowRank& low, std::int64_t rows, std::int64_t cols) {
   fields.push_back({"first_vector", DType::f32, low.right ? cols : rows, 1});
   fields.push_back({"cosines", DType::i64, lazy_window, 1});
@@ -208,7 +208,8 @@ RefreshNeeds galore_needs(const MatrixOptions& options, std::int64_t rows, std::
           .copies = m * n * sizeof(float)};
 }
 
-// Periods that grow by what a refresh finds are the matrix's own, the same on every rank.
+// Refuses options that set the periods themselves, or by which ranks could differ: periods grow by what a refresh
+// finds, the same on every rank.
 void check_lazy(Deck& deck, const OptimizerOptions& optimizer) {
   if (optimizer.matrix->as<GaloreOptions>().lazy_cosine == 0) return;
   const auto refuse = [&deck](const char* what) {
@@ -228,7 +229,7 @@ MatrixKind galore_kind() {
   kind.state = galore_fields;
   kind.work = galore_work;
   kind.refresh_needs = galore_needs;
-  kind.weight_group = 256;  // as Q-GaLore (arXiv 2407.08296)
+  kind.weight_group = 256;  // as in Q-GaLore (arXiv 2407.08296)
   kind.checks = {[](Deck& deck, Options& options) {
     check_lazy(deck, options.optimizer);
     check_low_rank(deck, options, options.optimizer.matrix->as<GaloreOptions>());

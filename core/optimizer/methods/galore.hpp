@@ -1,5 +1,5 @@
-// GaLore (arXiv 2403.03507): Adam on the gradient projected on its leading singular vectors. With the lazy periods and
-// the few bits of Q-GaLore (arXiv 2407.08296) as switches. No Kokkos.
+// GaLore (arXiv 2403.03507): Adam on the gradient projected on its leading singular vectors. The lazy periods and the
+// few bits of Q-GaLore (arXiv 2407.08296) are switches. No Kokkos.
 #pragma once
 #include "core/optimizer/methods/low_rank_options.hpp"
 

@@ -43,14 +43,14 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
 
 namespace {
 
-// What an update holds: G Qr and Ql^T G Qr,
+// The memory that an update holds: G Qr and Ql^T G Qr,
 template <class Space>
 struct RotatedGradient {
   RotatedGradient(Workspace<Space>& workspace, std::size_t m, std::size_t n)
       : half(workspace.template take<float>(m, n)), rotated(workspace.template take<float>(m, n)) {}
   Matrix<float, Space> half, rotated;
 };
-// and while the factors take it in, sums of squares by rows and columns.
+// and, while the factors take in the gradient, sums of squares by rows and columns.
 template <class Space>
 struct LineSums {
   LineSums(Workspace<Space>& workspace, std::size_t m, std::size_t n)
@@ -58,7 +58,7 @@ struct LineSums {
   Vector<float, Space> left, right;
 };
 
-// At least what single precision holds.
+// Returns the root mean square, at least the smallest number of single precision.
 template <class Space>
 double root_mean_square(Stream<Space>& stream, double scale, Matrix<const float, Space> x) {
   const double squares = sum_of_squares<Space, float>(stream.exec, flat<const float, Space>(x), stream.workspace);

@@ -1,12 +1,13 @@
 // The two-sided factors of KL-Shampoo and KL-SOAP (arXiv 2509.03378): each is a mean of the gradient's outer product,
-// whitened by the other side, whose running eigenvalues are kept next to the bases.
+// whitened by the other side, whose running eigenvalues are kept next to the bases. G is the gradient, M the momentum,
+// Ql and Qr the bases.
 #pragma once
 #include "core/optimizer/methods/kl_shampoo.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 
 namespace sestina {
 
-// The keys, and what follows from them.
+// The keys, and the numbers that follow from them.
 struct KlRule : KlOptions {
   RefreshRule refresh{.sort = false};
   std::int64_t refresh_every = 10;
@@ -15,12 +16,12 @@ struct KlRule : KlOptions {
       : KlOptions(keys), refresh{.first = keys.basis_first, .sort = keys.sort}, refresh_every(options.refresh_every) {}
   bool skips_first() const { return first_step == FirstStep::skip; }
   bool starts_from_gradient() const { return eigenvalue_start == Start::gradient; }
-  double ceiling(std::size_t d) const;  // of the inverse root of an eigenvalue of a side of size d; 0: none
+  double ceiling(std::size_t d) const;  // limit of inverse roots for a side of size d; 0: none
 };
 
-// The row of either, of keys that are read already.
+// Fills the row of either kind; keys must have been read.
 void fill_kl_kind(MatrixKind&, bool second_moment);
-// Executed: `per_product` a^2 b for each side of length a.
+// Returns what is executed: `per_product` a^2 b for each side of length a with the other one b.
 UpdateWork kl_work(BasisForm first, std::int64_t rows, std::int64_t cols, double per_product);
 
 template <class Space>
@@ -31,13 +32,13 @@ class KlFactors {
   const TwoSided<Space>& sides() const { return sides_; }
   TwoSided<Space>& sides() { return sides_; }
 
-  // The first call, after so many updates: bases from the gradient, eigenvalues all equal, factors from it. At the
-  // scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
-  // square, as it is in the long run, and the factors are whitened by it. Given ones take 1 / (1 - factor_beta) updates
-  // to get there; factors start without whitening then. False: the gradient is zero.
+  // Makes the first call, after so many updates: bases from the gradient, eigenvalues all equal, factors from it. At
+  // the scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
+  // square, as it is in the long run, and the factors are whitened by it. Given eigenvalues take 1 / (1 - factor_beta)
+  // updates to get there; factors start without whitening then. False: the gradient is zero.
   bool start(Stream<Space>&, std::int64_t updates, double gradient_scale, Matrix<const float, Space> gradient);
 
-  // Inverse roots of the eigenvalues, as the whole update uses them.
+  // The inverse roots of the eigenvalues, as the whole update uses them.
   struct Roots {
     Roots(Workspace<Space>& workspace, std::size_t m, std::size_t n)
         : left(workspace.template take<float>(m)), right(workspace.template take<float>(n)) {}
@@ -45,13 +46,13 @@ class KlFactors {
   };
   Roots roots(Stream<Space>&) const;  // in the stream's workspace
 
-  // half = G Qr, rotated = Ql^T G Qr.
+  // Computes half = G Qr, rotated = Ql^T G Qr.
   void rotate(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient, Matrix<float, Space> half,
               Matrix<float, Space> rotated) const;
-  // Factors and eigenvalues take in the gradient; uses up what rotate() gave.
+  // Takes the gradient into factors and eigenvalues; uses up what rotate() gave.
   void accumulate(Stream<Space>&, double gradient_scale, const Roots&, Matrix<const float, Space> gradient,
                   Matrix<float, Space> half, Matrix<float, Space> rotated);
-  // The refresh point of an update; second_moment may be (0, 0).
+  // Runs the refresh point of an update; second_moment may be (0, 0).
   void refresh(Stream<Space>&, const typename TwoSided<Space>::Point&, Matrix<float, Space> second_moment);
 
  private:
@@ -61,11 +62,11 @@ class KlFactors {
   Vector<float, Space> left_values_, right_values_;
 };
 
-// What an update of either kind takes, start() and refresh() included.
+// Takes what an update of either kind takes, start() and refresh() included.
 template <class Space>
 void declare_kl_update(Workspace<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
-// The frame of both: the first call, the update that is theirs, and the refresh point after it.
+// The frame of both kinds: the first call, the update that is theirs, and the refresh point after it.
 template <class Space>
 class KlMethod : public MatrixOptimizer<Space> {
  public:
@@ -83,10 +84,10 @@ class KlMethod : public MatrixOptimizer<Space> {
                       Matrix<float, Space> rotated) = 0;
   virtual Matrix<float, Space> second_moment() const { return {}; }  // in the bases; (0, 0): none
 
-  // M += (1 - beta1) (G - M), and rotated = Ql^T M Qr; half is scratch.
+  // Adds (1 - beta1) (G - M) to M, and sets rotated = Ql^T M Qr; half is scratch.
   void rotate_momentum(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient,
                        Matrix<float, Space> half, Matrix<float, Space> rotated);
-  // The weight by the direction in the bases, which is used up, as half is.
+  // Moves the weight by the direction in the bases, which is used up, as half is.
   void move(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&, Matrix<float, Space> rotated,
             Matrix<float, Space> half);
 

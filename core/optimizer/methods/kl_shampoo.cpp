@@ -38,7 +38,7 @@ MatrixKind kl_shampoo_kind() {
     return two_sided_needs({}, KlRule(options.as<KlOptions>(), options).refresh, rows, cols);
   };
   kind.stated_flops = stated_roots;
-  // By side: whitening 4 a^2 b and a factor a^2 b for the estimate, 4 a^2 b for the direction.
+  // The work by side is 4 a^2 b for whitening, a^2 b for a factor of the estimate, 4 a^2 b for the direction.
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return kl_work(options.as<KlOptions>().basis_first, rows, cols, 9);
   };

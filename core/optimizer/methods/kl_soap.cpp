@@ -14,7 +14,7 @@ void KlSoapOptions::fields(OptionFields& f) {
 
 namespace {
 
-// The momentum stays in the original basis.
+// KL-SOAP, whose momentum stays in the original basis.
 template <class Space>
 class KlSoap final : public KlMethod<Space> {
  public:

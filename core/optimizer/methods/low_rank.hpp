@@ -1,6 +1,6 @@
-// What GaLore and APOLLO share: a projector of one side, and Adam's moments of the projected gradient, which a refresh
-// of the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into the
-// stream's workspace for each update, its first one too: what is used is what a checkpoint holds.
+// GaLore and APOLLO share a projector P of one side, and Adam's moments of the gradient G projected by it, which a
+// refresh of the projector leaves as they are. A projector in 8 or 4 bits (Q-GaLore, arXiv 2407.08296) is decoded into
+// the stream's workspace for each update, its first one too: the values in use are those that a checkpoint holds.
 #pragma once
 #include <cmath>
 
@@ -16,12 +16,12 @@ namespace sestina {
 
 struct LowRankRule {
   AdamRule adam;
-  double scale = 1;  // of the direction
+  double scale = 1;  // factor on the direction
   bool right = true;
   bool decay_first = false;
   bool given = false;                // the projector is not renewed
-  BasisForm form = BasisForm::gram;  // where a new one comes from
-  std::uint64_t rounding = 0;        // of how coded weights are rounded
+  BasisForm form = BasisForm::gram;  // source of a new one
+  std::uint64_t rounding = 0;        // stream of random numbers for the rounding of coded weights
   std::int64_t refresh_every = 200;
 
   LowRankRule(const LowRankOptions& o, const MatrixOptions& options, const MatrixShape& shape)
@@ -33,14 +33,14 @@ struct LowRankRule {
         form(o.form),
         rounding(stream_of(options.run_seed, shape.path + "/rounding")),
         refresh_every(options.refresh_every) {}
-  // Of both moments, after t updates.
+  // Returns the correction of both moments after t updates.
   double bias_correction(std::int64_t t) const {
     const auto n = static_cast<double>(t);
     return std::sqrt(1 - std::pow(adam.beta2, n)) / (1 - std::pow(adam.beta1, n));
   }
 };
 
-// What a projector is decoded into.
+// Memory that a projector is decoded into.
 template <class Space>
 struct ProjectorScratch {
   ProjectorScratch(Workspace<Space>& workspace, LowRank::Size size)
@@ -67,7 +67,7 @@ class Projector {
   }
   std::size_t size() const { return size_.rows * size_.cols; }
 
-  // Where it is read and renewed in an update: the state itself, or memory of the stream.
+  // Returns where it is read and renewed in an update: the state itself, or memory of the stream.
   StateArray<Space> place(Stream<Space>& stream) const {
     return bits_ == 32 ? whole_ : StateArray<Space>(ProjectorScratch<Space>(stream.workspace, size_).values, nullptr);
   }
@@ -106,11 +106,11 @@ struct LowRankMoments {
   }
 
   bool right;
-  LowRank::Size size;  // of the projected gradient
+  LowRank::Size size;  // size of the projected gradient
   Matrix<float, Space> momentum, second_moment;
-  CodedMoments<Space> coded;  // in place of both, in 8 bits
+  CodedMoments<Space> coded;  // in the place of both, in 8 bits
 
-  // small = alpha G P^T, or alpha P^T G.
+  // Computes small = alpha G P^T, or alpha P^T G.
   void project(Stream<Space>& stream, float alpha, Matrix<const float, Space> projector,
                Matrix<const float, Space> gradient, Matrix<float, Space> small) const {
     if (right)
@@ -118,7 +118,7 @@ struct LowRankMoments {
     else
       multiply<Space>(stream, Op::transpose, Op::none, alpha, projector, gradient, 0, small);
   }
-  // whole = small P, or P small.
+  // Computes whole = small P, or P small.
   void project_back(Stream<Space>& stream, Matrix<const float, Space> projector, Matrix<const float, Space> small,
                     Matrix<float, Space> whole) const {
     if (right)

@@ -73,7 +73,7 @@ namespace {
 // Weights in 8 bits are kept in a form of their own (core/layout/int8_form.cpp).
 constexpr const char* weight_bits_key = "optimizer.weight_bits";
 
-// What coded rows are not made for, each with the values that go with them.
+// Refuses options that coded rows are not made for, each with the values that fit them.
 void refuse_with_codes(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const OptimizerOptions& optimizer = options.optimizer;

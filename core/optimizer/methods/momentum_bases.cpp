@@ -1,4 +1,4 @@
-// Bases of basis rotation from the first moment (rotated_adam.hpp).
+// Bases of basis rotation that follow the first moment (rotated_adam.hpp).
 #include <algorithm>
 
 #include "core/optimizer/methods/rotated_adam.hpp"
@@ -8,7 +8,7 @@
 namespace sestina {
 namespace {
 
-// K = M M^T and M^T M of the sides that are asked for.
+// The factors K = M M^T and M^T M of the sides that need them.
 template <class Space>
 struct MomentumFactors {
   MomentumFactors(Workspace<Space>& workspace, Sides sides, std::size_t m, std::size_t n) {
@@ -18,7 +18,7 @@ struct MomentumFactors {
   Matrix<float, Space> left, right;
 };
 
-// Of a side as published: P and the order of its columns,
+// The memory of a side as published: P and the order of its columns,
 template <class Space>
 struct PublishedPieces {
   PublishedPieces(Workspace<Space>& workspace, std::size_t d, std::size_t e)
@@ -26,13 +26,13 @@ struct PublishedPieces {
   Matrix<float, Space> product;
   Vector<std::int32_t, Space> order;
 };
-// by their squares,
+// the squares of these columns,
 template <class Space>
 struct ColumnSquares {
   ColumnSquares(Workspace<Space>& workspace, std::size_t e) : squares(workspace.template take<double>(e)) {}
   Vector<double, Space> squares;
 };
-// what its job works on,
+// the matrices of its job,
 template <class Space>
 struct PublishedJob {
   PublishedJob(Workspace<Space>& workspace, std::size_t d)
@@ -47,7 +47,7 @@ struct PermutedMoment {
   Matrix<float, Space> values;
 };
 
-// One power step from the published basis with K = M M^T or M^T M, as from factors.
+// Makes one power step from the published basis with K = M M^T or M^T M, as from factors.
 template <class Space>
 bool power_step(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdamRule& rule,
                 const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
@@ -67,7 +67,7 @@ template <class Space>
 struct PublishedSide {
   const Side<Space>& side;
   const Side<Space>& other;
-  Op op;                                   // of M
+  Op op;                                   // operation on M
   Matrix<float, Space> product = {};       // (d, e)
   Vector<std::int32_t, Space> order = {};  // (e)
 
@@ -87,7 +87,7 @@ struct PublishedSide {
     order_falling<Space>(stream.exec, squares, order);
   }
 
-  // A failure leaves the basis, and nothing is to be permuted.
+  // Finishes the side. A failure leaves the basis, and nothing is to be permuted.
   bool finish(Stream<Space>& stream) {
     const std::size_t d = product.extent(0);
     const auto frame = stream.workspace.frame();
@@ -109,8 +109,8 @@ struct PublishedSide {
   }
 };
 
-// Both sides read the other's old basis. The second moment is permuted along the axis whose basis was sorted, whether
-// that axis is rotated or not. False: a side keeps its old basis.
+// Refreshes both sides, each from the other's old basis. The second moment is permuted along the axis whose basis was
+// sorted, whether that axis is rotated or not. False: a side keeps its old basis.
 template <class Space>
 bool published_step(Stream<Space>& stream, const TwoSided<Space>& sides, Matrix<const float, Space> momentum,
                     Matrix<float, Space> second_moment) {

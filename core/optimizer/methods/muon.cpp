@@ -1,5 +1,5 @@
-// Up to the direction the three are one: momentum and its norm in one pass, then Newton-Schulz; they differ in the last
-// pass (matrix_update.hpp).
+// The three methods are equal up to the direction: momentum and its norm in one pass, then Newton-Schulz; they differ
+// in the last pass (kernels/optimizer/matrix_update.hpp).
 #include "core/optimizer/methods/muon.hpp"
 
 #include <algorithm>
@@ -20,12 +20,12 @@ enum class Beyond { cycle, repeat_last, none };  // what follows the last entry
 
 struct Set {
   std::string_view name;
-  std::int64_t usual;  // steps
+  std::int64_t usual;  // number of steps
   Beyond beyond;
   std::vector<NewtonSchulzStep> entries;
 };
 
-// Tuned for the steepest slope at 0; singular values end in [.68, 1.14] (K. Jordan et al., Muon, 2024).
+// These are tuned for the steepest slope at 0; singular values end in [.68, 1.14] (K. Jordan et al., Muon, 2024).
 constexpr NewtonSchulzStep simple = {3.4445, -4.7750, 2.0315};
 
 // `aol`, which other programs list among these, is left out on purpose: it was made for another normalisation. After a
@@ -42,8 +42,8 @@ const std::vector<Set>& sets() {
         {3.7418, -5.5913, 2.3037},
         {2.8769, -3.1427, 1.2046},
         {2.8366, -3.0525, 1.2012}}},
-      // Polar Express (Amsel et al., arXiv 2505.16932): each entry the best one for what the last has left; divided by
-      // a safety factor of 1.01
+      // Polar Express (Amsel et al., arXiv 2505.16932): each entry is the best one for the result of the last; divided
+      // by a safety factor of 1.01,
       {"polar_express",
        8,
        Beyond::repeat_last,
@@ -221,7 +221,7 @@ class Muon final : public MatrixOptimizer<Space> {
     const SumScratch<Space> squares(workspace, rows * cols);
     if (options.as<KeysOf<V>>().ns_precision == MuonOptions::Precision::bf16)
       NewtonSchulzScratch<bf16, Space>(workspace, rows, cols);
-    else  // at most
+    else  // its largest need
       NewtonSchulzScratch<float, Space>(workspace, rows, cols);
     if constexpr (V == Variant::normuon) declare<NorMuonScratch<Space>>(workspace, std::max(rows, cols));
     if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);

@@ -13,22 +13,21 @@
 
 namespace sestina {
 
-// The published coefficients of Newton-Schulz iteration by name, and what happens when more or fewer steps are asked
-// for than a set has.
+// Newton-Schulz iteration has published sets of coefficients, known by name; a set says what happens when more or fewer
+// steps are asked for than it has.
 
-// The first is the default.
+// Returns the names of the sets; the first is the default.
 const std::vector<std::string>& newton_schulz_set_names();
 
-// `steps` steps of the set, 0: as many as it is usually run with. With more steps than entries a set whose last entry
-// holds singular values at 1 repeats that one; the others start again. Throws Error(bad_deck) for cubic5, which is 5
-// steps and nothing else.
-// How many steps a set has where it can be used with no other number.
+// Returns the number of steps of a set that can be used with no other number.
 std::optional<std::int64_t> only_newton_schulz_steps(std::string_view set);
 
+// Returns `steps` steps of the set, 0: as many as it is usually run with. With more steps than entries a set whose last
+// entry holds singular values at 1 repeats that one; the others start again. Throws Error(bad_deck) for cubic5, which
+// is 5 steps and nothing else.
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view set, std::int64_t steps);
 
-// What Muon, NorMuon and AdaMuon share as data: the keys of the deck up to Newton-Schulz, and what they mean for a
-// matrix of a given shape.
+// The keys that Muon, NorMuon and AdaMuon share, up to Newton-Schulz, and their meaning for a matrix of a given shape.
 struct MuonOptions {
   double momentum = 0.95;
   enum class Form : std::uint8_t { ema, sum } momentum_form = Form::ema;
@@ -47,7 +46,7 @@ struct MuonOptions {
   void fields(OptionFields&);
 };
 
-// M = keep M + gain G, u = p G + q M, direction scale * NS(u).
+// The rule for gradient G and momentum M: M = keep M + gain G, u = p G + q M, direction scale * NS(u) (Newton-Schulz).
 struct MuonRule {
   double keep = 0, gain = 0, p = 0, q = 0;
   std::vector<NewtonSchulzStep> steps;
@@ -58,16 +57,17 @@ struct MuonRule {
 };
 MuonRule muon_rule(const MuonOptions&, std::size_t rows, std::size_t cols);
 
-// Of the iterations that the options ask for; the first of their three products and the second are symmetric.
+// Returns the FLOPs of the iterations that the options ask for; the first of their three products and the second are
+// symmetric.
 UpdateWork newton_schulz_work(const MuonOptions&, std::int64_t rows, std::int64_t cols);
-// The same of a shard (side, length) that is updated with the others of its matrix, which is cut along `length`
-// (kernels/optimizer/newton_schulz.hpp). counted: it adds its own Gram matrix to the sum.
+// Returns the FLOPs for a shard (side, length) that is updated with the others of its matrix, which is cut along
+// `length` (kernels/optimizer/newton_schulz.hpp). counted: it adds its own Gram matrix to the sum.
 UpdateWork newton_schulz_shard_work(const MuonOptions&, std::int64_t side, std::int64_t length, bool counted);
 
-// Muon (K. Jordan et al., 2024) and the two relatives that follow it up with a second moment of the orthogonalised
+// Muon (K. Jordan et al., 2024) has two relatives that follow it up with a second moment of the orthogonalised
 // direction: NorMuon (Li et al., arXiv 2510.05491) and AdaMuon (Si et al., arXiv 2507.11005).
 
-// Of NorMuon and AdaMuon.
+// The keys of NorMuon and AdaMuon.
 struct MuonMomentOptions : MuonOptions {
   double beta2 = 0.95, eps = 1e-8;
   bool keep_norm = true;

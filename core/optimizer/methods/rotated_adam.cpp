@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-// What brings n numbers with this sum of squares to a root mean square of 1; 1 where they are zero.
+// Replaces the sum of squares of n numbers by the factor to a root mean square of 1; 1 where they are zero.
 template <class Space>
 void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> squares) {
   const Kokkos::RangePolicy<Space> one(exec, 0, 1);
@@ -20,7 +20,7 @@ void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> square
       });
 }
 
-// What the direction is made in: one sheet, or three where bases are used.
+// The memory in which the direction is made: one sheet, or three where bases are used.
 template <class Space>
 struct DirectionPieces {
   DirectionPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n, bool rotates)
@@ -87,7 +87,7 @@ void RotatedAdam<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, c
   }
 }
 
-// A gradient of zeros has no eigenvectors worth keeping: the first one that is not zero starts.
+// Starts at the first gradient that is not zero: one of zeros has no eigenvectors worth keeping.
 template <class Space>
 bool RotatedAdam<Space>::start(Stream<Space>& stream, Matrix<const float, Space> gradient) {
   const std::int64_t t = updates_ + (rule_.skip_first ? 0 : 1);
@@ -102,7 +102,7 @@ void RotatedAdam<Space>::update_factors(Stream<Space>& stream, double gradient_s
   if (rule_.from_momentum) return;
   const double beta = rule_.factor_beta, squared = gradient_scale * gradient_scale;
   if (!rule_.factor_bias_correction) return sides_.accumulate(stream, beta, (1 - beta) * squared, gradient);
-  // Weight (1 - beta) / (1 - beta^count) for the count-th gradient: a factor that changes is no part of a product.
+  // The count-th gradient has weight (1 - beta) / (1 - beta^count): a factor that changes is no part of a product.
   const auto count = static_cast<double>(updates_ + (rule_.skip_first ? 1 : 0));
   const double add = (1 - beta) / (1 - std::pow(beta, count));
   for (const Side<Space>* side : {&sides_.left, &sides_.right})

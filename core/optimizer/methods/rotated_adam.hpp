@@ -1,7 +1,8 @@
-// Adam in the eigenbasis of what Shampoo would precondition with: the common body of SOAP (arXiv 2409.11321) and of
-// basis rotation (arXiv 2602.03515), which differ in the order of their steps, in what the bases follow, and in the
-// sides they rotate. The momentum is kept in the original basis and rotated when it is used, so that a late or missing
-// refresh does no harm; the second moment lives in the rotated one and is permuted with the columns of the bases.
+// Adam in the eigenbasis of the matrices that Shampoo would precondition with: the common body of SOAP (arXiv
+// 2409.11321) and of basis rotation (arXiv 2602.03515), which differ in the order of their steps, in what the bases
+// follow, and in the sides they rotate. The momentum is kept in the original basis and rotated when it is used, so that
+// a late or missing refresh does no harm; the second moment lives in the rotated one and is permuted with the columns
+// of the bases.
 #pragma once
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
@@ -42,11 +43,11 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   bool start(Stream<Space>&, Matrix<const float, Space> gradient);
   void update_factors(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
   void refresh(Stream<Space>&, bool due);
-  // Adam's direction in the rotated basis, into move; scratch is used up.
+  // Computes Adam's direction in the rotated basis into move; scratch is used up.
   void rotated_direction(Stream<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
                          Matrix<float, Space> move);
   void update_weight(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
-  // The direction of the update, in original coordinates, in one of three scratch matrices.
+  // Returns the direction of the update, in original coordinates, in one of three scratch matrices.
   Matrix<float, Space> direction(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
 
   RotatedAdamRule rule_;
@@ -57,7 +58,8 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   std::int64_t &updates_, &started_;
 };
 
-// Bases from the momentum: one power step with M M^T and M^T M, or the published rule. True: a new one is in place.
+// Makes bases from the momentum M: one power step with M M^T and M^T M, or the published rule. True: a new one is in
+// place.
 template <class Space>
 bool refresh_from_momentum(Stream<Space>&, TwoSided<Space>&, const RotatedAdamRule&,
                            const typename TwoSided<Space>::Point&, Matrix<const float, Space> momentum,
@@ -66,11 +68,11 @@ template <class Space>
 void declare_refresh_from_momentum(Workspace<Space>&, Sides, const RotatedAdamRule&, std::size_t rows,
                                    std::size_t cols);
 
-// State: moments, factors where the bases follow them, bases, counters, jobs; keep_rotated as in the rule.
+// Returns the state: moments, factors where the bases follow them, bases, counters, jobs; keep_rotated as in the rule.
 std::vector<FieldSize> rotated_fields(const MatrixOptions&, Sides, bool factors, bool keep_rotated, std::int64_t rows,
                                       std::int64_t cols);
-// Executed by the rotations, per side of length a with the other one b in a^2 b: gradient and update, and the momentum
-// where it is not kept rotated.
+// Returns what the rotations execute, per side of length a with the other one b in a^2 b: for gradient and update, and
+// for the momentum where it is not kept rotated.
 inline double rotation_products(bool keep_rotated) { return keep_rotated ? 4 : 6; }
 
 }  // namespace sestina

@@ -1,6 +1,6 @@
-// Shampoo (Gupta, Koren, Singer 2018) with blocks and grafting as in Shi et al. 2023: per block
-//   L = beta2 L + (1 - beta2) G G^T, R = beta2 R + (1 - beta2) G^T G, and at a refresh their inverse roots, before use;
-//   P = L^-p F R^-p with the averaged gradient F, with the size of the graft's direction.
+// Shampoo (Gupta, Koren, Singer 2018) with blocks and grafting as in Shi et al. 2023. For each block with gradient G:
+// L = beta2 L + (1 - beta2) G G^T, R = beta2 R + (1 - beta2) G^T G, and at a refresh their inverse roots, before use;
+// P = L^-p F R^-p with the averaged gradient F, with the size of the graft's direction.
 #include "core/optimizer/methods/shampoo.hpp"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct FilterRule {
   float forget = 0, gain = 0, inv_bias2 = 1, eps = 0;
 };
 
-// All of one shape (bm, bn); without a second moment, that and graft may be (0, 0).
+// The arrays all have one shape (bm, bn); without a second moment, that and graft may be (0, 0).
 template <class Space>
 struct FilterData {
   Matrix<const float, Space> gradient;
@@ -68,7 +68,7 @@ void filter(const Space& exec, const FilterRule& r, const FilterData<Space>& x) 
       });
 }
 
-// y = factor(0) x, or x where factor is (0).
+// Sets y = factor(0) x, or x where factor is (0).
 template <class Space>
 void scale_block(const Space& exec, Vector<const double, Space> factor, Matrix<const float, Space> x,
                  Matrix<float, Space> y) {
@@ -80,11 +80,11 @@ void scale_block(const Space& exec, Vector<const double, Space> factor, Matrix<c
       });
 }
 
-// squares (2), sums of squares of the graft and of the direction: the first becomes what gives the direction the size
-// of the graft.
+// Takes squares (2), the sums of squares of the graft and of the direction; the first becomes the factor that gives the
+// direction the size of the graft.
 template <class Space>
 void graft_factor(const Space& exec, Vector<double, Space> squares) {
-  constexpr double tiny = 1e-16;  // of the published rule
+  constexpr double tiny = 1e-16;  // as in the published rule
   const Kokkos::RangePolicy<Space> one(exec, 0, 1);
   Kokkos::parallel_for(
       "graft_factor", one,
@@ -98,7 +98,7 @@ RefreshMethod root_method(ShampooOptions::Root root) {
   return root == ShampooOptions::Root::qr ? RefreshMethod::inverse_root_qr : RefreshMethod::inverse_root_newton;
 }
 
-// The keys, and what follows from them.
+// The keys, and the numbers that follow from them.
 struct ShampooRule : ShampooOptions {
   explicit ShampooRule(const MatrixOptions& options)
       : ShampooOptions(options.as<ShampooOptions>()),
@@ -127,20 +127,20 @@ struct ShampooRule : ShampooOptions {
   std::int64_t every, start;
 };
 
-// What an update takes: where there are several blocks, the direction of all,
+// The memory of an update: where there are several blocks, the direction of all,
 template <class Space>
 struct WholeDirection {
   WholeDirection(Workspace<Space>& workspace, const ShampooLayout& layout)
       : values(workspace.template take<float>(layout.rows, layout.cols)) {}
   Matrix<float, Space> values;
 };
-// of a block first for each side a packed factor, and its refresh,
+// for a block first, for each side, a packed factor, and its refresh,
 template <class Space>
 struct UnpackedFactor {
   UnpackedFactor(Workspace<Space>& workspace, std::size_t d) : values(workspace.template take<float>(d, d)) {}
   Matrix<float, Space> values;
 };
-// then the averaged gradient, and what its graft and direction are made in,
+// then the averaged gradient, and the memory in which its graft and direction are made,
 template <class Space>
 struct BlockPieces {
   BlockPieces(Workspace<Space>& workspace, const ShampooBlock& b)
@@ -155,10 +155,10 @@ struct GraftPieces {
   Vector<double, Space> squares;
 };
 
-// One side of a block: its factor, whole or packed, and what is made of it.
+// One side of a block: its factor, whole or packed, and what is computed from it.
 template <class Space>
 struct ShampooSide {
-  std::string name;               // of the factor, for messages
+  std::string name;               // name of the factor, for messages
   std::string snapshot;           // the field of its snapshot
   StateArray<Space> factor = {};  // (d, d), or packed
   bool is_packed = false;
@@ -239,7 +239,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
  private:
   struct Direction {
     Matrix<float, Space> values;              // (bm, bn) without padding
-    Vector<const double, Space> factor = {};  // (1) in the space: they are to be multiplied by it
+    Vector<const double, Space> factor = {};  // (1) in the space: a factor still to be applied
   };
 
   std::vector<ShampooSide<Space>> make_sides() {
@@ -275,14 +275,14 @@ class Shampoo final : public MatrixOptimizer<Space> {
     return s;
   }
 
-  // The block's part of x (m, n), whose rows are contiguous.
+  // Returns the block's part of x (m, n), whose rows are contiguous.
   template <class T>
   Matrix<T, Space> cut(Matrix<T, Space> x, const ShampooBlock& b) const {
     const Matrix<T, Space> seen(x.data(), layout_.rows, layout_.cols);
     return Kokkos::subview(seen, std::make_pair(b.row, b.row + b.rows), std::make_pair(b.col, b.col + b.cols));
   }
 
-  // A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
+  // Updates A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
   void advance_side(Stream<Space>& stream, std::size_t number, Op op, std::int64_t t, double gradient_scale,
                     Matrix<const float, Space> gradient) {
     const auto frame = stream.workspace.frame();
@@ -305,7 +305,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     });
   }
 
-  // The job of update t.
+  // Returns the job of update t.
   RefreshJob<Space> root_job(const ShampooSide<Space>& s, Matrix<const float, Space> factor, std::int64_t t) const {
     const bool corrected = rule_.bias_correction && rule_.beta2 < 1;
     RefreshJob<Space> job{.method = rule_.method, .name = s.name, .factor = factor};
@@ -321,7 +321,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
     return job;
   }
 
-  // Factors, roots and averages of block i, and where its part of the weight moves.
+  // Updates factors, roots and averages of block i, and returns the direction in which its part of the weight moves.
   Direction block_direction(Stream<Space>& stream, std::size_t i, std::int64_t t, double gradient_scale,
                             Matrix<const float, Space> whole_gradient) {
     const ShampooBlock& b = layout_.blocks[i];

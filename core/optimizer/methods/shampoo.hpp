@@ -8,8 +8,8 @@
 
 namespace sestina {
 
-// eps: what rounding leaves of a factor whose largest eigenvalues are about 1e-3, which is what clipped gradients of a
-// language model have. Below that, eigenvalues in fp32 are noise, and the inverse root would enlarge it.
+// The default of eps is what rounding leaves of a factor whose largest eigenvalues are about 1e-3, as clipped gradients
+// of a language model have. Below that, eigenvalues in fp32 are noise, and the inverse root would enlarge it.
 struct ShampooOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;  // 1: a sum
@@ -32,13 +32,13 @@ struct ShampooOptions {
 };
 
 struct ShampooBlock {
-  std::size_t row = 0, col = 0;    // of its corner
+  std::size_t row = 0, col = 0;    // place of its corner
   std::size_t rows = 0, cols = 0;  // (bm, bn)
-  std::string prefix;              // of its fields: "", or "block_<i>_<j>." when there are several
+  std::string prefix;              // prefix of its fields: "", or "block_<i>_<j>." when there are several
 };
 
 struct ShampooLayout {
-  std::size_t rows = 0, cols = 0;  // of the matrix, or of the column vector that it is seen as
+  std::size_t rows = 0, cols = 0;  // sizes of the matrix, or of the column vector that it is seen as
   bool is_vector = false;          // seen as a vector: a factor for the rows only, to the power -2 exponent
   std::vector<ShampooBlock> blocks;
 };

@@ -30,7 +30,7 @@ void ShampooOptions::fields(OptionFields& f) {
 
 namespace {
 
-// Beginnings of the pieces of `size` of at most `most`.
+// Returns where the pieces of `size` begin, each of at most `most`.
 std::vector<std::size_t> cuts(std::size_t size, std::size_t most) {
   std::vector<std::size_t> begins;
   for (std::size_t begin = 0; begin < size; begin += most) begins.push_back(begin);
@@ -43,7 +43,7 @@ FieldSize matrix_field(std::string name, std::size_t rows, std::size_t cols, Fie
   return field;
 }
 
-// What one side of a block keeps; the basis only where it is kept up to date.
+// Adds the fields of one side of a block; the basis only where it is kept up to date.
 void add_side(const ShampooOptions& options, const std::string& prefix, const std::string& side, std::size_t d,
               std::vector<FieldSize>& fields) {
   if (options.packed)
@@ -80,7 +80,7 @@ std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t 
   return fields;
 }
 
-// By side of each block: a factor of a^2 b, the root applied 2 a^2 b.
+// Returns the work, by side of each block: a factor of a^2 b, the root applied 2 a^2 b.
 UpdateWork shampoo_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   using Root = ShampooOptions::Root;
   const auto& o = options.as<ShampooOptions>();

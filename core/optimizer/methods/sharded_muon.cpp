@@ -37,7 +37,8 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
            [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
 }
 
-// As in Muon: in bf16 where the model is computed in bf16, unless the deck says otherwise.
+// Returns whether products are in bf16: as in Muon, where the model is computed in bf16, unless the deck says
+// otherwise.
 static bool is_bf16(const MuonRule& rule, bool computes_bf16) {
   using Precision = MuonOptions::Precision;
   return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && computes_bf16);

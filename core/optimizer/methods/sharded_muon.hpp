@@ -1,8 +1,8 @@
 // Muon under tensor parallelism without moving a matrix: each rank keeps the shards it computes with, their master
 // weights and momentum, and Newton-Schulz runs on all shards at once (parallel.tp_update = "distributed",
-// kernels/optimizer/newton_schulz.hpp). What the update is multiplied by goes by the whole matrix, so but for
-// rounding it is that of Muon on one rank (muon.cpp), and the state is that of the whole matrix, of which each rank
-// holds a slab.
+// kernels/optimizer/newton_schulz.hpp). The scale of the update is that of the whole matrix, so but for rounding it is
+// the update of Muon on one rank (muon.cpp), and the state is that of the whole matrix, of which each rank holds a
+// slab.
 #pragma once
 #include <vector>
 
@@ -22,18 +22,18 @@ class ShardedMuon {
   ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
               bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
 
-  // One update with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks of the
-  // group together.
+  // Makes one update with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks
+  // of the group must call it together.
   void step(const Exec&, double factor, double gradient_scale);
 
   std::vector<StateField> state() const;  // "/optimizer/<HF name>/momentum", slabs
   std::size_t state_bytes() const;
-  std::int64_t sums_per_step() const;  // over the group
+  std::int64_t sums_per_step() const;  // sums over the group
 
  private:
   struct Shard {
     OwnedTensor<Exec, T> tensor;
-    MuonRule rule;  // of the whole matrix
+    MuonRule rule;  // rule of the whole matrix
     TensorRates rates;
     CutSide cut = CutSide::rows;
     Vector<float, Exec> momentum;  // (elements)
@@ -45,7 +45,7 @@ class ShardedMuon {
   void step_as(const Exec&, Shard&, double lr, double gradient_scale);
 
   std::vector<Shard> shards_;
-  Kokkos::View<float*, typename Exec::memory_space> momentum_;  // of all shards
+  Kokkos::View<float*, typename Exec::memory_space> momentum_;  // momentum of all shards
   Gemm<Exec> gemm_;
   Workspace<Exec> workspace_;
   ShardSums<Exec> sums_;

@@ -53,7 +53,7 @@ RotatedAdamRule soap_rule(const MatrixOptions& options) {
   return rule;
 }
 
-// A factor in a^2 b, and rotations.
+// Returns the work: a factor in a^2 b, and rotations.
 UpdateWork soap_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const auto& o = options.as<SoapOptions>();
   const double refresh = o.basis_refresh == SoapOptions::Refresh::eigh ? all_eigenvectors : qr_step;

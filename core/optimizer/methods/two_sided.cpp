@@ -78,7 +78,7 @@ bool TwoSided<Space>::first_bases(Stream<Space>& stream, std::int64_t t, Matrix<
   return true;
 }
 
-// What became of one side: order of its old columns where they moved, else nothing.
+// The result for one side: the order of its old columns where they moved, else nothing.
 template <class Space>
 struct TwoSided<Space>::Moved {
   bool is_new = false;
@@ -104,14 +104,14 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
 
 namespace {
 
-// What refresh() takes: in which order the columns of both sides are,
+// The memory of refresh(): the order of the columns of both sides,
 template <class Space>
 struct ColumnOrders {
   ColumnOrders(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
       : left(workspace.template take<std::int32_t>(rows)), right(workspace.template take<std::int32_t>(cols)) {}
   Vector<std::int32_t, Space> left, right;
 };
-// and after the refreshes what is permuted.
+// and after the refreshes the matrix that is permuted.
 template <class Space>
 struct Permuted {
   Permuted(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)

@@ -1,5 +1,6 @@
-// What two-sided methods share: the sides of one matrix, each with a factor K (a running mean of G G^T or G^T G) and an
-// orthogonal basis Q whose columns drift towards its eigenvectors; rotation into the bases and back; refreshes.
+// Two-sided methods share the sides of one matrix, each with a factor K (a running mean of G G^T or G^T G for gradients
+// G) and an orthogonal basis Q (Ql, Qr) whose columns drift towards its eigenvectors; rotation into the bases and back;
+// refreshes.
 #pragma once
 #include <string>
 
@@ -10,7 +11,7 @@
 
 namespace sestina {
 
-// C = alpha op_a(A) op_b(B) + beta C in fp32.
+// Computes C = alpha op_a(A) op_b(B) + beta C in fp32.
 template <class Space>
 void multiply(Stream<Space>& stream, Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
               Matrix<const float, Space> b, float beta, Matrix<float, Space> c) {
@@ -23,9 +24,9 @@ bool is_zero(Stream<Space>&, Matrix<const float, Space> x);  // fences
 template <class Space>
 struct Side {
   StateArray<Space> factor, basis;  // (d, d); (0, 0): none kept
-  std::string name;                 // of the factor, for messages
+  std::string name;                 // name of the factor, for messages
   std::int64_t* failures = nullptr;
-  std::size_t number = 0;  // of the port's sides
+  std::size_t number = 0;  // number among the port's sides
   bool on() const { return basis.extent(0) != 0; }
 };
 
@@ -33,34 +34,35 @@ struct RefreshRule {
   BasisForm first = BasisForm::gram;
   RefreshMethod method = RefreshMethod::power_qr;
   bool sort = true;     // columns by falling q^T K q, which power_qr can do
-  bool permute = true;  // what lies in the basis follows the columns
+  bool permute = true;  // what lies in the basis is permuted with the columns
   bool sorts() const { return sort && method == RefreshMethod::power_qr; }
 };
 
 template <class Space>
 class TwoSided {
  public:
-  // The sides are those of which the state has basis_left, basis_right; it must outlive this.
+  // Takes the sides of which the state has basis_left, basis_right; the state must outlive this.
   TwoSided(MatrixState<Space>&, const MatrixOptions&, BasisForm first, std::size_t rows, std::size_t cols);
 
   Side<Space> left, right;
   bool rotates() const { return left.on() || right.on(); }
 
-  // out = alpha Ql^T X Qr, at least one side being on. scratch (m, n); neither may overlap X.
+  // Computes out = alpha Ql^T X Qr, at least one side being on. scratch (m, n); neither may overlap X.
   void rotate(Stream<Space>&, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,
               Matrix<float, Space> out) const;
-  // Ql D Qr^T, in scratch or in D, which is used up.
+  // Returns Ql D Qr^T, in scratch or in D, which is used up.
   Matrix<float, Space> rotate_back(Stream<Space>&, Matrix<float, Space> d, Matrix<float, Space> scratch) const;
 
-  // K = keep K + add G G^T, or G^T G.
+  // Computes K = keep K + add G G^T, or G^T G.
   void accumulate(Stream<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
 
-  // From the singular vectors of the gradient of update t; fences. False: there are none, nothing was written.
+  // Makes bases from the singular vectors of the gradient of update t; fences. False: there are none, nothing was
+  // written.
   bool first_bases(Stream<Space>&, std::int64_t t, Matrix<const float, Space> gradient);
 
-  // The refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them refreshed,
-  // from the factors given or, where they are (0, 0), those of the sides; fences. `in_basis` (m, n), or (0, 0): what is
-  // permuted with the columns; values_left (m), values_right (n) in the same way, or (0). True: a new basis is in
+  // Runs the refresh point of update t: takes what is ready and, where `due`, refreshes both bases or has them
+  // refreshed, from the factors given or, where they are (0, 0), those of the sides; fences. InBasis is what is
+  // permuted with the columns: moments (m, n), left (m), right (n), each of which may be empty. True: a new basis is in
   // place.
   struct InBasis {
     Matrix<float, Space> moments = {};
@@ -72,7 +74,7 @@ class TwoSided {
   };
   bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
                Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
-  // Bases of update t that came by another way.
+  // Notes that the bases come from update t by another way.
   void renew(std::int64_t t) { port_.renew(t); }
   RefreshAges ages() const { return port_.ages(); }
   RefreshPort<Space>& port() { return port_; }
@@ -88,10 +90,10 @@ class TwoSided {
   RefreshPort<Space> port_;
 };
 
-// Of matrices with bases on these sides, each refreshed by a job.
+// Returns the needs of matrices with bases on these sides, each refreshed by a job.
 RefreshNeeds two_sided_needs(Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
 
-// What first_bases() after is_zero(), and refresh(), take for a matrix with bases on these sides.
+// Take what first_bases() after is_zero(), and refresh(), take for a matrix with bases on these sides.
 template <class Space>
 void declare_first_bases(Workspace<Space>&, BasisForm, Sides, std::size_t rows, std::size_t cols);
 template <class Space>

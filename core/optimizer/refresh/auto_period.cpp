@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t first_side = 256;
 constexpr int first_updates = 2, measured_updates = 5;
 
-// Inline, and due at every update.
+// Makes refreshes inline, and due at every update.
 MatrixOptions always_due(MatrixOptions options) {
   options.refresh_every = 1;
   options.refresh_staleness = 0;
@@ -33,7 +33,7 @@ MatrixOptions always_due(MatrixOptions options) {
   return options;
 }
 
-// Seconds of a refresh.
+// Returns the seconds of a refresh.
 double time_refresh(const MatrixOptions& options, std::size_t m, std::size_t n) {
   const Serial exec{Kokkos::NewInstance{}};
   const std::size_t scratch =
@@ -66,7 +66,7 @@ RefreshRate measure_refresh_rate(const MatrixOptions& asked, std::int64_t rows, 
   const MatrixOptions options = always_due(asked);
   const std::int64_t longest = std::max(rows, cols);
   RefreshRate rate{rows, cols, 0, 0, infinite};
-  double spent = 0, last = 0, last_flops = 0, falls_to = 1;  // last: seconds that the size before took here
+  double spent = 0, last = 0, last_flops = 0, falls_to = 1;  // last: seconds that the size before took
   for (std::int64_t side = std::min(first_side, longest), done = 0; done < longest;) {
     const std::int64_t m = std::min(rows, side), n = std::min(cols, side);
     const double flops = refresh_flops(options, m, n);
@@ -131,7 +131,7 @@ bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::in
   const double time = static_cast<double>(staleness) * step_s;
   std::vector<double> patience;
   for (const RefreshLoad& load : loads) patience.push_back(std::max(time, load.alone(workers)));
-  std::priority_queue<double, std::vector<double>, std::greater<>> free;  // when each worker has nothing in hand
+  std::priority_queue<double, std::vector<double>, std::greater<>> free;  // times at which workers have nothing in hand
   for (int w = 0; w < workers; ++w) free.push(0);
   std::priority_queue<Job> queue;
   for (std::int64_t t = 0; t < end; ++t) {

@@ -1,5 +1,5 @@
-// optimizer.refresh.every = "auto": how fast one worker refreshes, and the period of each matrix that follows from
-// it. No Kokkos.
+// optimizer.refresh.every = "auto": the speed at which one worker refreshes, and the period of each matrix that follows
+// from it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,19 +8,19 @@
 
 namespace sestina {
 
-// How fast one worker refreshes, measured with the optimizer's own code (optimizer.refresh.every = "auto").
+// The speed at which one worker refreshes, measured with the optimizer's own code (optimizer.refresh.every = "auto").
 struct RefreshRate {
-  std::int64_t rows = 0, cols = 0;  // of the matrix
+  std::int64_t rows = 0, cols = 0;  // sizes of the matrix
   std::int64_t measured_rows = 0,
-               measured_cols = 0;  // of the largest one that there was time for; 0: nothing to measure
+               measured_cols = 0;  // sizes of the largest one that there was time for; 0: nothing to measure
   double flops = 0;                // FLOP/s, as MatrixKind::work counts them
 };
 
-// Refreshes of a rows x cols matrix on one core: the median over a few updates with random gradients, after the first
-// ones, which make first bases. Sides are cut to 256, then to twice that, and so on up to those of the matrix, as long
-// as all that is done here keeps to so many seconds: what takes eight times as long is foreseen. Where that ends before
-// the whole matrix, its rate is the one at the largest sides, or less where rates fell from the size before to that
-// one: by as much again at each doubling. Infinite for a matrix that has nothing to refresh.
+// Measures refreshes of a rows x cols matrix on one core: the median over a few updates with random gradients, after
+// the first ones, which make first bases. Sides are cut to 256, then to twice that, and so on up to those of the
+// matrix, as long as all measurements keep to so many seconds: one that takes eight times as long is foreseen. Where
+// that ends before the whole matrix, its rate is the one at the largest sides, or less where rates fell from the size
+// before to that one: by as much again at each doubling. Infinite for a matrix that has nothing to refresh.
 RefreshRate measure_refresh_rate(const MatrixOptions&, std::int64_t rows, std::int64_t cols, double most_seconds);
 
 // optimizer.refresh.every = "auto": a period for each matrix of a rank, such that its workers have each result when it
@@ -32,18 +32,19 @@ RefreshRate measure_refresh_rate(const MatrixOptions&, std::int64_t rows, std::i
 
 // Refreshes of one matrix, on the rank that has it.
 struct RefreshLoad {
-  std::int64_t index = 0;           // of the matrix in the whole model, for its phase (refresh_phase)
-  std::vector<double> jobs = {};    // seconds of each, on a worker
-  double seconds() const;           // of all
+  std::int64_t index = 0;           // number of the matrix in the whole model, for its phase (refresh_phase)
+  std::vector<double> jobs = {};    // seconds of each job, on a worker
+  double seconds() const;           // of all jobs
   double alone(int workers) const;  // until so many workers that do nothing else have done them
 };
 
-// By load. At least S + 1. A matrix that takes longer than S updates by itself is late whatever the period: it is
-// expected as soon as it can be done alone.
+// Returns the periods by load, at least S + 1. A matrix that takes longer than S updates by itself is late whatever the
+// period: it is expected as soon as it can be done alone.
 std::vector<std::int64_t> fit_periods(const std::vector<RefreshLoad>&, int workers, std::int64_t staleness,
                                       double step_s);
 
-// Whether `workers` that take the job with the nearest deadline next (WorkerPool) are ever late with these periods.
+// Returns whether `workers` that take the job with the nearest deadline next (WorkerPool) are never late with these
+// periods.
 bool is_in_time(const std::vector<RefreshLoad>&, const std::vector<std::int64_t>& periods, int workers,
                 std::int64_t staleness, double step_s);
 

@@ -1,11 +1,11 @@
 // First bases (refresh.hpp) from the singular vectors of a gradient, whole or by way of a Gram matrix.
 //
-// What the Gram matrix loses: its eigenvalues are the squares of the singular values s, with errors of eps64 s_1^2. By
-// Davis and Kahan the span of some of them turns by at most c eps64 s_1^2 / (s_i^2 - s_j^2), i inside and j outside,
-// that is (eps64 / eps32) s_1 / (s_i + s_j) of the c eps32 s_1 / (s_i - s_j) by which the rounding of the fp32 gradient
-// itself turns it. Directions with s below max(m, n) eps32 s_1 are not looked at: for all others this is below 1 / 100.
-// Vectors of the longer side, A^T u / s, have products of eps64 s_1^2 / (s_i s_j): where that is more than the rounding
-// to fp32, they are made orthonormal, the largest s first.
+// The Gram matrix loses digits: its eigenvalues are the squares of the singular values s, with errors of eps64 s_1^2
+// (eps64 and eps32 are the roundings of fp64 and fp32). By Davis and Kahan the span of some vectors turns by at most c
+// eps64 s_1^2 / (s_i^2 - s_j^2), i inside and j outside, that is (eps64 / eps32) s_1 / (s_i + s_j) of the c eps32 s_1 /
+// (s_i - s_j) by which the rounding of the fp32 gradient itself turns it. Directions with s below max(m, n) eps32 s_1
+// are not used: for all others this is below 1 / 100. Vectors of the longer side, A^T u / s, have products of eps64
+// s_1^2 / (s_i s_j): where that is more than the rounding to fp32, they are made orthonormal, the largest s first.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,7 +18,7 @@
 namespace sestina {
 namespace {
 
-// y (rows, cols) = x, both of any stride.
+// Sets y (rows, cols) = x, both of any stride.
 template <class Space, class From, class To>
 void copy_block(const Space& exec, Matrix<const From, Space> x, Matrix<To, Space> y) {
   const std::size_t cols = x.extent(1);
@@ -28,13 +28,13 @@ void copy_block(const Space& exec, Matrix<const From, Space> x, Matrix<To, Space
       KOKKOS_LAMBDA(std::size_t at) { y(at / cols, at % cols) = static_cast<To>(x(at / cols, at % cols)); });
 }
 
-// What the two ways take for a gradient (m, n): both at first,
+// The memory of the two ways for a gradient (m, n): for both the gradient in double,
 template <class Space>
 struct WideGradient {
   WideGradient(Workspace<Space>& workspace, std::size_t m, std::size_t n) : a(workspace.template take<double>(m, n)) {}
   Matrix<double, Space> a;
 };
-// by an SVD,
+// the pieces of an SVD,
 template <class Space>
 struct SvdPieces {
   SvdPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n)
@@ -50,7 +50,7 @@ struct CompletionPieces {
       : known(workspace.template take<double>(d, rank)), whole(workspace.template take<double>(d, d)) {}
   Matrix<double, Space> known, whole;
 };
-// by a Gram matrix (k, k), and for each side (d) from so many of its vectors.
+// the pieces of a Gram matrix (k, k), and for each side (d) those made from so many of its vectors.
 template <class Space>
 struct GramPieces {
   GramPieces(Workspace<Space>& workspace, std::size_t k)
@@ -64,7 +64,7 @@ template <class Space>
 struct SidePieces {
   SidePieces(Workspace<Space>& workspace, std::size_t k, std::size_t vectors, std::size_t longer = 0)
       : some(workspace.template take<double>(k, vectors)), v(workspace.template take<double>(longer, vectors)) {}
-  Matrix<double, Space> some, v;  // v of the longer side alone
+  Matrix<double, Space> some, v;  // v only for the longer side
 };
 template <class Space>
 struct FillPieces {
@@ -75,11 +75,12 @@ struct FillPieces {
 
 struct Rank {
   std::size_t columns = 0;
-  double spread = 1;  // of the values that count, the largest over the smallest
+  double spread = 1;  // the largest of the values that count, divided by the smallest
 };
 
-// Singular vectors whose values rounding has not decided. The gradient is fp32: directions below its rounding are
-// noise, and a library may return any basis of the rest. power: of the singular values that `values` are, 1 or 2.
+// Returns the number of singular vectors whose values rounding has not decided. The gradient is fp32: directions below
+// its rounding are noise, and a library may return any basis of the rest. `values` are the singular values to the given
+// power, 1 or 2.
 template <class Space>
 Rank numerical_rank(const Space& exec, Vector<const double, Space> values, std::size_t longest, int power) {
   const double* falling = values.data();
@@ -100,7 +101,7 @@ Rank numerical_rank(const Space& exec, Vector<const double, Space> values, std::
   return {static_cast<std::size_t>(last - falling), *falling / last[-1]};
 }
 
-// basis (d, d) = [the first `rank` columns of vectors (d, k), their complement], signs fixed.
+// Sets basis (d, d) = [the first `rank` columns of vectors (d, k), their complement], signs fixed.
 template <class Space>
 bool complete(Stream<Space>& stream, Matrix<const double, Space> vectors, std::size_t rank,
               Matrix<float, Space> basis) {
@@ -119,8 +120,9 @@ bool complete(Stream<Space>& stream, Matrix<const double, Space> vectors, std::s
   return true;
 }
 
-// basis (d, p) = `vectors` (d, rank), which are changed, and as many more columns of an orthonormal basis; signs fixed.
-// What completes it is computed in fp32, as it is kept: no vector of the gradient is in it. are_orthonormal: to fp32.
+// Sets basis (d, p) = `vectors` (d, rank), which are changed, and as many more columns of an orthonormal basis; signs
+// fixed. The added columns are computed in fp32, as they are kept: no vector of the gradient is in them.
+// are_orthonormal: to fp32.
 template <class Space>
 bool fill_basis(Stream<Space>& stream, bool are_orthonormal, Matrix<double, Space> vectors,
                 Matrix<float, Space> basis) {
@@ -141,7 +143,7 @@ bool fill_basis(Stream<Space>& stream, bool are_orthonormal, Matrix<double, Spac
   return true;
 }
 
-// Column j of x over the root of values(j): A^T U = V diag(roots).
+// Divides column j of x by the root of values(j): A^T U = V diag(roots).
 template <class Space>
 void over_roots(const Space& exec, Vector<const double, Space> values, Matrix<double, Space> x) {
   for_elements(
@@ -150,7 +152,7 @@ void over_roots(const Space& exec, Vector<const double, Space> values, Matrix<do
       });
 }
 
-// All of both sides, from an SVD.
+// Computes all vectors of both sides from an SVD.
 template <class Space>
 bool bases_of_svd(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<float, Space> left,
                   Matrix<float, Space> right) {
@@ -163,7 +165,7 @@ bool bases_of_svd(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<f
          (right.extent(0) == 0 || complete<Space>(stream, p.v, rank, right));
 }
 
-// From the eigenvectors of the shorter side's Gram matrix; of the longer side, what A makes of them.
+// Computes bases from the eigenvectors of the shorter side's Gram matrix, which A turns into those of the longer side.
 template <class Space>
 bool bases_of_gram(Stream<Space>& stream, Matrix<const double, Space> a, Matrix<float, Space> left,
                    Matrix<float, Space> right) {
@@ -238,7 +240,7 @@ void declare_svd_way(Workspace<Space>& workspace, std::size_t m, std::size_t n, 
   if (right > 0) completion(n);
 }
 
-// A side of length d of which `columns` are wanted and `rank` known.
+// Declares a side of length d of which `columns` are wanted and `rank` known.
 template <class Space>
 void declare_fill(Workspace<Space>& workspace, bool are_orthonormal, std::size_t d, std::size_t rank,
                   std::size_t columns) {

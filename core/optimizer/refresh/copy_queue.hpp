@@ -1,6 +1,6 @@
-// Copies from a device to host memory in a queue during its work, which goes on meanwhile. Twins: copy_queue_cuda.cpp
-// (a stream and events), copy_queue_host.cpp (a host copies nothing to itself), copy_queue_kokkos.cpp (other devices,
-// where Kokkos has no events: they wait).
+// A queue of copies from a device to host memory during the device's work, which goes on meanwhile. Twins:
+// copy_queue_cuda.cpp (a stream and events), copy_queue_host.cpp (a host copies nothing to itself),
+// copy_queue_kokkos.cpp (other devices, where Kokkos has no events: they wait).
 #pragma once
 #include <memory>
 
@@ -16,11 +16,11 @@ class CopyQueue {
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
 
-  // What is queued here from now on comes after all that the space has been given.
+  // Puts all that is queued here from now on after the work that the space has so far.
   void follow(const Space&);
-  // What the space is given from now on comes after all that is queued here.
+  // Puts all work that the space is given from now on after what is queued here.
   void lead(const Space&);
-  // To queue copies with.
+  // Returns the space to queue copies with.
   const Space& space() const;
 
  private:

@@ -24,7 +24,7 @@ struct CopyEvent {
   ~CopyEvent() { cudaEventDestroy(event); }
   CopyEvent(const CopyEvent&) = delete;
   CopyEvent& operator=(const CopyEvent&) = delete;
-  // `after` waits for what `before` has so far.
+  // Makes `after` wait for what `before` has so far.
   void order(cudaStream_t before, cudaStream_t after) {
     check_copies(cudaEventRecord(event, before), "recording an event");
     check_copies(cudaStreamWaitEvent(after, event, 0), "waiting for an event");

@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-// A job to be run here: what it gives is pinned to be written, where updates pin it for reading alone.
+// A job to be run here: its outputs are pinned to be written, where updates pin them for reading alone.
 template <class Space>
 struct JobHere {
   explicit JobHere(const RefreshRequest<Space>& asked)
@@ -138,7 +138,7 @@ template <class Space>
 void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int64_t t,
                               const RefreshRequest<Space>& request) {
   SideState& s = sides_[side];
-  if (*s.dispatched > 0) return;  // one at a time; only a fork with another period comes here
+  if (*s.dispatched > 0) return;  // one at a time; this happens only in a fork with another period
   const SecondsSpent spent(stream.refresh.seconds.copies);
   const auto snapshot = s.snapshot.write(Pager::Need::room);
   convert<Space, float, float>(stream.exec, flat<const float, Space>(request.job.factor),
@@ -147,7 +147,7 @@ void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int6
   submit(stream, s, request);
 }
 
-// Without workers the job is put off: it runs on the stream when its result is to be seen.
+// Submits the job. Without workers it is put off: it runs on the stream when its result is to be seen.
 template <class Space>
 void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
   if (stream.refresh.workers == nullptr) return;
@@ -166,7 +166,7 @@ void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const Refre
   stream.refresh.workers->submit(s.task);
 }
 
-// After what the device has so far, in addition to what it gets next. The worker that takes the job waits for it.
+// Copies after what the device has so far, while it does what it gets next. The worker that takes the job waits for it.
 template <class Space>
 void RefreshPort<Space>::copy_to_host(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
   OnHost& here = *s.on_host;
@@ -230,7 +230,7 @@ void RefreshPort<Space>::publish(Stream<Space>& stream, const RefreshTask& from,
     copy(from.new_basis().read(), here.basis.view());
     copy(from.new_root().read(), here.root.view());
     std::copy_n(from.order().data(), from.order().extent(0), to.job.order.data());
-  } else {  // the worker's next job waits for a copy after these
+  } else {  // the worker's next job waits for a copy that comes after these
     const auto upload = [&](const auto& x, const auto& y) {
       using T = std::decay_t<decltype(*y.data())>;
       if (y.size() > 0)

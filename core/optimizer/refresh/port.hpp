@@ -1,7 +1,8 @@
-// Where an optimizer asks for refreshes and takes their results: it keeps the order of its step and calls at() at its
-// own refresh point of every update. Inline, a refresh that is due runs there and then. Asynchronously it copies what
-// it would read, and its result is put in place at the same point S updates later (fixed), or at the first such point
-// at which it is ready, S updates later at the latest (eager). The first result of a side is always inline.
+// The port through which an optimizer requests refreshes and takes their results: it keeps the order of its step and
+// calls at() at its own refresh point of every update. Inline, a refresh that is due runs there and then.
+// Asynchronously it copies what it would read, and its result is put in place at the same point S updates later
+// (S = optimizer.refresh.staleness; fixed), or at the first such point at which it is ready, S updates later at the
+// latest (eager). The first result of a side is always inline.
 //
 // What is in flight is state: the snapshot, and the update that it was taken in. A run that resumes computes it again.
 #pragma once
@@ -18,24 +19,24 @@ enum class Due { no, now, first };  // first: the side has no result yet
 // One side of a matrix or of a block.
 struct RefreshSide {
   std::string name;                  // for messages: "/optimizer/<HF name>/factor_left"
-  std::string snapshot = {};         // the field of a snapshot (sides.hpp: add_jobs)
+  std::string snapshot = {};         // the field of a snapshot (add_jobs of core/optimizer/base/sides.hpp)
   std::int64_t* failures = nullptr;  // in a row; null: not counted
   std::int64_t* results = nullptr;   // so far; null: not counted
-  RefreshTask::Room room = {};       // of its results
+  RefreshTask::Room room = {};       // room for its results
 };
 
 template <class Space>
 class RefreshPort {
  public:
-  // Sides in the order of the fields dispatched and computed_from of the state, which must outlive this.
+  // Takes the sides in the order of the fields dispatched and computed_from of the state, which must outlive this.
   RefreshPort(MatrixState<Space>&, const MatrixOptions&, const std::vector<RefreshSide>&);
 
-  // Something may have to be done at the refresh point of update t although nothing falls due.
+  // Returns whether something may have to be done at a refresh point although nothing falls due.
   bool in_flight() const;
 
-  // The refresh point of update t for one side. request_at(t): what inline refresh would run at update t, its outputs
-  // being those in use; the job's factor is read only where `due`. done: new ones are in place, or, queued on a
-  // device, will be if they are good.
+  // Runs the refresh point of update t for one side. request_at(t) returns what inline refresh would run at update t,
+  // its outputs being those in use; the job's factor is read only where `due`. done: new ones are in place, or, queued
+  // on a device, will be if they are good.
   template <class RequestAt>
   Refreshed at(Stream<Space>& stream, std::size_t side, std::int64_t t, Due due, const RequestAt& request_at) {
     updates_ = t;
@@ -47,35 +48,36 @@ class RefreshPort {
     send(stream, side, t, request_at(t));
     return seen;
   }
-  // An update without a refresh point, or none to look at.
+  // Notes an update without a refresh point, or without one to look at.
   void pass(std::int64_t t) { updates_ = t; }
-  // All sides have results of update t that came by another way: first bases.
+  // Notes that all sides have results of update t that came by another way: first bases.
   void renew(std::int64_t t);
 
-  // The state was set to zero; nothing may be in flight.
+  // Notes that the state was set to zero; nothing may be in flight.
   void forget();
 
   RefreshAges ages() const;
 
-  // Replicas of a matrix on several ranks see results at different updates (eager), and are made equal now and then.
-  // The update of the newest job since release(), or of one in flight, 0: none; it does not depend on what is ready.
+  // Returns the update of the newest job since release(), or of one in flight, 0: none; it does not depend on what is
+  // ready. Replicas of a matrix on several ranks see results at different updates (eager), and are made equal now and
+  // then.
   std::int64_t sent() const;
-  // How new the results in use are: of replicas, those with the largest number have the newest.
+  // Returns how new the results in use are: the replicas with the largest number have the newest.
   std::int64_t newness() const;
-  // The state is about to be written from outside: workers have let go of it when this returns. What is in flight then
-  // is computed again, as in a run that was resumed.
+  // Prepares for the state to be written from outside: workers have let go of it when this returns. What is in flight
+  // then is computed again, as in a run that was resumed.
   void release(Stream<Space>&);
-  // Those that may be with workers: whoever ends withdraws them (WorkerPool).
+  // Adds the tasks that may be with workers: whoever ends withdraws them (WorkerPool).
   void add_tasks(std::vector<const WorkerTask*>&) const;
   bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
 
  private:
-  // What a worker reads and writes in host memory: with a device copies of the snapshot and of the basis in use.
+  // Host memory that a worker reads and writes: for a device copies of the snapshot and of the basis in use.
   struct OnHost {
-    std::shared_ptr<const void> state;  // whose memory results lie in, and on a host all that is read
+    std::shared_ptr<const void> state;  // owner of the memory of results, and on a host of all that is read
     Kokkos::View<std::int32_t*, HostSide<Space>> order;
     Kokkos::View<float*, HostSide<Space>> factor, basis;
-    HostValues<Space> arrived;  // of a device (1): after the copies
+    HostValues<Space> arrived;  // for a device (1): set after the copies
   };
   struct SideState {
     RefreshSide side;
@@ -95,7 +97,7 @@ class RefreshPort {
   void submit(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
   void copy_to_host(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
   void publish(Stream<Space>&, const RefreshTask& from, const RefreshRequest<Space>& to);
-  void wait(Stream<Space>&, SideState&);  // for the worker
+  void wait(Stream<Space>&, SideState&);  // until the worker has ended the job
   Refreshed take(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
 
   std::int64_t staleness_ = 0;

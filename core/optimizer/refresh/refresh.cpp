@@ -13,13 +13,13 @@
 namespace sestina {
 namespace {
 
-// An input in numbers of type T where they are not floats.
+// Takes memory for an input in numbers of type T where they are not floats.
 template <class T, class Space>
 Matrix<T, Space> take_wide(Workspace<Space>& workspace, std::size_t d) {
   return std::is_same_v<T, float> ? Matrix<T, Space>() : workspace.template take<T>(d, d);
 }
 
-// What each method takes for a factor (d, d).
+// The memory of each method for a factor (d, d).
 template <class Space, class T>
 struct EigenPieces {
   EigenPieces(Workspace<Space>& workspace, std::size_t d)
@@ -43,7 +43,7 @@ struct PowerPieces {
   Vector<std::int32_t, Space> order;
 };
 template <class Space, class T>
-struct QuotientPieces {  // of the new columns
+struct QuotientPieces {  // for the new columns
   QuotientPieces(Workspace<Space>& workspace, std::size_t d) : product(workspace.template take<T>(d, d)) {}
   Matrix<T, Space> product;
 };
@@ -59,15 +59,15 @@ template <class Space>
 struct LeadingPieces {
   LeadingPieces(Workspace<Space>& workspace, BasisForm form, std::size_t d, std::size_t rank)
       : basis(workspace.template take<float>(d, columns_for(form, d, rank))) {}
-  // Columns of the basis that a projector of this rank is taken from.
+  // Returns the columns of the basis from which a projector of this rank is taken.
   static std::size_t columns_for(BasisForm form, std::size_t d, std::size_t rank) {
     return form == BasisForm::svd ? d : rank;
   }
   Matrix<float, Space> basis;
 };
 
-// What a job works with in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host
-// looks at nothing: what is noted makes the verdict, and the verdict decides on what is published.
+// A job in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host looks at
+// nothing: the noted numbers make the verdict, and the verdict decides on what is published.
 template <class Space, class T>
 struct Attempt {
   Stream<Space>& stream;
@@ -78,7 +78,7 @@ struct Attempt {
 
   bool by_space() const { return verdict.extent(0) > 0; }
 
-  // x, or in another type what wide then holds.
+  // Returns x, or its copy in another type, which `wide` then holds.
   Matrix<const T, Space> input(Matrix<const float, Space> x, Matrix<T, Space> wide) {
     if constexpr (std::is_same_v<T, float>) {
       return x;
@@ -88,7 +88,7 @@ struct Attempt {
     }
   }
 
-  // The answer, or, noted, true.
+  // Returns whether x is finite, or, where the number is noted, true.
   bool finite(Vector<const T, Space> x, int place) {
     if (by_space()) return note(x, place);
     return std::isfinite(sum_of_squares<Space, T>(stream.exec, x, workspace));
@@ -97,7 +97,7 @@ struct Attempt {
     if (by_space()) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
     return is_orthonormal(sum_of_squares<Space, T>(stream.exec, flat<const T, Space>(q), workspace), d);
   }
-  // After all that is noted, before anything is published.
+  // Makes the verdict, after all numbers are noted and before anything is published.
   void judge() {
     if (by_space()) make_verdict<Space>(stream.exec, stream.refresh.checks, d, verdict);
   }
@@ -160,7 +160,7 @@ bool power_qr(Attempt<Space, T>& a) {
   }
   if (!a.stream.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
   a.judge();
-  if (valued) {  // q^T K q of the new columns
+  if (valued) {  // values are q^T K q of the new columns
     const auto frame = a.workspace.frame();
     const Matrix<T, Space> scratch = QuotientPieces<Space, T>(a.workspace, a.d).product;
     a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
@@ -218,7 +218,7 @@ bool attempt(Stream<Space>& stream, Workspace<Space>& workspace, const RefreshJo
   return false;
 }
 
-// What an attempt in type T takes.
+// Takes the memory of an attempt in type T.
 template <class T, class Space>
 void declare_attempt(Workspace<Space>& workspace, RefreshMethod method, std::size_t d, bool sorted) {
   const auto frame = workspace.frame();
@@ -249,7 +249,7 @@ void declare_attempt(Workspace<Space>& workspace, RefreshMethod method, std::siz
 template <class Space>
 bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
   stream.exec.fence("refresh");
-  // Rare, and twice as large as what the stream keeps: memory for this once.
+  // This is rare, and twice as large as the stream's workspace: it has memory of its own.
   Workspace<Space> wide(bytes_taken<Space>([&](Workspace<Space>& counter) {
     declare_attempt<double, Space>(counter, job.method, job.factor.extent(0), job.order.extent(0) > 0);
   }));
@@ -258,7 +258,7 @@ bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vect
   return good;
 }
 
-// With signs that depend on the vectors alone: moments outlive the projector.
+// Makes a projector, with signs that depend on the vectors alone: moments outlive the projector.
 template <class Space>
 Refreshed leading_vectors(Stream<Space>& stream, const RefreshJob<Space>& job) {
   const auto frame = stream.workspace.frame();
@@ -281,14 +281,14 @@ Refreshed run(Stream<Space>& stream, const RefreshJob<Space>& job) {
   return good ? Refreshed::done : Refreshed::kept;
 }
 
-// Inverse roots by Newton iteration decide on their way, and so do projectors.
+// Returns whether the space judges: inverse roots by Newton iteration decide on their way, and so do projectors.
 template <class Space>
 bool judged_by_space(const Stream<Space>& stream, RefreshMethod method) {
   return stream.refresh.checks.by_space() && method != RefreshMethod::inverse_root_newton &&
          method != RefreshMethod::leading_vectors;
 }
 
-// `attempt` leaves its verdict in the space. What follows a bad number there is computed in vain.
+// Runs `attempt`, which leaves its verdict in the space. Everything after a bad number there is computed in vain.
 template <class Space, class Try>
 void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict,
                  const Try& attempt) {
@@ -306,7 +306,7 @@ void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<dou
   judge_there(stream, job, verdict, [&] { return attempt<float, Space>(stream, stream.workspace, job, verdict); });
 }
 
-// With one wait.
+// Runs a job with one wait.
 template <class Space>
 Refreshed run_and_wait(Stream<Space>& stream, const RefreshJob<Space>& job) {
   using Checks = RefreshChecks<Space>;
@@ -343,7 +343,7 @@ void dump(Stream<Space>& stream, const RefreshJob<Space>& job) {
 template <class Space>
 Refreshed compute_refresh(Stream<Space>& stream, const RefreshJob<Space>& job) {
   if (judged_by_space(stream, job.method)) return run_and_wait(stream, job);
-  if constexpr (!is_host<Space>) stream.exec.fence("refresh");  // whose time is not that of work before it
+  if constexpr (!is_host<Space>) stream.exec.fence("refresh");  // the time of a job is not that of work before it
   stream.refresh.checks.watch.start();
   const Refreshed result = run(stream, job);
   stream.refresh.checks.watch.stop();

@@ -37,7 +37,7 @@ void RefreshTask::run(std::size_t worker) {
   const SecondsSpent spent(seconds_);
   constexpr std::chrono::microseconds pause{20};
   while (is_here_ && !is_here_()) std::this_thread::sleep_for(pause);
-  if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // of this thread: it has one core
+  if (omp_get_max_threads() != 1) omp_set_num_threads(1);  // for this thread, which has one core
   const Pin factor = factor_.pin(), old = basis_.pin();
   const auto basis = new_basis_.write(Pager::Need::room), root = new_root_.write(Pager::Need::room);
   job_.new_basis = basis.view();
@@ -54,7 +54,7 @@ RefreshWorkers::RefreshWorkers(const WorkerPool::Options& options, std::size_t s
 RefreshWorkers::RefreshWorkers(const WorkerPool::Options& options, bool deterministic)
     : options_(options), deterministic_(deterministic) {}
 
-// A job that is under way keeps the streams that it was sent with.
+// Adds a sender. A job that is under way keeps the streams that it was sent with.
 void RefreshWorkers::expect(std::size_t scratch, std::size_t most) {
   if (!streams_ || scratch > scratch_) {
     scratch_ = std::max(scratch_, scratch);

@@ -1,6 +1,6 @@
 // Refreshes on threads in addition to those that compute: a pool of them, each with its own scratch and decompositions
-// on one core. The stages of a process share one: which of them a job comes from changes none of its bits. What a job
-// reads (its snapshot, and the basis it starts from) stays as it is until its result is taken.
+// on one core. The stages of a process share one: the stage that a job comes from changes none of its bits. The inputs
+// of a job (its snapshot, and the basis it starts from) stay as they are until its result is taken.
 #pragma once
 #include <functional>
 #include <memory>
@@ -25,12 +25,12 @@ class RefreshTask final : public WorkerTask {
     StateArray<Serial> basis = {}, root = {};
     std::int32_t* order = nullptr;
   };
-  // kept: what holds that memory, and the one that snapshots lie in.
+  // kept: the owner of that memory, and that of the memory that snapshots lie in.
   RefreshTask(const Room&, const Memory&, std::shared_ptr<const void> kept);
-  // What a job reads is there once this says so, which it does before long. Empty: always.
+  // Sets the test whether a job's inputs are there, which they will be before long. Empty: always.
   void set_arrival(std::function<bool()> is_here) { is_here_ = std::move(is_here); }
 
-  // The same job with the task's own outputs, and its inputs at these places in host memory.
+  // Makes the job that was asked for with the task's own outputs, and its inputs at these places in host memory.
   template <class Space>
   void prepare(const RefreshRequest<Space>& asked, const StateArray<Serial>& factor, const StateArray<Serial>& basis) {
     const RefreshJob<Space>& job = asked.job;
@@ -55,12 +55,12 @@ class RefreshTask final : public WorkerTask {
   }
   void run(std::size_t worker) override;
 
-  // What the last job gave, good when the outcome is done.
+  // Return what the last job gave, good when the outcome is done.
   const StateArray<Serial>& new_basis() const { return new_basis_; }
   const StateArray<Serial>& new_root() const { return new_root_; }
   Vector<const std::int32_t, Serial> order() const { return job_.order; }
   Refreshed outcome() const { return outcome_; }
-  double seconds() const { return seconds_; }  // that its worker had it
+  double seconds() const { return seconds_; }  // time that its worker had it
   void set_streams(const std::shared_ptr<WorkerStreams>& streams) { streams_ = streams; }
 
  private:
@@ -79,13 +79,13 @@ class RefreshTask final : public WorkerTask {
 
 class RefreshWorkers {
  public:
-  // deterministic: of products. No thread starts before somebody is to send jobs.
+  // deterministic: so are the products. No thread starts before somebody is to send jobs.
   RefreshWorkers(const WorkerPool::Options&, bool deterministic);
-  // For one sender.
+  // Makes workers for one sender.
   RefreshWorkers(const WorkerPool::Options&, std::size_t scratch, std::size_t most, bool deterministic);
 
-  // One more who will send jobs, before the first of them. scratch: bytes that the largest takes. most: in flight at
-  // one time.
+  // Adds a sender of jobs, before its first one. scratch: bytes that the largest job takes. most: jobs in flight at one
+  // time.
   void expect(std::size_t scratch, std::size_t most);
 
   void submit(const std::shared_ptr<RefreshTask>&);

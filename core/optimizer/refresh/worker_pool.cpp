@@ -20,7 +20,7 @@ struct WorkerPool::Shared {
   Options options;
   std::mutex mutex;
   std::condition_variable for_workers, for_waiters;
-  std::vector<Task> queue;  // a heap: the next one in front
+  std::vector<Task> queue;  // a heap with the next task in front
   std::vector<Span> spans, taken;
   std::atomic<bool> recording = false;
   std::uint64_t submitted = 0;
@@ -33,7 +33,7 @@ struct WorkerPool::Shared {
     return a->order_ > b->order_;
   }
 
-  // At an end, for what is in hand: a worker that only got no core is not lost.
+  // Returns the seconds that the end waits for tasks in hand: a worker that only got no core is not lost.
   std::chrono::duration<double> patience() const {
     constexpr double least = 2;
     return std::chrono::duration<double>(std::max(options.timeout, least));
@@ -60,7 +60,7 @@ struct WorkerPool::Shared {
     for_waiters.notify_all();
   }
 
-  // However a thread ends, nobody waits for what it had in hand.
+  // Marks a thread that ends, however it does, so that nobody waits for what it had in hand.
   struct Presence {
     Shared& pool;
     Task task = {};
@@ -79,7 +79,7 @@ struct WorkerPool::Shared {
   // The system ends a thread by an exception without an object, to which the sanitizer allows no reference.
   __attribute__((no_sanitize("undefined"))) void work(std::size_t worker) {
     Presence presence{*this};
-    if (options.priority != 0)  // of this thread alone, on Linux
+    if (options.priority != 0)  // the value of this thread alone, on Linux
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.priority);
     while ((presence.task = next())) {
       std::exception_ptr error;
@@ -89,7 +89,7 @@ struct WorkerPool::Shared {
         if (options.before_task) options.before_task(*presence.task);
         presence.task->run(worker);
       } catch (const abi::__forced_unwind&) {
-        throw;  // the thread is being ended: Presence says so
+        throw;  // the thread is being ended, which Presence notes
       } catch (...) {
         error = std::current_exception();
       }
@@ -141,7 +141,7 @@ void WorkerPool::stop() {
     if (over)
       thread.join();
     else
-      thread.detach();  // what it holds belongs to it as well
+      thread.detach();  // the thread shares the ownership of what it uses
   }
   threads_.clear();
 }

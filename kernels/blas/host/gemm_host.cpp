@@ -24,9 +24,9 @@ using host::Product;
 constexpr std::int64_t tile_size = product_tile;
 
 // A symmetric result is computed in column strips, from the diagonal down: little above the diagonal is computed, and a
-// library packs each strip of B once. Widths of strips: measured on Zen 4 with oneDNN, 96 is best in bf16 from 192 to
+// library packs each strip of B once. Measured on Zen 4 with oneDNN, a strip of 96 columns is best in bf16 from 192 to
 // 2048, 128 in fp32; square tiles of 64 to 256 take a tenth longer. Strips are cut into pieces of so many rows, for the
-// threads. All by the size of the matrix alone, so that the bits do not depend on them.
+// threads. The size of the matrix alone decides, so that the bits do not depend on the threads.
 constexpr std::int64_t strip_rows = 768, one_strip = 128;
 constexpr std::int64_t strip_cols(GemmTypes types) {
   return types == GemmTypes::bf16 || types == GemmTypes::bf16_to_f32 ? 96 : 128;
@@ -36,7 +36,7 @@ struct Piece {
   std::int64_t row, col, rows, cols;
 };
 
-// The pieces of an m x m result by thread: longest first, each to the thread that has least to do.
+// The pieces of an m x m result by thread: the longest first, each given to the thread that has least to do.
 using PieceShares = std::vector<std::vector<Piece>>;
 PieceShares share_pieces(std::int64_t m, std::int64_t width, std::size_t threads) {
   std::vector<Piece> pieces;
@@ -80,7 +80,7 @@ ElementSize element_size(GemmTypes types) {
   return {0, 0};
 }
 
-// The part of the product that makes the tile of C with corner (row, col).
+// Returns the operands of the product that makes the tile of C with corner (row, col).
 Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, std::int64_t col) {
   const ElementSize size = element_size(p.types);
   const std::int64_t a = p.op_a == Op::none ? row * p.lda : row;
@@ -89,7 +89,7 @@ Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, st
           static_cast<char*>(x.c) + (row * p.ldc + col) * size.out};
 }
 
-// A matrix with as many rows and columns as c, so many elements after it.
+// Scales a matrix with as many rows and columns as c that lies `offset` elements after it.
 template <class TC, class Exec>
 void scale(Matrix<TC, Exec> c, double beta, std::size_t offset = 0) {
   for (std::size_t row = 0; row < c.extent(0); ++row)
@@ -99,8 +99,8 @@ void scale(Matrix<TC, Exec> c, double beta, std::size_t offset = 0) {
     }
 }
 
-// Copies the elements of a piece that lie below the diagonal to above it, in blocks: read and written by rows,
-// transposed in the first-level cache.
+// Copies the elements of a piece that lie below the diagonal to above it, in blocks: they are read and written by rows
+// and transposed in the first-level cache.
 template <class TC>
 void mirror(TC* c, std::int64_t leading, const Piece& piece) {
   constexpr std::int64_t block = 32;
@@ -126,12 +126,12 @@ struct Gemm<Exec>::State {
   bool timing = false;
   Count count;
   std::vector<host::Library> lanes;  // one per thread
-  std::vector<Gemm<Serial>> alone;   // the same, for items that take several products
-  // Of symmetric results seen so far, by size and width of strip.
+  std::vector<Gemm<Serial>> alone;   // one per thread, for items that take several products
+  // The shares of symmetric results seen so far, by size and width of strip.
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, PieceShares>> symmetric;
 
-  // body(lane, item) for each item, by all threads. A fixed share per thread: each meets its shapes in the first call
-  // and allocates nothing afterwards.
+  // Calls body(lane, item) for each item, by all threads. Each thread has a fixed share: it meets its shapes in the
+  // first call and allocates nothing afterwards.
   template <class Body>
   void by_all_threads(std::int64_t items, Body&& body) {
     const int threads = static_cast<int>(lanes.size());
@@ -177,7 +177,7 @@ struct Gemm<Exec>::State {
     on_lanes(tiles(p), [&](host::Library& lane, std::int64_t tile) { run_tile(lane, p, x, tile); });
   }
 
-  // operands(i) of each product.
+  // Runs `count` products of one shape; operands(i) are those of product i.
   template <class Each>
   void run_batch(std::int64_t count, const Product& p, const Each& operands) {
     if (!fills(static_cast<std::size_t>(count), lanes.size())) {
@@ -214,7 +214,7 @@ struct Gemm<Exec>::State {
     lanes[0].run(p, x);
   }
 
-  // run(), timed where that is asked for.
+  // Calls run(), timed where that is asked for.
   template <class Run>
   void timed(double flops, Run&& run) {
     count.flops += flops;

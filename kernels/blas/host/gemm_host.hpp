@@ -1,5 +1,5 @@
-// What gemm_host.cpp asks of a host library: one product of known shape, by raw pointers. Twins: gemm_onednn.cpp and
-// gemm_openblas.cpp, chosen by CMake. Private to the matrix products.
+// The interface through which gemm_host.cpp uses a host library: one product of known shape, by raw pointers. Its twins
+// are gemm_onednn.cpp and gemm_openblas.cpp, chosen by CMake. Private to the matrix products.
 #pragma once
 #include <cblas.h>
 
@@ -10,10 +10,10 @@
 
 namespace sestina::host {
 
-enum class GemmTypes : std::uint8_t { f32, f64, bf16, bf16_to_f32 };  // of A and B, and of C
+enum class GemmTypes : std::uint8_t { f32, f64, bf16, bf16_to_f32 };  // types of A and B, and of C
 
-// C (m, n) = alpha * op_a(A) op_b(B) + beta * C (C is not read when beta is 0); row-major with leading dimensions. m,
-// n, k > 0.
+// C (m, n) = alpha * op_a(A) op_b(B) + beta * C (C is not read when beta is 0); row-major with leading dimensions; k is
+// the length of the sums. m, n, k > 0.
 struct Product {
   GemmTypes types = GemmTypes::f32;
   Op op_a = Op::none, op_b = Op::none;
@@ -31,8 +31,8 @@ struct Operands {
   void* c = nullptr;
 };
 
-// Runs products on as many threads as OpenMP gives the caller. Keeps per product what the library needs, so that one
-// seen before allocates nothing. Not thread-safe.
+// Runs products on as many threads as OpenMP gives the caller. It keeps what the library needs for each product, so
+// that one seen before allocates nothing. Not thread-safe.
 class Library {
  public:
   Library();
@@ -46,7 +46,7 @@ class Library {
   std::unique_ptr<State> state_;
 };
 
-// The widest instruction set that the library uses on this processor, as instruction_set.hpp names it.
+// Returns the widest instruction set that the library uses on this processor, as instruction_set.hpp names it.
 const char* library_instruction_set();
 
 // Products in float and double through CBLAS, for the host twins.

@@ -28,7 +28,7 @@ void check(dnnl_status_t status, const char* what, const Product& p) {
                   p.k, static_cast<int>(status));
 }
 
-// Whether oneDNN uses at least that set here. Each set's value has the bits of those that it includes.
+// Returns whether oneDNN uses at least that set here. Each set's value has the bits of those that it includes.
 bool uses(dnnl::cpu_isa set) {
   const auto bits = static_cast<unsigned>(set);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
@@ -45,7 +45,7 @@ memory::desc describe(memory::data_type type, Op op, std::int64_t rows, std::int
   return {{rows, cols}, type, memory::dims{plain ? leading : 1, plain ? 1 : leading}};
 }
 
-// A primitive with the arguments it is executed with.
+// A primitive with the arguments that it is executed with.
 struct Prepared {
   Product product;
   dnnl::primitive primitive;
@@ -53,9 +53,10 @@ struct Prepared {
   std::array<dnnl_exec_arg_t, 5> arguments;
 };
 
-// Of oneDNN's two ways, the packed GEMM ("gemm:jit") beats the batch-reduced one ("brg", its first choice) where B is
-// too large for the second-level cache: measured with AVX-512, by 3 to 15 % from 768 x 768 on; with one side of 256 it
-// loses as much. AMX tiles multiply bf16 faster than the packed GEMM feeds them.
+// Returns whether the packed GEMM ("gemm:jit") is the faster of oneDNN's two ways. It beats the batch-reduced one
+// ("brg", oneDNN's first choice) where B is too large for the second-level cache: measured with AVX-512, by 3 to 15 %
+// from 768 x 768 on; with one side of 256 it loses as much. AMX tiles multiply bf16 faster than the packed GEMM feeds
+// them.
 bool prefers_packed(const Product& p) {
   constexpr std::int64_t large = 512;
   const bool tiles = p.types != GemmTypes::f32 && uses(dnnl::cpu_isa::avx512_core_amx);
@@ -71,8 +72,8 @@ void choose_packed(dnnl::matmul::primitive_desc& desc, const dnnl::matmul::primi
     }
 }
 
-// With a result in bf16 the packed GEMM keeps all of it in fp32 for each thread (262 MB for the logits of 1024 tokens
-// on two): wide results are computed in panels of so many columns, narrow ones at once.
+// Returns the columns of a panel. With a result in bf16 the packed GEMM keeps all of it in fp32 for each thread (262 MB
+// for the logits of 1024 tokens on two): wide results are computed in panels, narrow ones at once.
 std::int64_t panel_cols(const Product& p) {
   if (p.types != GemmTypes::bf16 || !prefers_packed(p)) return p.n;
   constexpr std::int64_t most = std::int64_t{32} << 20, step = 512;
@@ -80,9 +81,9 @@ std::int64_t panel_cols(const Product& p) {
   return std::min(p.n, std::max(fitting / step, std::int64_t{1}) * step);
 }
 
-// What differs between the interfaces of oneDNN 2 and 3: a descriptor before the primitive's, and how a product is
-// scaled by a number that is known when it runs. A Description outlives what looks for another implementation of it: in
-// oneDNN 2 the search reads it again.
+// The interfaces of oneDNN 2 and 3 differ in a descriptor before the primitive's, and in how a product is scaled by a
+// number that is known when it runs. A Description outlives the search for another implementation: in oneDNN 2 the
+// search reads it again.
 #if DNNL_VERSION_MAJOR >= 3
 constexpr int scale_argument = DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC;
 void scale_at_run_time(dnnl::primitive_attr& attributes) { attributes.set_scales_mask(DNNL_ARG_SRC, 0); }
@@ -123,7 +124,7 @@ dnnl::matmul::primitive_desc make_matmul(const Product& p, const dnnl::engine& e
   return desc;
 }
 
-// Products of oneDNN, each prepared when its shape is first seen.
+// The products of oneDNN, each prepared when its shape is first seen.
 struct Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -164,7 +165,7 @@ struct Primitives {
   void run(const Product& p, const Operands& x) {
     const std::int64_t width = panel_cols(p);
     if (width == p.n) return run_at_once(p, x);
-    constexpr std::int64_t bytes = 2;  // of bf16, which alone has panels
+    constexpr std::int64_t bytes = 2;  // size of a bf16, which alone has panels
     Product panel = p;
     for (std::int64_t col = 0; col < p.n; col += width) {
       panel.n = std::min(width, p.n - col);
@@ -187,7 +188,7 @@ struct Primitives {
   }
 };
 
-// The shortest of several runs, in seconds; the first one prepares.
+// Returns the seconds of the shortest of several runs; the first one prepares and does not count.
 template <class Run>
 double shortest(Run&& run) {
   using clock = std::chrono::steady_clock;
@@ -200,8 +201,8 @@ double shortest(Run&& run) {
   return best;
 }
 
-// Of a processor without bf16 instructions: what oneDNN makes of them, where it does at all, has to be faster by a
-// quarter, so that it is never noise that decides about the bits of a run.
+// Returns the faster way on a processor without bf16 instructions. oneDNN's emulation, where it has one, must be faster
+// by a quarter, so that noise never decides about the bits of a run.
 Bf16Way faster_way() {
   constexpr std::int64_t n = 256;
   const Product product{GemmTypes::bf16, Op::none, Op::transpose, 0, false, n, n, n, n, n, n};
@@ -211,7 +212,7 @@ Bf16Way faster_way() {
   } catch (const dnnl::error&) {
     return Bf16Way::widened;
   }
-  const std::vector<std::uint16_t> a(n * n, 0x3f80), b(n * n, 0x3f80);  // ones
+  const std::vector<std::uint16_t> a(n * n, 0x3f80), b(n * n, 0x3f80);  // bf16 ones
   std::vector<std::uint16_t> c(n * n);
   const Operands operands{1, a.data(), b.data(), c.data()};
   WidenedProducts widened(vector_level());

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t depth = 256;
 // Rows of A that one item of work takes: 128 kB packed, which stay in the second-level cache.
 constexpr std::int64_t item_rows = 16 * tile_rows;
-// A block of C: what is packed is shared by all threads. More threads take more rows, so that each has some.
+// Size of a block of C, whose packed panels all threads share. More threads take more rows, so that each has some.
 constexpr std::int64_t block_cols = 768, block_rows = 768, threads_of_block = 8;
 
 constexpr std::int64_t pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
@@ -34,7 +34,7 @@ inline void load(const bf16* x, Wide8& wide) {
 }
 inline void store(const Wide8& wide, float* y) { std::memcpy(y, &wide, sizeof wide); }
 
-// An 8 x 8 block out of 8 lines, transposed: pairs of lines, then pairs of pairs, then halves.
+// Transposes an 8 x 8 block of 8 lines: pairs of lines, then pairs of pairs, then halves.
 inline void transpose(Wide8 (&x)[8]) {
   Wide8 y[8];
   for (int i = 0; i < 8; i += 2) {
@@ -53,11 +53,11 @@ inline void transpose(Wide8 (&x)[8]) {
   }
 }
 
-// An operand as packing sees it: lines (rows of op_a(A), columns of op_b(B)) of k elements.
+// An operand as packing sees it: lines of k elements, which are rows of op_a(A) or columns of op_b(B).
 struct Lines {
   const bf16* data;
   std::int64_t leading;
-  bool along_k;  // an element of a line is followed by the next one of it, else by the same one of the next line
+  bool along_k;  // the next element in memory belongs to the same line; else to the next line
   std::int64_t count;
 
   const bf16* at(std::int64_t line, std::int64_t p) const {
@@ -65,8 +65,8 @@ struct Lines {
   }
 };
 
-// Eight lines from `line` on, `k` elements from `first` on, into eight columns of a panel of `width` columns. Lines
-// that the operand does not have become zero.
+// Packs eight lines from `line` on, `k` elements from `first` on, into eight columns of a panel of `width` columns.
+// Lines that the operand does not have become zero.
 void pack_eight(const Lines& x, std::int64_t line, std::int64_t first, std::int64_t k, int width, float* panel) {
   const int lines = static_cast<int>(std::clamp<std::int64_t>(x.count - line, 0, 8));
   std::int64_t p = 0;
@@ -91,7 +91,7 @@ void pack(const Lines& x, std::int64_t line, std::int64_t first, std::int64_t k,
   for (int col = 0; col < width; col += 8) pack_eight(x, line + col, first, k, width, panel + col);
 }
 
-// C = alpha * sums + beta * C in a tile of so many rows and columns; sums has rows of `width`.
+// Writes C = alpha * sums + beta * C in a tile of so many rows and columns; sums has rows of `width`.
 template <class TC>
 void write_tile(const Product& p, float alpha, const float* sums, int width, std::int64_t rows, std::int64_t cols,
                 TC* c) {
@@ -110,7 +110,7 @@ struct Block {
   float *a, *b, *sums;
 };
 
-// One pass over `k` elements from `first` on: the sums of all tiles of an item go on; the last pass writes C.
+// One pass over `k` elements from `first` on: it adds to the sums of all tiles of an item; the last pass writes C.
 struct Pass {
   std::int64_t first, k;
   bool begins, ends;
@@ -138,8 +138,8 @@ void run_item(const TileKernel& kernel, const Product& p, const Operands& x, con
   }
 }
 
-// By every thread of a team: packs what the pass needs, then multiplies it. The barriers are those at the ends of the
-// loops.
+// Called by every thread of a team: packs what the pass needs, then multiplies it. The ends of its loops are the
+// barriers.
 void run_pass(const TileKernel& kernel, const Product& p, const Operands& x, const Block& block, const Pass& pass) {
   const Lines a{static_cast<const bf16*>(x.a), p.lda, p.op_a == Op::none, p.m};
   const Lines b{static_cast<const bf16*>(x.b), p.ldb, p.op_b == Op::transpose, p.n};

@@ -12,7 +12,7 @@
 
 namespace sestina::host {
 
-// Memory that starts at 64 bytes and grows to the largest need seen.
+// Memory aligned to 64 bytes that grows to the largest need seen.
 class PackedPanels {
  public:
   float* at_least(std::int64_t count);
@@ -31,9 +31,9 @@ class WidenedProducts {
  public:
   explicit WidenedProducts(VectorLevel max = VectorLevel::avx512) : kernel_(tile_kernel(max)) {}
 
-  // product.types is bf16 or bf16_to_f32. Every element is summed in the order of k, 256 at a time and these sums in
-  // turn, so that its bits depend on nothing but k: neither on threads, nor on the tile that it lies in, nor on the
-  // width of vectors (but where the processor has no fused multiply-add).
+  // Requires product.types to be bf16 or bf16_to_f32. Every element is summed in the order of k, 256 at a time and
+  // these sums in turn, so that its bits depend on nothing but k: neither on threads, nor on the tile that it lies in,
+  // nor on the width of vectors (but where the processor has no fused multiply-add).
   void run(const Product& product, const Operands&);
 
  private:

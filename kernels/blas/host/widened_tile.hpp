@@ -6,14 +6,14 @@
 
 namespace sestina::host {
 
-// Rows of a packed panel of A, and of a tile.
+// Rows of a packed panel of A, which are also those of a tile.
 inline constexpr int tile_rows = 8;
 // Columns of the widest tile of any kernel.
 inline constexpr int max_tile_cols = 48;
 
-// sums (8, cols) = sum over k of a (k, 8) times b (k, cols), added to what sums holds where `add` says so. Each element
-// is one chain of fused multiply-adds in the order of k, so that its bits do not depend on the width of the vectors.
-// Panels and sums start at 64 bytes.
+// Computes sums (8, cols) = sum over k of a (k, 8) times b (k, cols), added to what sums holds where `add` says so.
+// Each element is one chain of fused multiply-adds in the order of k, so that its bits do not depend on the width of
+// the vectors. Panels and sums are aligned to 64 bytes.
 struct TileKernel {
   int cols;
   void (*run)(std::int64_t k, const float* a, const float* b, bool add, float* sums);
@@ -21,14 +21,15 @@ struct TileKernel {
 
 // The widest vectors that a kernel may use.
 enum class VectorLevel : std::uint8_t { any, avx2, avx512 };
-// The fastest kernel that this processor can run, of at most that level. Whatever it is, the bits are the same where
-// the build's own processor has fused multiply-adds.
+// Returns the fastest kernel that this processor can run, of at most that level. Whichever it is, the bits are the same
+// where the build's own processor has fused multiply-adds.
 TileKernel tile_kernel(VectorLevel max);
 TileKernel tile_kernel_avx2();    // x86-64 alone
 TileKernel tile_kernel_avx512();  // x86-64 alone
 
-// Lanes floats of a vector, Vectors of them in a row of the tile, Rows of it in registers at a time: Rows * Vectors
-// sums, Vectors of b and one of a have to fit into the registers (16 with AVX2, 32 with AVX-512).
+// Multiplies two panels over k. A vector has Lanes floats, a row of the tile has Vectors of them, and Rows rows stay in
+// registers at a time: Rows * Vectors sums, Vectors of b and one of a must fit into the registers (16 with AVX2, 32
+// with AVX-512).
 template <int Lanes, int Vectors, int Rows>
 void multiply_panels(std::int64_t k, const float* a, const float* b, bool add, float* sums) {
   typedef float V __attribute__((vector_size(Lanes * 4)));

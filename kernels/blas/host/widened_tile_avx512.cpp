@@ -1,4 +1,4 @@
-// Compiled with -march=x86-64-v4, and for that includes nothing whose functions others may share.
+// This file is compiled with -march=x86-64-v4, and therefore includes nothing whose functions others may share.
 #include "kernels/blas/host/widened_tile.hpp"
 
 namespace sestina::host {
