@@ -23,7 +23,7 @@ namespace {
 
 // Returns the same matrix for a stream of another space with the same memory.
 template <class Space, class Exec>
-OwnedMatrix<Space> on_lane(const OwnedMatrix<Exec>& x) {
+OwnedMatrix<Space> on_stream(const OwnedMatrix<Exec>& x) {
   return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
           Matrix<float, Space>(x.master.data(), x.rows(), x.cols()),
           Matrix<bf16, Space>(x.weight.data(), x.weight.extent(0), x.weight.extent(1)), x.coded};
@@ -47,7 +47,7 @@ class StreamSet : public MatrixSet<Exec> {
       : stream_of_(stream_of) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
-      matrices_.push_back(on_lane<Space>(matrix));
+      matrices_.push_back(on_stream<Space>(matrix));
       rates_.push_back(items[i].rates);
       saved_.push_back(items[i].saved);
       skew_block_.push_back(items[i].skew_block);
@@ -111,9 +111,9 @@ class StreamSet : public MatrixSet<Exec> {
 
   void withhold(std::int64_t t) override {
     for (std::size_t i = 0; i < optimizers_.size(); ++i)
-      if (begins_anew(i, t)) {
+      if (begins_again(i, t)) {
         book_refreshes(streams_[stream_number(i)], t);
-        begin_anew(i);
+        begin_again(i);
       }
   }
 
@@ -249,7 +249,7 @@ class StreamSet : public MatrixSet<Exec> {
     for (std::size_t i = begin; i < end; ++i)
       if (stream_of_[i] == static_cast<int>(stream)) {
         const InUse pinned(optimizers_[i]->state().pages());
-        if (begins_anew(i, t)) begin_anew(i);
+        if (begins_again(i, t)) begin_again(i);
         const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
         if (skew_block_[i] > 0)
           step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
@@ -259,10 +259,10 @@ class StreamSet : public MatrixSet<Exec> {
   }
 
   // Returns whether state starts over before update t; all earlier results are booked by then.
-  bool begins_anew(std::size_t i, std::int64_t t) const {
+  bool begins_again(std::size_t i, std::int64_t t) const {
     return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
   }
-  void begin_anew(std::size_t i) {
+  void begin_again(std::size_t i) {
     optimizers_[i]->state().set_zero(streams_[stream_number(i)].exec);
     if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
   }
@@ -316,8 +316,8 @@ class StreamSet : public MatrixSet<Exec> {
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
                                                  const MatrixSetOptions& setting) {
-  const auto begins_anew = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
-  if (setting.options.pages_any(memory_of<Exec>) && std::any_of(items.begin(), items.end(), begins_anew))
+  const auto begins_again = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
+  if (setting.options.pages_any(memory_of<Exec>) && std::any_of(items.begin(), items.end(), begins_again))
     fail(ExitCode::bad_deck,
          "optimizer.refresh.tier: state of packed rotations, which starts over, stays in the memory of the device: "
          "\"device\" next to them");

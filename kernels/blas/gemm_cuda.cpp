@@ -48,10 +48,10 @@ struct Gemm<Kokkos::Cuda>::State {
         deterministic(deterministic),
         workspace(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::cublas"), workspace_bytes) {
     check(cublasCreate(&handle), "creating a handle");
-    check(cublasSetStream(handle, exec.cuda_stream()), "options the stream");
+    check(cublasSetStream(handle, exec.cuda_stream()), "setting the stream");
     // With memory of ours cuBLAS allocates nothing later, and results repeat from run to run.
-    check(cublasSetWorkspace(handle, workspace.data(), workspace.size()), "options the workspace");
-    check(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "options the math mode");
+    check(cublasSetWorkspace(handle, workspace.data(), workspace.size()), "setting the workspace");
+    check(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "setting the math mode");
     for (cudaEvent_t* event : {&start, &stop}) {
       const cudaError_t error = cudaEventCreate(event);
       SESTINA_REQUIRE(error == cudaSuccess, "creating a CUDA event: {}", cudaGetErrorString(error));

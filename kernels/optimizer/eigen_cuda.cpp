@@ -151,7 +151,7 @@ struct SvdScratch {
 template <>
 struct Solver<Cuda>::State {
   explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
-    check(cusolverDnSetStream(handle, exec.cuda_stream()), "options the stream");
+    check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
   }
 
   // Returns whether the library found a solution; with `failures`, a failure is counted there and nobody waits.
