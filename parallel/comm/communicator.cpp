@@ -101,7 +101,7 @@ std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique
 
 namespace {
 
-// An outcome as text that travels: "" for success, else code and message.
+// Writes an outcome as text that travels: "" for success, else code and message.
 std::string outcome_of(const std::function<void()>& f) {
   try {
     f();

@@ -19,11 +19,11 @@ struct Launch {
 Launch find_launch();
 
 // The communicator on which a run works, given by whoever starts it: app/start/all_ranks.hpp, or the program's own
-// (parallel/comm/ranks_of_mpi.hpp). It must outlive the run, which works on a duplicate of it.
-// Without one: this process by itself.
+// (parallel/comm/ranks_of_mpi.hpp). It must outlive the run, which works on a duplicate of it. Without one the run is
+// this process by itself.
 struct RankSource {
   std::function<long()> communicator;  // MPI_Comm_c2f of it; asked once MPI has started, and no header needs mpi.h
-  bool every_task = true;              // of the launch is in it: otherwise the launcher belongs to another MPI
+  bool every_task = true;              // every task of the launch is in it; if not, the launcher is another MPI's
 };
 
 class Runtime {
@@ -45,12 +45,12 @@ class Runtime {
   int node_ranks() const { return node_ranks_; }  // ranks that share this node's cores
   bool is_first_of_node() const { return node_rank_ == 0; }
   void set_start_timeout(double seconds);
-  void begin_phase(const char* name);  // of the start-up; waits that find no end name it
+  void begin_phase(const char* name);  // begins a phase of the start-up, which waits that fail name
   void set_timeout(double seconds);    // the start-up is over; waits name their own purpose from now on
 
-  // As agree() of communicator.hpp, with all ranks.
+  // Calls agree() of communicator.hpp with all ranks.
   void together(const std::function<void()>& f);
-  // Both: a phase of the start-up in which a rank may fail by itself. `name` must outlive it.
+  // Begins a phase and runs f in it with together(): a rank may fail by itself. `name` must outlive the phase.
   void phase(const char* name, const std::function<void()>& f);
 
   // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
@@ -65,7 +65,7 @@ class Runtime {
   void require_every_task(const Launch&);
 
   std::unique_ptr<Communicator> world_;
-  bool started_ = false;  // MPI, by this run or before it
+  bool started_ = false;  // MPI is started, by this run or before it
   int node_ranks_ = 1, node_rank_ = 0, end_code_ = static_cast<int>(ExitCode::internal);
 };
 
@@ -75,7 +75,7 @@ bool available();            // this build has MPI
 std::string library();       // "Open MPI v4.1.4", or "none"
 bool reads_device_memory();  // that library takes pointers of CUDA
 bool running();              // MPI has been started in this process, by whomever, and has not ended
-// MPI_Init, if it is not running; the group of the given communicator. give_up: as Runtime.
+// Calls MPI_Init if MPI is not running, and returns the group of the given communicator. give_up: see Runtime.
 std::unique_ptr<Communicator> start(const RankSource&, double timeout, const std::function<int()>& give_up);
 void stop(int code);   // MPI_Finalize, if start() has begun it; a process that hangs in it ends with this code
 void abort(int code);  // MPI_Abort, or the handler of kernels/base/exit_handler.hpp
@@ -89,8 +89,8 @@ struct ProcessGrid {
   std::unique_ptr<Communicator> tp_group;  // same samples, other shards; ordered by tp_rank
 };
 
-// One pipeline stage; world.size() must be dp * tp. node_size: see nodes.hpp; the data-parallel groups, which
-// span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
+// Makes the grid of one pipeline stage; world.size() must be dp * tp. node_size: see nodes.hpp; the data-parallel
+// groups, which span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
 ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device);
 
 }  // namespace sestina

@@ -18,18 +18,18 @@ namespace sestina {
 struct PipelineReceive {
   enum class What : std::uint8_t { activation, gradient, head, head_gradient };
   What what = What::activation;
-  int stage = 0;  // that receives
-  int micro = 0;  // as in Action; of a head, the first one of its minibatch
+  int stage = 0;  // the stage that receives
+  int micro = 0;  // as in Action; for a head, the first one of its minibatch
   bool operator==(const PipelineReceive&) const = default;
 };
 
-// Of a rank: what it starts to receive before each of its actions in `all`, and last, after all of them. tied: the
-// embedding of the first stage goes to the last one with the first micro-batch of each minibatch, and gradients of it
-// come back.
+// What a rank starts to receive before each of its actions in `all`, and last, after all of them. tied: the embedding
+// of the first stage goes to the last one with the first micro-batch of each minibatch, and gradients of it come back.
 using ReceiveLists = std::vector<std::vector<PipelineReceive>>;
 ReceiveLists receive_order(const PipelineOptions&, std::span<const Action> all, int rank, bool tied);
 
-// The forward passes that an asynchronous pipeline starts with, of all ranks, in an order that every dependency allows.
+// Returns the forward passes that an asynchronous pipeline starts with, of all ranks, in an order that every dependency
+// allows.
 std::vector<Action> forwards_ahead(const PipelineSchedule&);
 
 }  // namespace sestina
