@@ -8,7 +8,7 @@
 namespace sestina {
 
 struct ShowText {
-  std::string text;  // answer to -h and -V
+  std::string text;  // the answer to -h and -V
 };
 struct BenchStepArguments : BenchArguments {};
 struct BenchKernelsArguments : BenchArguments {};

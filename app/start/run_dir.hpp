@@ -18,7 +18,7 @@ class RunDir {
   // renamed or replaced.
   void require_held() const;
   const std::string& path() const { return path_; }
-  void write_deck(const std::string& toml) const;  // deck.resolved.toml, whole or not at all
+  void write_deck(const std::string& toml) const;  // writes deck.resolved.toml, whole or not at all
 
  private:
   std::string path_;
@@ -26,7 +26,8 @@ class RunDir {
   int lock_ = -1, folder_ = -1;
 };
 
-// Is a run going on in it? Looks at the lock; no where there is no lock, or the file system has none.
+// Returns whether a run is going on in the directory, by its lock; false where there is no lock, or the file system has
+// none.
 bool run_dir_in_use(const std::string& path);
 
 }  // namespace sestina

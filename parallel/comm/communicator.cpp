@@ -1,4 +1,4 @@
-// What all groups share, and the group of one rank.
+// The functions that all groups share, and the group of one rank.
 #include "parallel/comm/communicator.hpp"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ struct Block {
 };
 inline Block block_of(void* data, std::size_t bytes) { return {data, 1, bytes, bytes}; }
 
-// What goes to, or comes from, one other rank in one message; blocks of both sides pair off by their order in bytes.
+// A message to, or from, one other rank; the bytes of both sides' blocks pair off in their order.
 struct Message {
   int peer = 0;
   std::vector<Block> blocks;
@@ -81,7 +81,7 @@ class Communicator {
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void receive(int peer, void* data, std::size_t bytes) = 0;
   virtual void wait(const char* name) = 0;
-  virtual void wait_in(Queue, const char* name) { wait(name); }  // as Exchange::finish_in
+  virtual void wait_in(Queue, const char* name) { wait(name); }  // see Exchange::finish_in
 
   // Returns whether what is started from now on begins, without the host, when all that the queue has so far is done.
   virtual bool start_after(Queue) { return false; }

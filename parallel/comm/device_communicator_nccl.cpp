@@ -120,7 +120,7 @@ class NcclGroup {
     order_.record(other);
     order_.hold(stream_);
   }
-  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after what was followed last
+  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after the last followed work
   void hold(cudaStream_t other, const CudaEvent& until) {
     until.hold(other);
     held_ = true;

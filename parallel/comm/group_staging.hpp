@@ -1,4 +1,5 @@
-// What a tensor-parallel group keeps while it sums, in plain numbers: TensorGroup takes it, plans count it. No Kokkos.
+// The memory that a tensor-parallel group keeps while it sums, in plain numbers: TensorGroup takes it, plans count it.
+// No Kokkos.
 #pragma once
 #include <cstddef>
 

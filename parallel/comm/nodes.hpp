@@ -53,7 +53,7 @@ class Gather {
   // now on.
   bool finish_first_in(Queue);
   void start_second();
-  void finish_in(Queue);  // after the second's start
+  void finish_in(Queue);  // called after the second phase has started
 
  private:
   std::unique_ptr<Exchange> first_, second_;

@@ -31,7 +31,7 @@ class Runtime {
   // Starts MPI where a launcher started more than one task; an MPI that the program has started itself is used as it
   // is, and neither started nor ended here. Error(unavailable) when the tasks do not find each other (another MPI's
   // launcher, or a program without MPI): each would take itself for the whole run. start_timeout: seconds that any wait
-  // for other ranks may take until set_timeout(). While MPI starts nothing can be polled: a process that waits in it
+  // for other ranks may take until set_timeout(). While MPI starts, nothing can be polled: a process that waits in it
   // for longer ends there, and soon after give_up() returns an exit code other than 0.
   Runtime(const RankSource&, double start_timeout, const std::function<int()>& give_up = {});
   ~Runtime();
@@ -81,7 +81,7 @@ void stop(int code);   // MPI_Finalize, if start() has begun it; a process that 
 void abort(int code);  // MPI_Abort, or the handler of kernels/base/exit_handler.hpp
 }  // namespace ranks
 
-// Where a rank stands in the grid dp x tp (x pp), and its groups. Ranks are numbered tensor-parallel first, so that a
+// The place of a rank in the grid dp x tp (x pp), and its groups. Ranks are numbered tensor-parallel first, so that a
 // tensor-parallel group lies on one node where it fits: rank = (stage * dp + dp_rank) * tp + tp_rank.
 struct ProcessGrid {
   int dp = 1, tp = 1, dp_rank = 0, tp_rank = 0;

@@ -7,8 +7,8 @@
 
 namespace sestina {
 
-// What the group starts from now on begins when all that the space has to do so far is complete. Returns true where the
-// host has not waited for that. label: the name of the host's wait.
+// Makes all that the group starts from now on begin when all that the space has to do so far is complete. Returns true
+// where the host has not waited for that. label: the name of the host's wait.
 template <class Exec>
 bool start_after(const Exec& exec, Communicator& group, const char* label) {
   if (group.start_after(queue_of(exec))) return true;

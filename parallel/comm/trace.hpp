@@ -1,7 +1,7 @@
-// What a rank did and when: spans of computation, and exchanges from their start until they were seen complete, each in
-// a row of its own, and counts of how things stand. Recording reads a clock and fills memory that was there before:
-// nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are those of the
-// calls that queue it. No Kokkos.
+// The record of what a rank did and when: spans of computation, and exchanges from their start until they were seen
+// complete, each in a row of its own, and counts of how things stand. Recording reads a clock and fills memory that was
+// there before: nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are
+// those of the calls that queue it. No Kokkos.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What the ranks of a group check of NCCL before they connect: NCCL itself waits, or ends in a bare code. No Kokkos.
+// Checks on NCCL that the ranks of a group make before they connect: NCCL itself waits, or ends in a bare code. No
+// Kokkos.
 #pragma once
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 // updates its own copy; where results of refreshes are seen as soon as they are ready (visibility = "eager"), ranks see
 // them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
 // makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
-// What is decided here follows from counters that are equal on all ranks, never from what is ready on one. No Kokkos.
+// Decisions here follow from counters that are equal on all ranks, never from what is ready on one rank. No Kokkos.
 //
 // Under tensor parallelism replicas of a whole matrix lie on the homes of the data-parallel ranks, which have the same
 // number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") lie in the same way.
@@ -71,7 +71,7 @@ class CoherenceRegistry {
   std::int64_t staleness_, budget_;
 };
 
-// What all ranks of a group send, in bytes; between_nodes: that part of it.
+// The bytes that all ranks of a group send; between_nodes: the part of them that goes from node to node.
 struct CoherenceBytes {
   std::int64_t sent = 0, between_nodes = 0;
   void add(const CoherenceBytes& other) {
@@ -92,8 +92,8 @@ struct CoherenceCount {
   }
 };
 
-// What one synchronisation of a block sends, of whose bytes so many are averaged and so many copied from the newest
-// replica.
+// Returns the bytes that one synchronisation of a block sends, of whose own bytes `averaged` are averaged and `copied`
+// are copied from the newest replica.
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels&);
 
 // The elements of the pieces in which fields travel, one after the other, and the memory of a rank for its own piece,

@@ -17,7 +17,7 @@ namespace {
 using Partition = ParallelOptions::Partition;
 using TpUpdate = ParallelOptions::TpUpdate;
 
-// What planning needs of a stage in addition to the plan itself. Items are its matrices in backward order.
+// The numbers of a stage that planning needs in addition to the plan itself. Items are its matrices in backward order.
 struct Draft {
   std::vector<int> specs;  // by item
   std::vector<PartitionItem> items;

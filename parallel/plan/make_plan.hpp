@@ -21,7 +21,7 @@ struct Plan {
   int dp = 1, tp = 1, pp = 1;
   std::vector<StagePlan> stages;
   PipelineOptions pipe;                       // those of data-parallel ranks with the largest share of the batch
-  PipelineSchedule schedule;                  // of the same ranks
+  PipelineSchedule schedule;                  // that of the same ranks
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
   LoadRatio dp_received;                      // what the rank that receives most of each bucket of gradients receives
   std::vector<Collective> collectives;

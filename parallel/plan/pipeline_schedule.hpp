@@ -1,4 +1,4 @@
-// What the ranks of a pipeline do in one update, as data: lists of actions that one interpreter runs
+// The work of the ranks of a pipeline in one update, as data: lists of actions that one interpreter runs
 // (parallel/step/executor.hpp). K stages lie on P ranks; with P = 1 one process runs all of them. A pure function of a
 // few numbers, made by playing the pipeline through: forward 1, backward 2 units of time (its two parts 1 each).
 //
@@ -39,7 +39,7 @@ PipelineOptions pipeline_options(const ParallelOptions&, int pipeline_ranks, int
 struct PipelineSchedule {
   std::vector<std::vector<Action>> ranks;  // by rank, in order
   std::vector<Action> all;                 // those of all ranks, in an order that every dependency allows
-  std::vector<int> ahead;                  // by stage: forwards that it is ahead of its backwards between updates
+  std::vector<int> ahead;                  // by stage: forwards ahead of its backwards between updates
   std::vector<int> slots;                  // by stage: micro-batches in flight, at most
   // For each boundary between a stage and the next one: how many micro-batches' activations, and gradients, must be
   // held at a time.

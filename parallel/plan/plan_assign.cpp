@@ -244,7 +244,8 @@ std::vector<int> deal_by_buckets(const SwapClasses& items, const std::vector<int
   return dealt;
 }
 
-// What places and bins have, and the most that any of them may have, which is what the earlier keys reached.
+// The loads and bytes of places and bins, and the most that any of them may have, which is what the earlier keys
+// reached.
 struct Room {
   const SwapClasses& items;
   int places;

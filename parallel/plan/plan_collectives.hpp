@@ -1,4 +1,4 @@
-// What one step sends. No Kokkos.
+// The collectives of one step, and the bytes that they send. No Kokkos.
 #pragma once
 #include <optional>
 #include <vector>

@@ -116,7 +116,7 @@ bool updates_shards(const ParallelOptions& parallel) {
   return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
 }
 
-// What of a matrix a tensor-parallel rank has that updates it or has a part in its update.
+// The part of a matrix that a tensor-parallel rank has, which updates the matrix or has a part in its update.
 TensorSpec held_of(const TensorSpec& whole, const PlanInput& input, int tp_rank) {
   return updates_shards(input.parallel) ? local_shape(whole, input.model, input.parallel.tp, tp_rank) : whole;
 }

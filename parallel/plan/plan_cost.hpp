@@ -1,4 +1,4 @@
-// What updating a matrix costs, for the balance of loads, and what ranks are charged for it. No Kokkos.
+// The cost of updating a matrix, for the balance of loads, and what ranks are charged for it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -65,7 +65,7 @@ ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 // Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);
 
-// What a rank that updates a matrix, or has a part in that, executes of the update, in units of `cost`. It follows from
+// The work of a rank that updates a matrix, or has a part in that, in units of `cost`. It follows from
 // parallel.tp_update: all of it where the rank is the matrix's home, its own shard where shards are updated by
 // themselves ("blockwise"), and its part of the products where all ranks update shards together ("distributed"). The
 // first rank has the most. The input must outlive this object.
@@ -80,7 +80,8 @@ class RankCosts {
   ByShape<std::int64_t> whole_;
 };
 
-// What each rank of a stage, whose owners and homes are known, computes in an update and keeps for it.
+// The loads of the ranks of a stage, whose owners and homes are known: what each computes in an update and keeps for
+// it.
 struct RankLoads {
   std::vector<std::int64_t> cost, elements;  // (dp * tp): what a rank computes; elements whose state it keeps
 };

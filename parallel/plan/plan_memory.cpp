@@ -19,7 +19,7 @@
 namespace sestina {
 namespace {
 
-// What all ranks have in common.
+// The inputs that all ranks have in common.
 struct Planned {
   const Plan& plan;
   const PlanInput& input;
@@ -193,8 +193,8 @@ void add_tiers(const Planned& s, const PagedBytes& paged, int streams, RankMemor
   (s.on_device() ? memory.host_tier : memory.size.optimizer) += buffers;
 }
 
-// What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
-// is, and optimizer state.
+// Counts what a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose
+// home it is, and optimizer state.
 void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
   const PlanInput& o = s.input;
   const bool lone = s.plan.dp * s.plan.tp == 1;

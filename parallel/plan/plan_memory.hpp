@@ -30,8 +30,8 @@ struct RankMemory {
   std::size_t host_tier = 0;
   double link_moved = 0;
   std::size_t workers = 0;
-  // What asynchronous refreshes read of the device and give back in an update; also planned on a host, for the device
-  // that [machine] describes.
+  // Bytes that asynchronous refreshes read of the device and give back in an update; also planned on a host, for the
+  // device that [machine] describes.
   double refresh_moved = 0;
   std::size_t total() const { return size.total() + on_host(); }
   std::size_t on_host() const { return checkpoint + host_tier + workers; }  // for a rank that computes on a device

@@ -1,5 +1,5 @@
-// What a rank tells the others of every step: the one description of these messages, which are written and read
-// through it, and from which the plan counts their bytes. All numbers are fp64. No Kokkos.
+// The report of every step that a rank sends to the others: the one description of these messages, which are written
+// and read through it, and from which the plan counts their bytes. All numbers are fp64. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -109,9 +109,9 @@ struct RankReport {
   }
 };
 
-// What the trainer has all ranks know of a step. In an asynchronous pipeline nobody waits: all of it travels in one
-// message while later steps are under way. Otherwise votes are polls, and where replicas drift the numbers on that
-// follow in a message of their own.
+// Returns what the trainer has all ranks know of a step. In an asynchronous pipeline no rank waits: all of it travels
+// in one message while later steps are under way. Otherwise votes are polls, and where replicas drift the numbers on
+// that follow in a message of their own.
 inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
   const bool async = parallel.is_async();
   return {.sums = async, .votes = async, .times = true, .replicas = replicas_drift(parallel, optimizer)};

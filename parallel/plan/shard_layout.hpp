@@ -1,5 +1,5 @@
-// Where tensors lie by the plan: what a tensor-parallel rank holds of each, homes of whole matrices, the gradient
-// buffer, and what all of it makes of one rank (core/layout/rank_layout.hpp). No Kokkos.
+// The places of tensors by the plan: what a tensor-parallel rank holds of each, homes of whole matrices, the gradient
+// buffer, and the layout of one rank that follows (core/layout/rank_layout.hpp). No Kokkos.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace sestina {
 
-// What a tensor-parallel rank holds of a tensor, from what the tensor's spec says of its cut (TensorCut).
+// The part of a tensor that a tensor-parallel rank holds, by the cut that the tensor's spec names (TensorCut).
 struct TensorShard {
   enum class Cut { none, rows, cols } cut = Cut::none;
   std::int64_t begin = 0, end = 0;  // range of the cut side; none: all rows
@@ -45,7 +45,7 @@ struct HomedMatrix {
 // exchange, there are a few groups however much would be allowed: the exchange of one hides under the work on another.
 std::vector<MicroGroup> micro_groups(std::vector<HomedMatrix>, int tp, std::int64_t most_bytes);
 
-// Where tensors lie in the gradient buffer: buckets in backward order, inside each by owner, so that whatever the plan,
+// Tensors lie in the gradient buffer by buckets in backward order, and inside each by owner, so that whatever the plan,
 // every rank's shard of a bucket is one interval.
 
 // Returns the numbers of the specs for which `wanted` holds, in the order in which gradients get ready: last block
@@ -72,11 +72,11 @@ std::vector<BucketLayout> matrix_buckets(const std::vector<TensorSpec>& local, c
 // Lays out tensors of the scalar optimizer: cuts are even, moved to the nearest row.
 std::vector<BucketLayout> row_buckets(const std::vector<TensorSpec>& local, const Buckets& buckets, int dp);
 
-// From the plan to what one rank holds (core/layout/rank_layout.hpp): its shards, the rows it owns, and where gradients
-// lie.
+// The plan gives what one rank holds (core/layout/rank_layout.hpp): its shards, the rows that it owns, and the places
+// of gradients.
 
-// Where a tensor lies: its bucket (matrices first, then the rest, as the buckets are numbered in a StagePlan) and its
-// number in it.
+// The place of a tensor: its bucket (matrices first, then the rest, as the buckets are numbered in a StagePlan) and its
+// number in that bucket.
 struct BucketPlace {
   int bucket = 0, entry = 0;
 };

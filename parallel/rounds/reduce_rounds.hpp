@@ -1,8 +1,8 @@
-// How pieces of a sum travel to their owners in rounds of a tree over the ranks: the tree of kernels/blas/sums.hpp,
-// so that the bits are those of one sum over all ranks, whatever the rounds. After a round each group of 2^level
-// neighbouring ranks has one sum of every piece, on a rank of its own; the ranks of a group share the pieces. One round
-// over all levels is the direct exchange (ranks - 1 messages), one round a level is recursive halving (as many messages
-// as levels). No Kokkos.
+// Pieces of a sum travel to their owners in rounds of a tree over the ranks: the tree of kernels/blas/sums.hpp, so that
+// the bits are those of one sum over all ranks, whatever the rounds. After a round each group of 2^level neighbouring
+// ranks has one sum of every piece, on a rank of its own; the ranks of a group share the pieces. One round over all
+// levels is the direct exchange (ranks - 1 messages), one round a level is recursive halving (as many messages as
+// levels). No Kokkos.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -58,8 +58,8 @@ class Coherence {
   CoherenceRegistry registry_;
   std::function<void()> complete_;
   std::vector<std::size_t> due_;
-  Matrices alike_;                                 // of those
-  std::vector<int> owners_;                        // of those
+  Matrices alike_;                                 // the matrices of these blocks
+  std::vector<int> owners_;                        // the ranks with the newest replicas of these
   std::vector<std::int64_t> newness_;              // how new the blocks of a synchronisation are, by rank and block
   Kokkos::View<float*, HostSide<Exec>> received_;  // pieces from others; result_ and own_ lie after them
   float *result_, *own_;                           // one piece each

@@ -111,9 +111,9 @@ typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const char
   return round;
 }
 
-// What a round is going to receive overwrites nothing that is still to be summed: chunks of one bucket lay their rounds
-// out equally, other chunks in the same place have to be over. Which ones does not depend on lengths on this rank, so
-// all ranks do the same.
+// A round must overwrite nothing that is still to be summed with what it receives: chunks of one bucket lay their
+// rounds out equally, other chunks in the same place have to be over. Which ones does not depend on lengths on this
+// rank, so all ranks do the same.
 template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
   for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {

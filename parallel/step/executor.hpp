@@ -22,7 +22,7 @@
 
 namespace sestina {
 
-// What must be the same for an asynchronous pipeline in flight to go on after a resume.
+// The facts that must be the same for an asynchronous pipeline in flight to go on after a resume.
 struct PipelineState {
   std::vector<int> ahead;   // by stage, micro-batches
   std::vector<int> layers;  // the first layer of each stage

@@ -69,13 +69,13 @@ struct ClipScales {
 // How late the gradient of an update was.
 struct StageDelay {
   double updates = 0;            // updates between the weights of its forward pass and those that it updates
-  double moved = 0, weight = 0;  // of those weights, as WeightDrift, in one of metrics.every updates; NaN: the older
-                                 // ones are not kept
+  double moved = 0, weight = 0;  // as in WeightDrift, in one of metrics.every updates; NaN: the older weights
+                                 // are not kept
 };
 
-// What forward passes waited for weights, backward passes spent on sums of gradients, and updates on matrices that
-// travel; and what updates before the last one took beyond their call: a lone rank's device goes on with them under the
-// first passes of the next step.
+// Seconds that forward passes waited for weights, that backward passes spent on sums of gradients and updates on
+// matrices that travel, and that updates before the last one took beyond their call: a lone rank's device goes on with
+// them under the first passes of the next step.
 struct StageSeconds {
   double gather = 0, reduce = 0, homes = 0, update = 0;
 };

@@ -14,7 +14,7 @@
 
 namespace sestina {
 
-// What a stage is on this rank.
+// The plan, place and layout of a stage on this rank.
 struct StageParts {
   StagePlan plan;
   StagePlace place;
@@ -29,7 +29,7 @@ struct RankGroups {
   std::unique_ptr<Communicator> pipeline;  // ranks with the same shards and samples, by their stages
 };
 
-// What the stages of one rank are made from. What it refers to must outlive them.
+// The parts that the stages of one rank are made from. All that they refer to must outlive the stages.
 struct RankParts {
   const PlanInput& input;
   const PipelineOptions& pipe;  // that of this rank

@@ -1,5 +1,5 @@
-// What goes into a step and what comes out of it: its values, its seconds by phase, and what the ranks tell each
-// other of every step, at once or a fixed number of updates later. No Kokkos.
+// The input and output of a step: its values, its seconds by phase, and what the ranks tell each other of every step,
+// at once or a fixed number of updates later. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -85,9 +85,9 @@ class PhaseClock {
   double begin_ = 0, last_ = 0;
 };
 
-// What goes into a step of the executor, and what comes out of it.
+// The input of a step of the executor, and its output.
 
-// Where the micro-batches of a rank come from.
+// The source of the micro-batches of a rank.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -100,7 +100,7 @@ struct StepSums {
   bool weights_finite = true;  // all weights that updates have written so far are finite
 };
 
-// What the passes of a step came to.
+// The outcome of the passes of a step.
 struct Passes {
   bool dropped = false;               // interrupted between micro-batches: no weight has changed
   std::optional<StepSums> sums = {};  // the same on all ranks, which decide by them; none: stages updated already
