@@ -76,7 +76,7 @@ class ChunkRing final : public ChunkEngine {
   ChunkBuffers buffers_;
   io_uring ring_;
   bool registered_ = false;
-  int under_way_ = 0, prepared_ = 0;  // prepared: of those under way, not sent yet
+  int under_way_ = 0, prepared_ = 0;  // prepared: those under way that are not sent yet
 };
 
 }  // namespace
