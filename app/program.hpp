@@ -9,8 +9,8 @@ namespace sestina {
 // starts and ends MPI and Kokkos itself, and may be called once in a process.
 int run_program(int argc, char** argv);
 
-// The same on the ranks that the program gives (parallel/comm/ranks_of_mpi.hpp), each of which calls it; an MPI that
-// the program has started is left running. A call of set_exit_handler (kernels/base/exit_handler.hpp) before this
+// Does the same on the ranks that the program gives (parallel/comm/ranks_of_mpi.hpp), each of which calls it; an MPI
+// that the program has started is left running. A call of set_exit_handler (kernels/base/exit_handler.hpp) before this
 // decides what happens where one rank's failure would end the others.
 int run_program(int argc, char** argv, const RankSource& ranks);
 

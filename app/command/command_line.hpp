@@ -20,8 +20,8 @@ using Command =
                  CheckpointConvertArguments, CheckpointImportArguments, ReportArguments, BenchStepArguments,
                  BenchKernelsArguments, BenchOptimizerArguments, BenchIoArguments, InfoArguments>;
 
-// Throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with the completion for bash
-// and the manual page, made from the same tables as -h.
+// Parses the command line; throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with
+// the completion for bash and the manual page, made from the same tables as -h.
 Command parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sestina

@@ -1,5 +1,5 @@
-// Which ranks of a node run on the same cores. Launchers bind ranks to cores of their own, to the same ones by mistake,
-// or not at all. No Kokkos.
+// Finds which ranks of a node run on the same cores. Launchers bind ranks to cores of their own, to the same ones by
+// mistake, or not at all. No Kokkos.
 #pragma once
 #include "parallel/comm/runtime.hpp"
 

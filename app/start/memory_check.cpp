@@ -38,7 +38,8 @@ Bytes number_in(const std::string& path) {
 
 std::uint64_t less(std::uint64_t limit, std::uint64_t used) { return limit - std::min(limit, used); }
 
-// One version's names of the same things (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst of Linux).
+// The names that one version gives to files and keys (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst of
+// Linux).
 struct GroupFiles {
   const char *limit, *used, *inactive_file, *active_file;
 };

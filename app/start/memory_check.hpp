@@ -38,8 +38,8 @@ inline std::uint64_t available_memory_bytes() { return available_memory().bytes;
 // The need of a run is compared with this before anything large is allocated.
 inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }  // the unit of messages
 
-// Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the copy
-// that a checkpoint is written from, and what refresh workers take.
+// Throws Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the
+// copy that a checkpoint is written from, and what refresh workers take.
 void require_memory(const RankMemory&, const MemoryShare& host, const MemoryShare& device);
 
 // Returns the threads of one of `sharers` ranks on this machine, as plans count their scratch: 0 where it computes on a

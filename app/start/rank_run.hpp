@@ -1,4 +1,4 @@
-// A verb on several ranks: errors are reported once, and no rank is left behind.
+// A verb on several ranks: errors are reported once, and no rank is left waiting.
 #pragma once
 #include <functional>
 #include <memory>

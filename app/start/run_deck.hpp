@@ -19,7 +19,7 @@ Deck layered_deck(const DeckArguments&, const std::string& stored = "", const st
 // Returns only what the command line says; an empty deck is no error.
 Deck given_deck(const DeckArguments&);
 
-// How the ranks that a launcher started lie on the dp x tp x pp of a deck.
+// The ranks that a launcher started are laid on the dp x tp x pp of a deck.
 
 // Returns run.start_timeout as far as it is known before the ranks meet; errors in the deck are told later.
 double find_start_timeout(const DeckArguments&);

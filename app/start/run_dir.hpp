@@ -6,16 +6,16 @@ namespace sestina {
 
 class RunDir {
  public:
-  // Error(cannot_create) when it cannot be made or written, or when another process holds it: the message then says
-  // which process, host and job. The lock is the kernel's on <path>/lock and on the folder, and ends with the process,
-  // however it ends.
+  // Makes and locks the directory; Error(cannot_create) when it cannot be made or written, or when another process
+  // holds it: the message then says which process, host and job. The lock is the kernel's on <path>/lock and on the
+  // folder, and ends with the process, however it ends.
   explicit RunDir(const std::string& path);
   ~RunDir();
   RunDir(const RunDir&) = delete;
   RunDir& operator=(const RunDir&) = delete;
 
-  // Error(io_error) when <path>/lock is no longer the file that this object locked: it, or the folder, was removed,
-  // renamed or replaced.
+  // Throws Error(io_error) when <path>/lock is no longer the file that this object locked: it, or the folder, was
+  // removed, renamed or replaced.
   void require_held() const;
   const std::string& path() const { return path_; }
   void write_deck(const std::string& toml) const;  // writes deck.resolved.toml, whole or not at all

@@ -18,7 +18,7 @@
 namespace sestina {
 namespace {
 
-// All that a handler may touch. One process has one set of handlers, so these are one per process too.
+// These are all that a handler may touch. One process has one set of handlers, so these are one per process too.
 volatile std::sig_atomic_t came[NSIG] = {};  // by number of the signal
 volatile std::sig_atomic_t save_signal = 0;
 volatile std::sig_atomic_t interrupts = 0;

@@ -1,5 +1,5 @@
-// Why and when to stop: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags only; poll()
-// is called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
+// The reasons and times to stop a run: signals, wall time, STOP and CHECKPOINT files, second Ctrl-C. Handlers set flags
+// only; poll() is called wherever time passes (start-up, micro-steps, evaluation, flushing). No Kokkos.
 #pragma once
 #include <cstdint>
 #include <filesystem>

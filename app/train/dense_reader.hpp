@@ -18,7 +18,7 @@ class DenseReader {
   void read(const TensorSpec&, float* out, ExitCode nonfinite = ExitCode::bad_data) const;
 
  private:
-  // bf16: the run computed in it.
+  // Merges the parts of a weight. bf16: the run computed in bf16.
   void merge(const TensorSpec&, const std::vector<TensorSpec>& parts, bool bf16, float* out, ExitCode nonfinite) const;
 
   const CheckpointReader& reader_;

@@ -16,8 +16,8 @@ struct Source {
   std::string deck;            // the checkpoint's deck, TOML
 };
 Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
-// The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says, for forward
-// passes on so many ranks.
+// The deck of a source, for forward passes on so many ranks: the checkpoint's own, or one whose [model] is the HF
+// folder, with what the command line says in addition.
 struct SourceDeck {
   Deck deck;
   Options options;

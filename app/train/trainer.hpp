@@ -56,7 +56,7 @@ class Trainer final {
           Metrics&);
   // Runs until run.steps, a stop or a failure; always leaves a final checkpoint unless its save failed.
   ExitCode run();
-  StepOutcome step();  // one update
+  StepOutcome step();  // runs one update
 
  private:
   bool accept(const StepSums&);
@@ -75,7 +75,7 @@ class Trainer final {
   // Returns 0 where fewer than `in_a_row` saves have failed in a row, 1 where the disk is the cause, 2 where memory is.
   double failed_saves(int in_a_row) const;
   [[noreturn]] void fail_unsaved(double failed, const char* what);  // fails on all ranks; failed: the largest of all
-  bool stop_voted();                                                // on all ranks together
+  bool stop_voted();                                                // votes on all ranks together
   void load();
   void set_periods();     // optimizer.refresh.every = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline

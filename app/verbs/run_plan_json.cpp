@@ -44,7 +44,7 @@ Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
   bytes["total"] = memory.total();
   bytes["nvme"] = memory.nvme;
   bytes["nvme_beside"] = memory.outside_tiers;
-  // Without a matrix the scalar optimizer's rows are all there is: element by element.
+  // Without matrices there are only rows of the scalar optimizer, which count element by element.
   const bool matrices = run.options.optimizer.matrix.has_value();
   return {{"stage", stage_number},
           {"dp", rank / tp},

@@ -54,7 +54,7 @@ struct Codec {
 
 class TextStream {
  public:
-  // The codec must outlive the stream. Text ends before the first stop string, none of which is empty.
+  // The codec must outlive the stream. The text ends before the first stop string; no stop string is empty.
   TextStream(const Codec& codec, const std::vector<std::string>& stops) : codec_(&codec), stops_(stops) {}
 
   // Returns the text that is certain now: whole characters that no stop string can begin with any more. Bytes that are

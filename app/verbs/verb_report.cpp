@@ -25,7 +25,7 @@ std::string text_of(const fs::path& path) {  // "" when there is none
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A deck of another version, or one whose Hugging Face folder has gone, tells nothing.
+// Returns nothing for a deck of another version, or one whose Hugging Face folder has gone.
 std::optional<std::int64_t> parameters_of(const std::string& resolved, const std::string& folder) try {
   if (resolved.empty()) return std::nullopt;
   Deck deck;

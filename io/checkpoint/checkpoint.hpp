@@ -120,7 +120,7 @@ enum class Verify { all, opened, full };
 
 class CheckpointReader {
  public:
-  // Error(bad_data) names file and defect; with Verify::opened read() throws it too.
+  // Opens a checkpoint. Error(bad_data) names file and defect; with Verify::opened read() throws it too.
   CheckpointReader(const std::string& checkpoint, Verify, const Poll& poll = {});
   CheckpointReader(const std::string& checkpoint, bool full)
       : CheckpointReader(checkpoint, full ? Verify::full : Verify::all) {}

@@ -1,4 +1,4 @@
-// How several ranks write one checkpoint without a message: each puts its shard and a description of it into the common
+// Several ranks write one checkpoint without a message: each puts its shard and a description of it into the common
 // temporary folder, the first rank waits for the descriptions and puts them together. A description appears whole, by
 // rename. No Kokkos.
 #pragma once

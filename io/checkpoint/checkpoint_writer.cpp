@@ -250,7 +250,8 @@ CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointO
   if (group.token.empty()) state_->group.token = std::to_string(::getpid());
   if (group.rank == 0) remove_leftovers(run_dir + "/checkpoints", "");
   if (!options.staging_dir.empty()) remove_leftovers(options.staging_dir, staging_name(run_dir));
-  // Quiet: signals belong to the main thread, and beyond a file-size limit a write gives an errno instead of a signal.
+  // The thread is quiet: signals belong to the main thread, and a write beyond a file-size limit gives an errno, no
+  // signal.
   state_->thread = quiet_thread([state = state_.get()] { state->loop(); });
 }
 

@@ -141,7 +141,7 @@ Hdf5File Hdf5File::create(const std::string& path) {
   const std::lock_guard guard(library_lock());
   start_library();
   const Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  // One format version for all readers; no file locks, which network file systems often lack.
+  // There is one format version for all readers, and no file locks, which network file systems often lack.
   const bool set = access >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
                    H5Pset_meta_block_size(access, kMetadataBlock) >= 0 &&
                    H5Pset_alignment(access, kAlignFrom, kAlignTo) >= 0 && H5Pset_file_locking(access, false, true) >= 0;

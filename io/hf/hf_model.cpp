@@ -37,7 +37,8 @@ bool may_be_left(const std::string& name, const ModelConfig& config) {
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-// transformers unties such a model; a config that says the one and weights that say the other are not guessed at here.
+// Fails where the config ties the head and the weights have another one: transformers unties such a model; here nothing
+// is guessed.
 void require_tied_head(const SafeTensors& file, const ModelConfig& config, const std::string& table,
                        const std::string& folder) {
   constexpr const char* head = "lm_head.weight";

@@ -48,7 +48,7 @@ struct RunHistory {
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // the newest `run` line: key and value as text
   std::vector<TrainLine> train;
-  // Other numbers of the train lines, one for each (NaN: not in that line); "x_by_stage" as x_stage_0, x_stage_1, ...
+  // The other numbers of the train lines, one for each line (NaN: not in it); "x_by_stage" as x_stage_0, x_stage_1, ...
   std::map<std::string, std::vector<double>> more;
   std::vector<Validation> validation;
   std::vector<Checkpoint> checkpoints;
@@ -60,7 +60,7 @@ struct RunHistory {
   bool diverged = false;      // the run diverged, and was not resumed since
 };
 
-// Error(input_missing) when the folder has no metrics.jsonl.
+// Reads a run; Error(input_missing) when the folder has no metrics.jsonl.
 RunHistory read_history(const std::string& run_dir);
 
 // The report shows of a run its series against step, tokens and time, thinned curves, and a line of the summary.

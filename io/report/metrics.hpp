@@ -73,7 +73,7 @@ class Metrics {
                   const std::string& error);
   void event(std::int64_t step, const std::string& what, const std::string& detail);
   void rewind(std::int64_t step, std::int64_t to_step);
-  // Per-tensor diagnostics: update and weight RMS, spectral norm.
+  // The diagnostics of a tensor: update and weight RMS, spectral norm.
   struct TensorLine {
     std::string name;
     double weight_rms, update_rms, spectral_norm;
@@ -90,12 +90,13 @@ class Metrics {
 
 // TensorBoard event files: framed protobuf records, written without TensorFlow.
 
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), as RFC 3720, appendix B.4.
+// Returns the CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), as in RFC 3720, appendix B.4.
 std::uint32_t crc32c(std::string_view bytes);
 
-// Record: u64 length, u32 masked CRC of it, data, u32 masked CRC of the data, little-endian; mask = rotate right by 15,
-// plus 0xA282EAD8. Data: Event {1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary {1: Value {1:
-// string tag, 2: float simple_value}}}. Buffers are reused: after the first event of a kind none is allocated.
+// A file of records. Record: u64 length, u32 masked CRC of it, data, u32 masked CRC of the data, little-endian; mask =
+// rotate right by 15, plus 0xA282EAD8. Data: Event {1: double wall_time, 2: int64 step, 3: string file_version, 5:
+// Summary {1: Value {1: string tag, 2: float simple_value}}}. Buffers are reused: after the first event of a kind none
+// is allocated.
 class TensorBoardFile {
  public:
   // Creates <folder>/events.out.tfevents.<unix time>.<host>.<pid>.<n>; Error(cannot_create).

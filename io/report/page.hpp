@@ -54,7 +54,7 @@ std::vector<FactRow> deck_differences(const std::vector<ReportRun>&);
 // "adamw" whose energy is known. It is unknown without such a run, and for runs without energy, loss or deck.
 void rate_energy(const std::vector<ReportRun>&, std::vector<Summary>&);
 
-// The page's tables, as HTML.
+// These functions write the page's tables as HTML.
 std::string summary_table(const std::vector<ReportRun>&);  // a row per run: loss, speed, memory, badges
 std::string facts_table(const std::vector<ReportRun>&);    // a column per run: facts and differing deck keys
 std::string record_tables(const std::vector<ReportRun>&);  // checkpoints, events and the deck of each run, collapsed

@@ -81,7 +81,7 @@ class ChunkRing final : public ChunkEngine {
 
 }  // namespace
 
-// EPERM: a seccomp profile or kernel.io_uring_disabled; ENOSYS: no such system call.
+// The system refuses a ring with EPERM (a seccomp profile or kernel.io_uring_disabled) or ENOSYS (no such system call).
 std::unique_ptr<ChunkEngine> make_chunk_ring(int file, const ChunkBuffers& buffers, int depth, std::string& why,
                                              std::string& notice) {
   io_uring ring;

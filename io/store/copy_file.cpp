@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t most_cached = std::uint64_t{64} << 20;  // bytes left in the page cache
 
-// One of the two files.
+// One of the two files of a copy.
 class CopyEnd {
  public:
   CopyEnd(const std::string& path, int flags, const char* doing, const CopyOptions& options)
@@ -77,7 +77,7 @@ class FileCopy {
     }
     if (problem_.empty()) end();
     if (!problem_.empty()) {
-      // A part of a file is no use, and its room is needed; should that fail too, its digest tells.
+      // A part of a file is of no use, and its room is needed. If emptying it fails too, its digest tells.
       if (::ftruncate(to_.get(), 0) != 0) errno = 0;
       fail(ExitCode::io_error, "{}", problem_);
     }

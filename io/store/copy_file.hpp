@@ -19,7 +19,7 @@ struct CopyOptions {
   // Tests wrap the engine to change its results.
   std::function<std::unique_ptr<ChunkEngine>(std::unique_ptr<ChunkEngine>)> wrap = {};
 };
-// Bytes moved at a time; a copy takes queue_depth buffers of so many, fewer for a small file.
+// The bytes moved at a time; a copy takes queue_depth buffers of so many, fewer for a small file.
 constexpr std::size_t copy_chunk_bytes = 2 * store_chunk_bytes;
 
 // Gives `to`, in a folder that is there, the bytes of the regular file `from`, which must not be written meanwhile;

@@ -17,7 +17,8 @@ namespace sestina {
 // A regular file, open for reading for as long as the object lives.
 class InputFile {
  public:
-  // Error(input_missing) when it is not there, cannot be opened, or is no regular file: a pipe is never waited for.
+  // Opens the file. Error(input_missing) when it is not there, cannot be opened, or is no regular file: a pipe is never
+  // waited for.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -42,7 +43,7 @@ class InputFile {
 class MappedFile {
  public:
   MappedFile() = default;
-  // Error(input_missing) when the file is not there or cannot be opened; an empty file gives an empty view.
+  // Maps the file. Error(input_missing) when it is not there or cannot be opened; an empty file gives an empty view.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -105,10 +106,10 @@ class OpenFiles {
 
 class FileBytes final : public StoredBytes {
  public:
-  // Error(input_missing) as InputFile. Several files of one source share `files`.
+  // Throws Error(input_missing) as InputFile does. Several files of one source share `files`.
   explicit FileBytes(std::string path, std::shared_ptr<OpenFiles> files = std::make_shared<OpenFiles>());
   std::uint64_t size() const override { return first_.size; }
-  // Error(input_missing) when the file is shorter now, or another one has taken its name; Error(io_error).
+  // Throws Error(input_missing) when the file is shorter now, or another one has taken its name; Error(io_error).
   void read(std::uint64_t begin, std::size_t count, void* out) const override;
 
  private:

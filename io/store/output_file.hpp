@@ -23,7 +23,7 @@ double retry_seconds();
 
 class Retry {
  public:
-  // what: for the one line in the log, usually a path; must outlive this. most: a bound below retry_seconds().
+  // what: the name in the one line of the log, usually a path; must outlive this. most: a bound below retry_seconds().
   explicit Retry(const std::string& what, double most = 1e9) : what_(what), most_(most) {}
   // Called after a call that failed with `error`: waits and returns true when the call is to be made again. errno is
   // `error` afterwards.
@@ -47,7 +47,7 @@ auto retried(const std::string& what, const Call& call) {
   return result;
 }
 
-// The same for calls of std::filesystem, which give an error code.
+// Does the same for calls of std::filesystem, which give an error code.
 template <class Call>
 std::error_code retried_code(const std::string& what, const Call& call) {
   Retry retry(what);
@@ -59,7 +59,7 @@ std::error_code retried_code(const std::string& what, const Call& call) {
 // Writes all of the data, at `offset` or, below 0, at the file's position. Returns false with errno, and what is left
 // in `bytes`.
 bool write_all(Retry&, int file, const void* data, std::size_t& bytes, std::int64_t offset = -1);
-// The same with a Retry of its own.
+// Does the same with a Retry of its own.
 bool write_all(const std::string& what, int file, const void* data, std::size_t bytes, std::int64_t offset = -1);
 
 // Makes a file at least so long and asks the file system for room for all of it, so that a full disk is found before

@@ -28,7 +28,7 @@ struct BpeDescription {
   bool fuse_unknown = false;  // adjacent unknown tokens become one
 };
 
-// Open-addressed map from a pair of ids to its merge.
+// An open-addressed map from a pair of ids to its merge.
 class MergeTable {
  public:
   struct Merge {

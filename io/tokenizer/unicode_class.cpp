@@ -55,7 +55,7 @@ constexpr CategoryName kCategoryNames[] = {{"Lu", "UppercaseLetter"},
                                            {"C", "Other"},
                                            {"LC", "CasedLetter"}};
 
-// Assigned by Unicode 15.0, 15.1 and 16.0.
+// Code points that Unicode 15.0, 15.1 and 16.0 assigned.
 constexpr CodeRange kSince14[] = {
     {0x897, 0x897},     {0xCF3, 0xCF3},     {0xECE, 0xECE},     {0x1B4E, 0x1B4F},   {0x1B7F, 0x1B7F},
     {0x1C89, 0x1C8A},   {0x2427, 0x2429},   {0x2FFC, 0x2FFF},   {0x31E4, 0x31E5},   {0x31EF, 0x31EF},

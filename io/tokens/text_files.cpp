@@ -78,7 +78,7 @@ std::string unpack_zstd(std::string_view packed, const std::string& path) {
     text.resize(before + out.pos);
     if (ZSTD_getErrorCode(wanted) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     if (ZSTD_isError(wanted)) fail(ExitCode::bad_data, "{}: is damaged zstd data: {}", path, ZSTD_getErrorName(wanted));
-    // 0: a frame has ended, and all of its text is there.
+    // 0 means that a frame has ended, and all of its text is there.
     if (wanted == 0 && only_zeros(packed.substr(in.pos))) return text;
     if (in.pos == in.size && out.pos < room) fail(ExitCode::bad_data, "{}: is truncated zstd data", path);
   }

@@ -17,7 +17,7 @@ namespace sestina {
 std::string unpack_gzip(std::string_view packed, const std::string& path);
 std::string unpack_zstd(std::string_view packed, const std::string& path);
 
-// JSONL: one JSON object on each line, one of its members is a document.
+// JSONL has one JSON object on each line, of which one member is a document.
 
 // Counts of the lines that were read, and of those that held no text. Lines of JSONL that are invalid are skipped.
 struct TextDefects {
@@ -51,7 +51,7 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
 // Returns "*.txt", "*.txt.gz", "*.txt.zst" for ".txt".
 std::vector<std::string> text_patterns(const std::vector<std::string>& suffixes);
 
-// Unpacks what begins as gzip or zstd do. Error(bad_data) when it is damaged.
+// Unpacks contents that begin as gzip or zstd do. Error(bad_data) when they are damaged.
 std::string unpack_text(std::string contents, const std::string& path);
 
 enum class TextForm { by_name, text, jsonl };

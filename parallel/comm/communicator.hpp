@@ -1,5 +1,5 @@
-// A group of ranks and what they do together. Memory is the host's, or a device's where the library below can read it.
-// All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
+// A group of ranks and their operations together. Memory is the host's, or a device's where the library below can read
+// it. All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
 // Error(unavailable), which names what was waited for. Calls of one group are made in the same order on all its ranks.
 // No Kokkos.
 #pragma once
@@ -89,7 +89,7 @@ class Communicator {
   // limit.
   virtual void complete(const char*) {}
 
-  // Ranks of one colour form a group, ordered by key.
+  // Splits the group: ranks of one colour form a group, ordered by key.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   virtual std::unique_ptr<Communicator> split_by_node() = 0;  // the ranks that share memory
 
@@ -133,7 +133,7 @@ class ForwardingCommunicator : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// Copies between lists of blocks that hold the same bytes in the same order but are cut differently.
+// copy_blocks copies between lists of blocks that hold the same bytes in the same order but are cut differently.
 
 // Walks over the bytes of a list of blocks.
 class BlockCursor {
@@ -171,7 +171,7 @@ inline void copy_blocks(const std::vector<Block>& from, const std::vector<Block>
   SESTINA_REQUIRE(source.at_end() && target.at_end(), "blocks of different sizes");
 }
 
-// How ranks of a group find out together whether one of them failed.
+// These functions let the ranks of a group find out together whether one of them failed.
 
 // An Error that all ranks have agreed on: the first one reports it, all exit with its code.
 class AgreedError : public Error {

@@ -115,7 +115,7 @@ class NcclGroup {
     }
   }
 
-  // Order between this stream and another, by events that nobody waits for.
+  // These keep an order between this stream and another, by events that the host does not wait for.
   void follow(cudaStream_t other) {
     order_.record(other);
     order_.hold(stream_);

@@ -1,5 +1,5 @@
-// Staging memory of CUDA, and copies between the blocks of a message and contiguous memory. For CUDA builds alone. No
-// Kokkos.
+// Staging memory of CUDA, and copies between the blocks of a message and contiguous memory. It exists in CUDA builds
+// alone. No Kokkos.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-// Which ranks of a group share a node, the ways that data takes because of it, and collectives that go these ways. No
+// The nodes that ranks of a group share, the ways that data takes because of it, and collectives that go these ways. No
 // Kokkos.
 #pragma once
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-// Which ranks of a group share a node, and the ways that bulk data takes because of it: inside a node from rank to
+// The nodes that ranks of a group share, and the ways that bulk data takes because of it: inside a node from rank to
 // rank, between two nodes once for each piece of data, through one rank of the node that is on the far side of its
 // owner.
 struct NodeLevels {
@@ -18,7 +18,7 @@ struct NodeLevels {
 
   // node_of: the node of each rank; nodes are numbered from 0 by their lowest rank.
   explicit NodeLevels(std::vector<int> node_of);
-  // The rank of a node through which that node's part of what `owner` collects, or sends to all, travels; the owner
+  // Returns the rank of a node through which its part of what `owner` collects, or sends to all, travels; the owner
   // itself on its own node. Ranks of a node share this work.
   int relay(int node, int owner) const {
     const std::vector<int>& ranks = nodes[static_cast<std::size_t>(node)];
@@ -35,7 +35,8 @@ NodeLevels even_nodes(int ranks, int members);
 // neighbouring ranks, a power of two of them on every node but the last, which may have fewer.
 bool continues_the_tree(const NodeLevels&);
 
-// How bulk data travels on these levels: as they are where they continue the tree, else on one node of all ranks.
+// Returns the levels on which bulk data travels: these as they are where they continue the tree, else one node of all
+// ranks.
 NodeLevels bulk_levels(const NodeLevels&);
 NodeLevels bulk_levels(const Communicator&);  // the same of the group's levels, if it has any
 

@@ -16,7 +16,7 @@
 
 namespace sestina {
 
-// How long a wait for other ranks may take, and what its message says: one process, one limit.
+// The limit of a wait for other ranks, and the words of its message: a process has one limit.
 struct WaitLimit {
   double seconds = 60;          // run.start_timeout until training begins, then run.abort_timeout
   double later = 0;             // further seconds, which this rank leaves to those who should speak before it

@@ -1,5 +1,6 @@
-// Who is lost, asked when a wait finds no end. A wait knows its own peers at best, and these may themselves wait for
-// the lost one: so every rank whose time is over tells the first two, which speak for all, and these hear who does not.
+// Finds out which ranks are lost when a wait finds no end. A wait knows its own peers at best, and these may themselves
+// wait for the lost one: so every rank whose time is over tells the first two, which speak for all, and these hear who
+// does not.
 #pragma once
 #include <mpi.h>
 #include <unistd.h>

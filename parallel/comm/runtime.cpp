@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* slurm_tasks = "SLURM_STEP_NUM_TASKS";
 
-// This process's number as its launcher counts; MPI may count otherwise.
+// Returns this process's number as its launcher counts; MPI may count otherwise.
 int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     const char* value = std::getenv(name);
@@ -27,14 +27,14 @@ int launched_rank() {
   return 0;
 }
 
-// All ranks that wait for a lost one would speak at once: the first rank does, else the second. In seconds, long enough
-// for the launcher to end the rest.
+// All ranks that wait for a lost one would speak at once: the first rank does, else the second. The times, in seconds,
+// are long enough for the launcher to end the rest.
 double patience_of(int rank) {
   constexpr double second = 6, others = 9;
   return rank == 0 ? 0 : rank == 1 ? second : others;
 }
 
-// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a word of ours.
+// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a message from Sestina.
 bool has_meeting_point(const Launch& launch) {
   if (launch.variable != slurm_tasks) return true;
   for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD"})

@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-// How many tasks a launcher says it started, and the variable that says so; 1 and "" without one.
+// The number of tasks that a launcher says it started, and the variable that says so; 1 and "" without a launcher.
 struct Launch {
   int tasks = 1;
   std::string variable;
@@ -53,7 +53,8 @@ class Runtime {
   // Begins a phase and runs f in it with together(): a rank may fail by itself. `name` must outlive the phase.
   void phase(const char* name, const std::function<void()>& f);
 
-  // The last meeting, with the exit code on which all have agreed. Error(unavailable) names the rank that did not come.
+  // Meets all ranks for the last time, with the exit code on which all have agreed. Error(unavailable) names the rank
+  // that did not come.
   void end(int code);
 
   // Ends all ranks at once with this code; on one rank, and where a handler is set that returns
@@ -69,7 +70,8 @@ class Runtime {
   int node_ranks_ = 1, node_rank_ = 0, end_code_ = static_cast<int>(ExitCode::internal);
 };
 
-// The twin that knows MPI (runtime_mpi.cpp), or says that this build has none (runtime_alone.cpp).
+// These functions are of the twin that knows MPI (runtime_mpi.cpp), or says that this build has none
+// (runtime_alone.cpp).
 namespace ranks {
 bool available();            // this build has MPI
 std::string library();       // "Open MPI v4.1.4", or "none"

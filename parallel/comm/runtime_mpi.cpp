@@ -50,8 +50,8 @@ MPI_Op operation(Reduction reduction) {
   return reduction == Reduction::sum ? MPI_SUM : reduction == Reduction::max ? MPI_MAX : MPI_MIN;
 }
 
-// A type for the blocks of a message, relative to its first block: libraries that read device memory tell it by the
-// address they are given. Counts of MPI are ints, so long stretches are cut into pages.
+// Makes a type for the blocks of a message, relative to its first block: libraries that read device memory tell it by
+// the address they are given. Counts of MPI are ints, so long stretches are cut into pages.
 class BlockType {
  public:
   explicit BlockType(const std::vector<Block>& blocks) {
@@ -142,7 +142,7 @@ class MpiExchange final : public Exchange {
     requests_.push_back(request);
     peers_.push_back(message.peer);
   }
-  // The ranks whose part is not complete.
+  // Returns the ranks whose part is not complete.
   std::string missing() {
     std::vector<int> late;
     for (std::size_t i = 0; i < requests_.size(); ++i) {

@@ -57,7 +57,7 @@ class Trace {
   bool recording_ = false;
 };
 
-// One span after another in the row of computation; null: does nothing.
+// Spans one after another in the row of computation; with a null trace it does nothing.
 class OpenSpan {
  public:
   explicit OpenSpan(Trace* trace) : trace_(trace) {}

@@ -1,4 +1,4 @@
-// Bytes as MPI counts them. Its counts are ints: what is longer is one element of a type of so many bytes.
+// Counts bytes for MPI. Its counts are ints, so a longer message is one element of a type of so many bytes.
 #pragma once
 #include <mpi.h>
 
@@ -35,7 +35,7 @@ inline MPI_Datatype bytes_type(std::size_t bytes, std::size_t limit = INT_MAX) {
   return type;
 }
 
-// Count and type for a call that moves contiguous bytes, however many.
+// The count and type for a call that moves contiguous bytes, however many.
 class CountedBytes {
  public:
   explicit CountedBytes(std::size_t bytes, std::size_t limit = INT_MAX) : long_(bytes > limit) {

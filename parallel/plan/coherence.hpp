@@ -1,8 +1,9 @@
-// When replicas of a matrix are made equal, and what that sends. With parallel.partition = "replicated" every rank
-// updates its own copy; where results of refreshes are seen as soon as they are ready (visibility = "eager"), ranks see
-// them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
-// makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
-// Decisions here follow from counters that are equal on all ranks, never from what is ready on one rank. No Kokkos.
+// Decides when replicas of a matrix are made equal, and counts what that sends. With parallel.partition = "replicated"
+// every rank updates its own copy; where results of refreshes are seen as soon as they are ready (visibility =
+// "eager"), ranks see them at different updates, and their copies drift apart: preconditioners, and with them weights.
+// A synchronisation makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its
+// optimizer's state. Decisions here follow from counters that are equal on all ranks, never from what is ready on one
+// rank. No Kokkos.
 //
 // Under tensor parallelism replicas of a whole matrix lie on the homes of the data-parallel ranks, which have the same
 // number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") lie in the same way.
@@ -96,8 +97,8 @@ struct CoherenceCount {
 // are copied from the newest replica.
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels&);
 
-// The elements of the pieces in which fields travel, one after the other, and the memory of a rank for its own piece,
-// the result, and pieces that come from others.
+// coherence_piece: the elements of the pieces in which fields travel, one after the other. coherence_staging_elements:
+// the memory of a rank for its own piece, the result, and pieces that come from others.
 inline constexpr std::size_t coherence_piece = std::size_t{1} << 16;
 std::size_t coherence_staging_elements(const NodeLevels&, int rank);
 

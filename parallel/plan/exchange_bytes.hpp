@@ -43,8 +43,8 @@ BucketReduction bucket_reduction(const std::vector<BucketLayout>&, const NodeLev
 // The nodes of a data-parallel group as make_grid lays it out.
 NodeLevels planned_levels(const ParallelOptions&);
 
-// The matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the order of
-// their updates; none where nothing is homed.
+// Returns the matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the
+// order of their updates; none where nothing is homed.
 std::vector<std::vector<int>> homed_groups(const StagePlan&, const ParallelOptions&, int dp_rank);
 // True where a tensor-parallel rank is the home of a spec, or one of its homes.
 bool is_home(const StagePlan&, int spec, int tp_rank);

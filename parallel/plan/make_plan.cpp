@@ -229,7 +229,7 @@ LayerRange stage_layers(const PlanInput& input, int stage) {
 }
 
 void lay_out_buckets(StagePlan& stage, const PlanInput& input, int tp_rank) {
-  // Which tensors share a bucket is the same on every rank: it follows from the shards of rank 0.
+  // The same tensors share a bucket on every rank: the buckets follow from the shards of rank 0.
   const int dp = input.parallel.dp, tp = input.parallel.tp;
   const auto shapes = [&](int rank) { return local_shapes(stage.specs, input.model, tp, rank); };
   const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);

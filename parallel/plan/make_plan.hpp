@@ -15,7 +15,7 @@ struct BatchShare {
 BatchShare batch_share(const PlanInput&, int dp_rank);
 BatchShare largest_share(const PlanInput&);  // at least one micro-batch
 
-// Computed once for a run: the memory check, the executor, what `plan` prints and the tests read this one.
+// The plan is computed once for a run: the memory check, the executor, what `plan` prints and the tests read this one.
 struct Plan {
   PlanInput input;
   int dp = 1, tp = 1, pp = 1;
@@ -32,7 +32,7 @@ struct Plan {
 // Returns the layers of one pipeline stage: even parts in order, or as the deck says.
 LayerRange stage_layers(const PlanInput&, int stage);
 
-// Plans one stage by itself. Matrices are the tensors of optimizer.kind (optimizer/routing.hpp).
+// Plans one stage by itself. Matrices are the tensors of optimizer.kind (core/optimizer/base/routing.hpp).
 StagePlan plan_stage(const PlanInput&, LayerRange);
 
 // Lays out the buckets as tensor-parallel rank `tp_rank` has them: names and owners are those of the plan, sizes its

@@ -59,7 +59,7 @@ int update_delay(const PipelineOptions&, int stage);
 // process has all of an asynchronous pipeline, and between updates also the tokens of the next one.
 bool compares_gradients(const PlanInput&, const PipelineOptions&, const PipelineSchedule&);
 
-// How a stage stands in its pipeline.
+// The place of a stage in its pipeline.
 struct StagePlace {
   int number = 0;                                 // the stage's number
   int micros = 1;                                 // micro-batches of an update on this rank
@@ -108,7 +108,7 @@ struct StagePlace {
   std::int64_t origin = 0;  // the number of updates at which the delays began from zero
 };
 
-// merge_every: updates between merges of the weights (core/layout/weight_form.hpp).
+// Returns the place of a stage. merge_every: updates between merges of the weights (core/layout/weight_form.hpp).
 StagePlace stage_place(const PipelineOptions&, const PipelineSchedule&, const ParallelOptions&,
                        std::int64_t merge_every, int stage);
 

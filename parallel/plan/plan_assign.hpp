@@ -29,8 +29,8 @@ Packing pack_longest_first(const ItemClasses&, int bins);
 // fullest less full.
 void improve(const ItemClasses&, Packing&);
 
-// How many bins of capacity T the items take, relaxed to parts of patterns (the configuration linear program, by
-// column generation).
+// The number of bins of some capacity that the items take, relaxed to parts of patterns (the configuration linear
+// program, by column generation).
 struct PatternProgram {
   double bound = 0;  // proven: no packing uses fewer bins
   std::vector<BinPattern> patterns;
@@ -72,7 +72,7 @@ class LoadTree {
   std::vector<std::int64_t> least_;  // the lesser of a node's two children; node 1 is the root
 };
 
-// Spreading items with costs over bins so that the largest load is least: any item may go to any bin.
+// Items with costs are spread over bins so that the largest load is least: any item may go to any bin.
 struct Assignment {
   std::vector<int> bin;      // by item
   std::int64_t largest = 0;  // load of the fullest bin

@@ -40,8 +40,8 @@ struct ShardedTensor {
 };
 std::int64_t shard_cost(const ShardedTensor&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
-// A number of matrices that follows from their shape. A model has few shapes and very many matrices, and some kinds go
-// through theirs block by block: each shape is asked for once.
+// A number that follows from a matrix's shape. A model has few shapes and very many matrices, and some kinds go through
+// theirs block by block: each shape is asked for once.
 template <class Number>
 class ByShape {
  public:
@@ -62,7 +62,7 @@ class ByShape {
 ByShape<std::int64_t> tensor_costs(const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 
-// Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
+// Throws Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);
 
 // The work of a rank that updates a matrix, or has a part in that, in units of `cost`. It follows from

@@ -55,8 +55,8 @@ std::size_t tie_bytes(const Planned& s, const Shard& shard) {
          (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
 }
 
-// Copies of trained weights for passes that began under them, and the tensors between this stage and the next one, each
-// with a place for evaluation.
+// Returns the bytes of copies of trained weights for passes that began under them, and of the tensors between this
+// stage and the next one, each with a place for evaluation.
 std::size_t stash_bytes(const Planned& s, const Shard& shard) {
   const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);

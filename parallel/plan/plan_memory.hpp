@@ -1,4 +1,4 @@
-// Bytes that each rank of a plan needs, by kind. No Kokkos.
+// The bytes that each rank of a plan needs, by kind. No Kokkos.
 #pragma once
 #include <cstddef>
 #include <vector>

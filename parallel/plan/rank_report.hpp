@@ -36,7 +36,7 @@ struct Votes {
 
 enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
 
-// How long the step took, with peak memory, ages of preconditioners and energy.
+// The times of a step, with peak memory, ages of preconditioners and energy.
 struct RankStep {
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
@@ -59,7 +59,7 @@ struct RankStep {
     refresh_workers += other.refresh_workers;
   }
 };
-// Ages of the preconditioners of one pipeline stage.
+// The ages of the preconditioners of one pipeline stage.
 struct StageAges {
   double max = 0, sum = 0, count = 0;
   void add(const StageAges& other) {
@@ -78,7 +78,7 @@ struct ReplicaReport {
   }
 };
 
-// Which parts of a report a message has.
+// The parts of a report that a message has.
 struct ReportParts {
   bool sums = false, votes = false, times = false, replicas = false;
 };

@@ -147,7 +147,7 @@ void plan_refreshes(Plan& plan) {
     cost.push_back(refresh_cost(plan.stages[at(s)], optimizer));
   }
   const std::vector<double> weight = refresh_weights(optimizer.refresh, delays);
-  // A window in which the share of every stage is at least one refresh, and rounding is slight.
+  // The window is one in which the share of every stage is at least one refresh, and rounding is slight.
   double all = 0, weighted = 0;
   for (std::size_t i = 0; i < cost.size(); ++i) {
     all += cost[i];

@@ -1,8 +1,7 @@
-// How often preconditioners are refreshed where the deck gives no period for all of them. optimizer.refresh.budget:
-// stages of an asynchronous pipeline share out as much work as with one period, more often where gradients are older.
-// optimizer.refresh.every = "auto": as often as the workers of each rank can (core/optimizer/refresh/auto_period.hpp),
-// which all of its stages share.
-// No Kokkos.
+// Decides how often preconditioners are refreshed where the deck gives no period for all of them.
+// optimizer.refresh.budget: stages of an asynchronous pipeline share out as much work as with one period, more often
+// where gradients are older. optimizer.refresh.every = "auto": as often as the workers of each rank can
+// (core/optimizer/refresh/auto_period.hpp), which all of its stages share. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -22,14 +22,14 @@ TensorShard tensor_shard(const TensorSpec&, const ModelConfig&, int tp, int tp_r
 
 // Returns the local tensor: name and role of the whole one, sides of the shard.
 TensorSpec local_spec(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
-// The same without the name, for plans: a model has very many tensors.
+// Does the same without the name, for plans: a model has very many tensors.
 TensorSpec local_shape(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
 std::vector<TensorSpec> local_shapes(const std::vector<TensorSpec>&, const ModelConfig&, int tp, int tp_rank);
 
-// Matrices under tensor parallelism: which rank updates the whole matrix, and in what portions they travel.
+// Under tensor parallelism it is decided which rank updates a whole matrix, and in what portions matrices travel.
 
-// Homes were filled as if they were equal; now groups of tp of them become data-parallel ranks with even bytes.
-// Returns rank = dp_rank * tp + tp_rank by home.
+// Homes were filled as if they were equal; this makes groups of tp of them data-parallel ranks with even bytes. Returns
+// rank = dp_rank * tp + tp_rank by home.
 std::vector<int> group_homes(const std::vector<std::int64_t>& bytes, int dp, int tp);
 
 struct HomedMatrix {

@@ -32,9 +32,9 @@ struct ReduceRounds {
 // always a rank that had the sum of a half before.
 int holder(int ranks, int owner, int level, int group);
 
-// One round on one rank: it has part `place` of `parts` of the pieces of the owners in `kept`. The sums of part p for
-// owner kept[i] come from rank from[i][p], p in the order of the parts; this rank's sums of other owners' pieces go to
-// the rank `to` of their Way.
+// One round on one rank: it has part `place` of `parts` of the pieces of the owners in `kept`. The sums of the other
+// parts for owner kept[i] come from the ranks from[i], in the order of the parts; this rank's sums of other owners'
+// pieces go to the rank `to` of their Way.
 struct RoundRoute {
   struct Way {
     int owner = 0, to = 0;

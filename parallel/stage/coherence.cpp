@@ -214,7 +214,7 @@ void Coherence<Exec>::copy(const Block& block, int owner) {
   }
 }
 
-// result = the mean of all ranks' own pieces.
+// Sets result to the mean of all ranks' own pieces.
 template <class Exec>
 void Coherence<Exec>::mean_of_all(std::size_t n) {
   const int rank = group_.rank(), my_leader = leader(levels_.node(rank));

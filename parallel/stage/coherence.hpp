@@ -1,8 +1,8 @@
-// How the replicas of the matrices of one stage are made equal again (parallel/plan/coherence.hpp says when). Means are
-// formed inside each node first, then over the nodes' leaders, weighted by the size of the nodes, and come back the
-// same way; bases come from the newest replica, that of the lowest rank among equals. One rank adds up, in the order of
-// the ranks, and the result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of
-// host memory, in which it travels too.
+// Makes the replicas of the matrices of one stage equal again (parallel/plan/coherence.hpp says when). Means are formed
+// inside each node first, then over the nodes' leaders, weighted by the size of the nodes, and come back the same way;
+// bases come from the newest replica, that of the lowest rank among equals. One rank adds up, in the order of the
+// ranks, and the result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of host
+// memory, in which it travels too.
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,4 +1,4 @@
-// How an executor is built, and what it keeps between updates: weights, optimizer state, and what an asynchronous
+// Builds an executor, and handles what it keeps between updates: weights, optimizer state, and what an asynchronous
 // pipeline has in flight.
 #include "parallel/step/executor.hpp"
 

@@ -66,7 +66,7 @@ struct ClipScales {
   double projections = 1, rest = 1;
 };
 
-// How late the gradient of an update was.
+// The delay of the gradient of an update.
 struct StageDelay {
   double updates = 0;            // updates between the weights of its forward pass and those that it updates
   double moved = 0, weight = 0;  // as in WeightDrift, in one of metrics.every updates; NaN: the older weights

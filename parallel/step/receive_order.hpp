@@ -1,6 +1,6 @@
-// One order of all messages between the stages of a pipeline, on every rank. A device may hold a message back until
-// another one has ended, whichever group of ranks either belongs to: ranks that start theirs in different orders can
-// wait for each other for ever (NCCL user guide, "Using multiple NCCL communicators concurrently").
+// All messages between the stages of a pipeline have one order, the same on every rank. A device may hold a message
+// back until another one has ended, whichever group of ranks either belongs to: ranks that start theirs in different
+// orders can wait for each other for ever (NCCL user guide, "Using multiple NCCL communicators concurrently").
 //
 // Messages are in the order of the actions that send them (PipelineSchedule::all). Each rank sends at its own actions,
 // so what is left to say is when it starts its receives: before an action, those of all that earlier actions of other

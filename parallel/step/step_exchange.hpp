@@ -106,7 +106,7 @@ struct Passes {
   std::optional<StepSums> sums = {};  // the same on all ranks, which decide by them; none: stages updated already
 };
 
-// How late gradients were, by stage of the whole pipeline; NaN: not known. Empty: gradients are never late.
+// The delays of gradients, by stage of the whole pipeline; NaN: not known. Empty: gradients are never late.
 struct StageDelays {
   std::vector<double> updates;  // updates between the weights of the forward pass and those updated
   std::vector<double> drift;    // |newest - used| / |newest| of the weights, in one of metrics.every steps
