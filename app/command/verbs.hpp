@@ -14,7 +14,7 @@
 
 namespace sestina {
 
-// The sources of a verb's deck, which have precedence over the deck of a checkpoint. run_deck.hpp puts them together.
+// The sources of a verb's deck on the command line. run_deck.hpp puts them together.
 struct DeckArguments {
   std::vector<std::string> files;      // each -i, in rising precedence
   std::vector<std::string> overrides;  // section.key=value
@@ -70,7 +70,7 @@ struct GenerateArguments {
   DeckArguments deck;          // may be empty: the checkpoint's own counts
   std::string checkpoint, hf;  // exactly one is set
   struct Prompt {
-    std::string text;  // a text, or the path of a file, "-" = standard input
+    std::string text;  // the prompt, or the path of its file, "-" = standard input
     bool file = false;
   };
   std::vector<Prompt> prompts;     // at least one

@@ -42,7 +42,7 @@ struct StageNumbers {
   std::span<const StageAges> ages = {};
   std::optional<ReplicaNumbers> replicas = {};
 };
-// Returns the largest resident set of this process so far, in bytes.
+// Returns the largest resident set that this process has had so far, in bytes.
 std::uint64_t peak_memory_bytes();
 
 // Returns percentages of a step of `whole` seconds, which is not 0: data, forward and backward, and the rest; they sum

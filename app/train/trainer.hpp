@@ -69,7 +69,7 @@ class Trainer final {
   void require_data(bool saved);  // fails on all ranks where one of them voted so
   void save();
   void require_run_dir();                                 // requires that it is still there, before a save
-  void require_finite_state(const std::string& problem);  // of all ranks; problem: that of the state saved here
+  void require_finite_state(const std::string& problem);  // on all ranks; problem: of the state saved here
   void wait_for_saves();                                  // waits for those under way on all ranks
   void drain_events();
   // Returns 0 where fewer than `in_a_row` saves have failed in a row, 1 where the disk is the cause, 2 where memory is.
@@ -82,14 +82,14 @@ class Trainer final {
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
   void load_periods(const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
-  void note_refresh_failures();  // those of preconditioners since the last update
+  void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
   void report(const FinishedStep&);
   Votes votes();                   // those of this rank
   void count_votes(const Votes&);  // counts the votes of all ranks
-  void write_loads();              // loads of the updates since the last call; collective
+  void write_loads();              // writes loads of the updates since the last call; collective
   RunState run_state() const;
   double mean_loss(const StepSums& sums) const {
     return sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);

@@ -157,7 +157,7 @@ void Trainer::load() {
     restore_model(executor_, reader, executor_.model_fields(), options_.model);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
-    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import lies there already
+    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an imported checkpoint is there already
     return;
   }
   const RunState& run = reader.run();

@@ -22,7 +22,7 @@ class DeviceEnergy {
   DeviceEnergy& operator=(const DeviceEnergy&) = delete;
 
   bool used() const { return used_; }               // there are devices to ask
-  bool known() const { return !devices_.empty(); }  // and all of them answer queries
+  bool known() const { return !devices_.empty(); }  // and all of them answer
   // Returns the joules of all devices since the last call; empty at the first call, and where one of two readings
   // failed.
   std::optional<double> take_joules();

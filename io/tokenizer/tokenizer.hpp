@@ -83,10 +83,11 @@ struct TokenSources {
   std::string begin_token = {}, end_token = {};  // data.begin_token, data.end_token of the deck
 };
 
-// Each is the first of these that names a token which the tokenizer has, as transformers looks for them: end: the deck,
-// special_tokens_map.json, tokenizer_config.json, config.json (the first of its list), generation_config.json, a known
-// name in the tokenizer, the model; ends: the deck and generation_config.json, else config.json, else end, else what
-// the model's class has for an end; begin: as end, without known names;   pad: in the same way, without the deck.
+// Each is the first of these that names a token which the tokenizer has, as transformers looks for them:
+//   end: the deck, special_tokens_map.json, tokenizer_config.json, config.json (the first of its list),
+//        generation_config.json, a known name in the tokenizer, the model;
+//   ends: the deck and generation_config.json, else config.json, else end, else what the model's class has for an end;
+//   begin: as end, without known names;   pad: in the same way, without the deck.
 // tokenizer_config.json comes before special_tokens_map.json when it has "added_tokens_decoder". transformers ignores
 // add_bos_token and add_eos_token next to a tokenizer.json, and so does this. Error(bad_deck) when the deck names a
 // token that is not there, Error(bad_data) on a file that is no JSON object.

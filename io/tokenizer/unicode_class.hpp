@@ -11,38 +11,10 @@
 
 namespace sestina {
 
-// The categories are in the order of the values of unicode_category_runs. clang-format off
+// The categories are in the order of the values of unicode_category_runs.
+// clang-format off
 enum class Category : std::uint8_t {
-  Lu,
-  Ll,
-  Lt,
-  Lm,
-  Lo,
-  Mn,
-  Mc,
-  Me,
-  Nd,
-  Nl,
-  No,
-  Pc,
-  Pd,
-  Ps,
-  Pe,
-  Pi,
-  Pf,
-  Po,
-  Sm,
-  Sc,
-  Sk,
-  So,
-  Zs,
-  Zl,
-  Zp,
-  Cc,
-  Cf,
-  Co,
-  Cs,
-  Cn
+  Lu, Ll, Lt, Lm, Lo, Mn, Mc, Me, Nd, Nl, No, Pc, Pd, Ps, Pe, Pi, Pf, Po, Sm, Sc, Sk, So, Zs, Zl, Zp, Cc, Cf, Co, Cs, Cn
 };
 // clang-format on
 Category category_of(char32_t c);

@@ -32,7 +32,7 @@ void StageRun<Exec, T>::Hooks::before_forward(int block) {
 template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::after_backward(int block) {
   using Part = typename Stage<Exec, T>::Part;
-  const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // one pass
+  const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // never split
   run.stage_.accumulate(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
   if (micro + 1 == run.place_.micros) run.exchanges_.block_done(block);

@@ -46,10 +46,9 @@ class ForwardStage {
   // Makes a decoder of a stage that is the whole model and must outlive the decoder.
   virtual std::unique_ptr<TokenDecoder> make_decoder(const DecoderOptions&) = 0;
 
-  virtual void initialise(std::uint64_t seed) = 0;           // weights as functions of (seed, name, index)
-  virtual std::vector<StateField> model_fields() const = 0;  // "/model/..." that this rank keeps
-  virtual std::vector<std::string> formed_weights()
-      const = 0;  // weights in another form than dense, by their dense names
+  virtual void initialise(std::uint64_t seed) = 0;              // weights as functions of (seed, name, index)
+  virtual std::vector<StateField> model_fields() const = 0;     // "/model/..." that this rank keeps
+  virtual std::vector<std::string> formed_weights() const = 0;  // those not dense, by their dense names
   virtual void set_dense(const std::string& formed, const float* host) = 0;  // sets one of these, whole; fences
   virtual void weights_changed() = 0;  // after weights were written on all ranks: rounds, sends, waits
   // Copy between a field in the memory that this rank computes in and host memory of its size. They fence.
